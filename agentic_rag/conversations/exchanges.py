@@ -32,6 +32,7 @@ def store_exchanges(
     conn: Connection, session_id: SessionId, conversation_id: ConversationId, exchanges: Sequence[Exchange], at: str
 ) -> None:
     """Store what was said before, as the first turns of an empty session."""
+    last: MessageId | None = None
     for number, exchange in enumerate(exchanges):
         place = 2 * number + 1
         turn = TurnRecord(
@@ -41,6 +42,8 @@ def store_exchanges(
             content=exchange.question,
             user_message_id=MessageId(new_id("msg")),
             message_id=MessageId(new_id("msg")),
+            parent_message_id=last,
+            began=True,
             image_id="",
             status=TurnStatus.DONE,
             end_reason=BROUGHT,
@@ -61,3 +64,4 @@ def store_exchanges(
             created_at=at,
         )
         sessions.append_message(conn, answer)
+        last = turn.message_id

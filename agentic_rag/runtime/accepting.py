@@ -4,7 +4,7 @@ Functions of a connection and of records; `agentic_rag.runtime.session` decides 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sqlalchemy import Connection
@@ -100,11 +100,7 @@ def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definiti
     image = resources.images.of(definition)
     added = resources.hooks.turn_accepted(conn, row)
     images.put(conn, image.id, definition.domain_id, image.content)
-    turns.TURNS.insert(conn, row)
-    if conn.dialect.name == "postgresql":  # others, whose clocks differ, put theirs behind it
-        turns.set_started(conn, row.id)
-    if row.owner:
-        turns.begin_lease(conn, row.id)
+    turns.add(conn, row)
     return added
 
 
@@ -141,12 +137,14 @@ def answer(row: TurnRecord, *, duplicate: bool) -> Accepted:
 class Place:
     """Where a message comes. ``busy``: the turn behind which it waits; None: it may begin.
 
-    ``transcript``: the session's, as it is now. ``home``: whose queue it waits in.
+    ``transcript``: the session's, as it is now. ``home``: whose queue it waits in. ``follows``: the answer behind which
+    it comes if it begins.
     """
 
     transcript: Transcript
     busy: TurnId | None
     home: str
+    follows: MessageId | None = None
 
 
 def find_place(
@@ -170,17 +168,17 @@ def find_place(
     if conn.dialect.name != "postgresql":
         if busy is None and (elsewhere := turns.running_elsewhere(conn, session_id, owner)) is not None:
             raise TurnInProgress(elsewhere)
-        return Place(transcript, busy, owner)
-    writer = sessions.lock(conn, session_id)
-    current = turns.current(conn, [session_id]).get(session_id)
+        return Place(transcript, busy, owner, sessions.lock(conn, session_id).leaf_message_id)
+    head = sessions.lock(conn, session_id)
+    current = turns.current_of(conn, session_id)
     if current is not None:
         return Place(transcript, current.id, current.owner or owner)
-    if writer != owner:
+    if head.writer != owner:
         transcript = load_transcript(conn, session_id)
     home = leases.find_owner(conn, leases.home_of(domain_id)) if domain_id else None
     if home not in (None, owner) and replicas.is_running(conn, home, replicas.ALIVE_SECONDS):
         return Place(transcript, None, home)
-    return Place(transcript, None, owner if room else "")
+    return Place(transcript, None, owner if room else "", head.leaf_message_id)
 
 
 def check_free(conn: Connection, session_id: SessionId, owner: str) -> None:
@@ -192,7 +190,7 @@ def check_free(conn: Connection, session_id: SessionId, owner: str) -> None:
     if conn.dialect.name != "postgresql":
         return
     sessions.lock(conn, session_id)
-    current = turns.current(conn, [session_id]).get(session_id)
+    current = turns.current_of(conn, session_id)
     if current is not None:
         raise TurnInProgress(current.id)
     sessions.set_writer(conn, session_id, owner)
@@ -206,33 +204,35 @@ def check_unmoved(conn: Connection, session_id: SessionId, owner: str) -> None:
     """
     if conn.dialect.name != "postgresql":
         return
-    writer = sessions.lock(conn, session_id)
-    current = turns.current(conn, [session_id]).get(session_id)
+    head = sessions.lock(conn, session_id)
+    current = turns.current_of(conn, session_id)
     if current is not None:
         raise TurnInProgress(current.id)
-    if writer != owner:
+    if head.writer != owner:
         newest = [each.id for each in turns.of_session(conn, session_id)[-1:]] or [TurnId("")]
         raise TurnInProgress(newest[0], "The conversation has gone on meanwhile. Compact it again.")
 
 
-def note_begun(conn: Connection, row: TurnRecord) -> None:
+def tell_begun(conn: Connection, row: TurnRecord) -> None:
     """Tell the others that a turn begins or goes on here: what they remember of its session is true no more."""
-    if conn.dialect.name == "postgresql":
-        sessions.set_writer(conn, row.session_id, row.owner)
-        signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
+    signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
 
 
 def claim_queued(
     conn: Connection, row: TurnRecord, transcript: Transcript, owner: str
 ) -> tuple[TurnRecord, Transcript] | None:
-    """Return a queued turn and its session's transcript, if it is the next one there and ``owner``'s; else None."""
+    """Return a queued turn and its session's transcript, if it is the next one there and ``owner``'s; else None.
+
+    It follows what is the last answer now.
+    """
+    head = sessions.lock(conn, row.session_id)
     if conn.dialect.name != "postgresql":
-        return row, transcript
-    writer = sessions.lock(conn, row.session_id)
-    current = turns.current(conn, [row.session_id]).get(row.session_id)
+        return replace(row, parent_message_id=head.leaf_message_id), transcript
+    current = turns.current_of(conn, row.session_id)
     if current is None or current.id != row.id or current.status is not TurnStatus.QUEUED or current.owner != owner:
         return None
-    return current, transcript if writer == owner else load_transcript(conn, row.session_id)
+    follows = replace(current, parent_message_id=head.leaf_message_id)
+    return follows, transcript if head.writer == owner else load_transcript(conn, row.session_id)
 
 
 def is_unstarted(conn: Connection, row: TurnRecord) -> bool:

@@ -143,6 +143,7 @@ class Delegations:
             user_message_id=MessageId(new_id("msg")),
             message_id=MessageId(new_id("msg")),
             image_id=image.id,
+            began=True,
             owner=resources.owner,
             fence=1,
             started_at=now(),
@@ -161,8 +162,7 @@ class Delegations:
                 parent_turn_id=parent.row.id,
                 tool_call_id=request.call_id,
             )
-            turns.TURNS.insert(conn, row)
-            turns.begin_lease(conn, row.id)
+            turns.add(conn, row)
             sessions.append_question(conn, row, transcript.last_seq + 1)
             return transcript
 

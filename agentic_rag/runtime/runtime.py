@@ -464,9 +464,9 @@ class Runtime:
             return await live.next_turn(after)
         place: int | None = None
         while True:
-            changed = live.changed
+            begun = live.begun
             look = partial(sessions.turn_after, session_id=session_id, turn_id=after, place=place)
             coming, place = await self._journal.insist(partial(self._database.read, look))
             if coming is not None:
                 return coming
-            await changed.wait()
+            await begun.wait()

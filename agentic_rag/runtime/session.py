@@ -29,9 +29,9 @@ from agentic_rag.runtime.accepting import (
     find_place,
     find_sent,
     new_row,
-    note_begun,
     start_event,
     store_turn,
+    tell_begun,
 )
 from agentic_rag.runtime.agent import Agent
 from agentic_rag.runtime.children import Delegations
@@ -82,6 +82,8 @@ class LiveSession:
         self._compaction = SessionCompaction(resources)
         self._order = TurnOrder()
         self._changed = anyio.Event()
+        self.begun = anyio.Event()
+        """What is set when a turn starts next, here or in another process."""
         self._accepting = anyio.Lock()
         self._dropped = False
 
@@ -125,11 +127,6 @@ class LiveSession:
             await self._changed.wait()
         return following
 
-    @property
-    def changed(self) -> anyio.Event:
-        """What is set when something starts or ends next."""
-        return self._changed
-
     async def change(self) -> None:
         """Wait until something starts or ends."""
         await self._changed.wait()
@@ -138,7 +135,7 @@ class LiveSession:
         """Take notice that another process has begun a turn: what is remembered here is true no more."""
         if self.idle:
             self.unload()
-        self._wake()
+        self._wake(begun=True)
 
     def stop(self) -> None:
         """Interrupt the running turn, if it has not ended."""
@@ -153,9 +150,12 @@ class LiveSession:
         """
         await self._resources.journal.wait_unless_stalled(self._changed)
 
-    def _wake(self) -> None:
+    def _wake(self, *, begun: bool = False) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+        if begun:
+            self.begun.set()
+            self.begun = anyio.Event()
 
     # Its transcript in memory
 
@@ -315,7 +315,8 @@ class LiveSession:
             payloads.put_images(conn, row.images, self.id)
             if place.busy is None and place.home == self._resources.owner:
                 begun_on = place.transcript
-                self._store(conn, row, definition, notices, log, begun_on.last_seq + 1)
+                stored = replace(row, parent_message_id=place.follows, began=True)
+                self._store(conn, stored, definition, notices, log, begun_on.last_seq + 1)
                 return None
             stored = replace(row, status=TurnStatus.QUEUED, fence=0, owner=place.home)
             self._store(conn, stored, definition, notices, log, None)
@@ -329,7 +330,7 @@ class LiveSession:
             self._transcript = begun_on
             question = user_message(row.content, row.images)
             begun_on.append(begun_on.last_seq + 1, row.id, 0, row.user_message_id, question)
-            self._start(begun_on, row, definition, log)
+            self._start(begun_on, stored, definition, log)
         elif stored.status is not TurnStatus.QUEUED:
             assert self._agent is not None
             self._agent.give_up()
@@ -365,7 +366,7 @@ class LiveSession:
             question = branches.question_of(conn, self.id, message_id)
             follows, asked = question.parent_message_id, question.user_message_id
             sent = blank.images if other_images else question.images
-            row = replace(blank, parent_message_id=follows, branch_of=asked, images=sent)
+            row = replace(blank, parent_message_id=follows, began=True, branch_of=asked, images=sent)
             if content is None:
                 row = replace(row, content=question.content, user_message_id=question.user_message_id)
             known = find_sent(conn, row, place.busy or self.turn_id, "reject")
@@ -406,7 +407,7 @@ class LiveSession:
         if place is not None:
             sessions.append_question(conn, row, place)
             log.store_first(conn, (start_event(row, definition.model), *self._compaction.news, *notices, *added))
-            note_begun(conn, row)
+            tell_begun(conn, row)
         elif row.owner != self._resources.owner:
             signals.send(conn, SignalKind.TURNS, self.id)
 
@@ -429,7 +430,7 @@ class LiveSession:
         self._order.begin(agent.row.id)
         self._resources.transcripts.forget(self.id)
         self._delegations.register(agent)
-        self._wake()
+        self._wake(begun=True)
 
     async def _run(self, resume: Resume | None = None) -> None:
         """Run the turn that has begun and then whatever is queued behind it."""
@@ -531,14 +532,12 @@ class LiveSession:
             claimed = claim_queued(conn, waiting[0], before, self._resources.owner)
             if claimed is None:
                 return None
-            row = replace(claimed[0], fence=claimed[0].fence + 1, status=TurnStatus.RUNNING)
-            if not turns.start(
-                conn, row.id, image_id=row.image_id, role_hashes={}, owner=row.owner, started_at=row.started_at
-            ):
+            row = replace(claimed[0], fence=claimed[0].fence + 1, status=TurnStatus.RUNNING, began=True)
+            if not turns.start(conn, row):
                 raise LeaseLost(row.id)
             sessions.append_question(conn, row, claimed[1].last_seq + 1)
             log.store_first(conn, (start_event(row, definition.model), *self._compaction.news))
-            note_begun(conn, row)
+            tell_begun(conn, row)
             return row, claimed[1]
 
         with anyio.CancelScope(shield=True):
@@ -626,7 +625,8 @@ class LiveSession:
             fence = turns.take_rested(conn, row.id, self._resources.owner)
             mine = None if fence is None else replace(row, owner=self._resources.owner, fence=fence)
             if mine is not None:
-                note_begun(conn, mine)
+                sessions.set_writer(conn, mine.session_id, mine.owner)
+                tell_begun(conn, mine)
             return mine
 
         taken = await self._database.write(take, durable=True)

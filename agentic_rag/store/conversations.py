@@ -70,10 +70,12 @@ CONVERSATIONS = RecordTable(
 )
 _conversations = CONVERSATIONS.c
 _BY_ID = _conversations.id == parameter(_conversations.id)
-_GET = CONVERSATIONS.select.where(_BY_ID)
-_BY_NAME = CONVERSATIONS.select.where(
-    *(column == parameter(column) for column in (_conversations.owner_id, _conversations.domain_id)),
-    _conversations.client_name == parameter(_conversations.client_name),
+_GET = Prepared(CONVERSATIONS.select.where(_BY_ID))
+_BY_NAME = Prepared(
+    CONVERSATIONS.select.where(
+        *(column == parameter(column) for column in (_conversations.owner_id, _conversations.domain_id)),
+        _conversations.client_name == parameter(_conversations.client_name),
+    )
 )
 _OPEN_COUNT = (_conversations.message_count - _conversations.compacted_count).label("open_count")
 _STATE = Prepared(
@@ -161,10 +163,7 @@ def turn_of_client_message(
 def state(conn: Connection, conversation_id: ConversationId) -> ConversationState | None:
     """Return what a message that comes depends on, None when there is no such conversation."""
     row = _STATE.first(conn, id=conversation_id)
-    if row is None:
-        return None
-    title, source, status, *others = row
-    return ConversationState(title, TitleSource(source), ConversationStatus(status), *others)
+    return None if row is None else ConversationState(*row)
 
 
 def touch(conn: Connection, conversation_id: ConversationId, at: str, image_id: str, title: str | None = None) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import NotFound, VersionConflict
 from agentic_rag.store import memories, signals
-from agentic_rag.store.records import RecordTable, delete_parts
+from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
 from agentic_rag.store.signals import SignalKind
 
 
@@ -32,6 +32,7 @@ class DomainRecord:
 
 DOMAINS = RecordTable(DomainRecord, "domains")
 _domains = DOMAINS.c
+_GET = Prepared(DOMAINS.select.where(_domains.id == parameter(_domains.id)))
 
 
 class DomainFields(TypedDict, total=False):
@@ -55,7 +56,7 @@ def insert(conn: Connection, domain: DomainRecord) -> None:
 
 def get(conn: Connection, domain_id: str) -> DomainRecord | None:
     """Return the domain, None when there is none."""
-    return DOMAINS.first(conn, DOMAINS.select.where(_domains.id == domain_id))
+    return DOMAINS.first(conn, _GET, id=domain_id)
 
 
 def list_all(conn: Connection) -> list[DomainRecord]:

@@ -4,14 +4,14 @@ Owns how a frozen dataclass becomes a SQLAlchemy `Table`, and how its values are
 and bytes are columns of their kind, an enum is its text, and every other type is a JSON document. PostgreSQL keeps
 those as ``json``, not ``jsonb``: key order is part of a request's prefix. A column is named as its field; a field that
 may be None may be NULL. Times are UTC text, ISO-8601 with milliseconds and ``Z`` (`now` in ``clock``), so that both
-databases sort and print them alike. Also the statements of hot paths: their parameters are named as the columns, and
-SQLite runs them without SQLAlchemy. Knows no noun.
+databases sort and print them alike. Also the statements of hot paths: their parameters are named as the columns, they
+are compiled once, and SQLite runs them without SQLAlchemy. Knows no noun.
 """
 
 import sqlite3
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -22,6 +22,7 @@ from sqlalchemy import (
     BindParameter,
     Column,
     Connection,
+    CursorResult,
     Dialect,
     Index,
     Insert,
@@ -43,9 +44,9 @@ from agentic_rag.json_form import reader_of, to_json
 
 R = TypeVar("R")
 
-# Statements of hot paths: compiled once, and for SQLite run past SQLAlchemy
+# Statements of hot paths: compiled once, run past SQLAlchemy's compiler, and for SQLite past all of it
 
-_PREFIX = "of_"  # SQLAlchemy keeps the columns' own names for the parameters of SET to itself
+_PREFIX = "of_"  # no column's name begins so; SQLAlchemy keeps their own names for those of SET and VALUES to itself
 
 
 def parameter(column: Column[Any]) -> BindParameter[Any]:
@@ -77,62 +78,96 @@ def bind_values(values: Mapping[str, object]) -> dict[str, object]:
     return {_PREFIX + name: value for name, value in values.items()}
 
 
+_Convert = Callable[[Any], Any]
+
+
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A statement as SQLite takes it: its text, its row of values, and the places of those that change each time."""
+    """A statement as a driver takes it. ``row``: its values, with ``places`` for those that change each time.
+
+    ``decoders``: what makes a value of a column of what the driver gives, by the column's place.
+    """
 
     sql: str
     row: list[Any]
-    places: list[tuple[int, str, Callable[[Any], Any] | None]]
+    places: list[tuple[int, str, _Convert | None]]
+    decoders: list[tuple[int, _Convert]]
+
+    def bind(self, values: Mapping[str, object]) -> list[Any]:
+        """Return the row with values in it, by name."""
+        row = self.row.copy()
+        for place, name, encode in self.places:
+            row[place] = values[name] if encode is None else encode(values[name])
+        return row
+
+    def read(self, row: Sequence[Any]) -> Sequence[Any]:
+        """Return a row that was found with the values of its columns."""
+        if not self.decoders:
+            return row
+        result = list(row)
+        for place, decode in self.decoders:
+            result[place] = decode(result[place])
+        return result
 
 
 class Prepared:
-    """A statement of a hot path: for SQLite compiled once and then run by `run_by_sqlite`.
+    """A statement of a hot path, compiled once for each kind of database.
 
-    Its values are given by the names of their columns: those of an INSERT, and what `parameter` made in others.
+    Its values are given by the names of their columns: those of an INSERT, and what `parameter` made in others. It
+    holds no list that is expanded when it runs (``in_`` of values).
     """
 
     def __init__(self, statement: Insert | Update | Select[Any] | TextClause) -> None:
         self._statement = statement
-        self._prefixed = not isinstance(statement, Insert | TextClause)
-        self._compiled: _Compiled | None = None
+        self._compiled: dict[str, _Compiled] = {}
 
     def run(self, conn: Connection, **values: object) -> int:
         """Run it and return how many rows it changed."""
-        if conn.dialect.name != "sqlite":
-            return conn.execute(self._statement, self._bind(values)).rowcount
-        return self._execute(conn, values).rowcount
+        return self._execute(conn, self._of(conn), values).rowcount
 
     def first(self, conn: Connection, **values: object) -> Sequence[Any] | None:
-        """Run it and return the first row, as the database has it: its columns hold text and numbers only."""
-        if conn.dialect.name != "sqlite":
-            return conn.execute(self._statement, self._bind(values)).first()
-        row: Sequence[Any] | None = self._execute(conn, values).fetchone()
-        return row
+        """Run it and return the first row."""
+        compiled = self._of(conn)
+        row = self._execute(conn, compiled, values).fetchone()
+        return None if row is None else compiled.read(row)
 
-    def _bind(self, values: dict[str, object]) -> dict[str, object]:
-        return bind_values(values) if self._prefixed else values
+    def all(self, conn: Connection, **values: object) -> list[Sequence[Any]]:
+        """Run it and return all rows."""
+        compiled = self._of(conn)
+        return [compiled.read(row) for row in self._execute(conn, compiled, values).fetchall()]
 
-    def _execute(self, conn: Connection, values: dict[str, object]) -> sqlite3.Cursor:
-        compiled = self._compiled = self._compiled or self._compile(conn)
-        row = compiled.row.copy()
-        for place, name, encode in compiled.places:
-            row[place] = values[name] if encode is None else encode(values[name])
-        return run_by_sqlite(conn, compiled.sql, row)
+    def _execute(
+        self, conn: Connection, compiled: _Compiled, values: Mapping[str, object]
+    ) -> sqlite3.Cursor | CursorResult[Any]:
+        row = compiled.bind(values)
+        if conn.dialect.name == "sqlite":
+            return run_by_sqlite(conn, compiled.sql, row)
+        return conn.exec_driver_sql(compiled.sql, tuple(row))
 
-    def _compile(self, conn: Connection) -> _Compiled:
-        compiled = self._statement.compile(dialect=conn.dialect)
+    def _of(self, conn: Connection) -> _Compiled:
+        found = self._compiled.get(conn.dialect.name)
+        if found is None:
+            found = self._compiled[conn.dialect.name] = self._compile(conn.dialect)
+        return found
+
+    def _compile(self, dialect: Dialect) -> _Compiled:
+        compiled = self._statement.compile(dialect=dialect)
         assert isinstance(compiled, SQLCompiler)
         assert compiled.positiontup is not None
-        result = _Compiled(compiled.string, [], [])
+        result = _Compiled(compiled.string, [], [], [])
         for place, name in enumerate(compiled.positiontup):
             bind = compiled.binds[name]
-            encode = bind.type.dialect_impl(conn.dialect).bind_processor(conn.dialect)
+            encode = bind.type.dialect_impl(dialect).bind_processor(dialect)
             if bind.required:
                 result.row.append(None)
-                result.places.append((place, name.removeprefix(_PREFIX) if self._prefixed else name, encode))
+                result.places.append((place, name.removeprefix(_PREFIX), encode))
             else:
                 result.row.append(bind.value if encode is None else encode(bind.value))
+        if isinstance(self._statement, Select):
+            for place, column in enumerate(self._statement.selected_columns):
+                decode = column.type.dialect_impl(dialect).result_processor(dialect, None)
+                if decode is not None:
+                    result.decoders.append((place, decode))
         return result
 
 
@@ -240,18 +275,25 @@ class RecordTable(Generic[R]):
         """Return a record's fields as the values of its columns."""
         return {name: getattr(record, name) for name in self.names}
 
-    def first(self, conn: Connection, query: Select[Any], **values: object) -> R | None:
+    def first(self, conn: Connection, query: Select[Any] | Prepared, **values: object) -> R | None:
         """Return the first record of a query that extends ``select``, None when it finds none.
 
         ``values``: those of the `parameter`s in it, by column.
         """
-        row = conn.execute(query, bind_values(values)).first()
+        if isinstance(query, Prepared):
+            row = query.first(conn, **values)
+        else:
+            row = conn.execute(query, bind_values(values)).first()
         return None if row is None else self._record(**dict(zip(self.names, row, strict=True)))
 
-    def all(self, conn: Connection, query: Select[Any], **values: object) -> list[R]:
+    def all(self, conn: Connection, query: Select[Any] | Prepared, **values: object) -> list[R]:
         """Return the records of a query that extends ``select``; ``values`` as in `first`."""
         record, names = self._record, self.names
-        return [record(**dict(zip(names, row, strict=True))) for row in conn.execute(query, bind_values(values))]
+        if isinstance(query, Prepared):
+            rows: Iterable[Sequence[Any]] = query.all(conn, **values)
+        else:
+            rows = conn.execute(query, bind_values(values))
+        return [record(**dict(zip(names, row, strict=True))) for row in rows]
 
 
 def delete_parts(conn: Connection, noun: str, ident: str) -> None:

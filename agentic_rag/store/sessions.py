@@ -110,19 +110,15 @@ MESSAGES = RecordTable(
 )
 _sessions = SESSIONS.c
 _messages = MESSAGES.c
-_GET = SESSIONS.select.where(_sessions.id == parameter(_sessions.id))
+_GET = Prepared(SESSIONS.select.where(_sessions.id == parameter(_sessions.id)))
 _IN_ORDER = MESSAGES.select.order_by(_messages.seq)
-_LEAF = Prepared(select(_sessions.leaf_message_id).where(_sessions.id == parameter(_sessions.id)))
-_SET_LEAF = Prepared(
-    update(SESSIONS.table)
-    .where(_sessions.id == parameter(_sessions.id))
-    .values(leaf_message_id=parameter(_sessions.leaf_message_id))
-)
-_MOVE = Prepared(
+_MOVED = (
     update(SESSIONS.table)
     .where(_sessions.id == parameter(_sessions.id), _sessions.last_seq < parameter(_sessions.last_seq))
     .values(last_seq=parameter(_sessions.last_seq))
 )
+_MOVE = Prepared(_MOVED)
+_ASK = Prepared(_MOVED.values(leaf_message_id=parameter(_sessions.leaf_message_id), writer=parameter(_sessions.writer)))
 
 
 def create(
@@ -155,22 +151,43 @@ def get(conn: Connection, session_id: SessionId) -> SessionRecord | None:
     return SESSIONS.first(conn, _GET, id=session_id)
 
 
-_WRITER = Prepared(select(_sessions.writer).where(_sessions.id == parameter(_sessions.id)).with_for_update())
+_HEAD = Prepared(
+    select(_sessions.writer, _sessions.leaf_message_id).where(_sessions.id == parameter(_sessions.id)).with_for_update()
+)
 _SET_WRITER = Prepared(
     update(SESSIONS.table).where(_sessions.id == parameter(_sessions.id)).values(writer=parameter(_sessions.writer))
 )
 
 
-def lock(conn: Connection, session_id: SessionId) -> str:
-    """Keep others from beginning anything in a session until the transaction ends; return its ``writer``.
+_IN_SESSION = _messages.session_id == parameter(_messages.session_id)
+_LAST_SEQ = func.coalesce(func.max(_messages.seq), 0)
+_BEGUN = select(_messages.turn_id).where(_IN_SESSION, _messages.step == 0).order_by(_messages.seq).limit(1)
+_AFTER_PLACE = Prepared(_BEGUN.where(_messages.seq > parameter(_messages.seq)))
+_AFTER_TURN = Prepared(
+    _BEGUN.where(
+        _messages.seq
+        > select(_LAST_SEQ).where(_IN_SESSION, _messages.turn_id == parameter(_messages.turn_id)).scalar_subquery()
+    )
+)
+
+
+class Head(NamedTuple):
+    """Where a session goes on: its ``writer``, and the answer that the next question follows."""
+
+    writer: str
+    leaf_message_id: MessageId | None
+
+
+def lock(conn: Connection, session_id: SessionId) -> Head:
+    """Keep others from beginning anything in a session until the transaction ends; return where it goes on.
 
     Raises:
         NotFound: there is no such session.
     """
-    row = _WRITER.first(conn, id=session_id)
+    row = _HEAD.first(conn, id=session_id)
     if row is None:
         raise NotFound("session", session_id)
-    return str(row[0])
+    return Head(*row)
 
 
 def set_writer(conn: Connection, session_id: SessionId, owner: str) -> None:
@@ -216,11 +233,11 @@ def append_message(conn: Connection, message: MessageRecord) -> None:
 
 
 def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
-    """Append the user's words with which a turn starts, at the end of the active branch; see `append_message`."""
-    row = _LEAF.first(conn, id=turn.session_id)
-    leaf = None if row is None else row[0]
-    turns.set_parent(conn, turn.id, leaf)
-    _SET_LEAF.run(conn, id=turn.session_id, leaf_message_id=turn.message_id)
+    """Append the user's words with which a turn starts, behind what it follows, and make its owner the writer.
+
+    Raises:
+        NotFound, IntegrityError: as `append_message`.
+    """
     message = MessageRecord(
         session_id=turn.session_id,
         seq=place,
@@ -229,10 +246,13 @@ def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
         role="user",
         content=question_blocks(turn.content, turn.images),
         message_id=turn.user_message_id,
-        parent_message_id=leaf,
+        parent_message_id=turn.parent_message_id,
         created_at=turn.started_at,
     )
-    append_message(conn, message)
+    MESSAGES.insert(conn, message)
+    moved = {"last_seq": place, "leaf_message_id": turn.message_id, "writer": turn.owner}
+    if _ASK.run(conn, id=turn.session_id, **moved) != 1:
+        raise NotFound("session", turn.session_id)
 
 
 def turn_after(
@@ -242,19 +262,16 @@ def turn_after(
 
     It is the next one after a turn, or after a place; with neither, the one that runs or waits, or whichever comes.
     """
-    if place is None and turn_id is None:
-        current = turns.current(conn, [session_id]).get(session_id)
+    if turn_id is not None:
+        following = _AFTER_TURN.first(conn, session_id=session_id, turn_id=turn_id)
+        return None if following is None else TurnId(following[0]), 0
+    if place is None:
+        current = turns.current_of(conn, session_id)
         if current is not None and current.status is not TurnStatus.QUEUED:
             return current.id, 0
-    if place is None:
-        here = _messages.session_id == session_id
-        before = here if turn_id is None else sa.and_(here, _messages.turn_id == turn_id)
-        place = int(conn.execute(select(func.coalesce(func.max(_messages.seq), 0)).where(before)).scalar_one())
-    following = select(_messages.turn_id).where(
-        _messages.session_id == session_id, _messages.seq > place, _messages.step == 0
-    )
-    found = conn.execute(following.order_by(_messages.seq).limit(1)).scalar()
-    return None if found is None else TurnId(found), place
+        place = int(conn.execute(select(_LAST_SEQ).where(_messages.session_id == session_id)).scalar_one())
+    following = _AFTER_PLACE.first(conn, session_id=session_id, seq=place)
+    return None if following is None else TurnId(following[0]), place
 
 
 def transcript(conn: Connection, session_id: SessionId, from_seq: int = 0) -> list[MessageRecord]:

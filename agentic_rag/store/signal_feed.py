@@ -15,6 +15,7 @@ import anyio
 
 from agentic_rag.errors import StorageError
 from agentic_rag.store import signals
+from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.store.postgres import PostgresDatabase
 from agentic_rag.store.records import BigInt
@@ -51,6 +52,8 @@ class SignalFeed:
         self._listeners: dict[str, list[Listener]] = {kind: [] for kind in SignalKind}
         self._own: set[str] = set()
         """Ids of what this process has sent: it knows."""
+        self._name = new_id("feed")
+        """Which notifications are this process's: those need no look."""
         self._seen: dict[str, int] = {}
         """What was read and may come again: id → transaction."""
         self._since: int | None = None
@@ -79,7 +82,7 @@ class SignalFeed:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
         if self._to_tell.is_set():
-            self._server.notifications.notify(CHANNEL)
+            self._server.notifications.notify(CHANNEL, self._name)
         with anyio.move_on_after(FLUSH_SECONDS, shield=True):  # the last word: that turns have nobody any more
             await self._server.notifications.flush()
         self._tasks.cancel_scope.cancel()
@@ -134,8 +137,9 @@ class SignalFeed:
             except Exception as exc:  # one listener must not keep the others from hearing
                 logger.error("a signal was not taken up", exc_info=exc)
 
-    def _wake(self, _: str | None) -> None:
-        self._told.set()
+    def _wake(self, sender: str | None) -> None:
+        if sender != self._name:
+            self._told.set()
 
     # Telling others
 
@@ -149,7 +153,7 @@ class SignalFeed:
         while True:
             await self._to_tell.wait()
             self._to_tell = anyio.Event()
-            self._server.notifications.notify(CHANNEL)
+            self._server.notifications.notify(CHANNEL, self._name)
             await anyio.sleep(TELL_SECONDS)
 
     async def _prune(self) -> None:

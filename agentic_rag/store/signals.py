@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database_time import DatabaseTime
-from agentic_rag.store.records import BigInt, RecordTable
+from agentic_rag.store.records import BigInt, Prepared, RecordTable, parameter
 
 
 class SignalKind(StrEnum):
@@ -64,16 +64,19 @@ _signals = SIGNALS.c
 _SENT = "signals"
 """Under which a connection keeps what its transaction has sent."""
 _NUMBER = "CAST(CAST({} AS text) AS bigint)"
-_INSERT = sa.insert(SIGNALS.table).values(
-    id=sa.bindparam("id"),
-    transaction=sa.text(_NUMBER.format("pg_current_xact_id()")),
-    kind=sa.bindparam("kind"),
-    subject=sa.bindparam("subject"),
-    detail=sa.bindparam("detail"),
-    sent_at=DatabaseTime(),
+_INSERT = Prepared(
+    sa.insert(SIGNALS.table).values(
+        **{name: parameter(_signals[name]) for name in ("id", "kind", "subject", "detail")},
+        transaction=sa.text(_NUMBER.format("pg_current_xact_id()")),
+        sent_at=DatabaseTime(),
+    )
 )
-_FINISHED = sa.text(f"SELECT {_NUMBER.format('pg_snapshot_xmin(pg_current_snapshot())')}")
-_NEW = SIGNALS.select.where(_signals.transaction >= sa.bindparam("since")).order_by(_signals.transaction, _signals.id)
+_FINISHED = Prepared(sa.text(f"SELECT {_NUMBER.format('pg_snapshot_xmin(pg_current_snapshot())')}"))
+_NEW = Prepared(
+    SIGNALS.select.where(_signals.transaction >= parameter(_signals.transaction)).order_by(
+        _signals.transaction, _signals.id
+    )
+)
 
 _Said = tuple[SignalKind, str, str]
 
@@ -85,7 +88,7 @@ def send(conn: Connection, kind: SignalKind, subject: str = "", detail: str = ""
     sent: dict[_Said, str] = conn.info.setdefault(_SENT, {})
     if (kind, subject, detail) not in sent:
         ident = sent[kind, subject, detail] = new_id("sig")
-        conn.execute(_INSERT, {"id": ident, "kind": kind, "subject": subject, "detail": detail})
+        _INSERT.run(conn, id=ident, kind=kind, subject=subject, detail=detail)
 
 
 def take_sent(conn: Connection) -> Sequence[str]:
@@ -96,7 +99,9 @@ def take_sent(conn: Connection) -> Sequence[str]:
 
 def position(conn: Connection) -> int:
     """Return the number of a transaction before which all have ended: nothing older will ever appear."""
-    return int(conn.execute(_FINISHED).scalar_one())
+    row = _FINISHED.first(conn)
+    assert row is not None
+    return int(row[0])
 
 
 def read(conn: Connection, since: int) -> tuple[list[SignalRecord], int]:
@@ -104,7 +109,7 @@ def read(conn: Connection, since: int) -> tuple[list[SignalRecord], int]:
 
     Some of them come again then: those of transactions that overlapped with the reading.
     """
-    found = SIGNALS.all(conn, _NEW.params(since=since))
+    found = SIGNALS.all(conn, _NEW, transaction=since)
     return found, position(conn)
 
 

@@ -7,8 +7,9 @@ clock, and the fencing number that each transaction of its owner proves. Knows n
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import Connection, UniqueConstraint, and_, not_, or_, select, update
+from sqlalchemy import Connection, UniqueConstraint, and_, insert, not_, or_, select, update
 
 from agentic_rag.errors import LeaseLost, NotFound
 from agentic_rag.events import Error, Reference, Usage
@@ -104,12 +105,37 @@ _OF_SESSION = _turns.session_id == parameter(_turns.session_id)
 _UNFINISHED = and_(*(_turns.status != status for status in FINISHED))
 _LEASED = _turns.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING))  # found by the index
 _IN_ORDER = TURNS.select.order_by(_turns.started_at, _turns.id)
-_GET = TURNS.select.where(_BY_ID)
-_BY_CLIENT_MESSAGE = TURNS.select.where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
+_GET = Prepared(TURNS.select.where(_BY_ID))
+_BY_CLIENT_MESSAGE = Prepared(
+    TURNS.select.where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
+)
 _QUEUED = _IN_ORDER.where(_turns.status == TurnStatus.QUEUED)
-_QUEUED_OF = _QUEUED.where(_OF_SESSION)
+_QUEUED_OF = Prepared(_QUEUED.where(_OF_SESSION))
+_CURRENT_OF = Prepared(_IN_ORDER.where(_OF_SESSION, _UNFINISHED))
 _LEASE_END = DatabaseTime(LEASE_SECONDS)
 _FREE = or_(_turns.lease_until.is_(None), _turns.lease_until < DatabaseTime())
+
+
+def _insertion(**given: Any) -> Prepared:
+    values = {name: parameter(_turns[name]) for name in TURNS.names}
+    return Prepared(insert(TURNS.table).values({**values, **given}))
+
+
+_LEASE: dict[bool, Any] = {True: {"lease_until": _LEASE_END}, False: {}}
+_SHARED: dict[bool, Any] = {True: {"started_at": DatabaseTime()}, False: {}}
+_ADD = {(owned, shared): _insertion(**_LEASE[owned], **_SHARED[shared]) for owned in _LEASE for shared in _SHARED}
+
+
+def add(conn: Connection, turn: TurnRecord) -> None:
+    """Store a new turn and begin its owner's lease, if it has one.
+
+    Of a shared store's turns the time is the database's, by which those of all processes are in one order.
+
+    Raises:
+        IntegrityError: the id, or the client message id in its session, is taken.
+    """
+    statement = _ADD[turn.owner != "", conn.dialect.name == "postgresql"]
+    statement.run(conn, **TURNS.values(turn))
 
 
 def get(conn: Connection, turn_id: TurnId) -> TurnRecord | None:
@@ -130,6 +156,12 @@ def list_running(conn: Connection) -> list[TurnRecord]:
 def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[TurnRecord]:
     """Return the queued turns of a session (None: of all), oldest first."""
     return TURNS.all(conn, _QUEUED) if session_id is None else TURNS.all(conn, _QUEUED_OF, session_id=session_id)
+
+
+def current_of(conn: Connection, session_id: SessionId) -> TurnRecord | None:
+    """Return the turn of a session that runs, or else the first that is queued; None: all have ended."""
+    found = TURNS.all(conn, _CURRENT_OF, session_id=session_id)
+    return next((turn for turn in found if turn.status is not TurnStatus.QUEUED), found[0] if found else None)
 
 
 def current(conn: Connection, session_ids: Sequence[str]) -> dict[str, TurnRecord]:
@@ -158,36 +190,23 @@ def by_ids(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, TurnRec
     return {turn.id: turn for turn in TURNS.all(conn, TURNS.select.where(_turns.id.in_(turn_ids)))}
 
 
-_SET_PARENT = Prepared(
-    update(TURNS.table).where(_BY_ID).values(parent_message_id=parameter(_turns.parent_message_id), began=True)
-)
+def start(conn: Connection, turn: TurnRecord) -> bool:
+    """Make a turn that waits in its owner's queue a running one, with what the record says of how it begins.
 
-
-def set_parent(conn: Connection, turn_id: TurnId, parent_message_id: MessageId | None) -> None:
-    """Note which answer the question of a turn follows, now that it has its place."""
-    _SET_PARENT.run(conn, id=turn_id, parent_message_id=parent_message_id)
-
-
-def start(
-    conn: Connection,
-    turn_id: TurnId,
-    *,
-    image_id: str,
-    role_hashes: Mapping[str, str],
-    owner: str,
-    started_at: str,
-) -> bool:
-    """Make a turn that waits in ``owner``'s queue a running one. Returns False, and changes nothing, if none waits."""
-    waits = (_turns.id == turn_id, _turns.status == TurnStatus.QUEUED, _turns.owner == owner)
+    Returns False, and changes nothing, if none waits.
+    """
+    waits = (_turns.id == turn.id, _turns.status == TurnStatus.QUEUED, _turns.owner == turn.owner)
     statement = update(TURNS.table).where(*waits)
     changed = conn.execute(
         statement.values(
             status=TurnStatus.RUNNING,
-            image_id=image_id,
-            role_hashes=dict(role_hashes),
+            image_id=turn.image_id,
+            role_hashes=turn.role_hashes,
             fence=_turns.fence + 1,
             lease_until=_LEASE_END,
-            started_at=started_at,
+            started_at=turn.started_at,
+            parent_message_id=turn.parent_message_id,
+            began=True,
         )
     )
     return changed.rowcount == 1
@@ -236,22 +255,6 @@ def finish(
 
 
 # Leases
-
-
-_LEASE = Prepared(update(TURNS.table).where(_BY_ID).values(lease_until=_LEASE_END))
-
-
-_STARTED = Prepared(update(TURNS.table).where(_BY_ID).values(started_at=DatabaseTime()))
-
-
-def set_started(conn: Connection, turn_id: TurnId) -> None:
-    """Have a new turn's time be the database's, by which the turns of all processes are in one order."""
-    _STARTED.run(conn, id=turn_id)
-
-
-def begin_lease(conn: Connection, turn_id: TurnId) -> None:
-    """Begin the lease of a new turn's owner, in the transaction that stores it."""
-    _LEASE.run(conn, id=turn_id)
 
 
 def is_any_left(conn: Connection, owner: str) -> bool:

@@ -15,7 +15,7 @@ from agentic_rag.events import Answerer, WaitAction, WaitKind
 from agentic_rag.ids import ConversationId, SessionId, TurnId, WaitId
 from agentic_rag.json_form import Json
 from agentic_rag.store import signals
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.records import Prepared, RecordTable, parameter
 from agentic_rag.store.signals import SignalKind
 
 
@@ -83,6 +83,7 @@ WAITS = RecordTable(
 )
 _rows = WAITS.c
 _OLDEST_FIRST = WAITS.select.order_by(_rows.opened_at, _rows.id)
+_OF_TURN = Prepared(_OLDEST_FIRST.where(_rows.turn_id == parameter(_rows.turn_id)))
 _OPEN = _rows.state == WaitState.OPEN
 
 
@@ -93,7 +94,7 @@ def get(conn: Connection, wait_id: WaitId) -> WaitRecord | None:
 
 def of_turn(conn: Connection, turn_id: TurnId) -> list[WaitRecord]:
     """Return the waits of a turn's own calls, oldest first."""
-    return WAITS.all(conn, _OLDEST_FIRST.where(_rows.turn_id == turn_id))
+    return WAITS.all(conn, _OF_TURN, turn_id=turn_id)
 
 
 def ended_of(conn: Connection, root_turn_id: TurnId) -> list[WaitId]:

@@ -129,7 +129,8 @@ async def test_a_session_goes_on_wherever_it_is_used_next(tmp_path: Path, store:
 
 
 async def test_of_two_messages_at_once_to_two_servers_one_begins(tmp_path: Path, store: str) -> None:
-    async with replicas(tmp_path, store, ScriptedModel(then=say("x")), ScriptedModel(then=say("x"))) as servers:
+    slow = Stalled(say("x"), 0)  # the first one must not have ended when the second one comes
+    async with replicas(tmp_path, store, ScriptedModel(then=slow), ScriptedModel(then=slow)) as servers:
         accepted = []
 
         async def send(server: Bench) -> None:
@@ -138,6 +139,7 @@ async def test_of_two_messages_at_once_to_two_servers_one_begins(tmp_path: Path,
         async with anyio.create_task_group() as tasks:
             for server in servers:
                 tasks.start_soon(send, server)
+        slow.until.set()
         assert sorted(each.queued for each in accepted) == [False, True]
         for each in accepted:
             assert kinds(await listen(servers[0], each.turn_id))[-1] == "done"

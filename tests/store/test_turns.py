@@ -79,10 +79,10 @@ async def test_turns_are_listed_by_state_and_age(database: Database) -> None:
 
 
 async def test_a_queued_turn_starts_once(database: Database) -> None:
+    begun = turn(image_id="img_2", role_hashes={"nuwa": "b"}, owner="host:1", started_at=LATER, parent_message_id="m")
+
     def start(conn: Connection) -> bool:
-        return turns.start(
-            conn, TurnId("turn_1"), image_id="img_2", role_hashes={"nuwa": "b"}, owner="host:1", started_at=LATER
-        )
+        return turns.start(conn, begun)
 
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="queued", image_id="img_1")))
     assert await database.write(start) is False, "it is in nobody's queue"
@@ -91,13 +91,8 @@ async def test_a_queued_turn_starts_once(database: Database) -> None:
     assert await database.write(start) is False
     found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
     assert found is not None
-    assert (found.status, found.image_id, found.role_hashes, found.owner, found.started_at) == (
-        "running",
-        "img_2",
-        {"nuwa": "b"},
-        "host:1",
-        LATER,
-    )
+    assert found == replace(begun, fence=1, lease_until=found.lease_until, began=True)
+    assert found.lease_until is not None
 
 
 CITED = Reference(1, "doc_1", "notice.md", "doc_1-c0", "two months", 0.9, page=3)
@@ -168,11 +163,6 @@ async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: D
         await database.write(lambda conn: turns.count_resume(conn, TurnId("turn_9")))
 
 
-def begin_turn(conn: Connection, row: turns.TurnRecord) -> None:
-    turns.TURNS.insert(conn, row)
-    turns.begin_lease(conn, row.id)
-
-
 async def test_an_ended_turn_gives_no_lease(database: Database) -> None:
     await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="done")))
     with pytest.raises(NotFound):
@@ -181,7 +171,7 @@ async def test_an_ended_turn_gives_no_lease(database: Database) -> None:
 
 async def test_a_lease_lasts_fifteen_seconds_of_the_databases_time(database: Database) -> None:
     def begin(conn: Connection) -> list[bool]:
-        begin_turn(conn, turn(owner="host:1"))
+        turns.add(conn, turn(owner="host:1"))
         until = select(turns.TURNS.c.lease_until).scalar_subquery()
         bounds = (DatabaseTime(turns.LEASE_SECONDS - 5) < until, until < DatabaseTime(turns.LEASE_SECONDS + 5))
         return [bool(conn.execute(select(bound)).scalar()) for bound in bounds]
@@ -191,8 +181,8 @@ async def test_a_lease_lasts_fifteen_seconds_of_the_databases_time(database: Dat
 
 async def test_what_lives_is_left_to_its_owner_and_what_is_over_is_taken(database: Database) -> None:
     def fill(conn: Connection) -> None:
-        begin_turn(conn, turn("turn_1", owner="host:1"))
-        begin_turn(conn, turn("turn_2", owner="host:1", status="queued"))
+        turns.add(conn, turn("turn_1", owner="host:1"))
+        turns.add(conn, turn("turn_2", owner="host:1", status="queued"))
         turns.TURNS.insert(conn, turn("turn_3", owner="host:1", lease_until=AT))
         turns.TURNS.insert(conn, turn("turn_4", owner="host:1", lease_until=AT, status="queued"))
         turns.TURNS.insert(conn, turn("turn_5"))
@@ -203,7 +193,7 @@ async def test_what_lives_is_left_to_its_owner_and_what_is_over_is_taken(databas
 
     async def left(*, alone: bool) -> list[str]:
         found = await database.write(lambda conn: turns.lock_left(conn, "host:2", alone=alone))
-        return [each.id for each in found]
+        return sorted(each.id for each in found)  # the time of new ones is PostgreSQL's own
 
     assert await left(alone=False) == ["turn_3", "turn_4", "turn_5"]
     assert await left(alone=True) == ["turn_1", "turn_2", "turn_3", "turn_4", "turn_5"]
