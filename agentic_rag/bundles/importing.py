@@ -345,7 +345,7 @@ class Imports:
                 if count > limit:
                     raise QuotaExceeded(noun.replace("_", " "), limit, f"AGENTIC_RAG_QUOTA_{noun.upper()}")
         elif more > 0 or size > 0:
-            await self._db.read(lambda conn: quotas.check_documents(conn, domain_id, max(0, more), max(0, size)))
+            await self._db.read(lambda conn: quotas.check_more_documents(conn, domain_id, max(0, more), max(0, size)))
 
     async def _findings(self, workspace: Path) -> list[Note]:
         """Return what is wrong with the roles and skills of a workspace; they come as they are, as dropped ones do."""

@@ -96,7 +96,7 @@ class Intake:
         more, size = (1, incoming.size) if before is None else (0, incoming.size - before.size)
         if size > 0:
             quotas = self._directory.quotas
-            await self._db.read(lambda conn: quotas.check_documents(conn, domain_id, more, size))
+            await self._db.read(lambda conn: quotas.check_more_documents(conn, domain_id, more, size))
 
     async def _restore(self, known: DocumentRecord, folder: Folder, incoming: Incoming) -> DocumentRecord:
         """Return the document that has these bytes; if its file was taken away, the new one takes the place."""

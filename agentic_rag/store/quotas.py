@@ -12,6 +12,10 @@ from sqlalchemy import Connection
 from agentic_rag.errors import QuotaExceeded
 from agentic_rag.store.conversations import CONVERSATIONS
 from agentic_rag.store.documents import DOCUMENTS
+from agentic_rag.store.domains import DOMAINS
+from agentic_rag.store.records import Prepared, parameter
+
+_LOCK = Prepared(sa.select(DOMAINS.c.id).where(DOMAINS.c.id == parameter(DOMAINS.c.id)).with_for_update(key_share=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,18 @@ class Quotas:
 
     limits: Holdings = Holdings()
 
-    def check_documents(self, conn: Connection, domain_id: str, more: int = 0, more_bytes: int = 0) -> None:
-        """Check what the domain has, with so many ``more``.
+    def check_documents(self, conn: Connection, domain_id: str) -> None:
+        """Raises:
+        QuotaExceeded: the domain has too many documents, or their files are too large together.
+        """
+        _wait_for_others(conn, domain_id)
+        self.check_more_documents(conn, domain_id, 0, 0)
+
+    def check_more_documents(self, conn: Connection, domain_id: str, more: int, more_bytes: int) -> None:
+        """Check what the domain would have with so many more, before they are received; others may be faster.
 
         Raises:
-            QuotaExceeded: there are too many documents, or their files are too large together.
+            QuotaExceeded: as `check_documents`.
         """
         held = holdings(conn, domain_id, "documents", "document_bytes")
         held = replace(held, documents=held.documents + more, document_bytes=held.document_bytes + more_bytes)
@@ -43,6 +54,7 @@ class Quotas:
         """Raises:
         QuotaExceeded: the domain has too many conversations.
         """
+        _wait_for_others(conn, domain_id)
         self._check(holdings(conn, domain_id, "conversations"), "conversations")
 
     def _check(self, held: Holdings, *nouns: str) -> None:
@@ -50,6 +62,15 @@ class Quotas:
             limit: int = getattr(self.limits, noun)
             if getattr(held, noun) > limit:
                 raise QuotaExceeded(noun.replace("_", " "), limit, f"AGENTIC_RAG_QUOTA_{noun.upper()}")
+
+
+def _wait_for_others(conn: Connection, domain_id: str) -> None:
+    """Have whoever adds to a domain at the same time come before or after, so that one of them counts the other's.
+
+    Writes to a SQLite file run one at a time in any case.
+    """
+    if conn.dialect.name == "postgresql":
+        _LOCK.first(conn, id=domain_id)
 
 
 def holdings(conn: Connection, domain_id: str, *nouns: str) -> Holdings:

@@ -401,6 +401,7 @@ async def test_delegates_that_wait_are_put_down_with_their_turn_and_gone_on_with
     assert {each["content"] for each in fields_of(events, "tool_result")} >= {"did d", "did n"}
 
 
+@pytest.mark.sqlite("the dead server's connections are still this process's, and their driver complains of their end")
 @pytest.mark.parametrize("dies_at", range(2, 13))
 async def test_a_kill_between_any_two_commits_loses_no_wait_and_runs_nothing_twice(
     tmp_path: Path, dies_at: int
