@@ -436,7 +436,8 @@ class Agent:
 
         with anyio.CancelScope(shield=True):
             await self.resources.journal.store(store, ())
-        question.message["content"] = content
+        if notes:
+            transcript.rewrite(question, content)
         transcript.tell(told)
 
     async def _resume(self, resume: Resume) -> None:

@@ -260,7 +260,7 @@ class Compaction:
         self._account.settle()
         transcript.archive(kept, to_seq + 1, head)
         for entry, content in changed:
-            entry.message["content"] = content
+            transcript.rewrite(entry, content)
         return row
 
     async def _count(self) -> None:

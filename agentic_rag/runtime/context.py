@@ -26,7 +26,6 @@ from agentic_rag.runtime.core.transcript import (
     list_rewrites,
     move_head,
     move_start,
-    pictures_to_shed,
     shed_results,
 )
 from agentic_rag.runtime.services import Resources
@@ -167,7 +166,7 @@ class Context:
             await self._database.write(store)
             transcript.set_window(start, head)
             for entry, content in changed:
-                entry.message["content"] = content
+                transcript.rewrite(entry, content)
 
     async def leave_out_old(self) -> None:
         """Leave out the oldest results, many at once, if that makes enough room and is worth it.
@@ -186,8 +185,7 @@ class Context:
         Raises:
             StorageFull: a result could not be kept.
         """
-        window = [entry.message for entry in self._transcript.in_window()]
-        if crowding := pictures_to_shed(window):
+        if crowding := self._transcript.pictures_to_shed():
             await self._shed(crowding)
         while (excess := self.tokens - self.limit) > 0:
             window = [entry.message for entry in self._transcript.in_window()]
@@ -238,7 +236,7 @@ class Context:
             measure = transcript.measure
             before = transcript.sent_tokens(end=measure.until) if measure is not None else 0
             for entry, content in changed:
-                entry.message["content"] = content
+                transcript.rewrite(entry, content)
             if measure is not None:
                 tokens = measure.tokens - before + transcript.sent_tokens(end=measure.until)
                 transcript.measure = Measure(max(0, tokens), measure.until)

@@ -52,6 +52,6 @@ def test_a_message_that_was_changed_is_counted_anew() -> None:
         entries=[Entry(seq, TurnId("turn_1"), 0, MessageId("msg_1"), each) for seq, each in enumerate(messages)],
     )
     assert session.tokens(7) == 7 + sum(map(message_tokens, messages))
-    messages[0]["content"] = [text_block("a longer note " * 20), *messages[0]["content"]]
+    session.rewrite(session.entries[0], [text_block("a longer note " * 20), *messages[0]["content"]])
     assert session.tokens(7) == 7 + sum(map(message_tokens, messages))
     assert session.turn_sizes()[0].tokens == sum(map(message_tokens, messages))

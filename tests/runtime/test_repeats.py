@@ -7,11 +7,22 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.messages import SHOWN_BEFORE, Block, Message, Passage, text_block, tool_result_block, user_message
+from agentic_rag.ids import MessageId, SessionId, TurnId
+from agentic_rag.messages import (
+    REFUSED,
+    SHOWN_BEFORE,
+    Block,
+    Message,
+    Passage,
+    text_block,
+    tool_result_block,
+    user_message,
+)
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.results import search_result_block
-from agentic_rag.runtime.core.transcript import shed_results, without_repeats
+from agentic_rag.runtime.core.transcript import Entry, Transcript, message_tokens, shed_results, without_repeats
+from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use
 from agentic_rag.tools.base import CallOutcome, CallRequest
 from tests.runtime.harness import Services, bench, definition, kinds, ok, text_of, toolset
@@ -79,6 +90,42 @@ def chunks_in(messages: Sequence[Message]) -> list[tuple[str, str]]:
 
 runs = st.tuples(st.integers(0, 1), st.integers(0, 6), st.integers(1, 4))
 searches = st.lists(st.lists(runs, max_size=4), min_size=1, max_size=5)
+
+
+def entries_of(messages: Sequence[Message]) -> list[Entry]:
+    return [
+        Entry(2 * place + 1, TurnId(f"turn_{place // 2}"), 0, MessageId("msg_1"), {**message})
+        for place, message in enumerate(messages)
+    ]
+
+
+def transcript_with(entries: Sequence[Entry], start: int) -> Transcript:
+    return Transcript(SessionId("sess_1"), SessionLabels(), entries=entries, window_start=start)
+
+
+@given(searches, st.lists(st.tuples(st.integers(0, 30), st.sampled_from(("ask", "rewrite", "move", "refuse")))))
+def test_a_transcript_that_grew_and_changed_counts_as_one_that_is_read_anew(
+    found: list[list[Run]], changes: list[tuple[int, str]]
+) -> None:
+    entries = entries_of(transcript_of(found))
+    grown = transcript_with([], 0)
+    for entry in entries:
+        grown.append(entry.seq, entry.turn_id, entry.step, entry.message_id, entry.message)
+        for place, change in changes[: entry.seq]:
+            chosen = grown.entries[place % len(grown.entries)]
+            if change == "rewrite":
+                grown.rewrite(chosen, [*chosen.message["content"], text_block("More.")])
+            elif change == "move":
+                grown.set_window(chosen.seq, [])
+            elif change == "refuse":
+                grown.leave_out(chosen, [{**block, REFUSED: True} for block in chosen.message["content"]])
+            anew = transcript_with(grown.entries, grown.window_start)
+            assert grown.in_window() == anew.in_window() == [each for each in grown.entries if grown.is_sent(each)]
+            sent = without_repeats(grown.window())
+            assert grown.tokens(5) == anew.tokens(5) == 5 + sum(map(message_tokens, sent))
+            first, end = sorted((place, 2 * place))
+            assert grown.sent_tokens(first, end) == anew.sent_tokens(first, end)
+            assert grown.sent_tokens(end=first) + grown.sent_tokens(first) == sum(map(message_tokens, sent))
 
 
 @given(searches)

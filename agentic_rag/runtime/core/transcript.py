@@ -7,7 +7,8 @@ nothing. What is decided here, `context` carries out.
 """
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -343,6 +344,39 @@ class Measure:
     until: int
 
 
+class _Window:
+    """The entries that requests hold, with what is asked of them several times a step.
+
+    It only grows. Whatever changes a message or the window's start takes a new one, so that a long conversation is not
+    walked again for each question about it.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.has_pictures = False
+        self._repeats = Repeats()
+        self._tokens = [0]
+        """Of the first entries together, by how many: what stands in the window twice counts once."""
+
+    def add(self, entry: Entry, size: Callable[[Entry], int]) -> None:
+        """Take an entry. ``size``: what its message costs by itself."""
+        message = entry.message
+        sent = _without_repeats_in(message, self._repeats) if message["role"] == "user" else message
+        self._tokens.append(self._tokens[-1] + (size(entry) if sent is message else message_tokens(sent)))
+        self.has_pictures = self.has_pictures or bool(pictures_in(message["content"]))
+        self.entries.append(entry)
+
+    def tokens(self, first: int, end: int | None) -> int:
+        """Return the tokens of the entries from one place to before another."""
+        low = bisect_left(self.entries, first, key=_place_of)
+        high = len(self.entries) if end is None else bisect_left(self.entries, end, key=_place_of)
+        return self._tokens[max(low, high)] - self._tokens[low]
+
+
+def _place_of(entry: Entry) -> int:
+    return entry.seq
+
+
 class Transcript:
     """The messages of one session that are not archived, as the store holds them.
 
@@ -382,6 +416,9 @@ class Transcript:
         self._refused = {
             entry.turn_id for entry in self.entries for block in entry.message["content"] if REFUSED in block
         }
+        self._window = _Window()
+        self._taken = 0
+        """How many of the entries were offered to the window."""
         self._sizes: dict[int, tuple[list[Block], int]] = {}
         """Tokens by place, each with the content that was counted: other content is counted anew."""
         self._told_weighed: tuple[Told | None, int] = (None, 0)
@@ -439,7 +476,25 @@ class Transcript:
 
     def in_window(self) -> list[Entry]:
         """Return the entries from the window's start on; turns that a model declined to answer are not among them."""
-        return [entry for entry in self.entries if self.is_sent(entry)]
+        return list(self._present_window().entries)
+
+    def _present_window(self) -> _Window:
+        while self._taken < len(self.entries):
+            entry = self.entries[self._taken]
+            if self.is_sent(entry):
+                self._window.add(entry, self._size)
+            self._taken += 1
+        return self._window
+
+    def _begin_window(self) -> None:
+        """Look at all entries anew: some of them, or which of them are sent, has changed."""
+        self._window = _Window()
+        self._taken = 0
+
+    def rewrite(self, entry: Entry, content: list[Block]) -> None:
+        """Take other content of a message, which the store has committed."""
+        entry.message["content"] = content
+        self._begin_window()
 
     def question_of(self, turn_id: TurnId) -> Entry:
         """Return the user's message with which a turn began."""
@@ -451,8 +506,8 @@ class Transcript:
 
     def leave_out(self, question: Entry, content: list[Block]) -> None:
         """Take a question that the store has marked as one the model declined to answer; its turn is sent no more."""
-        question.message["content"] = content
         self._refused.add(question.turn_id)
+        self.rewrite(question, content)
         self.measure = None
 
     # Size
@@ -466,13 +521,12 @@ class Transcript:
     def sent_tokens(self, first: int = 0, end: int | None = None) -> int:
         """Return about how many tokens the messages from one place to before another have as they are sent: what
         stands in the window twice counts once."""
-        entries = self.in_window()
-        sent = zip(entries, without_repeats([entry.message for entry in entries]), strict=True)
-        return sum(
-            self._size(entry) if message is entry.message else message_tokens(message)
-            for entry, message in sent
-            if entry.seq >= first and (end is None or entry.seq < end)
-        )
+        return self._present_window().tokens(first, end)
+
+    def pictures_to_shed(self) -> list[Sheddable]:
+        """See `pictures_to_shed`; most conversations have no images, and are not walked for it."""
+        window = self._present_window()
+        return pictures_to_shed([entry.message for entry in window.entries]) if window.has_pictures else []
 
     def _size(self, entry: Entry) -> int:
         content, known = entry.message["content"], self._sizes.get(entry.seq)
@@ -507,6 +561,7 @@ class Transcript:
         self.head = head
         self.measure = None
         self.told = None
+        self._begin_window()
 
     def is_sent(self, entry: Entry) -> bool:
         """Whether requests hold an entry."""
