@@ -3,7 +3,7 @@
 Owns what the operator decides for all domains, and how the two meet. Knows no message and no request.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -69,6 +69,16 @@ class Draft:
     components: Mapping[str, str | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a workspace holds for a turn. ``misplaced``: what stands where it cannot be used, with the reason."""
+
+    role_lines: Mapping[str, str]
+    components: Components
+    skills: tuple[SkillLine, ...]
+    misplaced: Sequence[tuple[str, str]]
+
+
 class Definitions:
     """Makes the definitions of turns.
 
@@ -114,19 +124,27 @@ class Definitions:
         saved = await self._directory.settings(domain_id)
         settings = saved if draft is None or draft.settings is None else draft.settings
         record = await self._directory.get(domain_id)
-        workspace = Path(record.workspace)
-        library, sub_roles = RoleLibrary(workspace, self._roles), settings.sub_role_ids
-        lines = await self._threads.read(domain_id, library.summaries, sub_roles) if sub_roles else {}
-        components = await self.components(domain_id, workspace, draft)
-        skills = await self._threads.read(domain_id, SkillLibrary(workspace).summaries)
-        misplaced = await self._threads.read(domain_id, find_misplaced, workspace)
-        alone = self._access.alone
-        texts = WorkspaceTexts(components.texts, tuple(SkillLine(*each) for each in skills))
+        seen = (Path(record.workspace), settings.sub_role_ids, draft)
+        found = await self._threads.read(domain_id, self._look, *seen)
+        alone, components = self._access.alone, found.components
+        texts = WorkspaceTexts(components.texts, found.skills)
         definition = definition_of(user, conversation, record, settings, facts, texts, self._defaults, alone=alone)
         broken = [("PROMPT_COMPONENT_BROKEN", f"prompt/{name}", problem) for name, problem in components.problems]
-        broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in misplaced]
+        broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in found.misplaced]
         notices = tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
-        return replace(definition, role_lines=lines), notices
+        return replace(definition, role_lines=found.role_lines), notices
+
+    def _look(self, workspace: Path, sub_roles: Sequence[str], draft: Draft | None) -> _Found:
+        """Look at all that a turn needs of a workspace; in one go, since each way to a thread costs more than that."""
+        return _Found(
+            RoleLibrary(workspace, self._roles).summaries(sub_roles) if sub_roles else {},
+            self._read_components(workspace, draft),
+            tuple(SkillLine(*each) for each in SkillLibrary(workspace).summaries()),
+            find_misplaced(workspace),
+        )
+
+    def _read_components(self, workspace: Path, draft: Draft | None) -> Components:
+        return self._components.read(workspace, None if draft is None else draft.components)
 
     async def components(self, domain_id: str, workspace: Path, draft: Draft | None = None) -> Components:
         """Return the prompt components of a domain's workspace as they are now, or would be.
@@ -134,8 +152,7 @@ class Definitions:
         Raises:
             WorkspaceUnavailable: the workspace does not answer.
         """
-        drafts = None if draft is None else draft.components
-        return await self._threads.read(domain_id, self._components.read, workspace, drafts)
+        return await self._threads.read(domain_id, self._read_components, workspace, draft)
 
 
 WISHES = "The client's program asks for this answer (wishes of form and subject, below all rules above):"
