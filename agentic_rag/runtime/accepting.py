@@ -18,7 +18,7 @@ from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.sent_images import SentImage
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import load_transcript
-from agentic_rag.store import images, leases, replicas, sessions, signals, turns
+from agentic_rag.store import branches, images, leases, replicas, sessions, signals, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.signals import SignalKind
@@ -95,6 +95,28 @@ def new_row(
     )
 
 
+def branch_row(
+    conn: Connection, blank: TurnRecord, message_id: MessageId, content: str | None, *, other_images: bool
+) -> TurnRecord:
+    """Return the record of a turn that answers a user's message (or the one of that answer) again.
+
+    ``blank``: a new message's; ``content``: other words, if there are any; ``other_images``: whether its own count.
+
+    Raises:
+        NotFound: its session holds no such message.
+    """
+    question = branches.question_of(conn, blank.session_id, message_id)
+    sent = blank.images if other_images else question.images
+    follows, asked = question.parent_message_id, question.user_message_id
+    row = replace(blank, parent_message_id=follows, began=True, branch_of=asked, images=sent)
+    return row if content is not None else replace(row, content=question.content, user_message_id=asked)
+
+
+def queued_row(row: TurnRecord, owner: str) -> TurnRecord:
+    """Return the record of a turn that waits in a queue: ``owner``'s, or empty: anybody's."""
+    return replace(row, status=TurnStatus.QUEUED, began=False, fence=0, owner=owner)
+
+
 def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definition: Definition) -> Sequence[EventBody]:
     """Store a turn with its image and its owner's lease, if it has one; return what the hooks add to its events."""
     image = resources.images.of(definition)
@@ -148,23 +170,17 @@ class Place:
 
 
 def find_place(
-    conn: Connection,
-    session_id: SessionId,
-    transcript: Transcript,
-    busy: TurnId | None,
-    owner: str,
-    *,
-    room: bool,
-    domain_id: str = "",
+    conn: Connection, resources: Resources, definition: Definition, transcript: Transcript, busy: TurnId | None
 ) -> Place:
-    """Decide whether a turn of ``owner`` may begin in a session now. ``transcript`` and ``busy``: what it remembers.
+    """Decide whether a turn may begin here in a session now. ``transcript`` and ``busy``: what is remembered of it.
 
-    ``room``: whether that process takes a turn more; without it a turn waits for one that does, in nobody's queue.
-    ``domain_id``: of whose servers some may have their home in another living process: then a turn waits in its queue.
+    A process that takes no turn more lets one wait for one that does, in nobody's queue. Servers of a domain may have
+    their home in another living process: then its turns wait in that one's queue.
 
     Raises:
         TurnInProgress: a SQLite file's turn is another process's.
     """
+    owner, session_id = resources.owner, transcript.session_id
     if conn.dialect.name != "postgresql":
         if busy is None and (elsewhere := turns.running_elsewhere(conn, session_id, owner)) is not None:
             raise TurnInProgress(elsewhere)
@@ -175,10 +191,10 @@ def find_place(
         return Place(transcript, current.id, current.owner or owner)
     if head.writer != owner:
         transcript = load_transcript(conn, session_id)
-    home = leases.find_owner(conn, leases.home_of(domain_id)) if domain_id else None
+    home = leases.find_owner(conn, leases.home_of(definition.domain_id)) if definition.entries else None
     if home not in (None, owner) and replicas.is_running(conn, home, replicas.ALIVE_SECONDS):
         return Place(transcript, None, home)
-    return Place(transcript, None, owner if room else "", head.leaf_message_id)
+    return Place(transcript, None, "" if resources.full else owner, head.leaf_message_id)
 
 
 def check_free(conn: Connection, session_id: SessionId, owner: str) -> None:

@@ -22,13 +22,14 @@ from agentic_rag.messages import clean_text, user_message
 from agentic_rag.runtime.accepting import (
     Accepted,
     OnBusy,
-    Place,
     answer,
+    branch_row,
     check_free,
     claim_queued,
     find_place,
     find_sent,
     new_row,
+    queued_row,
     start_event,
     store_turn,
     tell_begun,
@@ -303,12 +304,12 @@ class LiveSession:
         transcript = await self._present()
         remembered = self.turn_id
         log = self._log_of(row, definition.domain_id)
-        stored, at_home = row, definition.domain_id if definition.entries else ""
+        stored = row
         begun_on: Transcript | None = None
 
         def store(conn: Connection) -> TurnRecord | None:
             nonlocal stored, begun_on
-            place = self._find_place(conn, transcript, remembered, at_home)
+            place = find_place(conn, self._resources, definition, transcript, remembered)
             sent = find_sent(conn, row, place.busy, on_busy)
             if sent is not None or (place.busy is None and self._agent is not None):
                 return sent  # none: another process has ended what runs here
@@ -318,7 +319,7 @@ class LiveSession:
                 stored = replace(row, parent_message_id=place.follows, began=True)
                 self._store(conn, stored, definition, notices, log, begun_on.last_seq + 1)
                 return None
-            stored = replace(row, status=TurnStatus.QUEUED, fence=0, owner=place.home)
+            stored = queued_row(row, place.home)
             self._store(conn, stored, definition, notices, log, None)
             return None
 
@@ -345,10 +346,6 @@ class LiveSession:
         labels = (await self._present()).labels
         return new_row(self._resources, self.id, labels, content, definition, client_id, key_id, sent)
 
-    def _find_place(self, conn: Connection, transcript: Transcript, busy: TurnId | None, domain: str = "") -> Place:
-        owner, room = self._resources.owner, not self._resources.full
-        return find_place(conn, self.id, transcript, busy, owner, room=room, domain_id=domain)
-
     async def _accept_again(
         self,
         blank: TurnRecord,
@@ -362,25 +359,27 @@ class LiveSession:
         log = self._log_of(blank, definition.domain_id)
 
         def store(conn: Connection) -> tuple[TurnRecord, Transcript | None]:
-            place = self._find_place(conn, before, remembered)
-            question = branches.question_of(conn, self.id, message_id)
-            follows, asked = question.parent_message_id, question.user_message_id
-            sent = blank.images if other_images else question.images
-            row = replace(blank, parent_message_id=follows, began=True, branch_of=asked, images=sent)
-            if content is None:
-                row = replace(row, content=question.content, user_message_id=question.user_message_id)
+            place = find_place(conn, self._resources, definition, before, remembered)
+            row = branch_row(conn, blank, message_id, content, other_images=other_images)
             known = find_sent(conn, row, place.busy or self.turn_id, "reject")
             if known is not None:
                 return known, None
             payloads.put_images(conn, blank.images, self.id)
-            sessions.move_leaf(conn, self.id, follows)
+            sessions.move_leaf(conn, self.id, row.parent_message_id)
             self._resources.hooks.session_branched(conn, self.id)
+            if place.home != self._resources.owner:
+                row = queued_row(row, place.home)
+                self._store(conn, row, definition, notices, log, None)
+                sessions.set_writer(conn, self.id, self._resources.owner)  # who begins it reads the new branch
+                return row, None
             self._store(conn, row, definition, notices, log, place.transcript.last_seq + 1)
             return row, load_transcript(conn, self.id)
 
         row, transcript = await self._database.write(store, durable=True)
         if transcript is None:
-            return answer(row, duplicate=True)
+            if row.id == blank.id:
+                self.unload()
+            return answer(row, duplicate=row.id != blank.id)
         self._resources.journal.add(log)
         self._transcript = transcript
         self._start(transcript, row, definition, log)

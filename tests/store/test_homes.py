@@ -23,7 +23,7 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import State
 from agentic_rag.tools.toolset import open_toolset
-from tests.server.rig import Rig
+from tests.server.rig import Rig, events_of
 from tests.store.conftest import needs_postgresql
 from tests.store.test_leases import store
 from tests.store.test_several_servers import KEY
@@ -164,9 +164,8 @@ def calling(text: str) -> Step:
 async def test_a_turn_goes_to_the_home_of_its_domain_wherever_it_was_sent(tmp_path: Path, store: str) -> None:
     starts = tmp_path / "starts"
     given: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "data"}
-    a = Rig(
-        tmp_path, calling("one"), say("A."), calling("two"), say("A."), any_command=True, local=tmp_path / "a", **given
-    )
+    steps = [step for text in ("one", "two", "three") for step in (calling(text), say(f"A {text}."))]
+    a = Rig(tmp_path, *steps, any_command=True, local=tmp_path / "a", **given)
     b = Rig(tmp_path, instead=ScriptedModel(then=say("B.")), any_command=True, local=tmp_path / "b", **given)
     async with a, b:
         domain = await a.domain(**settings(starts))
@@ -175,6 +174,15 @@ async def test_a_turn_goes_to_the_home_of_its_domain_wherever_it_was_sent(tmp_pa
         events = await b.say(talks[1], "Keep two")
         results = [event for event in events if event["type"] == "tool_result"]
         assert "one two" in str(results)
+        again = f"/api/conversations/{talks[1]}/messages/{events[0]['userMessageId']}/retry"
+        answered = await b.http.post(again, json={})
+        results = [event for event in events_of(answered.text) if event["type"] == "tool_result"]
+        assert "one two three" in str(results)
+        for server in (a, b):
+            path = f"/api/conversations/{talks[1]}/messages"
+            shown = [each["content"] for each in (await server.ok("GET", path))["items"]]
+            assert "A three." in str(shown)
+            assert "A two." not in str(shown)
         plain = await b.conversation()
         assert "B." in str(await b.say(plain, "Hi"))  # a domain without servers has no home
     assert len(pids(starts)) == 1
