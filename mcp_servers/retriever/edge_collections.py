@@ -20,6 +20,7 @@ from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.edge_store import (
     DOCUMENT,
     HEADINGS,
+    MAX_OPEN,
     ORDINAL,
     Documents,
     Shard,
@@ -78,8 +79,8 @@ class EdgeCollections:
         IndexOwned: another process has the folder.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._store = ShardStore(folder)
+    def __init__(self, folder: Path, max_open: int = MAX_OPEN) -> None:
+        self._store = ShardStore(folder, max_open)
         self._upserts, self._additions, self._deletions = (Pace(CALL_SECONDS, *BATCHES) for _ in range(3))
 
     def upsert(

@@ -15,6 +15,7 @@ import anyio.to_thread
 
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.edge_collections import EdgeCollections, Steps
+from mcp_servers.retriever.edge_store import MAX_OPEN
 from mcp_servers.retriever.index import EVERYTHING, Calibration, CollectionMeta, Dense, Lead, Legs, Selection
 from mcp_servers.retriever.lexical import Sparse
 
@@ -23,10 +24,13 @@ T = TypeVar("T")
 
 
 class EdgeIndex:
-    """`Index` on the collections under ``folder``. Raises `IndexOwned` when another process has it."""
+    """`Index` on the collections under ``folder``. Raises `IndexOwned` when another process has it.
 
-    def __init__(self, folder: Path) -> None:
-        self._collections = EdgeCollections(folder)
+    ``max_open``: how many collections stay open.
+    """
+
+    def __init__(self, folder: Path, max_open: int = MAX_OPEN) -> None:
+        self._collections = EdgeCollections(folder, max_open)
         self._worker = anyio.CapacityLimiter(1)
 
     async def _call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

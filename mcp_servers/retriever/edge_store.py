@@ -135,10 +135,14 @@ def engine_errors(action: str) -> Iterator[None]:
 
 
 class ShardStore:
-    """Raises `IndexOwned` when another process (or another store in this one) holds `folder`."""
+    """Raises `IndexOwned` when another process (or another store in this one) holds `folder`.
 
-    def __init__(self, folder: Path) -> None:
+    ``max_open``: how many shards stay open.
+    """
+
+    def __init__(self, folder: Path, max_open: int = MAX_OPEN) -> None:
         self._folder = folder
+        self._max_open = max_open
         self._open: OrderedDict[tuple[str, int], Shard] = OrderedDict()
         self._pointers: dict[str, _Pointer] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +167,7 @@ class ShardStore:
         if key not in self._open:
             handle, points = self._load(name, generation)
             self._open[key] = Shard(name, generation, handle, pointer.metas[str(generation)], points)
-            while len(self._open) > MAX_OPEN:
+            while len(self._open) > self._max_open:
                 self._close(next(iter(self._open)))
         self._open.move_to_end(key)
         return self._open[key]

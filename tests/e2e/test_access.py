@@ -9,12 +9,14 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from tests.databases import database_url
 from tests.e2e.serving import environment, serving
 from tests.programs import run_program
 
 
 def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return run_program(arguments, cwd=folder, env=environment(**variables))
+    given = {"AGENTIC_RAG_DATABASE_URL": database_url(folder / "data"), **variables}
+    return run_program(arguments, cwd=folder, env=environment(**given))
 
 
 def test_beyond_loopback_the_server_starts_only_with_a_key(tmp_path: Path) -> None:
@@ -33,6 +35,7 @@ def test_beyond_loopback_the_server_starts_only_with_a_key(tmp_path: Path) -> No
         assert "demo" in run(tmp_path, "domains", "list").stdout  # by the key in the data folder
 
 
+@pytest.mark.sqlite("changes the file")
 async def test_a_member_chats_until_the_operator_revokes_the_key(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         await server.indexed()

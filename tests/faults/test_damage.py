@@ -3,12 +3,15 @@
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from tests.faults.damage import prepare, run
 
 NAMES = ("mutable_id_tracker.mappings", "payload_storage/page_0.dat", "pointer.json")
 SEED = 44
 
 
+@pytest.mark.sqlite("copies a folder with its file")
 async def test_no_search_is_silent_about_what_a_damaged_index_lost(tmp_path: Path) -> None:
     ground = await prepare(tmp_path / "ground")
     random = Random(SEED)
@@ -17,6 +20,7 @@ async def test_no_search_is_silent_about_what_a_damaged_index_lost(tmp_path: Pat
         assert await run(ground, trial, tmp_path / name.replace("/", "-"), random) == []
 
 
+@pytest.mark.sqlite("copies a folder with its file")
 async def test_a_damaged_kept_result_is_none(tmp_path: Path) -> None:
     ground = await prepare(tmp_path / "ground")
     for trial in [each for each in ground.trials() if "payloads/ref_" in each.file]:

@@ -31,6 +31,7 @@ def text_of(chunks: int) -> bytes:
     return "\n".join(sections).encode()
 
 
+@pytest.mark.sqlite("the killed server has a file")
 @pytest.mark.parametrize("place", TRIED)
 async def test_a_kill_leaves_each_chunk_exactly_once(tmp_path: Path, place: str) -> None:
     model = str(write_model(tmp_path / "model"))

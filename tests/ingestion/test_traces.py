@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from agentic_rag.testing.steps import Cite, say, use
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Json, Rig, events_of
@@ -48,6 +50,7 @@ async def test_a_kept_search_shows_a_deleted_documents_hit_as_removed(tmp_path: 
         assert not any(word in str(shown) for word in (*WORDS, "secret plan"))
 
 
+@pytest.mark.sqlite("reads the file")
 async def test_no_word_of_a_passage_is_in_the_database_after_a_search(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()

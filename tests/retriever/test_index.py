@@ -14,7 +14,6 @@ import pytest
 
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.edge_index import EdgeIndex
-from mcp_servers.retriever.edge_store import MAX_OPEN
 from mcp_servers.retriever.errors import IndexClosed, IndexMismatch, IndexOwned, IndexUnavailable
 from mcp_servers.retriever.index import Calibration, CollectionMeta, Dense, Index, Selection
 from mcp_servers.retriever.process_index import open_process_index
@@ -355,8 +354,8 @@ anyio.run(main)
 
 
 async def test_more_collections_than_may_be_open_all_keep_their_chunks(tmp_path: Path) -> None:
-    async with embedded(tmp_path) as index:
-        for number in range(MAX_OPEN + 3):
+    async with aclosing(EdgeIndex(tmp_path / "index", max_open=4)) as index:
+        for number in range(7):
             await index.upsert(f"c{number}", handbook()[: 1 + number % 2])
         assert [await index.count(f"c{number}") for number in range(4)] == [1, 2, 1, 2]
 
