@@ -169,14 +169,14 @@ class Conversations:
         Raises:
             NotFound: there is no such conversation of this user.
         """
-        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id))
+        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id), single=True)
         if found is None or not _owns(user, found):
             raise NotFound("conversation", conversation_id, hidden=found is not None)
         return found
 
     async def owns(self, user: User, conversation_id: ConversationId) -> bool:
         """Whether there is such a conversation of this user."""
-        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id))
+        found = await self._db.read(lambda conn: conversations.get(conn, conversation_id), single=True)
         return found is not None and _owns(user, found)
 
     async def list_page(

@@ -388,9 +388,11 @@ class Runtime:
         if not self._database.shared:
             return await self._take_left()
         taken = 0
-        if await self._database.read(partial(turns.is_any_left, owner=self._resources.owner)):
+        if await self._database.read(partial(turns.is_any_left, owner=self._resources.owner), single=True):
             taken = await self._take_left()
-        for session_id in await self._database.read(partial(turns.queued_sessions, owner=self._resources.owner)):
+        for session_id in await self._database.read(
+            partial(turns.queued_sessions, owner=self._resources.owner), single=True
+        ):
             await self._start_queue(session_id)
         return taken
 
@@ -466,7 +468,8 @@ class Runtime:
         while True:
             begun = live.begun
             look = partial(sessions.turn_after, session_id=session_id, turn_id=after, place=place)
-            coming, place = await self._journal.insist(partial(self._database.read, look))
+            read = partial(self._database.read, look, single=after is not None)
+            coming, place = await self._journal.insist(read)
             if coming is not None:
                 return coming
             await begun.wait()

@@ -514,7 +514,7 @@ class LiveSession:
 
     async def _begin_queued(self) -> bool:
         """Begin the oldest queued turn; False when none waits, or it is another process's to begin."""
-        waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id))
+        waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id), single=True)
         if not waiting:
             return False
         if waiting[0].owner != self._resources.owner:
@@ -639,7 +639,7 @@ class LiveSession:
     async def _unqueue(self, turn_id: TurnId | None) -> bool:
         """End queued turns (all, or one) as interrupted before they start."""
         async with self._accepting:
-            waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id))
+            waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id), single=True)
             ended = [
                 await end_unstarted(self._resources, row, Interrupted()) for row in waiting if turn_id in (None, row.id)
             ]

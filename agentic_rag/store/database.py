@@ -143,14 +143,19 @@ class Database:
                 return await self._engine.write(fn, durable=True)
             return await self._engine.change_all(fn)
 
-    async def read(self, fn: Callable[[Connection], T]) -> T:
+    async def read(self, fn: Callable[[Connection], T], *, single: bool = False) -> T:
         """Run ``fn`` on one consistent snapshot that holds every write committed before; it cannot write.
+
+        ``single``: it runs one statement, for which PostgreSQL needs no transaction; in a hot place that is two thirds
+        of what a read costs.
 
         Raises:
             StorageError: as in `write`.
         """
         with storage_errors():
-            return await self._engine.read(fn)
+            if isinstance(self._engine, SqliteFile):
+                return await self._engine.read(fn)
+            return await self._engine.read(fn, single=single)
 
     async def aclose(self) -> None:
         """Finish the writes already asked for and close all connections."""

@@ -251,8 +251,8 @@ class Disk(Database):
         self.durable.append(durable)
         return result
 
-    async def read(self, fn: Callable[[Connection], Any]) -> Any:
-        return await self._inner.read(fn)
+    async def read(self, fn: Callable[[Connection], Any], *, single: bool = False) -> Any:
+        return await self._inner.read(fn, single=single)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

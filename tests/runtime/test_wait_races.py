@@ -114,12 +114,12 @@ class Held(Disk):
         self.hold = 0
         self.reading, self.permitted = anyio.Event(), anyio.Event()
 
-    async def read(self, fn: Callable[[Connection], Any]) -> Any:
+    async def read(self, fn: Callable[[Connection], Any], *, single: bool = False) -> Any:
         self.hold -= 1
         if self.hold == 0:
             self.reading.set()
             await self.permitted.wait()
-        return await super().read(fn)
+        return await super().read(fn, single=single)
 
 
 def store_answer(wait: WaitRecord) -> Callable[[Connection], None]:

@@ -13,6 +13,7 @@ from agentic_rag.errors import StorageFull, StorageUnavailable
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.store import conversations, images, run_events
 from agentic_rag.store.database import Database
+from tests.waiting import pause
 
 from .conftest import needs_postgresql, postgresql_server
 from .records import AT, conversation
@@ -142,6 +143,29 @@ async def test_a_write_that_runs_goes_on_when_its_caller_is_cancelled(sqlite: Da
         group.cancel_scope.cancel()
     go_on.set()
     assert await sqlite.write(_count) == 1
+
+
+@needs_postgresql
+async def test_a_read_whose_caller_is_cancelled_costs_no_connection(postgresql_url: str) -> None:
+    database = await Database.open(postgresql_url)
+    begun = anyio.Event()
+
+    def name(conn: Connection) -> int:
+        return int(conn.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+    def wait(conn: Connection) -> None:
+        begun.set()
+        conn.execute(text("SELECT pg_sleep(0.1)"))
+
+    used = await database.read(name)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(database.read, wait)
+        await begun.wait()
+        tasks.cancel_scope.cancel()
+    with anyio.fail_after(BOUND):
+        while await database.read(name) != used:
+            await pause()
+    await database.aclose()
 
 
 async def test_reads_are_not_held_up_by_a_long_write(sqlite: Database) -> None:
