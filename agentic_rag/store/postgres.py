@@ -67,7 +67,12 @@ def _note_use(_: object, record: ConnectionPoolEntry) -> None:
 
 
 def _try_idle(engine: Engine, connection: Any, record: ConnectionPoolEntry, _: object) -> None:
-    """Ask a connection that nobody has used for a while whether it lives; one that does not is replaced."""
+    """Ask a connection that nobody has used for a while whether it lives; one that does not is replaced.
+
+    So is one that was used just now, if its end is known.
+    """
+    if connection.driver_connection.is_closed():
+        raise DisconnectionError
     if time.monotonic() - record.info.get(_USED, -IDLE_SECONDS) < IDLE_SECONDS:
         return
     try:

@@ -279,6 +279,8 @@ def run(
 
 # Figures
 
+IDLE_SECONDS = 5.0
+
 
 def time_cpu(made: Cluster, alone: Server, times: int) -> tuple[float, float]:
     """Return how many milliseconds of processor time a turn takes on PostgreSQL and on a SQLite file, by turns."""
@@ -292,6 +294,28 @@ def time_cpu(made: Cluster, alone: Server, times: int) -> tuple[float, float]:
                 chat.finish(chat.send(f"Go cpu{number} plain", f"cpu{number}")["turnId"])
             spent[server] += server.cpu_seconds - before if number >= 0 else 0.0
     return 1000 * spent[shared] / times, 1000 * spent[alone] / times
+
+
+def weigh_idle_sockets(made: Cluster, servers: int, each: int) -> tuple[float, float]:
+    """Return what idle sockets take that follow conversations, so many ``each`` at so many servers at once.
+
+    KB of memory a socket, and the share of a core that a server takes with them and without a turn.
+    """
+    used = made.servers[:servers]
+    talks = [server.conversation(made.domain) for server in used]
+    with ExitStack() as stack:
+        for server, talk in zip(used, talks, strict=True):  # what the first ones bring along is no socket's
+            for _ in range(20):
+                stack.enter_context(Chat(server, talk, Ledger())).subscribe()
+        before = [server.resident for server in used]
+        for server, talk in zip(used, talks, strict=True):
+            for _ in range(each):
+                stack.enter_context(Chat(server, talk, Ledger())).subscribe()
+        grown = sum(server.resident - was for server, was in zip(used, before, strict=True))
+        spent, began = sum(server.cpu_seconds for server in used), time.monotonic()
+        time.sleep(IDLE_SECONDS)
+        busy = (sum(server.cpu_seconds for server in used) - spent) / (time.monotonic() - began) / servers
+    return grown / servers / each / 1024, busy
 
 
 def _first_text(chat: Chat) -> float:

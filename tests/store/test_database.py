@@ -2,7 +2,9 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -166,6 +168,29 @@ async def test_a_read_whose_caller_is_cancelled_costs_no_connection(postgresql_u
         while await database.read(name) != used:
             await pause()
     await database.aclose()
+
+
+@needs_postgresql
+async def test_a_connection_that_was_cut_after_its_use_is_not_used_again(postgresql_url: str) -> None:
+    database, other = await Database.open(postgresql_url), await Database.open(postgresql_url)
+    drivers: list[Any] = []
+
+    def name(conn: Connection) -> int:
+        drivers.append(conn.connection.driver_connection)
+        return int(conn.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+    def end(conn: Connection, pid: int) -> None:
+        conn.execute(text(f"SELECT pg_terminate_backend({pid})"))
+
+    for run in (database.read, database.write):
+        used = await run(name)
+        await other.read(partial(end, pid=used))
+        with anyio.fail_after(BOUND):
+            while not drivers[-1].is_closed():
+                await pause()
+        assert await run(name) != used
+    await database.aclose()
+    await other.aclose()
 
 
 async def test_reads_are_not_held_up_by_a_long_write(sqlite: Database) -> None:
