@@ -9,9 +9,9 @@ from tests.server.rig import Rig
 from tests.ws.serving import client, serving
 
 MARK = "zqxjkvwp"
-MESSAGE_ROOMS = 20
-"""Five more than before turns waited for people, were measured and paid for: what accepts, keeps the books, asks,
-calls, and tells of a model's calls, are rooms of their own."""
+MESSAGE_ROOMS = 21
+"""Six more than before turns waited for people, were measured and paid for: what accepts, stores a turn with its lease,
+keeps the books, asks, calls, and tells of a model's calls, are rooms of their own."""
 ENTRY_ROOMS = 16
 """Four more than before changes were kept: what is kept of one, without secrets, is a text with rooms of its own."""
 

@@ -183,7 +183,7 @@ class PostgresDatabase:
         return await asyncio.shield(reading)
 
     @staticmethod
-    async def _read(engine: AsyncEngine, fn: Callable[[Connection], T]) -> T:
+    async def _read(engine: AsyncEngine, fn: Work[T]) -> T:
         async with engine.connect() as conn:
             return await conn.run_sync(fn)
 

@@ -8,7 +8,7 @@ nothing. What is decided here, `context` carries out.
 
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -358,11 +358,11 @@ class _Window:
         self._tokens = [0]
         """Of the first entries together, by how many: what stands in the window twice counts once."""
 
-    def add(self, entry: Entry, size: Callable[[Entry], int]) -> None:
+    def add(self, entry: Entry, size: int) -> None:
         """Take an entry. ``size``: what its message costs by itself."""
         message = entry.message
         sent = _without_repeats_in(message, self._repeats) if message["role"] == "user" else message
-        self._tokens.append(self._tokens[-1] + (size(entry) if sent is message else message_tokens(sent)))
+        self._tokens.append(self._tokens[-1] + (size if sent is message else message_tokens(sent)))
         self.has_pictures = self.has_pictures or bool(pictures_in(message["content"]))
         self.entries.append(entry)
 
@@ -482,7 +482,7 @@ class Transcript:
         while self._taken < len(self.entries):
             entry = self.entries[self._taken]
             if self.is_sent(entry):
-                self._window.add(entry, self._size)
+                self._window.add(entry, self._size(entry))
             self._taken += 1
         return self._window
 
