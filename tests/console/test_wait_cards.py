@@ -72,6 +72,7 @@ async def test_what_is_typed_into_a_card_stays_there_when_the_messages_come(tmp_
             await page.reload()
         await desk.rig.ok("POST", f"/api/waits/{first['id']}", {"action": "decline"})
         arguments = page.locator(".wait").get_by_label("Arguments")
+        await expect(arguments).to_have_count(1)
         await arguments.fill("one")  # an event of the turn came before the messages
         async with page.expect_response("**/messages?*") as came:
             typed.set()
