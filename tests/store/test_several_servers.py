@@ -2,8 +2,9 @@
 
 import base64
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,47 @@ async def test_servers_share_a_data_folder_and_have_what_is_theirs_beside_it(tmp
     kept = folders[0].name
     async with Rig(tmp_path, **given, **places[0]) as a:
         assert a.application.ground.folder.name == kept
+
+
+def mount(*arguments: str | Path) -> None:
+    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr}")
+
+
+@contextmanager
+def read_only(place: Path) -> Iterator[None]:
+    """Have a folder be read-only for whoever comes to it by its path."""
+    mount("--bind", place, place)
+    try:
+        mount("-o", "remount,bind,ro", place)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@needs_postgresql
+async def test_a_shared_folder_that_turns_read_only_is_said_and_costs_nothing_that_is_there(
+    tmp_path: Path, store: str
+) -> None:
+    given: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "shared"}
+    async with (
+        Rig(tmp_path, say("One."), say("Two."), local=tmp_path / "a", **given) as a,
+        Rig(tmp_path, say("Three."), local=tmp_path / "b", **given) as b,
+    ):
+        domain = await a.domain()
+        kept = await a.upload(domain, "leave.md", b"# Leave\n\nThirty days.")
+        talk = await b.conversation(domain)
+        assert (await a.say(talk, "Hi"))[-1]["type"] == "done"
+        path = f"/api/domains/{domain}/documents"
+        with read_only(tmp_path / "shared"):
+            refused = await b.http.post(path, files={"f": ("more.md", b"# More")})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (507, "STORAGE_FULL")
+            for server in (a, b):  # turns need the database alone, and what is there is read
+                assert (await server.say(talk, "Hi"))[-1]["type"] == "done"
+                assert (await server.http.get(f"{path}/{kept['id']}/file")).content == b"# Leave\n\nThirty days."
+        more = await b.upload(domain, "more.md", b"# More\n\nForty days.")
+        assert {each["id"] for each in (await a.ok("GET", path))["items"]} == {kept["id"], more["id"]}
 
 
 @needs_postgresql
