@@ -13,8 +13,9 @@ Values are replaced inside strings only: a number or the structure of a document
 import base64
 import json
 import logging
+import re
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from html import escape
 from itertools import product
@@ -55,6 +56,7 @@ class _Automaton:
         self._search = BytesAhoCorasick(
             [*names, *_NEVER], matchkind=MatchKind.LeftmostLongest, implementation=Implementation.ContiguousNFA
         )
+        self._glance = _glance(names)
         self._beginnings: set[bytes] = set()
         self._by_head: dict[bytes, list[bytes]] = {}
         for form in names:
@@ -67,7 +69,7 @@ class _Automaton:
     def replace(self, text: str, *, named: bool) -> str:
         """Return the text with each form replaced by a word, which says its name if ``named``."""
         data = text.encode(*_CODING)
-        found = self._search.find_matches_as_indexes(data)
+        found = self._search.find_matches_as_indexes(data) if self._glance(data) else ()
         if not found:
             return text
         return self._join(data, found, 0, len(data), named=named)
@@ -75,6 +77,8 @@ class _Automaton:
     def split(self, text: str) -> tuple[str, str]:
         """Return what may leave now, replaced, and the rest: the longest end that begins a longer form."""
         data = text.encode(*_CODING)
+        if not self._glance(data):
+            return text, ""
         safe = self._safe(data, 0)
         if safe == 0:
             return "", text
@@ -113,6 +117,18 @@ class _Automaton:
             if data[start:] in self._beginnings:
                 return start
         return end
+
+
+def _glance(forms: Collection[bytes]) -> Callable[[bytes], re.Match[bytes] | None]:
+    """Return a function that says of most data that they neither hold a form nor end with the beginning of one.
+
+    It compares each of the first bytes for itself, and so finds more than there is, but in a fraction of the time.
+    """
+    pattern = b""
+    for place in reversed(range(_HEAD)):
+        seen = b"".join(re.escape(bytes([each])) for each in sorted({form[place] for form in forms}))
+        pattern = b"[%s]" % seen + (rb"(?:\Z|%s)" % pattern if pattern else b"")
+    return re.compile(pattern, re.DOTALL).search
 
 
 class Redaction:

@@ -8,7 +8,7 @@ Here and not at each way out: the transcript, the events with their numbers of c
 whatever a tool is given are all made of this.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from agentic_rag.messages import BROKEN_INPUT, SECRET, Block, bounded_use
 from agentic_rag.models.base import BlockStarted, BlockStopped, InputDelta, ModelEvent, TextDelta, ThinkingDelta
@@ -22,24 +22,21 @@ class RedactedAnswer:
         self._redact = redaction
         self._open = Pieces(redaction)
 
-    def take(self, event: ModelEvent) -> Iterator[ModelEvent]:
-        """Take an event of the model and yield what of it may be known, in the same order."""
+    def take(self, event: ModelEvent) -> Sequence[ModelEvent]:
+        """Take an event of the model and return what of it may be known, in the same order."""
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             text = self._open.take(event.text)
-            if text:
-                yield type(event)(event.index, text)
-        elif type(event) is InputDelta:
+            if text == event.text:
+                return (event,)
+            return (type(event)(event.index, text),) if text else ()
+        if type(event) is InputDelta:
             piece = self._open.take(event.json)
-            if piece:
-                yield InputDelta(event.index, piece)
-        elif type(event) is BlockStarted and event.block["type"] == "text":
-            yield BlockStarted(event.index, {**event.block, "text": self._open.take(event.block["text"])})
-        elif type(event) is BlockStarted and event.block["type"] == "tool_use":
-            yield BlockStarted(event.index, {**event.block, "name": self._redact.json(event.block["name"])})
-        elif type(event) is BlockStopped:
-            yield from self._close_block(event)
-        else:
-            yield event
+            return (InputDelta(event.index, piece),) if piece else ()
+        if type(event) is BlockStarted and event.block["type"] == "text":
+            return (BlockStarted(event.index, {**event.block, "text": self._open.take(event.block["text"])}),)
+        if type(event) is BlockStarted and event.block["type"] == "tool_use":
+            return (BlockStarted(event.index, {**event.block, "name": self._redact.json(event.block["name"])}),)
+        return tuple(self._close_block(event)) if type(event) is BlockStopped else (event,)
 
     def _close_block(self, event: BlockStopped) -> Iterator[ModelEvent]:
         block, rest = event.block, self._open.end()

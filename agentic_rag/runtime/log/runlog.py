@@ -373,6 +373,9 @@ class RunLog:
         """Return what may be delivered after a number; None if that lies before the tail."""
         if after >= self.visible:
             return []
+        newest = self._tail[-1] if self._tail else None
+        if newest is not None and newest.seq == self.visible == after + 1:  # a reader that keeps pace
+            return [newest]
         first = self.first
         if after + 1 < first:
             return None
