@@ -8,10 +8,10 @@ block `BlockStarted`, its deltas, `BlockStopped`, and at the end `MessageComplet
 without `MessageCompleted` raises `ModelError(started=True)`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from agentic_rag.events import Usage
 from agentic_rag.messages import Block, Message, ToolSpec
@@ -139,6 +139,22 @@ ModelEvent = (
     | BlockStopped
     | MessageCompleted
 )
+
+
+Push = Callable[[ModelEvent], bool]
+"""Takes an event at once and returns True, or leaves it. It runs where bytes come in: it must not wait."""
+
+
+@runtime_checkable
+class PushingEvents(Protocol):
+    """The events of a call that need wake nobody."""
+
+    def push(self, take: Push) -> None:
+        """Offer each event to ``take`` while the next one is waited for; one that it takes is not waited for any more.
+
+        Events come in their order, whichever way. What ``take`` raises, who waits for the next event gets.
+        """
+        ...
 
 
 class Model(Protocol):

@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final, Self, cast
 
 import aiohappyeyeballs
@@ -74,7 +74,7 @@ class PushClient:
         except BaseException:
             connection.abort()  # a caller that was cancelled waits for nothing
             raise
-        return httpx2.Response(status, headers=headers, stream=_PushedBody(self, connection))
+        return httpx2.Response(status, headers=headers, stream=PushedBody(self, connection))
 
     async def take_back(self, connection: "_Connection") -> None:
         """Keep a connection whose answer was read, if it may be used again; else close it."""
@@ -122,7 +122,7 @@ class PushClient:
         return protocol
 
 
-class _PushedBody(httpx2.AsyncByteStream):
+class PushedBody(httpx2.AsyncByteStream):
     """The body of an answer, piece by piece as it comes. To be read once."""
 
     def __init__(self, client: PushClient, connection: "_Connection") -> None:
@@ -132,6 +132,14 @@ class _PushedBody(httpx2.AsyncByteStream):
     def __aiter__(self) -> AsyncGenerator[bytes, None]:
         assert self._connection is not None, "the answer was closed"
         return self._connection.pieces()
+
+    def pour(self, sink: Callable[[bytes], bool]) -> None:
+        """Give a piece to ``sink`` where it comes, while the next one is waited for.
+
+        It returns whether to wait on; else an empty piece comes to who waits. It must not raise.
+        """
+        if self._connection is not None:
+            self._connection.sink = sink
 
     async def aclose(self) -> None:
         connection, self._connection = self._connection, None
@@ -147,6 +155,8 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
+        self.sink: Callable[[bytes], bool] | None = None
+        """Takes what comes of this answer while somebody waits for it."""
         self._failure: httpx2.TransportError | None = None
         self._asked = self._headed = self._complete = self._paused = False
         self._lost = asyncio.Event()
@@ -170,7 +180,7 @@ class _Connection(asyncio.Protocol):
         if transport is None:
             raise self._failure or httpx2.RemoteProtocolError("the connection was closed")
         self._asked, self._headed, self._complete = True, False, False
-        self._headers, self._size = [], 0
+        self._headers, self._size, self.sink = [], 0, None
         transport.writelines((head, body))
         while not self._headed:
             await self._wait()
@@ -273,14 +283,16 @@ class _Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if self._complete:
             return
+        if self.sink is not None and self._waiter is not None and not self._waiter.done():
+            if self.sink(body):
+                return
+            body = b""
         self._pieces.append(body)
         self._size += len(body)
         if self._size > AHEAD_BYTES and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self._wake()
 
     def on_message_complete(self) -> None:
         if self._headed and not self._complete:

@@ -8,9 +8,9 @@ stops waits for. Knows no provider. The HTTP client is imported on first use.
 import asyncio
 import json
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -113,13 +113,12 @@ def expect_stream(response: "httpx2.Response", endpoint: Endpoint) -> None:
         )
 
 
-async def cite(events: AsyncGenerator[ModelEvent, None], passages: Sequence[Block]) -> AsyncGenerator[ModelEvent, None]:
-    """Yield the events of an answer with marks as those of one with citations."""
+async def cite(events: AsyncIterator[ModelEvent], passages: Sequence[Block]) -> AsyncGenerator[ModelEvent, None]:
+    """Yield the events of an answer with marks as those of one with citations. Who gives the events closes them."""
     answer = MarkedAnswer(passages)
-    async with aclosing(events):
-        async for event in events:
-            for cited in answer.take(event):
-                yield cited
+    async for event in events:
+        for cited in answer.take(event):
+            yield cited
 
 
 def encode(body: Json) -> bytes:

@@ -18,6 +18,8 @@ from agentic_rag.models.base import (
     Model,
     ModelEvent,
     ModelRequest,
+    Push,
+    PushingEvents,
     Working,
 )
 from agentic_rag.observer import NO_SPAN, NOBODY, Content, Fact, Kind, Observer, Span, running_span, working_domain
@@ -105,6 +107,11 @@ class _Call:
         if type(event) in _TOLD:
             self._take(event)
         return event
+
+    def push(self, take: Push) -> None:
+        """See `PushingEvents.push`; what is told of is never pushed."""
+        if isinstance(self._events, PushingEvents):
+            self._events.push(lambda event: not self._silent and type(event) not in _TOLD and take(event))
 
     def _take(self, event: ModelEvent) -> None:
         if isinstance(event, MessageStarted):

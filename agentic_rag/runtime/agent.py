@@ -6,7 +6,6 @@ moment is the state before or after an instruction.
 """
 
 import logging
-import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -34,7 +33,6 @@ from agentic_rag.errors import (
 from agentic_rag.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
 from agentic_rag.messages import REFUSED, Block, refs_of_images
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.runtime.asking import Asking, TurnClock, TurnPause
 from agentic_rag.runtime.compaction import Compaction, compacted_event
 from agentic_rag.runtime.context import Context
@@ -61,6 +59,7 @@ from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.kept_results import Pictures, with_own_tools
 from agentic_rag.runtime.log.runlog import ChildLog, RunLog
 from agentic_rag.runtime.observing import observed_turn
+from agentic_rag.runtime.receiving import Receiving
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import (
     Resume,
@@ -620,28 +619,10 @@ class Agent:
                 self.log.append(notice)
 
     async def _receive(self, request: ModelRequest) -> None:
-        idle, domain = self.resources.patience.model_idle, self._definition.domain_id
-        redaction = self.resources.redactor.of(domain)
-        answer = None if redaction.idle else RedactedAnswer(redaction)
-        pushed = time.monotonic()
+        domain, idle = self._definition.domain_id, self.resources.patience.model_idle
+        receiving = Receiving(self._turn, self.log, self.resources.redactor.of(domain), idle)
         with self.resources.services.model_calls.watch(request.model):
-            with anyio.move_on_after(idle) as watch:
-                async with self.resources.services.model(domain).stream(request) as events:
-                    async for event in events:
-                        present = time.monotonic()
-                        if present - pushed > idle / 20:  # moving a deadline costs more than reading the clock
-                            watch.deadline = anyio.current_time() + idle
-                            pushed = present
-                        for each in (event,) if answer is None else answer.take(event):
-                            for body in self._turn.receive(each):
-                                self.log.append(body)
-                        if self.log.crowded:
-                            watch.deadline = math.inf  # it is the store that is waited for
-                            await self.log.room()
-                            pushed = time.monotonic()
-                            watch.deadline = anyio.current_time() + idle
-            if watch.cancelled_caught:
-                raise GenerationTimeout("The model's next event", idle)
+            await receiving.run(self.resources.services.model(domain).stream(request))
 
     # Storing
 

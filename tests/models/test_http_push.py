@@ -1,8 +1,9 @@
 """Our own transport: an answer for each request, the same in any pieces, and never one that was cut off for a whole."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import anyio
 import httpx2
@@ -11,12 +12,14 @@ from anyio.abc import SocketAttribute, SocketStream
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic_rag.errors import ModelError
 from agentic_rag.messages import user_message
 from agentic_rag.models.anthropic.model import AnthropicModel
-from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelRequest
+from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelRequest, Push, PushingEvents, TextDelta, Working
 from agentic_rag.models.http_push import AHEAD_BYTES, HEAD_BYTES, PushClient
+from agentic_rag.models.sse import MAX_EVENT_BYTES
 from agentic_rag.testing.frames import frames
-from agentic_rag.testing.steps import say, step_events
+from agentic_rag.testing.steps import Say, Step, Think, Use, say, step_events
 
 BODY = "Grüße 🚀 from afar. ".encode() * 9
 PATIENCE = 30
@@ -252,7 +255,127 @@ async def test_a_redirect_is_followed() -> None:
     assert asked == [first, first, second, first, second], "by our own transport once, then by the SDK's"
 
 
+SAID = Step((Think("Let me see."), Say("Grüße 🚀 from afar."), Use("search", {"q": "a \n b"}), Say("Done. And more.")))
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+STREAM = b"".join(frames(step_events(SAID, model="m"), "msg_1"))
+
+
+@given(
+    sizes=st.lists(st.integers(1, 200), min_size=1),
+    places=st.lists(st.integers(0, 10_000), max_size=20),
+    taken=st.lists(st.booleans(), min_size=1),
+)
+def test_events_come_once_and_in_order_whichever_way(sizes: list[int], places: list[int], taken: list[bool]) -> None:
+    """Some are taken where their bytes come, some are waited for."""
+
+    async def main() -> None:
+        answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(STREAM, sizes)
+        pulled, failure = await streamed([answer])
+        assert isinstance(pulled[-1], MessageCompleted)
+        turn = cycle(taken)
+        assert await streamed(cut(answer, places), lambda event: next(turn)) == (pulled, failure)
+
+    anyio.run(main)
+
+
+async def test_deltas_wake_nobody_and_the_rest_is_waited_for() -> None:
+    """A delta that comes while the next event is waited for is taken where it comes."""
+    pieces = [HEAD, *STREAM.split(b"\n\n")]
+    waiting = anyio.Event()
+    pushed: list[ModelEvent] = []
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            asked = b""
+            while not asked.endswith(b'"stream":true}'):
+                asked += await stream.receive()
+            await stream.send(pieces[0] + pieces[1] + b"\n\n")
+            await waiting.wait()
+            for piece in pieces[2:]:
+                await stream.send(piece + b"\n\n")
+                await anyio.wait_all_tasks_blocked()
+
+    def take(event: ModelEvent) -> bool:
+        pushed.append(event)
+        return isinstance(event, TextDelta)
+
+    async with serving(serve) as url:
+        model = AnthropicModel("k", url)
+        async with model.stream(HELLO) as events:
+            first = await anext(aiter(events))
+            assert isinstance(events, PushingEvents)
+            events.push(take)
+            waiting.set()
+            rest = [event async for event in events]
+        await model.aclose()
+    assert first not in pushed
+    assert any(isinstance(event, TextDelta) for event in pushed)
+    assert not any(isinstance(event, TextDelta) for event in rest), "each was taken where it came"
+    assert [event for event in pushed if not isinstance(event, TextDelta)] == rest
+
+
+@pytest.mark.parametrize(
+    ("rest", "kind"),
+    [
+        (b"data: {\n\n", "malformed_stream"),
+        (b"data: " + b"x" * MAX_EVENT_BYTES, "malformed_stream"),
+        (b"", "incomplete_stream"),
+    ],
+)
+async def test_what_breaks_an_answer_off_comes_after_what_was_before(rest: bytes, kind: str) -> None:
+    half = STREAM[: STREAM.index(b"event: content_block_stop")]
+    found, failure = await streamed([HEAD, half, rest], lambda event: True)
+    assert found == (await streamed([HEAD, half, rest]))[0]
+    assert isinstance(failure, ModelError)
+    assert (failure.kind, failure.started) == (kind, True)
+
+
+async def test_an_error_of_who_takes_is_raised_where_the_next_event_is_waited_for() -> None:
+    def take(event: ModelEvent) -> bool:
+        raise KeyError("no such block")
+
+    _, failure = await streamed([HEAD, *(each + b"\n\n" for each in STREAM.split(b"\n\n"))], take)
+    assert isinstance(failure, KeyError)
+
+
+async def streamed(pieces: Sequence[bytes], take: Push | None = None) -> tuple[list[ModelEvent], Exception | None]:
+    """Return the events of an answer in the order in which they came, either way, and what broke it off."""
+    found: list[ModelEvent] = []
+    failure: Exception | None = None
+
+    def push(event: ModelEvent) -> bool:
+        taken = take is not None and take(event)
+        if taken:
+            found.append(event)
+        return taken
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            asked = b""
+            while not asked.endswith(b'"stream":true}'):
+                asked += await stream.receive()
+            with suppress(anyio.BrokenResourceError):
+                for piece in pieces:
+                    await stream.send(piece)
+                    await anyio.lowlevel.checkpoint()
+
+    async with serving(serve) as url:
+        model = AnthropicModel("k", url)
+        try:
+            async with model.stream(HELLO) as events:
+                assert isinstance(events, PushingEvents)
+                events.push(push)
+                async for event in events:
+                    found.append(event)  # noqa: PERF401 - the other way appends to it meanwhile
+        except (ModelError, KeyError) as exc:
+            failure = exc
+        await model.aclose()
+    return [event for event in found if not isinstance(event, Working)], failure
+
+
+HELLO = ModelRequest("other-model", 100, (), (user_message("hello"),))
+
+
 async def events_of(model: AnthropicModel) -> list[ModelEvent]:
-    request = ModelRequest("other-model", 100, (), (user_message("hello"),))
-    async with model.stream(request) as events:
+    async with model.stream(HELLO) as events:
         return [event async for event in events]

@@ -14,33 +14,32 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 
-from agentic_rag.errors import EventTooLarge, ModelError
+from agentic_rag.errors import ModelError
 from agentic_rag.json_form import Json
 from agentic_rag.messages import Block
+from agentic_rag.models.anthropic.answer import AnswerEvents
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error, refusal_of
 from agentic_rag.models.anthropic.request import BINDING_BETA, request_body, without_thinking
-from agentic_rag.models.base import Model, ModelEvent, ModelRequest, Working
+from agentic_rag.models.base import Model, ModelEvent, ModelRequest
 from agentic_rag.models.http_stream import (
     PROFILE_SECONDS,
-    chunks_of,
     cite,
     client_limits,
     client_timeout,
     close,
     encode,
     expect_stream,
-    finish,
     run_in_daemon,
 )
 from agentic_rag.models.marks import with_numbered_passages
 from agentic_rag.models.profiles import ModelProfile, is_claude, profile_of, with_capabilities
-from agentic_rag.models.service_errors import NO_KEY, Endpoint, broken_stream, check_key, public_url
-from agentic_rag.models.sse import SSEReader
+from agentic_rag.models.service_errors import NO_KEY, Endpoint, check_key, public_url
 
 if TYPE_CHECKING:
     import httpx2
@@ -146,9 +145,12 @@ class AnthropicModel(Model):
         try:
             expect_stream(stream.response, self._endpoint)
             prefix = f"{self._provider}:" if self._provider else ""
-            events = self._events(stream, AnswerDecoder(prefix), request.model)
-            async with aclosing(cite(events, passages) if marks else events) as cited:
-                yield cited
+            async with aclosing(self._events(stream, AnswerDecoder(prefix), request.model)) as events:
+                if marks:
+                    async with aclosing(cite(events, passages)) as cited:
+                        yield cited
+                else:
+                    yield events
         finally:
             await close(stream.response)
 
@@ -260,32 +262,9 @@ class AnthropicModel(Model):
             return profile
         return with_capabilities(profile, info, model) if isinstance(info, dict) else profile
 
-    async def _events(self, stream: Answer, decoder: AnswerDecoder, model: str) -> AsyncGenerator[ModelEvent, None]:
-        reader = SSEReader()
-        decode = decoder.decode
-        # Read to the end, so that the connection can be used again.
-        async with aclosing(chunks_of(stream.response)) as chunks:
-            while True:
-                try:
-                    chunk = await anext(chunks, None)
-                    parsed = reader.feed(chunk) if chunk is not None else None
-                except EventTooLarge as exc:
-                    raise broken_stream(f"cannot be read: {exc}", "malformed_stream") from exc
-                except Exception as exc:
-                    raise model_error(exc, self._endpoint, model=model, started=True) from exc
-                if parsed is None:
-                    raise broken_stream("ended before it was complete", "incomplete_stream")
-                quiet = True
-                for _, data in parsed:
-                    event = decode(data)
-                    if event is not None:
-                        quiet = False
-                        yield event
-                        if decoder.completed:
-                            await finish(chunks)
-                            return
-                if quiet and decoder.working:
-                    yield Working()
+    def _events(self, stream: Answer, decoder: AnswerDecoder, model: str) -> AnswerEvents | AsyncGenerator[ModelEvent]:
+        failed = partial(model_error, endpoint=self._endpoint, model=model, started=True)
+        return AnswerEvents(stream.response, decoder, failed)
 
     async def _ready(self) -> "AsyncAnthropic":
         if self._client is not None:

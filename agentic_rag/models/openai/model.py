@@ -133,8 +133,8 @@ class OpenAIModel(Model):
         stream = await self._open(chat_body(numbered, profile), profile.headers)
         try:
             expect_stream(stream.response, self._endpoint)
-            events = self._events(stream, ChatDecoder(request.model, f"{self._provider}:"))
-            async with aclosing(cite(events, passages)) as cited:
+            decoder = ChatDecoder(request.model, f"{self._provider}:")
+            async with aclosing(self._events(stream, decoder)) as events, aclosing(cite(events, passages)) as cited:
                 yield cited
         finally:
             await close(stream.response)

@@ -1,0 +1,74 @@
+"""One answer of a model, into a turn and its log.
+
+Owns what becomes of each event on its way: secrets are taken out, the turn takes it, the log numbers what is to be seen
+of it; and the watch on silence, in which the store's is not the model's. Deltas go this way where their bytes come in
+(`PushingEvents`), as long as the log has room; only for other events, or without room, does the turn's task run.
+"""
+
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+
+import anyio
+
+from agentic_rag.errors import GenerationTimeout
+from agentic_rag.models.base import ModelEvent, PushingEvents, TextDelta, ThinkingDelta, Working
+from agentic_rag.models.redacted import RedactedAnswer
+from agentic_rag.redaction import Redaction
+from agentic_rag.runtime.core.turn import Turn
+from agentic_rag.runtime.log.runlog import ChildLog, RunLog
+
+_PUSHED = frozenset({TextDelta, ThinkingDelta, Working})
+"""What needs no task to run; it is most of an answer."""
+
+
+class Receiving:
+    """Receives one model call. ``idle``: seconds after which a silent model has failed."""
+
+    def __init__(self, turn: Turn, log: RunLog | ChildLog, redaction: Redaction, idle: float) -> None:
+        self._receive = turn.receive
+        self._log = log
+        self._redacted = None if redaction.idle else RedactedAnswer(redaction)
+        self._idle = idle
+        self._watch = anyio.CancelScope()
+        self._heard = 0.0
+        """When the watch was set last."""
+
+    async def run(self, answer: AbstractAsyncContextManager[AsyncIterator[ModelEvent]]) -> None:
+        """Receive all of an answer.
+
+        Raises:
+            GenerationTimeout: the model was silent for too long.
+            ModelError: as `Model.stream`.
+        """
+        self._wait_on()
+        with self._watch:
+            async with answer as events:
+                if isinstance(events, PushingEvents):
+                    events.push(self._take_pushed)
+                async for event in events:
+                    self._take(event)
+                    if self._log.crowded:
+                        self._watch.deadline = math.inf  # it is the store that is waited for
+                        await self._log.room()
+                        self._wait_on()
+        if self._watch.cancelled_caught:
+            raise GenerationTimeout("The model's next event", self._idle)
+
+    def _wait_on(self) -> None:
+        self._heard = time.monotonic()
+        self._watch.deadline = anyio.current_time() + self._idle
+
+    def _take_pushed(self, event: ModelEvent) -> bool:
+        if type(event) not in _PUSHED or self._log.crowded:
+            return False
+        self._take(event)
+        return True
+
+    def _take(self, event: ModelEvent) -> None:
+        if time.monotonic() - self._heard > self._idle / 20:  # moving a deadline costs more than reading the clock
+            self._wait_on()
+        for each in (event,) if self._redacted is None else self._redacted.take(event):
+            for body in self._receive(each):
+                self._log.append(body)
