@@ -412,8 +412,9 @@ EventBody = (
 Terminal = Done | Error | Interrupted
 
 TERMINAL_TYPES = frozenset({"done", "error", "interrupted"})
-DELTA_TYPES = frozenset({"text", "thinking", "tool_call_started", "tool_arguments"})
-"""Delivered at once and journalled in groups; everything else is durable when delivered."""
+LIVE_TYPES = frozenset({"iteration_start", "text", "thinking", "tool_call_started", "tool_arguments"})
+"""Delivered at once and journalled in groups, as nothing follows from them yet; everything else is durable when
+delivered."""
 
 
 @dataclass(frozen=True, slots=True)
