@@ -86,6 +86,7 @@ class LiveSession:
         self.begun = anyio.Event()
         """What is set when a turn starts next, here or in another process."""
         self._accepting = anyio.Lock()
+        self._may_wait = True
         self._dropped = False
 
     # What it is doing
@@ -321,6 +322,7 @@ class LiveSession:
                 return None
             stored = queued_row(row, place.home)
             self._store(conn, stored, definition, notices, log, None)
+            self._may_wait = True
             return None
 
         known = await self._database.write(store, durable=True)
@@ -411,13 +413,9 @@ class LiveSession:
             signals.send(conn, SignalKind.TURNS, self.id)
 
     def _log_of(self, row: TurnRecord, domain_id: str) -> RunLog:
-        return RunLog(
-            self._resources.journal,
-            row.conversation_id,
-            row.id,
-            redaction=self._resources.redactor.of(domain_id),
-            fence=row.fence + (row.status is TurnStatus.QUEUED),  # the number it will begin with
-        )
+        redaction = self._resources.redactor.of(domain_id)
+        fence = row.fence + (row.status is TurnStatus.QUEUED)  # the number it will begin with
+        return RunLog(self._resources.journal, row.conversation_id, row.id, redaction=redaction, fence=fence)
 
     # Running
 
@@ -514,8 +512,7 @@ class LiveSession:
 
     async def _begin_queued(self) -> bool:
         """Begin the oldest queued turn; False when none waits, or it is another process's to begin."""
-        waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id), single=True)
-        if not waiting:
+        if not (waiting := await self._queued()):
             return False
         if waiting[0].owner != self._resources.owner:
             tell = partial(signals.send, kind=SignalKind.TURNS, subject=self.id)
@@ -540,19 +537,25 @@ class LiveSession:
             return row, claimed[1]
 
         with anyio.CancelScope(shield=True):
-            begun = await self._database.write(store, durable=True)
-            if begun is None:
+            if (begun := await self._database.write(store, durable=True)) is None:
                 return False
             row, transcript = begun
             self._transcript = transcript
             self._resources.journal.add(log)
-            transcript.append(
-                transcript.last_seq + 1, row.id, 0, row.user_message_id, user_message(row.content, row.images)
-            )
+            question = user_message(row.content, row.images)
+            transcript.append(transcript.last_seq + 1, row.id, 0, row.user_message_id, question)
             log.adopt()
             self._compaction.clear_news()
             self._begin(Agent(self._resources, transcript, row, definition, log))
         return True
+
+    async def _queued(self) -> Sequence[TurnRecord]:
+        """Return what waits, oldest first; an empty queue that nobody else fills needs no look. Hold ``_accepting``."""
+        if not self._may_wait:
+            return ()
+        found = await self._database.read(lambda conn: turns.list_queued(conn, self.id), single=True)
+        self._may_wait = self._resources.shared or bool(found)
+        return found
 
     # Compacting
 
@@ -639,11 +642,8 @@ class LiveSession:
     async def _unqueue(self, turn_id: TurnId | None) -> bool:
         """End queued turns (all, or one) as interrupted before they start."""
         async with self._accepting:
-            waiting = await self._database.read(lambda conn: turns.list_queued(conn, self.id), single=True)
-            ended = [
-                await end_unstarted(self._resources, row, Interrupted()) for row in waiting if turn_id in (None, row.id)
-            ]
-        return any(ended)
+            chosen = [row for row in await self._queued() if turn_id in (None, row.id)]
+            return any([await end_unstarted(self._resources, row, Interrupted()) for row in chosen])
 
     async def leave(self) -> None:
         """Interrupt what runs, wait for its end, and begin nothing any more.
