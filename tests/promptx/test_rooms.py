@@ -17,7 +17,7 @@ MARK = "zqxjkvwp"
 ENGRAM = {"content": "steep it for two minutes", "schema": f"{MARK} green", "strength": 0.8, "type": "ATOMIC"}
 ENTRANCE = "agentic_rag/models/observed.py"
 LEDGER = "mcp_servers/promptx/ledger.py"
-TURN_ROOMS = 26
+TURN_ROOMS = 27
 PROMPTX_ROOMS = 9
 
 

@@ -201,14 +201,44 @@ def prompt_of(definition: Definition, tools: Sequence[ToolInfo], today: str = ""
     """Return what a session that begins now is told first; ``today``: the date."""
     user = definition.binding.user
     present = [present_block(definition.persona, today, "" if user == LOCAL_USER else user)] if today else []
-    return Prompt((*_system(definition, tools), *present), tool_specs(definition, tools))
+    made = _made_of(definition, tools)
+    return Prompt((*made.system, *present), made.tools)
 
 
 def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
     """Return about how many tokens system and tools cost in every request."""
-    deferred = list_deferred(tools, many_tokens(definition.model))
-    shown = [tool for tool in tools if tool not in deferred] if deferred else tools
-    return tokens_of([_system(definition, tools), tool_specs(definition, shown)])
+    return _made_of(definition, tools).tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What system and tools come to that are made of ``parts``."""
+
+    parts: tuple[object, ...]
+    system: tuple[Block, ...]
+    tools: tuple[ToolSpec, ...]
+    tokens: int
+
+
+MOST_MADE = 512
+_made: dict[tuple[str, str], _Made] = {}
+"""What domains came to last, by domain and model, the latest last: from turn to turn mostly nothing of it changes."""
+
+
+def _made_of(definition: Definition, tools: Sequence[ToolInfo]) -> _Made:
+    key, binding = (definition.domain_id, definition.model), definition.binding
+    parts = (definition.persona, definition.collection_note, binding.sub_roles, definition.role_lines, *tools)
+    made = _made.pop(key, None)
+    if made is None or made.parts != parts:
+        deferred = list_deferred(tools, many_tokens(definition.model))
+        shown = [tool for tool in tools if tool not in deferred] if deferred else tools
+        system, specs = _system(definition, tools), tool_specs(definition, tools)
+        shown_specs = tool_specs(definition, shown) if deferred else specs
+        made = _Made(parts, system, specs, tokens_of([system, shown_specs]))
+    _made[key] = made
+    if len(_made) > MOST_MADE:
+        del _made[next(iter(_made))]
+    return made
 
 
 def begin_told(definition: Definition, current: Prompt, tools: Sequence[ToolInfo]) -> Told:

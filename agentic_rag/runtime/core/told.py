@@ -76,6 +76,8 @@ def changes(told: Told, current: Prompt, listed: Collection[str] = ()) -> list[s
     ``listed``: names of tools that a catalogue in the prompt tells of.
     """
     before = told.latest
+    if before == current:
+        return []
     notes = _changed_lines(_lines(before.system), _lines(current.system))
     old = {tool["name"]: tool for tool in before.tools}
     new = {tool["name"]: tool for tool in current.tools}
