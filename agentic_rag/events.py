@@ -412,9 +412,8 @@ EventBody = (
 Terminal = Done | Error | Interrupted
 
 TERMINAL_TYPES = frozenset({"done", "error", "interrupted"})
-LIVE_TYPES = frozenset({"iteration_start", "text", "thinking", "tool_call_started", "tool_arguments"})
-"""Delivered at once and journalled in groups, as nothing follows from them yet; everything else is durable when
-delivered."""
+DELTA_TYPES = frozenset({"text", "thinking", "tool_call_started", "tool_arguments"})
+"""Delivered at once and journalled in groups; everything else is durable when delivered."""
 
 
 @dataclass(frozen=True, slots=True)

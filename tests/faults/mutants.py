@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "deliver before durable",
         "runtime/log/runlog.py",
-        "while visible < limit and self._tail[visible + 1 - first].type in LIVE_TYPES:",
+        "while visible < limit and self._tail[visible + 1 - first].type in DELTA_TYPES:",
         "while visible < limit:",
     ),
     Mutant(

@@ -14,7 +14,6 @@ import anyio
 import orjson
 from sqlalchemy import Connection
 
-from agentic_rag.events import TERMINAL_TYPES
 from agentic_rag.ids import SessionId
 from agentic_rag.json_form import Json
 from agentic_rag.models.anthropic.model import AnthropicModel
@@ -70,13 +69,12 @@ class Service:
                 self.refused += api.refused
 
     async def note(self, database: Database, session_id: SessionId) -> None:
-        """Take the events of a session's turns that have ended: what is stored of one that was cut off is chance."""
+        """Take the events of a session's turns."""
 
         def read(conn: Connection) -> list[list[tuple[int, bytes]]]:
             return [run_events.read(conn, turn.id, 0, MOST) for turn in turns.of_session(conn, session_id)]
 
-        logs = [[orjson.loads(data) for _, data in events] for events in await database.read(read)]
-        self.turns += [events for events in logs if events and events[-1]["type"] in TERMINAL_TYPES]
+        self.turns += [[orjson.loads(data) for _, data in events] for events in await database.read(read) if events]
 
 
 class Served(Model):

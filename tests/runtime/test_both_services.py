@@ -44,7 +44,7 @@ ELSEWHERE = {
 """Tests whose script one of the services cannot say, and why."""
 PIECES = {"text": "text", "thinking": "text", "tool_arguments": "delta"}
 """Events that hold a part of something, and where."""
-DECIDED = {"seq", "voids", "ts", "usage", "timings", "contextTokens", "durationMs", "imageId", "inMs", "verified"}
+DECIDED = {"seq", "ts", "usage", "timings", "contextTokens", "durationMs", "imageId", "inMs", "verified"}
 """Of events: what a service, a clock or chance decides. What marks cite is also compared with its passage."""
 
 
@@ -80,14 +80,9 @@ CASES = [case for module in MODULES for case in cases(module)]
 
 
 def told(events: list[Json]) -> list[Json]:
-    """Return what the events of a turn say, of each agent in order: pieces joined, ids by when they came first.
-
-    Whether a step that was cut off is stored to have begun is chance.
-    """
+    """Return what the events of a turn say, of each agent in order: pieces joined, ids by when they came first."""
     agents: dict[str, list[Json]] = {}
-    for event, following in itertools.zip_longest(events, events[1:], fillvalue={"type": ""}):
-        if (event["type"], following["type"]) == ("iteration_start", "resumed"):
-            continue
+    for event in events:
         said = {key: value for key, value in event.items() if key not in DECIDED}
         so_far = agents.setdefault(said.get("agent", ""), [])
         key = PIECES.get(said["type"], "")

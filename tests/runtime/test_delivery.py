@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agentic_rag.events import IterationStart, StepReset, Text
+from agentic_rag.events import IterationStart, Text
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.store.database import Database
@@ -13,11 +13,11 @@ async def test_deltas_are_delivered_at_once_and_everything_else_when_it_is_durab
     database = await Database.open(database_at(tmp_path / "test.db"))
     try:
         log = RunLog(Journal(database), ConversationId("conv_test"), TurnId("turn_test"))
-        for body in (IterationStart(1), Text("one"), StepReset(2), Text("two")):
+        for body in (Text("one"), IterationStart(2), Text("two")):
             log.append(body)
-        assert [event.type for event in log.since(0) or ()] == ["iteration_start", "text"]
+        assert [event.type for event in log.since(0) or ()] == ["text"]
         log.take_success(log.take())
-        assert [event.type for event in log.since(0) or ()] == ["iteration_start", "text", "step_reset", "text"]
+        assert [event.type for event in log.since(0) or ()] == ["text", "iteration_start", "text"]
         for _ in range(MAX_UNJOURNALLED + 10):
             log.append(Text("more"))
         assert log.visible - log.journalled == MAX_UNJOURNALLED

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from agentic_rag.errors import StorageFull
-from agentic_rag.events import AgentEvent, Done, EventBody, StepReset, Text, Thinking, Usage
+from agentic_rag.events import AgentEvent, Done, EventBody, IterationStart, Text, Thinking, Usage
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, Journal, RunLog
@@ -76,7 +76,7 @@ async def write(desk: Desk, bodies: Sequence[EventBody]) -> None:
 @pytest.mark.parametrize("seed", range(12))
 async def test_readers_that_take_what_they_please_all_hear_every_event_once(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
-    bodies = [random.choice((Text("a"), Thinking("b"), StepReset(2))) for _ in range(300)]
+    bodies = [random.choice((Text("a"), Thinking("b"), IterationStart(2))) for _ in range(300)]
 
     async with running(tmp_path) as desk, anyio.create_task_group() as readers:
         heard: list[list[AgentEvent]] = [[] for _ in range(5)]
@@ -112,7 +112,7 @@ async def test_a_delta_is_pushed_before_its_append_returns_and_wakes_nobody(tmp_
         await anyio.wait_all_tasks_blocked()
         desk.log.append(Text("one"))
         assert pushed == [1]
-        desk.log.append(StepReset(1))
+        desk.log.append(IterationStart(1))
         assert pushed == [1]  # not durable yet
         await desk.end()
         assert pushed == [1, 2, 3]
@@ -179,10 +179,10 @@ async def test_a_log_that_the_store_refused_once_is_written_no_further(tmp_path:
         refused.append(Text("lost"))
         refused.take()
         refused.take_failure(StorageFull("disk full"))
-        refused.append(StepReset(1))  # were it stored, the log would have a hole that nothing names
+        refused.append(IterationStart(1))  # were it stored, the log would have a hole that nothing names
         with pytest.raises(StorageFull):
             await refused.commit([DONE], lambda conn: None)
-        other.append(StepReset(1))
+        other.append(IterationStart(1))
         desk.journal.add(other)
         await read_one(LogReader(desk.journal, TurnId("turn_other")))
         assert await desk.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_other"))) == 1

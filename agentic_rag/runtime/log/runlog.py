@@ -1,8 +1,8 @@
 """The run log: numbered events of turns, journalled in groups, read by any number of readers.
 
-Owns numbering, the one JSON form of an event, what may be delivered when, and what a delegate's reader sees. That the
-model is asked, its text and its thinking are delivered at once and journalled with the next group; everything else, and
-all before it, is in the store when it is delivered. Knows no turn and no socket; how a log is read is ``reader``'s.
+Owns numbering, the one JSON form of an event, what may be delivered when, and what a delegate's reader sees. Text and
+thinking are delivered at once and journalled with the next group; everything else, and all before it, is in the store
+when it is delivered. Knows no turn and no socket; how a log is read is ``reader``'s.
 
 No number means two events, whatever a kill or a loss of power takes from the store. What a process has numbered it
 stores under that number or not at all: a write that the store refuses is tried again as it was. And each owner of a
@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import LeaseLost, ServerStopping, StorageError
 from agentic_rag.events import (
-    LIVE_TYPES,
+    DELTA_TYPES,
     AgentEvent,
     Delegate,
     Done,
@@ -194,10 +194,10 @@ class RunLog:
         event = self.number(body, agent)
         pending = self._pending
         pending.append(event)
-        live = event.type in LIVE_TYPES
-        if len(pending) == 1 or not live or len(pending) >= GROUP_EVENTS:  # else the journal knows of it
-            self._journal.note(self, urgent=not live or len(pending) >= GROUP_EVENTS)
-        if live and event.seq == self.visible + 1 and event.seq <= self.journalled + MAX_UNJOURNALLED:
+        delta = event.type in DELTA_TYPES
+        if len(pending) == 1 or not delta or len(pending) >= GROUP_EVENTS:  # else the journal knows of it
+            self._journal.note(self, urgent=not delta or len(pending) >= GROUP_EVENTS)
+        if delta and event.seq == self.visible + 1 and event.seq <= self.journalled + MAX_UNJOURNALLED:
             self.visible = event.seq  # as `_advance` would, for the most frequent case
             self.wake_readers()
         else:
@@ -350,7 +350,7 @@ class RunLog:
         if self._tail and visible < self.last:
             first = self._tail[0].seq
             limit = min(self.last, self.journalled + MAX_UNJOURNALLED)
-            while visible < limit and self._tail[visible + 1 - first].type in LIVE_TYPES:
+            while visible < limit and self._tail[visible + 1 - first].type in DELTA_TYPES:
                 visible += 1
         if visible != self.visible:
             self.visible = visible

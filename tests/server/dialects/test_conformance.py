@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from agentic_rag.events import LIVE_TYPES, AgentEvent, EventBody
+from agentic_rag.events import DELTA_TYPES, AgentEvent, EventBody
 from agentic_rag.server.dialects import join
 from tests.server.dialects.encoders import ENCODERS, make_encoder
 from tests.server.dialects.reading import frames, parse_sse, stream
@@ -17,7 +17,7 @@ def test_the_streams_have_every_kind_of_event() -> None:
     kinds = {event.type for events in STREAMS.values() for event in events}
     assert kinds == {kind.type for kind in EventBody.__args__}
     assert len({event.fields().get("agent") for event in FULL}) == 3
-    assert kinds > LIVE_TYPES
+    assert kinds > DELTA_TYPES
 
 
 @everywhere
