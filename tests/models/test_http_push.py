@@ -330,6 +330,11 @@ async def test_what_breaks_an_answer_off_comes_after_what_was_before(rest: bytes
     assert (failure.kind, failure.started) == (kind, True)
 
 
+async def test_what_follows_an_answer_is_nothing_of_it() -> None:
+    more = [STREAM[:-1], b"\n", *(each + b"\n\n" for each in STREAM.split(b"\n\n"))]
+    assert await streamed([HEAD, *more], lambda event: True) == await streamed([HEAD, STREAM])
+
+
 async def test_an_error_of_who_takes_is_raised_where_the_next_event_is_waited_for() -> None:
     def take(event: ModelEvent) -> bool:
         raise KeyError("no such block")

@@ -65,6 +65,8 @@ class AnswerEvents(AsyncIterator[ModelEvent]):
         body, ready = self._response.stream, self._ready
 
         def pour(piece: bytes) -> bool:
+            if self._decoder.completed:  # what follows the answer is nothing of it
+                return True
             self._decode(piece)
             try:
                 while ready and take(ready[0]):
