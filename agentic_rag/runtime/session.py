@@ -512,7 +512,7 @@ class LiveSession:
 
     async def _begin_queued(self) -> bool:
         """Begin the oldest queued turn; False when none waits, or it is another process's to begin."""
-        if not (waiting := await self._queued()):
+        if not (waiting := await self._list_queued()):
             return False
         if waiting[0].owner != self._resources.owner:
             tell = partial(signals.send, kind=SignalKind.TURNS, subject=self.id)
@@ -549,7 +549,7 @@ class LiveSession:
             self._begin(Agent(self._resources, transcript, row, definition, log))
         return True
 
-    async def _queued(self) -> Sequence[TurnRecord]:
+    async def _list_queued(self) -> Sequence[TurnRecord]:
         """Return what waits, oldest first; an empty queue that nobody else fills needs no look. Hold ``_accepting``."""
         if not self._may_wait:
             return ()
@@ -642,7 +642,7 @@ class LiveSession:
     async def _unqueue(self, turn_id: TurnId | None) -> bool:
         """End queued turns (all, or one) as interrupted before they start."""
         async with self._accepting:
-            chosen = [row for row in await self._queued() if turn_id in (None, row.id)]
+            chosen = [row for row in await self._list_queued() if turn_id in (None, row.id)]
             return any([await end_unstarted(self._resources, row, Interrupted()) for row in chosen])
 
     async def leave(self) -> None:
