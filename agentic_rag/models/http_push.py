@@ -26,6 +26,9 @@ AHEAD_BYTES: Final = 256 * 1024
 NEXT_ADDRESS_SECONDS: Final = 0.25
 """How long one address of a name is tried alone (RFC 8305)."""
 
+Sink = Callable[[bytes], bool]
+"""Takes a piece of a body and returns whether to wait on; else an empty piece comes to who waits. It must not raise."""
+
 
 class PushClient:
     """Requests to one service. Safe for any number at once, on one event loop."""
@@ -133,11 +136,8 @@ class PushedBody(httpx2.AsyncByteStream):
         assert self._connection is not None, "the answer was closed"
         return self._connection.pieces()
 
-    def pour(self, sink: Callable[[bytes], bool]) -> None:
-        """Give a piece to ``sink`` where it comes, while the next one is waited for.
-
-        It returns whether to wait on; else an empty piece comes to who waits. It must not raise.
-        """
+    def pour(self, sink: Sink) -> None:
+        """Give a piece to ``sink`` where it comes, while the next one is waited for."""
         if self._connection is not None:
             self._connection.sink = sink
 
@@ -155,7 +155,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
-        self.sink: Callable[[bytes], bool] | None = None
+        self.sink: Sink | None = None
         """Takes what comes of this answer while somebody waits for it."""
         self._failure: httpx2.TransportError | None = None
         self._asked = self._headed = self._complete = self._paused = False

@@ -6,14 +6,15 @@ bytes, so that none of them wakes a task.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING, Self
 
 from agentic_rag.errors import EventTooLarge, ModelError
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
+from agentic_rag.models.anthropic.errors import model_error
 from agentic_rag.models.base import ModelEvent, Push, Working
 from agentic_rag.models.http_stream import chunks_of, finish
-from agentic_rag.models.service_errors import broken_stream
+from agentic_rag.models.service_errors import Endpoint, broken_stream
 from agentic_rag.models.sse import SSEReader
 
 if TYPE_CHECKING:
@@ -21,16 +22,15 @@ if TYPE_CHECKING:
 
 
 class AnswerEvents(AsyncIterator[ModelEvent]):
-    """Implements `PushingEvents`. ``failed``: says in the caller's words what broke the body off."""
+    """Implements `PushingEvents`. ``endpoint`` and ``model``: whom errors name."""
 
-    def __init__(
-        self, response: "httpx2.Response", decoder: AnswerDecoder, failed: Callable[[Exception], ModelError]
-    ) -> None:
+    def __init__(self, response: "httpx2.Response", decoder: AnswerDecoder, endpoint: Endpoint, model: str) -> None:
         self._response = response
         self._chunks: AsyncGenerator[bytes, None] = chunks_of(response)
         self._reader = SSEReader()
         self._decoder = decoder
-        self._failed = failed
+        self._endpoint = endpoint
+        self._model = model
         self._ready: deque[ModelEvent] = deque()
         self._failure: Exception | None = None
 
@@ -48,7 +48,7 @@ class AnswerEvents(AsyncIterator[ModelEvent]):
             try:
                 chunk = await anext(self._chunks, None)
             except Exception as exc:
-                raise self._failed(exc) from exc
+                raise model_error(exc, self._endpoint, model=self._model, started=True) from exc
             if chunk is None:
                 raise broken_stream("ended before it was complete", "incomplete_stream")
             self._decode(chunk)

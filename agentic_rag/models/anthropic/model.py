@@ -14,7 +14,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
@@ -263,8 +262,7 @@ class AnthropicModel(Model):
         return with_capabilities(profile, info, model) if isinstance(info, dict) else profile
 
     def _events(self, stream: Answer, decoder: AnswerDecoder, model: str) -> AnswerEvents | AsyncGenerator[ModelEvent]:
-        failed = partial(model_error, endpoint=self._endpoint, model=model, started=True)
-        return AnswerEvents(stream.response, decoder, failed)
+        return AnswerEvents(stream.response, decoder, self._endpoint, model)
 
     async def _ready(self) -> "AsyncAnthropic":
         if self._client is not None:
