@@ -16,9 +16,9 @@ from agentic_rag.errors import WorkspaceRefused
 from agentic_rag.events import Interrupted
 from agentic_rag.ids import DocumentId, TurnId
 from agentic_rag.operations.doctor import MAX_UNSEEN
-from agentic_rag.runtime.log.runlog import encode
+from agentic_rag.runtime.log.encoding import encode
 from agentic_rag.runtime.storing import end_without_agent
-from agentic_rag.store import documents, origin, payloads, run_events, turns
+from agentic_rag.store import documents, origin, payloads, run_events, run_groups, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.collections import COLLECTIONS
 from agentic_rag.store.documents import DOCUMENTS, DenseState, DocumentProgress, DocumentStatus
@@ -58,6 +58,7 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
 
     ``end_turns``: what ran is interrupted instead of being resumed, since the original may still run it.
     """
+    run_groups.settle(conn)  # of the original's journal
     workspaces = (data / "workspaces").absolute()
     domains: list[str] = list(conn.execute(sa.select(DOMAINS.c.id)).scalars())
     for ident in domains:

@@ -27,6 +27,7 @@ from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.findings import Finding
 from agentic_rag.settings import Settings
 from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store import run_groups
 from agentic_rag.store.audit import append
 from agentic_rag.store.database import Database
 from agentic_rag.store.integrity import find_file_damage, find_server_damage
@@ -96,6 +97,8 @@ def _damage_of(path: Path) -> list[str]:
 
 async def _examine_records(settings: Settings, database: Database, repair: bool) -> list[Finding]:
     files = PayloadFiles(settings.data / "payloads")
+    if not database.shared:
+        await database.write(run_groups.settle)  # as a start would: turns are looked at with all their events
     findings = await examine_payloads(database, files)
     findings += await examine_originals(database, repair=repair)
     try:

@@ -399,14 +399,15 @@ class Runtime:
     async def _take_left(self) -> int:
         load = self._resources.load
         room = max(0, load.most - load.running) if load.most else None
-        take = partial(take_left, owner=self._resources.owner, alone=not self._database.shared, room=room)
+        alone = not self._database.shared
+        take = partial(take_left, owner=self._resources.owner, alone=alone, first=not self._recovered, room=room)
         # durable: the epoch of a fence is used up with the first event that somebody sees
         taken = await self._database.write(take, durable=True)
-        if not self._recovered and not self._database.shared:
+        if alone and not self._recovered:
             self._recovered = True
             for each in await self._database.read(list_waiting):
                 self._session(each.turn.session_id).await_person(each)
-        if not self._database.shared:
+        if alone:
             for row, domain_id in taken.queued:  # before any turn can end and begin the next one: it needs its log
                 self._session(row.session_id).expect(row, domain_id)
         insist = self._journal.insist  # they are this process's now: whoever gives up here leaves them to nobody

@@ -29,6 +29,7 @@ from agentic_rag.store import (
     prompts,
     retrievals,
     run_events,
+    run_groups,
     sessions,
     signals,
     tool_calls,
@@ -275,15 +276,18 @@ class Taken:
     orphans: tuple[TurnRecord, ...]
 
 
-def take_left(conn: Connection, owner: str, *, alone: bool, room: int | None = None) -> Taken:
+def take_left(conn: Connection, owner: str, *, alone: bool, first: bool, room: int | None = None) -> Taken:
     """Make ``owner`` the one that runs what nobody runs any more. ``alone``: no other process can be there.
 
+    ``first``: it runs nothing yet; what is in groups of the run log is a dead process's, if it is alone.
     ``room``: how many turns it takes at most; None: all.
 
     A turn that was cut off counts one resume more; one that was put down on purpose does not. What the calls of the
     taken ones had reserved is given back. What waits behind a turn
     of a living process stays that one's.
     """
+    if alone and first:
+        run_groups.settle(conn)
     left = turns.lock_left(conn, owner, alone=alone)
     running = {row.id: row for row in turns.list_running(conn)} if left else {}
     parents = sessions.parents(conn, [row.session_id for row in running.values()])

@@ -23,6 +23,7 @@ from sqlalchemy import (
     Column,
     Connection,
     CursorResult,
+    Delete,
     Dialect,
     Index,
     Insert,
@@ -117,7 +118,7 @@ class Prepared:
     holds no list that is expanded when it runs (``in_`` of values).
     """
 
-    def __init__(self, statement: Insert | Update | Select[Any] | TextClause) -> None:
+    def __init__(self, statement: Insert | Update | Delete | Select[Any] | TextClause) -> None:
         self._statement = statement
         self._compiled: dict[str, _Compiled] = {}
 

@@ -36,6 +36,8 @@ RUN_EVENTS = RecordTable(
     # the hottest table: with its rows in the key's own tree one costs one insertion, not two
     sqlite_with_rowid=False,
 )
+MOST = 512
+"""Events of a row: who reads some of it reads all of it."""
 _events = RUN_EVENTS.c
 _APPEND = f"INSERT INTO run_events ({', '.join(RUN_EVENTS.names)}) VALUES "
 _DRIVERS = {"sqlite": "(?, ?, ?, ?)", "postgresql": "($1, $2, $3, $4)"}
@@ -59,11 +61,11 @@ def append(conn: Connection, events: Iterable[tuple[str, int, bytes]]) -> None:
 
 
 def group_events(events: Iterable[tuple[str, int, bytes]]) -> Iterator[tuple[str, int, int, bytes]]:
-    """Yield a row for each run of neighbours: (turn id, last seq, first seq, payload)."""
+    """Yield a row for each run of neighbours, of `MOST` at most: (turn id, last seq, first seq, payload)."""
     turn, first, last = "", 0, 0
     pieces: list[bytes] = []
     for turn_id, seq, payload in events:
-        if pieces and (turn_id != turn or seq != last + 1):
+        if pieces and (turn_id != turn or seq != last + 1 or len(pieces) >= MOST):
             yield turn, last, first, _pack(pieces)
             pieces = []
         if not pieces:

@@ -39,9 +39,15 @@ async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_from_it_as_
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(rig.say, conversation, "How much?")
             await stalled.reached.wait()
+            with anyio.fail_after(30):
+                while not read_rows(rig.settings.data / DATABASE)["run_groups"]:
+                    await pause()
             await back_up(rig, backup)
             stalled.until.set()
     resumed = await restore_into(tmp_path / "resumed" / "data", backup, end_turns=False)
+    rows = read_rows(tmp_path / "resumed" / "data" / DATABASE)
+    assert rows["run_groups"] == []
+    assert '"type":"text"' in "".join(map(str, rows["run_events"])), "a running turn's events are not in its rows"
     ended = await restore_into(tmp_path / "ended" / "data", backup, end_turns=True)
     assert (resumed.settled.turns, ended.settled.turns) == (1, 1)
     for name in ("resumed", "ended"):

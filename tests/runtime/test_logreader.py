@@ -9,19 +9,22 @@ from random import Random
 import anyio
 import anyio.lowlevel
 import pytest
+from sqlalchemy import func, select
 
 from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent, Done, EventBody, IterationStart, Text, Thinking, Usage
 from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.runtime.log.groups import GROUPS
 from agentic_rag.runtime.log.reader import LogReader
-from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, Journal, RunLog
-from agentic_rag.store import run_events, turns
+from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, Journal, RunLog
+from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.database import Database
-from tests.databases import database_at
+from tests.databases import POSTGRESQL, database_at
 from tests.store.records import turn
 
 DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
 PATIENCE = 20
+needs_groups = pytest.mark.skipif(POSTGRESQL, reason="PostgreSQL takes a group as rows")
 
 
 class Desk:
@@ -167,6 +170,7 @@ async def test_a_stop_between_two_groups_leaves_whole_groups_and_nothing_that_wa
             await write(desk, [Text(f"part {n}") for n in range(5 * GROUP_EVENTS)])
             await anyio.wait_all_tasks_blocked()
             readers.cancel_scope.cancel()
+        await desk.database.write(run_groups.settle)  # as the next start does
         stored = await desk.database.read(lambda conn: run_events.read(conn, TurnId("turn_test"), 0, 1000))
         delivered = [(event.seq, event.data) for event in heard]
         assert stored == delivered[: len(stored)]
@@ -185,8 +189,52 @@ async def test_a_log_that_the_store_refused_once_is_written_no_further(tmp_path:
         other.append(IterationStart(1))
         desk.journal.add(other)
         await read_one(LogReader(desk.journal, TurnId("turn_other")))
+        await desk.database.write(run_groups.settle)
         assert await desk.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_other"))) == 1
         assert await desk.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_test"))) == 0
+
+
+async def count_groups(desk: Desk) -> int:
+    query = select(func.count()).select_from(run_groups.RUN_GROUPS.table)
+    return await desk.database.read(lambda conn: conn.execute(query).scalar_one())
+
+
+@needs_groups
+async def test_a_reader_that_comes_late_finds_all_that_is_in_no_row_yet(tmp_path: Path) -> None:
+    async with running(tmp_path) as desk, anyio.create_task_group() as readers:
+        while desk.log.last < TAIL_EVENTS + 1000:  # in few groups, none of which is so old that it is settled
+            await desk.log.room()
+            desk.log.append(Text("x"))
+        assert await desk.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_test"))) == 0
+        heard: list[AgentEvent] = []
+        readers.start_soon(read_all, desk.reader(), None, heard)
+        await anyio.wait_all_tasks_blocked()
+        await desk.end()
+    assert [event.seq for event in heard] == list(range(1, desk.log.last + 1))
+
+
+@needs_groups
+async def test_a_turn_that_falls_silent_is_settled_and_nothing_is_left_when_all_have_ended(tmp_path: Path) -> None:
+    async with running(tmp_path) as desk:
+        silent = RunLog(desk.journal, ConversationId("conv_test"), TurnId("turn_other"))
+        desk.journal.add(silent)
+        silent.append(Text("a word"))
+        for number in range(2 * GROUPS):
+            desk.log.append(IterationStart(number))  # each is a group
+            while desk.log.journalled < desk.log.last:
+                await anyio.lowlevel.checkpoint()
+        stored = await desk.database.read(lambda conn: run_events.read(conn, TurnId("turn_other"), 0, 10))
+        assert [seq for seq, _ in stored] == [1]
+        assert 0 < await count_groups(desk) <= GROUPS + 1
+        silent.append(Text("another"))
+        desk.log.append(Text("and another"))
+        async with anyio.create_task_group() as ends:  # each looks for what the other needs before that has ended
+            ends.start_soon(desk.end)
+            ends.start_soon(silent.commit, [DONE], lambda conn: None)
+        while await count_groups(desk):
+            await anyio.lowlevel.checkpoint()
+        stored = await desk.database.read(lambda conn: run_events.read(conn, TurnId("turn_other"), 0, 10))
+        assert [seq for seq, _ in stored] == [1, 2, 3]
 
 
 async def read_one(reader: LogReader) -> None:

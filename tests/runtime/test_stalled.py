@@ -12,7 +12,7 @@ from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.runlog import EPOCH
-from agentic_rag.store import run_events, sessions, turns
+from agentic_rag.store import run_events, run_groups, sessions, turns
 from agentic_rag.store.database import Database
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.turns import TurnStatus
@@ -191,6 +191,7 @@ async def test_what_a_loss_of_power_takes_from_the_log_leaves_no_number_with_two
                 if len(seen) == 120:
                     break
     real = await Database.open(database_at(tmp_path / "test.db"))
+    assert await real.write(run_groups.settle), "no group was stored"
     lost = run_events.RUN_EVENTS.c.first_seq > 1
     await real.write(lambda conn: conn.execute(run_events.RUN_EVENTS.table.delete().where(lost)).close())
     await real.aclose()

@@ -1,27 +1,24 @@
 """The run log: numbered events of turns, journalled in groups, read by any number of readers.
 
-Owns numbering, the one JSON form of an event, what may be delivered when, and what a delegate's reader sees. Text and
-thinking are delivered at once and journalled with the next group; everything else, and all before it, is in the store
-when it is delivered. Knows no turn and no socket; how a log is read is ``reader``'s.
+Owns numbering, what may be delivered when, and what a delegate's reader sees. Text and thinking are delivered at once
+and journalled with the next group; everything else, and all before it, is in the store when it is delivered. A SQLite
+file takes a group as one record, whose events it gets again as rows of their turns with those turns' next commits
+(`groups`). Knows no turn and no socket; how a log is read is ``reader``'s.
 
 No number means two events, whatever a kill or a loss of power takes from the store. What a process has numbered it
 stores under that number or not at all: a write that the store refuses is tried again as it was. And each owner of a
 turn numbers in an epoch of its own (`EPOCH`), so that how much of the former one's was kept does not matter.
-
-The JSON form is ``{"type", "conversationId", "turnId", "seq", "ts", "agent"?, "parentToolCallId"?, …body}`` in
-camelCase, secrets taken out; it is made once per event, so a delta costs one encoding however many clients read it.
 """
 
-import dataclasses
 import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import anyio
-import orjson
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
@@ -33,23 +30,16 @@ from agentic_rag.events import (
     Done,
     Error,
     EventBody,
-    Hit,
     Interrupted,
     Notice,
-    Option,
-    Reference,
-    Source,
-    Text,
-    Thinking,
-    Usage,
 )
 from agentic_rag.ids import ConversationId, TurnId
-from agentic_rag.json_form import Json, camel, to_text
-from agentic_rag.messages import KeptImage
 from agentic_rag.observer import NOBODY, Observer, given_traceparent
 from agentic_rag.redaction import Redaction
+from agentic_rag.runtime.log.encoding import Encoder
+from agentic_rag.runtime.log.groups import Groups
 from agentic_rag.runtime.log.neighbours import Neighbours
-from agentic_rag.store import run_events, turns
+from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 
@@ -71,82 +61,6 @@ TAIL_EVENTS = 4096
 FIRST_RETRY = 0.1
 LAST_RETRY = 5.0
 """Seconds after which a refused write is tried again; each wait is twice the one before, up to the last."""
-
-
-_FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
-    cls: tuple((f.name, camel(f.name), f.default is None) for f in dataclasses.fields(cls))
-    for cls in (*EventBody.__args__, Hit, KeptImage, Option, Reference, Source)
-}
-"""By record: each field, its JSON name, and whether it is left out when it is None."""
-
-
-class Encoder:
-    """Numbers and encodes the events of one turn. ``redaction``: the values that none of them may show."""
-
-    __slots__ = ("_conversation_id", "_heads", "_redaction", "_turn_id")
-
-    def __init__(self, conversation_id: ConversationId, turn_id: TurnId, redaction: Redaction | None = None) -> None:
-        self._conversation_id = conversation_id
-        self._turn_id = turn_id
-        self._redaction = redaction or Redaction()
-        self._heads: dict[tuple[str, Delegate | None], tuple[bytes, bytes]] = {}
-
-    def encode(self, body: EventBody, seq: int, ts: str, agent: Delegate | None = None) -> AgentEvent:
-        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent``: whose it is; 0: outside the log."""
-        kind = body.type
-        if type(body) is Text or type(body) is Thinking:  # the hot path: only number, time and text are new
-            head, middle = self._heads.get((kind, agent)) or self._head(kind, agent)
-            text = orjson.dumps(body.text if self._redaction.idle else self._redaction(body.text))
-            return AgentEvent(self._turn_id, seq, kind, b'%b%d,"ts":"%b%b%b}' % (head, seq, ts.encode(), middle, text))
-        value: Json = {
-            "type": kind,
-            "conversationId": self._conversation_id,
-            "turnId": self._turn_id,
-            **({"seq": seq} if seq else {}),
-            "ts": ts,
-        }
-        if agent is not None:
-            value |= _of_delegate(agent)
-        fields = _object(body)
-        value.update(fields if self._redaction.idle else self._redaction.json(fields))
-        return AgentEvent(self._turn_id, seq, kind, to_text(value).encode())
-
-    def _head(self, kind: str, agent: Delegate | None) -> tuple[bytes, bytes]:
-        """Return what stands before the number of each delta of a kind, and between its time and its text."""
-        value = {"type": kind, "conversationId": self._conversation_id, "turnId": self._turn_id}
-        head = orjson.dumps(value)[:-1] + b',"seq":'
-        whose = b"," + orjson.dumps(_of_delegate(agent))[1:-1] if agent is not None else b""
-        middle = b'"' + whose + b',"text":'
-        self._heads[kind, agent] = head, middle
-        return head, middle
-
-
-def encode(body: EventBody, *, conversation_id: str, turn_id: str, seq: int, ts: str) -> AgentEvent:
-    """Number and encode one event body alone; see `Encoder`."""
-    return Encoder(ConversationId(conversation_id), TurnId(turn_id)).encode(body, seq, ts)
-
-
-def _of_delegate(agent: Delegate) -> Json:
-    return {"agent": agent.path, "parentToolCallId": agent.tool_call_id}
-
-
-def _object(record: object) -> Json:
-    return {
-        name: _plain(item)
-        for attribute, name, optional in _FIELDS[type(record)]
-        if (item := getattr(record, attribute)) is not None or not optional
-    }
-
-
-def _plain(value: object) -> Any:
-    """Convert nested event values to JSON-ready ones; tool arguments pass as they are."""
-    if isinstance(value, Usage):
-        return value.to_json()
-    if type(value) in _FIELDS:
-        return _object(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
 
 
 class RunLog:
@@ -179,6 +93,8 @@ class RunLog:
         self.barred = False
         """Whether delegates may write no more: the turn comes to its end."""
         self.failure: BaseException | None = None
+        self.unsettled: list[AgentEvent] = []
+        """What is journalled, but not as rows of the turn."""
         self._journal = journal
         self._encode = Encoder(conversation_id, turn_id, redaction).encode
         self._tail: deque[AgentEvent] = deque()
@@ -238,18 +154,24 @@ class RunLog:
         if self.failure is not None:
             raise self.failure
         self._pending.extend(self.number(body, agent) for body in bodies)
-        batch = self.take()
+        batch, unsettled = self.take(), self.unsettled
+        needed = self._journal.groups.needed_without((self,))
 
         def write(conn: Connection) -> None:
             turns.hold(conn, self.turn_id, self._fence)
             store(conn)
-            _append(conn, batch)
+            _append(conn, [*unsettled, *batch])
+            if unsettled:
+                run_groups.drop_before(conn, needed)
 
         try:
-            await self._journal.store(write, batch, durable=durable)
+            await self._journal.store(write, batch, settled=unsettled, durable=durable)
         except BaseException as exc:
             self.take_failure(exc)
             raise
+        if unsettled:
+            self.unsettled = []
+            self._journal.settle(self, needed)
         self.take_success(batch)
 
     def is_held(self, conn: Connection) -> bool:
@@ -311,11 +233,16 @@ class RunLog:
         self.last += 1
         event = self._encode(body, self.last, now(), agent)
         self._tail.append(event)
-        if len(self._tail) > TAIL_EVENTS and self._tail[0].seq <= self.journalled:
+        if len(self._tail) > TAIL_EVENTS and self._tail[0].seq <= self._settled:
             self._tail.popleft()
         return event
 
     # The journal's side
+
+    @property
+    def _settled(self) -> int:
+        """Number of the last event that readers find in the store."""
+        return self.unsettled[0].seq - 1 if self.unsettled else self.journalled
 
     @property
     def busy(self) -> bool:
@@ -433,6 +360,8 @@ class Journal:
     def __init__(self, database: Database, neighbours: Neighbours | None = None, observer: Observer = NOBODY) -> None:
         """``neighbours``: what carries live events to and from the other processes of a shared store."""
         self.database = database
+        self.groups: Groups[RunLog] = Groups()
+        """Of a SQLite file; where others share the store, they read a turn's rows while it runs."""
         self.neighbours = neighbours
         self._observer = observer
         self.stall: Stall | None = None
@@ -460,7 +389,9 @@ class Journal:
 
     def remove(self, turn_id: TurnId) -> None:
         """Forget the log of a turn: the store has all of it."""
-        self._open.pop(turn_id, None)
+        log = self._open.pop(turn_id, None)
+        if log is not None and log.failure is not None:  # it was lost, and is written no further
+            self.groups.settle(log)
         if self.neighbours is not None:
             self.neighbours.end(turn_id)
 
@@ -515,13 +446,27 @@ class Journal:
         if not self._refused:
             self.stall, self.stalled = None, anyio.Event()
 
-    async def store(self, write: Transaction, events: Sequence[AgentEvent], *, durable: bool = False) -> None:
-        """Run a transaction that stores these events until the store takes it. Raises as `insist` does."""
+    async def store(
+        self,
+        write: Transaction,
+        events: Sequence[AgentEvent],
+        *,
+        settled: Sequence[AgentEvent] = (),
+        group: int | None = None,
+        durable: bool = False,
+    ) -> None:
+        """Run a transaction that stores these events until the store takes it. Raises as `insist` does.
+
+        ``settled``: of one turn, journalled before, which become rows of it. ``group``: the number of the record that
+        has the events; None: they are rows.
+        """
         tried = False
 
-        ends = {TurnId(event.turn_id): event.seq for event in events}
+        ends = {TurnId(event.turn_id): event.seq for event in (*settled, *events)}
 
         def is_stored(conn: Connection) -> bool:
+            if group is not None:
+                return run_groups.exists(conn, group)
             return any(run_events.ends_group(conn, turn_id, seq) for turn_id, seq in ends.items())
 
         def attempt(conn: Connection) -> None:
@@ -537,7 +482,7 @@ class Journal:
                 self._observer.note_commit(len(events), time.monotonic() - began, durable=durable)
             except IntegrityError:
                 # without events it is the rows that show it; with some it was still under way when it was looked for
-                if not tried or (events and not await self.database.read(is_stored)):
+                if not tried or (ends and not await self.database.read(is_stored)):
                     raise
             finally:
                 tried = True
@@ -587,38 +532,100 @@ class Journal:
                 await self._urgent.wait()
             self._work, self._urgent = anyio.Event(), anyio.Event()
             await self._write_group()
+            if self.groups.left_over:
+                await self._drop_groups()
 
     async def _write_group(self) -> None:
         # One batch of a log at a time: a later one must not be stored before an earlier one.
-        logs, self._dirty = [log for log in self._dirty if not log.busy and log.failure is None], {}
+        due = self.groups.due()
+        logs = [log for log in (self._dirty | dict.fromkeys(due)) if not log.busy and log.failure is None]
+        self._dirty = {}
         batches = sorted(((log, log.take()) for log in logs), key=lambda each: each[0].turn_id)
-        events = [event for _, batch in batches for event in batch]
-        lost: set[RunLog] = set()
-
-        def write(conn: Connection) -> None:
-            lost.clear()
-            lost.update(log for log, batch in batches if batch and not log.is_held(conn))
-            _append(conn, [event for log, batch in batches if log not in lost for event in batch])
-
+        group = _Group(batches, {log: log.unsettled for log in due if log in logs})
+        if group.events and not self.database.shared:
+            group.number = self.groups.begin(log for log, batch in batches if batch)
+            group.needed = min(self.groups.needed_without(group.settling), group.number)
         try:
-            if events:
-                await self.store(write, events)
+            if group.events:
+                await self.store(group.write, group.events, group=group.number)
         except BaseException as exc:
             # Each of these turns ends with it; a commit that waits for this group must not wait for ever.
-            for log, _ in batches:
+            for log in logs:
                 log.take_failure(exc if isinstance(exc, Exception) else ServerStopping())
             if isinstance(exc, Exception):
                 return
             raise
+        if group.number is not None:
+            self._note_stored(group)
         for log, batch in batches:
-            if log in lost:
+            if log in group.lost:
                 log.take_failure(LeaseLost(log.turn_id))
             else:
                 log.take_success(batch)
 
+    def _note_stored(self, group: "_Group") -> None:
+        """Say what stands in records now that a group is stored as one."""
+        for log, batch in group.batches:
+            if log in group.settling:
+                log.unsettled = []
+                self.groups.settle(log, group=group.number if batch else None)
+            log.unsettled.extend(batch)
+        if group.settling:
+            self.groups.drop(group.needed)
+
+    def settle(self, log: RunLog, dropped: int) -> None:
+        """Say that the store has all journalled events of a turn as its rows, and no records before that number."""
+        self.groups.settle(log)
+        self.groups.drop(dropped)
+        if self.groups.left_over:
+            self._work.set()
+
+    async def _drop_groups(self) -> None:
+        """Drop the records that two turns left to each other, each of which ended while the other still needed them."""
+        needed = self.groups.needed_without(())
+        with suppress(ServerStopping):  # the next start does it
+            await self.store(lambda conn: run_groups.drop_before(conn, needed), ())
+            self.groups.drop(needed)
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """What the journal writes at once: a batch of each log, and as rows what it settles.
+
+    ``number``: of the record that has the batches; None: they are rows, too, and nothing is settled. ``needed``: the
+    first record that is still needed then. ``lost``: logs whose turns others run, of which nothing is kept.
+    """
+
+    batches: list[tuple[RunLog, list[AgentEvent]]]
+    settling: dict[RunLog, list[AgentEvent]]
+    number: int | None = None
+    needed: int = 0
+    lost: set[RunLog] = field(default_factory=set)
+
+    @property
+    def events(self) -> list[AgentEvent]:
+        return [event for log, batch in self.batches if log not in self.lost for event in batch]
+
+    def write(self, conn: Connection) -> None:
+        """Store it; a transaction may be tried again."""
+        self.lost.clear()
+        written = [log for log, batch in self.batches if batch or log in self.settling]
+        self.lost.update(log for log in written if not log.is_held(conn))
+        if self.number is None:
+            _append(conn, self.events)
+            return
+        run_groups.add(conn, self.number, map(_stored, self.events))
+        if self.settling:
+            _append(conn, [event for log in self.settling if log not in self.lost for event in self.settling[log]])
+            run_groups.drop_before(conn, self.needed)
+
+
+def _stored(event: AgentEvent) -> tuple[str, int, bytes]:
+    return event.turn_id, event.seq, event.data
+
 
 def _append(conn: Connection, events: Sequence[AgentEvent]) -> None:
-    run_events.append(conn, [(event.turn_id, event.seq, event.data) for event in events])
+    run_events.append(conn, map(_stored, events))
 
 
 class ChildLog:

@@ -1,0 +1,77 @@
+"""Events of several turns in one record: how a SQLite file takes a group of the run log.
+
+Owns the form of such a record, and the way from it to the turns' own rows (`run_events`). A row for each turn would
+change a page of the key's tree for each; these records stand one after the other at the end of theirs. They are read
+by nobody: the process that wrote them has their events in memory, stores them as rows of their turns before long and
+drops the records then; what a killed one left is moved by the next start.
+
+A payload is the length of its heads, as four bytes in network order, the heads, ``[turn id, last seq, first seq,
+length]`` each, as JSON, and the payloads of as many rows of `run_events`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from struct import Struct
+
+import orjson
+from sqlalchemy import Connection, delete, select
+
+from agentic_rag.ids import TurnId
+from agentic_rag.store import run_events, turns
+from agentic_rag.store.records import BigInt, Prepared, RecordTable, parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGroupRecord:
+    """Events that were journalled together; ``payload`` is packed as the module says."""
+
+    id: BigInt
+    payload: bytes
+
+
+# in the key's own tree: a key that is no row number would have an index beside it
+RUN_GROUPS = RecordTable(RunGroupRecord, "run_groups", sqlite_with_rowid=False)
+_id = RUN_GROUPS.c.id
+_LENGTH = Struct(">I")
+_DROP = Prepared(delete(RUN_GROUPS.table).where(_id < parameter(_id)))
+
+
+def add(conn: Connection, group: int, events: Iterable[tuple[str, int, bytes]]) -> None:
+    """Store events as (turn id, seq, payload), those of a turn in order. ``group``: greater than any before.
+
+    Raises:
+        IntegrityError: there is that record.
+    """
+    rows = list(run_events.group_events(events))
+    heads = orjson.dumps([(turn, last, first, len(payload)) for turn, last, first, payload in rows])
+    payload = b"".join((_LENGTH.pack(len(heads)), heads, *(payload for *_, payload in rows)))
+    RUN_GROUPS.insert(conn, RunGroupRecord(id=BigInt(group), payload=payload))
+
+
+def exists(conn: Connection, group: int) -> bool:
+    """Say whether there is a record."""
+    return conn.execute(select(_id).where(_id == group)).first() is not None
+
+
+def drop_before(conn: Connection, group: int) -> None:
+    """Delete the records before one: all their events stand in rows of their turns."""
+    _DROP.run(conn, id=group)
+
+
+def settle(conn: Connection) -> int:
+    """Move what a process that is gone left here to the turns' rows; return how many records there were."""
+    groups = conn.execute(select(RUN_GROUPS.c.payload).order_by(_id)).scalars().all()
+    for payload in groups:
+        for turn, events in _unpack(payload):
+            last = run_events.last_seq(conn, turn)  # what was settled already may still stand in a record
+            if turns.get(conn, turn) is not None:  # else it was deleted meanwhile
+                run_events.append(conn, [(turn, seq, event) for seq, event in events if seq > last])
+    conn.execute(delete(RUN_GROUPS.table))
+    return len(groups)
+
+
+def _unpack(payload: bytes) -> Iterator[tuple[TurnId, Iterable[tuple[int, bytes]]]]:
+    at = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
+    for turn, last, first, length in orjson.loads(payload[_LENGTH.size : at]):
+        yield TurnId(turn), run_events.unpack(first, last, payload[at : at + length])
+        at += length

@@ -1,0 +1,107 @@
+"""Groups of the run log as records that several turns share, and how they become rows of their turns."""
+
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+
+from agentic_rag.ids import TurnId
+from agentic_rag.runtime.log.groups import AT_ONCE, GROUPS, Groups
+from agentic_rag.store import run_events, run_groups, turns
+from agentic_rag.store.database import Database
+from tests.store.records import turn
+
+Event = tuple[str, int, bytes]
+
+
+async def add_turns(database: Database, *names: str) -> None:
+    for name in names:
+        await database.write(partial(turns.TURNS.insert, record=turn(name)))
+
+
+async def read(database: Database, name: str) -> list[tuple[int, bytes]]:
+    return await database.read(lambda conn: run_events.read(conn, TurnId(name), 0, 10_000))
+
+
+async def count(database: Database) -> int:
+    query = select(func.count()).select_from(run_groups.RUN_GROUPS.table)
+    return await database.read(lambda conn: conn.execute(query).scalar_one())
+
+
+async def test_what_a_dead_process_left_in_groups_becomes_rows_of_its_turns_once(database: Database) -> None:
+    await add_turns(database, "turn_1", "turn_2")
+    groups: list[list[Event]] = [
+        [("turn_1", 1, b"a"), ("turn_1", 2, b"b"), ("turn_2", 1, b"")],
+        [("turn_1", 3, b"c"), ("turn_gone", 1, b"deleted meanwhile")],
+        [("turn_1", 4, b"d"), ("turn_2", 2, bytes(range(256)))],
+    ]
+    for number, events in enumerate(groups):
+        await database.write(partial(run_groups.add, group=number, events=events))
+    committed = [*groups[0][:2], groups[1][0]]  # by its turn, while another one still needed the records
+    await database.write(partial(run_events.append, events=committed))
+
+    assert await database.write(run_groups.settle) == 3
+    assert await read(database, "turn_1") == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+    assert await read(database, "turn_2") == [(1, b""), (2, bytes(range(256)))]
+    assert await read(database, "turn_gone") == []
+    assert await count(database) == 0
+    assert await database.write(run_groups.settle) == 0
+
+
+async def test_a_record_is_there_until_those_before_another_are_dropped(database: Database) -> None:
+    for number in (5, 6, 9):
+        await database.write(partial(run_groups.add, group=number, events=[("turn_1", number, b"x")]))
+    with pytest.raises(IntegrityError):
+        await database.write(partial(run_groups.add, group=9, events=[]))
+    await database.write(partial(run_groups.drop_before, group=9))
+    there = [await database.read(partial(run_groups.exists, group=number)) for number in (5, 6, 9)]
+    assert there == [False, False, True]
+
+
+async def test_a_long_run_of_neighbours_is_several_rows(database: Database) -> None:
+    most = run_events.MOST
+    await database.write(partial(run_events.append, events=[("turn_1", seq, b"x") for seq in range(1, 2 * most + 2)]))
+    assert [seq for seq, _ in await read(database, "turn_1")] == list(range(1, 2 * most + 2))
+    query = select(run_events.RUN_EVENTS.c.last_seq).order_by(run_events.RUN_EVENTS.c.last_seq)
+    rows = await database.read(lambda conn: conn.execute(query).scalars().all())
+    assert rows == [most, 2 * most, 2 * most + 1]
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 9), unique=True), st.sets(st.integers(0, 9))), max_size=400))
+def test_no_record_is_dropped_that_a_log_needs_and_none_is_needed_for_long(
+    steps: list[tuple[list[int], set[int]]],
+) -> None:
+    groups: Groups[int] = Groups()
+    needs: dict[int, list[int]] = {}
+    kept: list[int] = []
+    for writing, ending in steps:
+        due = groups.due()
+        number = groups.begin(writing)
+        needed = min(groups.needed_without(due), number)
+        for log in due:
+            needs[log] = []
+            groups.settle(log, group=number if log in writing else None)
+        for log in writing:
+            needs.setdefault(log, []).append(number)
+        kept = [each for each in [*kept, number] if each >= needed]
+        groups.drop(needed)
+        for log in ending:
+            needed = groups.needed_without((log,))
+            groups.settle(log)
+            groups.drop(needed)
+            needs[log] = []
+            kept = [each for each in kept if each >= needed]
+        for numbers in needs.values():
+            assert set(numbers) <= set(kept)
+            assert not numbers or numbers[0] >= number - GROUPS - 2  # of ten that are due at once two wait
+        assert groups.left_over == (bool(kept) and not any(needs.values()))
+
+
+def test_of_many_that_are_due_some_are_settled_with_each_record() -> None:
+    groups: Groups[int] = Groups()
+    for _ in range(GROUPS + 1):
+        groups.begin(range(160))
+    assert groups.due() == list(range(AT_ONCE + 10))
