@@ -1,8 +1,6 @@
 """Readers of a running turn: pushed to while they keep up, served from the log when they do not."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -12,53 +10,16 @@ import pytest
 from sqlalchemy import func, select
 
 from agentic_rag.errors import StorageFull
-from agentic_rag.events import AgentEvent, Done, EventBody, IterationStart, Text, Thinking, Usage
+from agentic_rag.events import AgentEvent, EventBody, IterationStart, Text, Thinking
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.groups import GROUPS
 from agentic_rag.runtime.log.reader import LogReader
-from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, Journal, RunLog
-from agentic_rag.store import run_events, run_groups, turns
-from agentic_rag.store.database import Database
-from tests.databases import POSTGRESQL, database_at
-from tests.store.records import turn
+from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, RunLog
+from agentic_rag.store import run_events, run_groups
+from tests.databases import POSTGRESQL
+from tests.runtime.desk import DONE, Desk, running
 
-DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
-PATIENCE = 20
 needs_groups = pytest.mark.skipif(POSTGRESQL, reason="PostgreSQL takes a group as rows")
-
-
-class Desk:
-    """One running log with its journal, and readers of it."""
-
-    def __init__(self, database: Database, journal: Journal) -> None:
-        self.database = database
-        self.journal = journal
-        self.log = RunLog(journal, ConversationId("conv_test"), TurnId("turn_test"))
-        journal.add(self.log)
-
-    def reader(self, after: int = 0) -> LogReader:
-        return LogReader(self.journal, TurnId("turn_test"), after)
-
-    async def end(self) -> None:
-        await self.log.commit([DONE], lambda conn: None)
-        self.log.close()
-
-
-@asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Desk]:
-    database = await Database.open(database_at(folder / "test.db"))
-    try:
-        async with anyio.create_task_group() as tasks:
-            with anyio.fail_after(PATIENCE):
-                for turn_id in ("turn_test", "turn_other"):  # events are stored for who has the turn's lease
-                    row = turn(turn_id, fence=1)
-                    await database.write(partial(turns.TURNS.insert, record=row))
-                desk = Desk(database, Journal(database))
-                tasks.start_soon(desk.journal.run)
-                yield desk
-            tasks.cancel_scope.cancel()
-    finally:
-        await database.aclose()
 
 
 async def read_all(

@@ -1,0 +1,54 @@
+"""One running log with its journal, without a turn: for tests of what writes to it and what reads it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from agentic_rag.events import Done, Usage
+from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.runtime.log.reader import LogReader
+from agentic_rag.runtime.log.runlog import Journal, RunLog
+from agentic_rag.store import turns
+from agentic_rag.store.database import Database
+from tests.databases import database_at
+from tests.store.records import turn
+
+DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
+PATIENCE = 20
+
+
+class Desk:
+    """One running log with its journal, and readers of it."""
+
+    def __init__(self, database: Database, journal: Journal) -> None:
+        self.database = database
+        self.journal = journal
+        self.log = RunLog(journal, ConversationId("conv_test"), TurnId("turn_test"))
+        journal.add(self.log)
+
+    def reader(self, after: int = 0) -> LogReader:
+        return LogReader(self.journal, TurnId("turn_test"), after)
+
+    async def end(self) -> None:
+        await self.log.commit([DONE], lambda conn: None)
+        self.log.close()
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[Desk]:
+    database = await Database.open(database_at(folder / "test.db"))
+    try:
+        async with anyio.create_task_group() as tasks:
+            with anyio.fail_after(PATIENCE):
+                for turn_id in ("turn_test", "turn_other"):  # events are stored for who has the turn's lease
+                    row = turn(turn_id, fence=1)
+                    await database.write(partial(turns.TURNS.insert, record=row))
+                desk = Desk(database, Journal(database))
+                tasks.start_soon(desk.journal.run)
+                yield desk
+            tasks.cancel_scope.cancel()
+    finally:
+        await database.aclose()

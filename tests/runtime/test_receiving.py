@@ -1,0 +1,138 @@
+"""What becomes of a model's events where their bytes come in, and what only the turn's task takes."""
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+
+from agentic_rag.events import AgentEvent, Usage
+from agentic_rag.ids import MessageId
+from agentic_rag.messages import text_block
+from agentic_rag.models.base import (
+    BlockStarted,
+    BlockStopped,
+    MessageCompleted,
+    ModelEvent,
+    Push,
+    TextDelta,
+    Working,
+)
+from agentic_rag.redaction import Redaction
+from agentic_rag.runtime.core.calls import Policy
+from agentic_rag.runtime.core.turn import Turn
+from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
+from agentic_rag.runtime.receiving import Receiving
+from tests.runtime.desk import Desk, running
+
+IDLE = 60.0
+END = (BlockStopped(0, text_block("")), MessageCompleted("end_turn", Usage(1, 0, 0, 1)))
+
+
+class Answer:
+    """An answer whose events are said one by one; implements `PushingEvents` as our own transport does."""
+
+    def __init__(self) -> None:
+        self._take: Push | None = None
+        self._left: deque[ModelEvent] = deque()
+        self._more = anyio.Event()
+        self._over = False
+        self.taken = 0
+        """Events that the turn's task took."""
+
+    def push(self, take: Push) -> None:
+        self._take = take
+
+    def say(self, *events: ModelEvent) -> None:
+        for event in events:
+            if self._left or self._take is None or not self._take(event):
+                self._left.append(event)
+                self._more.set()
+
+    def __aiter__(self) -> AsyncIterator[ModelEvent]:
+        return self
+
+    async def __anext__(self) -> ModelEvent:
+        if self._over:
+            raise StopAsyncIteration
+        while not self._left:
+            self._more = anyio.Event()
+            await self._more.wait()
+        self.taken += 1
+        event = self._left.popleft()
+        self._over = isinstance(event, MessageCompleted)
+        return event
+
+
+class Heard:
+    """A reader that takes what is pushed to it."""
+
+    def __init__(self) -> None:
+        self.events: list[AgentEvent] = []
+
+    def push(self, events: Sequence[AgentEvent]) -> int:
+        self.events.extend(events)
+        return len(events)
+
+    @property
+    def text(self) -> str:
+        return "".join(event.fields()["text"] for event in self.events if event.type == "text")
+
+
+@asynccontextmanager
+async def receiving(desk: Desk, redaction: Redaction | None = None) -> AsyncIterator[tuple[Answer, Heard]]:
+    """Receive an answer whose only block is open, with a reader at the log; leaving ends the answer."""
+    turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
+    turn.next()
+    turn.begin_step(())
+    answer, heard = Answer(), Heard()
+
+    @asynccontextmanager
+    async def call() -> AsyncIterator[Answer]:
+        yield answer
+
+    async with anyio.create_task_group() as reading:
+        reading.start_soon(desk.reader().next, heard.push)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Receiving(turn, desk.log, redaction or Redaction(), IDLE).run, call())
+            await anyio.wait_all_tasks_blocked()
+            answer.say(BlockStarted(0, text_block("")))
+            while answer.taken < 1:
+                await anyio.lowlevel.checkpoint()
+            yield answer, heard
+            answer.say(*END)
+        reading.cancel_scope.cancel()
+
+
+async def test_a_delta_is_with_the_reader_when_it_was_said_and_wakes_no_task(tmp_path: Path) -> None:
+    async with running(tmp_path) as desk, receiving(desk) as (answer, heard):
+        for said in ("One ", "two ", "three."):
+            answer.say(TextDelta(0, said), Working())
+            assert heard.text.endswith(said)
+        assert heard.text == "One two three."
+        assert answer.taken == 1
+
+
+async def test_a_log_without_room_makes_the_answer_wait_and_loses_nothing(tmp_path: Path) -> None:
+    said = [f"{number} " for number in range(3 * MAX_UNJOURNALLED)]
+    async with running(tmp_path) as desk:
+        async with receiving(desk) as (answer, heard):
+            answer.say(*(TextDelta(0, word) for word in said))  # in one call: nothing can be journalled meanwhile
+            assert heard.text == "".join(said[:MAX_UNJOURNALLED])
+            assert desk.log.last == MAX_UNJOURNALLED  # the rest is the answer's still
+            while heard.text != "".join(said):
+                await anyio.lowlevel.checkpoint()
+        assert [event.seq for event in heard.events] == list(range(1, len(said) + 1))
+
+
+async def test_a_secret_over_the_borders_of_deltas_is_pushed_to_nobody(tmp_path: Path) -> None:
+    redaction = Redaction()
+    redaction.add("TOKEN", "tok-1234567890")
+    async with running(tmp_path) as desk, receiving(desk, redaction) as (answer, heard):
+        for said in ("It is tok-", "12345", "67890", ", I", " think", ". Is it not, in the end?"):
+            answer.say(TextDelta(0, said))
+            assert "tok-" not in heard.text
+        assert answer.taken == 1
+        assert heard.text.startswith("It is [secret TOKEN]")
