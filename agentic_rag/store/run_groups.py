@@ -17,8 +17,9 @@ import orjson
 from sqlalchemy import Connection, delete, select
 
 from agentic_rag.ids import TurnId
-from agentic_rag.store import run_events, turns
+from agentic_rag.store import run_events
 from agentic_rag.store.records import BigInt, Prepared, RecordTable, parameter
+from agentic_rag.store.turns import TURNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +61,22 @@ def drop_before(conn: Connection, group: int) -> None:
 
 def settle(conn: Connection) -> int:
     """Move what a process that is gone left here to the turns' rows; return how many records there were."""
-    groups = conn.execute(select(RUN_GROUPS.c.payload).order_by(_id)).scalars().all()
-    for payload in groups:
-        for turn, events in _unpack(payload):
-            last = run_events.last_seq(conn, turn)  # what was settled already may still stand in a record
-            if turns.get(conn, turn) is not None:  # else it was deleted meanwhile
-                run_events.append(conn, [(turn, seq, event) for seq, event in events if seq > last])
+    left: dict[TurnId, list[tuple[int, bytes]]] = {}
+    payloads = conn.execute(select(RUN_GROUPS.c.payload).order_by(_id)).scalars().all()
+    for payload in payloads:
+        for turn_id, events in _unpack(payload):
+            left.setdefault(turn_id, []).extend(events)
+    there = conn.execute(select(TURNS.c.id).where(TURNS.c.id.in_(left))).scalars().all()  # others were deleted
+    stored = run_events.last_seqs(conn, there)  # by a commit whose record another turn still needed
+    for turn_id in there:
+        after = stored.get(turn_id, 0)
+        run_events.append(conn, [(turn_id, seq, event) for seq, event in left[turn_id] if seq > after])
     conn.execute(delete(RUN_GROUPS.table))
-    return len(groups)
+    return len(payloads)
 
 
 def _unpack(payload: bytes) -> Iterator[tuple[TurnId, Iterable[tuple[int, bytes]]]]:
     at = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
-    for turn, last, first, length in orjson.loads(payload[_LENGTH.size : at]):
-        yield TurnId(turn), run_events.unpack(first, last, payload[at : at + length])
+    for turn_id, last, first, length in orjson.loads(payload[_LENGTH.size : at]):
+        yield TurnId(turn_id), run_events.unpack(first, last, payload[at : at + length])
         at += length

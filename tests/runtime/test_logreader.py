@@ -1,6 +1,7 @@
 """Readers of a running turn: pushed to while they keep up, served from the log when they do not."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -15,9 +16,10 @@ from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.groups import GROUPS
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, RunLog
-from agentic_rag.store import run_events, run_groups
+from agentic_rag.store import run_events, run_groups, turns
 from tests.databases import POSTGRESQL
 from tests.runtime.desk import DONE, Desk, running
+from tests.store.records import turn
 
 needs_groups = pytest.mark.skipif(POSTGRESQL, reason="PostgreSQL takes a group as rows")
 
@@ -196,6 +198,30 @@ async def test_a_turn_that_falls_silent_is_settled_and_nothing_is_left_when_all_
             await anyio.lowlevel.checkpoint()
         stored = await desk.database.read(lambda conn: run_events.read(conn, TurnId("turn_other"), 0, 10))
         assert [seq for seq, _ in stored] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_wherever_the_process_ends_its_store_has_once_what_it_had_journalled(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    async with running(tmp_path) as desk:
+        names = [f"turn_{number}" for number in range(6)]
+        for name in names:
+            await desk.database.write(partial(turns.TURNS.insert, record=turn(name, fence=1)))
+        logs = [RunLog(desk.journal, ConversationId("conv_test"), TurnId(name)) for name in names]
+        steps = random.randint(50, 3 * GROUPS)
+        for _ in range(steps):
+            log = random.choice(logs[: random.randint(1, len(logs))])  # some write seldom
+            log.append(random.choice((Text("a"), IterationStart(2))))
+            if random.random() < 0.05:
+                await log.commit([Text("b")], lambda conn: None)
+            while random.random() < 0.8 and log.journalled < log.last:
+                await anyio.lowlevel.checkpoint()
+        journalled = {log.turn_id: log.journalled for log in logs}  # the process ends here
+        await desk.database.write(run_groups.settle)
+        for name, last in journalled.items():
+            stored = await desk.database.read(partial(run_events.read, turn_id=name, after=0, limit=10_000))
+            assert [seq for seq, _ in stored][:last] == list(range(1, last + 1))
+            assert [seq for seq, _ in stored] == list(range(1, len(stored) + 1))
 
 
 async def read_one(reader: LogReader) -> None:
