@@ -57,7 +57,8 @@ from agentic_rag.runtime.core.told import Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.kept_results import Pictures, with_own_tools
-from agentic_rag.runtime.log.runlog import ChildLog, RunLog
+from agentic_rag.runtime.log.child_log import ChildLog
+from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.observing import observed_turn
 from agentic_rag.runtime.receiving import Receiving
 from agentic_rag.runtime.services import Resources

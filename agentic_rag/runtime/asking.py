@@ -16,7 +16,8 @@ from agentic_rag.errors import ServerStopping
 from agentic_rag.events import Answerer, InputAnswered, InputRequired, Source, WaitAction, WaitKind
 from agentic_rag.ids import TurnId, WaitId
 from agentic_rag.json_form import Json, to_json
-from agentic_rag.runtime.log.runlog import ChildLog, RunLog
+from agentic_rag.runtime.log.child_log import ChildLog
+from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.services import Resources
 from agentic_rag.store import turns, waits
 from agentic_rag.store.clock import later, new_id, now

@@ -23,7 +23,7 @@ from agentic_rag.runtime.core.citations import evidence_of
 from agentic_rag.runtime.core.definition import Definition, Image
 from agentic_rag.runtime.core.results import RESULT_BUDGET
 from agentic_rag.runtime.core.transcript import Transcript
-from agentic_rag.runtime.log.runlog import ChildLog
+from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.storing import InterruptedTurn, Resume, load_transcript, read_interrupted
 from agentic_rag.store import images, sessions, turns
 from agentic_rag.store.clock import new_id, now

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from agentic_rag.ids import TurnId
 from agentic_rag.observer import Fact, Kind, Observer, Span, working_in
-from agentic_rag.runtime.log.runlog import ChildLog, RunLog
+from agentic_rag.runtime.log.child_log import ChildLog
+from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.tool_calls import ToolCalls
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.terminal import log_turn

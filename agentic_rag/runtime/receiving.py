@@ -17,7 +17,8 @@ from agentic_rag.models.base import ModelEvent, PushingEvents, TextDelta, Thinki
 from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.core.turn import Turn
-from agentic_rag.runtime.log.runlog import ChildLog, RunLog
+from agentic_rag.runtime.log.child_log import ChildLog
+from agentic_rag.runtime.log.runlog import RunLog
 
 _PUSHED = frozenset({TextDelta, ThinkingDelta, Working})
 """What needs no task to run; it is most of an answer."""

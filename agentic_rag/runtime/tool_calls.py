@@ -28,7 +28,8 @@ from agentic_rag.runtime.core.sources import sources_of
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.kept_results import READ_TOOL, read_on
-from agentic_rag.runtime.log.runlog import ChildLog, RunLog
+from agentic_rag.runtime.log.child_log import ChildLog
+from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import store_result
 from agentic_rag.store.turns import TurnRecord

@@ -49,7 +49,7 @@ def add(conn: Connection, group: int, events: Iterable[tuple[str, int, bytes]]) 
     RUN_GROUPS.insert(conn, RunGroupRecord(id=BigInt(group), payload=payload))
 
 
-def exists(conn: Connection, group: int) -> bool:
+def is_there(conn: Connection, group: int) -> bool:
     """Say whether there is a record."""
     return conn.execute(select(_id).where(_id == group)).first() is not None
 

@@ -8,12 +8,13 @@ import asyncio
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentic_rag.ids import ConversationId
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.store import collections, conversations, logins, payloads, probe
+from agentic_rag.store import collections, conversations, logins, payloads, probe, run_groups
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.logins import BegunRecord
@@ -152,7 +153,7 @@ async def _ask_for_a_program(rig: Rig, domain: str) -> None:
 
 
 async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
-    """Store what takes an OpenID provider, minutes or a large result to come about."""
+    """Store what takes an OpenID provider, minutes, a kill or a large result to come about."""
     record = await rig.application.database.read(lambda conn: conversations.get(conn, ConversationId(talk)))
     assert record is not None
     ref, data = new_id("ref"), b"a large result " * 2000
@@ -168,6 +169,8 @@ async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
         lambda conn: collections.put(conn, CollectionRecord(domain_id=domain, updated_at=now()))
     )
     await rig.application.database.write(lambda conn: probe.touch(conn, now()))
+    group = [("turn_that_is_gone", 1, b"{}")]
+    await rig.application.database.write(partial(run_groups.add, group=2**62, events=group))
 
 
 def _write_files(data: Path, domain: str) -> None:

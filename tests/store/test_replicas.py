@@ -12,9 +12,8 @@ from sqlalchemy import Connection, text, update
 from agentic_rag.errors import StorageUnavailable, TurnInProgress
 from agentic_rag.events import AgentEvent, Title
 from agentic_rag.ids import ConversationId, SessionId, TurnId
-from agentic_rag.runtime.log.encoding import encode
 from agentic_rag.runtime.log.fanout import InProcessFanout
-from agentic_rag.runtime.log.runlog import EPOCH, Journal
+from agentic_rag.runtime.log.runlog import EPOCH, Journal, encode
 from agentic_rag.store import compactions, run_events, sessions, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

@@ -57,7 +57,7 @@ async def test_a_record_is_there_until_those_before_another_are_dropped(database
     with pytest.raises(IntegrityError):
         await database.write(partial(run_groups.add, group=9, events=[]))
     await database.write(partial(run_groups.drop_before, group=9))
-    there = [await database.read(partial(run_groups.exists, group=number)) for number in (5, 6, 9)]
+    there = [await database.read(partial(run_groups.is_there, group=number)) for number in (5, 6, 9)]
     assert there == [False, False, True]
 
 

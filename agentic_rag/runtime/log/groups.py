@@ -1,18 +1,35 @@
-"""Which events of running turns stand in records of the store that several turns share, and nowhere else.
+"""How events of several turns are stored together, and which of them stand in records that the turns share alone.
 
-Pure. Owns when a turn's events are to be stored as rows of its own, and which records are needed until then.
+Owns what one group writes, when a turn's events are to be stored as rows of its own, and which records are needed until
+then.
 """
 
 import time
 from collections.abc import Collection, Iterable
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Generic, Protocol, TypeVar
+
+from sqlalchemy import Connection
+
+from agentic_rag.events import AgentEvent
+from agentic_rag.store import run_events, run_groups
+
+
+class _Log(Protocol):
+    def is_held(self, conn: Connection) -> bool: ...
+
 
 L = TypeVar("L")
+H = TypeVar("H", bound=_Log)
 
 GROUPS = 128
 """Records after which a turn's events are stored as its own: what a start after a kill has to move at most."""
 AT_ONCE = 8
 """Turns that are settled with one record, or a sixteenth of all that are due: none of them is to take long."""
+
+row_of = attrgetter("turn_id", "seq", "data")
+"""Returns what the store keeps of an event."""
 
 
 class Groups(Generic[L]):
@@ -62,3 +79,36 @@ class Groups(Generic[L]):
         self._oldest.pop(log, None)
         if group is not None:
             self._oldest[log] = group
+
+
+@dataclass(slots=True, eq=False)
+class Group(Generic[H]):
+    """What the journal writes at once: a batch of each log, and as rows what it settles.
+
+    ``number``: of the record that has the batches; None: they are rows, too, and nothing is settled. ``needed``: the
+    first record that is still needed then. ``lost``: logs whose turns others run, of which nothing is kept.
+    """
+
+    batches: list[tuple[H, list[AgentEvent]]]
+    settling: dict[H, list[AgentEvent]]
+    number: int | None
+    needed: int
+    lost: set[H] = field(default_factory=set)
+
+    @property
+    def events(self) -> list[AgentEvent]:
+        return [event for log, batch in self.batches if log not in self.lost for event in batch]
+
+    def write(self, conn: Connection) -> None:
+        """Store it; a transaction may be tried again."""
+        self.lost.clear()
+        written = [log for log, batch in self.batches if batch or log in self.settling]
+        self.lost.update(log for log in written if not log.is_held(conn))
+        if self.number is None:
+            run_events.append(conn, map(row_of, self.events))
+            return
+        run_groups.add(conn, self.number, map(row_of, self.events))
+        if self.settling:
+            settled = [event for log in self.settling if log not in self.lost for event in self.settling[log]]
+            run_events.append(conn, map(row_of, settled))
+            run_groups.drop_before(conn, self.needed)

@@ -12,9 +12,8 @@ from sqlalchemy import Connection
 from agentic_rag.errors import LogGone, NotFound
 from agentic_rag.events import AgentEvent, Notice, decode
 from agentic_rag.ids import TurnId
-from agentic_rag.runtime.log.encoding import encode
 from agentic_rag.runtime.log.mirror import Mirror
-from agentic_rag.runtime.log.runlog import Journal, RunLog, Stall
+from agentic_rag.runtime.log.runlog import Journal, RunLog, Stall, encode
 from agentic_rag.store import run_events, turns
 from agentic_rag.store.clock import now
 

@@ -1,24 +1,29 @@
 """The run log: numbered events of turns, journalled in groups, read by any number of readers.
 
-Owns numbering, what may be delivered when, and what a delegate's reader sees. Text and thinking are delivered at once
+Owns numbering, the one JSON form of an event, and what may be delivered when. Text and thinking are delivered at once
 and journalled with the next group; everything else, and all before it, is in the store when it is delivered. A SQLite
 file takes a group as one record, whose events it gets again as rows of their turns with those turns' next commits
-(`groups`). Knows no turn and no socket; how a log is read is ``reader``'s.
+(`groups`). Knows no turn and no socket; how a log is read is ``reader``'s, what a delegate writes to ``child_log``'s.
 
 No number means two events, whatever a kill or a loss of power takes from the store. What a process has numbered it
 stores under that number or not at all: a write that the store refuses is tried again as it was. And each owner of a
 turn numbers in an epoch of its own (`EPOCH`), so that how much of the former one's was kept does not matter.
+
+The JSON form is ``{"type", "conversationId", "turnId", "seq", "ts", "agent"?, "parentToolCallId"?, …body}`` in
+camelCase, secrets taken out; it is made once per event, so a delta costs one encoding however many clients read it.
 """
 
+import dataclasses
 import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import anyio
+import orjson
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
@@ -27,17 +32,22 @@ from agentic_rag.events import (
     DELTA_TYPES,
     AgentEvent,
     Delegate,
-    Done,
-    Error,
     EventBody,
-    Interrupted,
+    Hit,
     Notice,
+    Option,
+    Reference,
+    Source,
+    Text,
+    Thinking,
+    Usage,
 )
 from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.json_form import Json, camel, to_text
+from agentic_rag.messages import KeptImage
 from agentic_rag.observer import NOBODY, Observer, given_traceparent
 from agentic_rag.redaction import Redaction
-from agentic_rag.runtime.log.encoding import Encoder
-from agentic_rag.runtime.log.groups import Groups
+from agentic_rag.runtime.log.groups import Group, Groups, row_of
 from agentic_rag.runtime.log.neighbours import Neighbours
 from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.clock import now
@@ -61,6 +71,82 @@ TAIL_EVENTS = 4096
 FIRST_RETRY = 0.1
 LAST_RETRY = 5.0
 """Seconds after which a refused write is tried again; each wait is twice the one before, up to the last."""
+
+
+_FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
+    cls: tuple((f.name, camel(f.name), f.default is None) for f in dataclasses.fields(cls))
+    for cls in (*EventBody.__args__, Hit, KeptImage, Option, Reference, Source)
+}
+"""By record: each field, its JSON name, and whether it is left out when it is None."""
+
+
+class Encoder:
+    """Numbers and encodes the events of one turn. ``redaction``: the values that none of them may show."""
+
+    __slots__ = ("_conversation_id", "_heads", "_redaction", "_turn_id")
+
+    def __init__(self, conversation_id: ConversationId, turn_id: TurnId, redaction: Redaction | None = None) -> None:
+        self._conversation_id = conversation_id
+        self._turn_id = turn_id
+        self._redaction = redaction or Redaction()
+        self._heads: dict[tuple[str, Delegate | None], tuple[bytes, bytes]] = {}
+
+    def encode(self, body: EventBody, seq: int, ts: str, agent: Delegate | None = None) -> AgentEvent:
+        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent``: whose it is; 0: outside the log."""
+        kind = body.type
+        if type(body) is Text or type(body) is Thinking:  # the hot path: only number, time and text are new
+            head, middle = self._heads.get((kind, agent)) or self._head(kind, agent)
+            text = orjson.dumps(body.text if self._redaction.idle else self._redaction(body.text))
+            return AgentEvent(self._turn_id, seq, kind, b'%b%d,"ts":"%b%b%b}' % (head, seq, ts.encode(), middle, text))
+        value: Json = {
+            "type": kind,
+            "conversationId": self._conversation_id,
+            "turnId": self._turn_id,
+            **({"seq": seq} if seq else {}),
+            "ts": ts,
+        }
+        if agent is not None:
+            value |= _of_delegate(agent)
+        fields = _object(body)
+        value.update(fields if self._redaction.idle else self._redaction.json(fields))
+        return AgentEvent(self._turn_id, seq, kind, to_text(value).encode())
+
+    def _head(self, kind: str, agent: Delegate | None) -> tuple[bytes, bytes]:
+        """Return what stands before the number of each delta of a kind, and between its time and its text."""
+        value = {"type": kind, "conversationId": self._conversation_id, "turnId": self._turn_id}
+        head = orjson.dumps(value)[:-1] + b',"seq":'
+        whose = b"," + orjson.dumps(_of_delegate(agent))[1:-1] if agent is not None else b""
+        middle = b'"' + whose + b',"text":'
+        self._heads[kind, agent] = head, middle
+        return head, middle
+
+
+def encode(body: EventBody, *, conversation_id: str, turn_id: str, seq: int, ts: str) -> AgentEvent:
+    """Number and encode one event body alone; see `Encoder`."""
+    return Encoder(ConversationId(conversation_id), TurnId(turn_id)).encode(body, seq, ts)
+
+
+def _of_delegate(agent: Delegate) -> Json:
+    return {"agent": agent.path, "parentToolCallId": agent.tool_call_id}
+
+
+def _object(record: object) -> Json:
+    return {
+        name: _plain(item)
+        for attribute, name, optional in _FIELDS[type(record)]
+        if (item := getattr(record, attribute)) is not None or not optional
+    }
+
+
+def _plain(value: object) -> Any:
+    """Convert nested event values to JSON-ready ones; tool arguments pass as they are."""
+    if isinstance(value, Usage):
+        return value.to_json()
+    if type(value) in _FIELDS:
+        return _object(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 class RunLog:
@@ -160,7 +246,7 @@ class RunLog:
         def write(conn: Connection) -> None:
             turns.hold(conn, self.turn_id, self._fence)
             store(conn)
-            _append(conn, [*unsettled, *batch])
+            run_events.append(conn, map(row_of, (*unsettled, *batch)))
             if unsettled:
                 run_groups.drop_before(conn, needed)
 
@@ -221,7 +307,7 @@ class RunLog:
         if not self._tail:
             for body in bodies:
                 self.number(body)
-        _append(conn, list(self._tail))
+        run_events.append(conn, map(row_of, self._tail))
 
     def adopt(self) -> None:
         """Say that the transaction of `store_first` is committed: its events may be delivered."""
@@ -466,7 +552,7 @@ class Journal:
 
         def is_stored(conn: Connection) -> bool:
             if group is not None:
-                return run_groups.exists(conn, group)
+                return run_groups.is_there(conn, group)
             return any(run_events.ends_group(conn, turn_id, seq) for turn_id, seq in ends.items())
 
         def attempt(conn: Connection) -> None:
@@ -541,12 +627,11 @@ class Journal:
         logs = [log for log in (self._dirty | dict.fromkeys(due)) if not log.busy and log.failure is None]
         self._dirty = {}
         batches = sorted(((log, log.take()) for log in logs), key=lambda each: each[0].turn_id)
-        group = _Group(batches, {log: log.unsettled for log in due if log in logs})
-        if group.events and not self.database.shared:
-            group.number = self.groups.begin(log for log, batch in batches if batch)
-            group.needed = min(self.groups.needed_without(group.settling), group.number)
+        writing, settling = [log for log, batch in batches if batch], {log: log.unsettled for log in due if log in logs}
+        number = self.groups.begin(writing) if writing and not self.database.shared else None
+        group = Group(batches, settling, number, min(self.groups.needed_without(settling), number or 0))
         try:
-            if group.events:
+            if writing:
                 await self.store(group.write, group.events, group=group.number)
         except BaseException as exc:
             # Each of these turns ends with it; a commit that waits for this group must not wait for ever.
@@ -563,7 +648,7 @@ class Journal:
             else:
                 log.take_success(batch)
 
-    def _note_stored(self, group: "_Group") -> None:
+    def _note_stored(self, group: Group["RunLog"]) -> None:
         """Say what stands in records now that a group is stored as one."""
         for log, batch in group.batches:
             if log in group.settling:
@@ -586,112 +671,3 @@ class Journal:
         with suppress(ServerStopping):  # the next start does it
             await self.store(lambda conn: run_groups.drop_before(conn, needed), ())
             self.groups.drop(needed)
-
-
-@dataclass(slots=True, eq=False)
-class _Group:
-    """What the journal writes at once: a batch of each log, and as rows what it settles.
-
-    ``number``: of the record that has the batches; None: they are rows, too, and nothing is settled. ``needed``: the
-    first record that is still needed then. ``lost``: logs whose turns others run, of which nothing is kept.
-    """
-
-    batches: list[tuple[RunLog, list[AgentEvent]]]
-    settling: dict[RunLog, list[AgentEvent]]
-    number: int | None = None
-    needed: int = 0
-    lost: set[RunLog] = field(default_factory=set)
-
-    @property
-    def events(self) -> list[AgentEvent]:
-        return [event for log, batch in self.batches if log not in self.lost for event in batch]
-
-    def write(self, conn: Connection) -> None:
-        """Store it; a transaction may be tried again."""
-        self.lost.clear()
-        written = [log for log, batch in self.batches if batch or log in self.settling]
-        self.lost.update(log for log in written if not log.is_held(conn))
-        if self.number is None:
-            _append(conn, self.events)
-            return
-        run_groups.add(conn, self.number, map(_stored, self.events))
-        if self.settling:
-            _append(conn, [event for log in self.settling if log not in self.lost for event in self.settling[log]])
-            run_groups.drop_before(conn, self.needed)
-
-
-def _stored(event: AgentEvent) -> tuple[str, int, bytes]:
-    return event.turn_id, event.seq, event.data
-
-
-def _append(conn: Connection, events: Sequence[AgentEvent]) -> None:
-    run_events.append(conn, map(_stored, events))
-
-
-class ChildLog:
-    """A delegate's view of the run log of the turn that asked for it; what its agent writes to in place of a `RunLog`.
-
-    All that it shows stands under the child's path and in the root turn's numbers, but neither its start nor its end,
-    which the ``delegate`` call brackets. ``turn_id`` and ``fence``: the child's own turn's, which its commits prove
-    beside the root's.
-    """
-
-    def __init__(
-        self, parent: "RunLog | ChildLog", delegate: Delegate, journal: Journal, turn_id: TurnId, fence: int
-    ) -> None:
-        self.barred = False
-        self.call_id = delegate.tool_call_id
-        """Of the ``delegate`` call."""
-        self._delegate = delegate
-        self._turn_id = turn_id
-        self._fence = fence
-        self._parent = parent
-        self._root: RunLog = parent._root if isinstance(parent, ChildLog) else parent
-        self._journal = journal
-
-    @property
-    def shut(self) -> bool:
-        """Whether whom it works for has come to an end: nothing more may be seen of it."""
-        above = self._parent.shut if isinstance(self._parent, ChildLog) else self._parent.ended
-        return self._parent.barred or above
-
-    def append(self, body: EventBody) -> None:
-        """See `RunLog.append`."""
-        if not self.shut:
-            self._root.append(body, self._delegate)
-
-    @property
-    def crowded(self) -> bool:
-        """See `RunLog.crowded`."""
-        return not self.shut and self._root.crowded
-
-    async def room(self) -> None:
-        """See `RunLog.room`."""
-        await self._root.room()
-
-    async def commit(self, bodies: Sequence[EventBody], store: Transaction, *, durable: bool = False) -> None:
-        """See `RunLog.commit`; a terminal event is left out."""
-
-        def write(conn: Connection) -> None:
-            turns.hold(conn, self._turn_id, self._fence)
-            store(conn)
-
-        def write_unseen(conn: Connection) -> None:
-            if not self._root.is_held(conn):
-                raise LeaseLost(self._root.turn_id)
-            write(conn)
-
-        if self.shut:
-            await self._journal.store(write_unseen, (), durable=durable)
-            return
-        seen = [body for body in bodies if not isinstance(body, Done | Error | Interrupted)]
-        await self._root.commit(seen, write, durable=durable, agent=self._delegate)
-
-    def withdraw(self) -> None:
-        """What failed is the parent's log, and its to mend."""
-
-    def close(self) -> None:
-        """The log is the parent's and goes on."""
-
-    def lose(self) -> None:
-        """The log is the parent's to lose."""

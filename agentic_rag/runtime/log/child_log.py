@@ -1,0 +1,80 @@
+"""The run log as a delegate writes to it."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from agentic_rag.errors import LeaseLost
+from agentic_rag.events import Delegate, Done, Error, EventBody, Interrupted
+from agentic_rag.ids import TurnId
+from agentic_rag.runtime.log.runlog import Journal, RunLog, Transaction
+from agentic_rag.store import turns
+
+
+class ChildLog:
+    """A delegate's view of the run log of the turn that asked for it; what its agent writes to in place of a `RunLog`.
+
+    All that it shows stands under the child's path and in the root turn's numbers, but neither its start nor its end,
+    which the ``delegate`` call brackets. ``turn_id`` and ``fence``: the child's own turn's, which its commits prove
+    beside the root's.
+    """
+
+    def __init__(
+        self, parent: "RunLog | ChildLog", delegate: Delegate, journal: Journal, turn_id: TurnId, fence: int
+    ) -> None:
+        self.barred = False
+        self.call_id = delegate.tool_call_id
+        """Of the ``delegate`` call."""
+        self._delegate = delegate
+        self._turn_id = turn_id
+        self._fence = fence
+        self._parent = parent
+        self._root: RunLog = parent._root if isinstance(parent, ChildLog) else parent
+        self._journal = journal
+
+    @property
+    def shut(self) -> bool:
+        """Whether whom it works for has come to an end: nothing more may be seen of it."""
+        above = self._parent.shut if isinstance(self._parent, ChildLog) else self._parent.ended
+        return self._parent.barred or above
+
+    def append(self, body: EventBody) -> None:
+        """See `RunLog.append`."""
+        if not self.shut:
+            self._root.append(body, self._delegate)
+
+    @property
+    def crowded(self) -> bool:
+        """See `RunLog.crowded`."""
+        return not self.shut and self._root.crowded
+
+    async def room(self) -> None:
+        """See `RunLog.room`."""
+        await self._root.room()
+
+    async def commit(self, bodies: Sequence[EventBody], store: Transaction, *, durable: bool = False) -> None:
+        """See `RunLog.commit`; a terminal event is left out."""
+
+        def write(conn: Connection) -> None:
+            turns.hold(conn, self._turn_id, self._fence)
+            store(conn)
+
+        def write_unseen(conn: Connection) -> None:
+            if not self._root.is_held(conn):
+                raise LeaseLost(self._root.turn_id)
+            write(conn)
+
+        if self.shut:
+            await self._journal.store(write_unseen, (), durable=durable)
+            return
+        seen = [body for body in bodies if not isinstance(body, Done | Error | Interrupted)]
+        await self._root.commit(seen, write, durable=durable, agent=self._delegate)
+
+    def withdraw(self) -> None:
+        """What failed is the parent's log, and its to mend."""
+
+    def close(self) -> None:
+        """The log is the parent's and goes on."""
+
+    def lose(self) -> None:
+        """The log is the parent's to lose."""
