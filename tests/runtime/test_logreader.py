@@ -13,10 +13,14 @@ from sqlalchemy import func, select
 from agentic_rag.errors import StorageFull
 from agentic_rag.events import AgentEvent, EventBody, IterationStart, Text, Thinking
 from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.runtime.log.fanout import InProcessFanout
 from agentic_rag.runtime.log.groups import GROUPS
+from agentic_rag.runtime.log.mirror import Mirror
+from agentic_rag.runtime.log.neighbours import Neighbours
 from agentic_rag.runtime.log.reader import LogReader
-from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, RunLog
+from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, Journal, RunLog
 from agentic_rag.store import run_events, run_groups, turns
+from agentic_rag.store.database import Database
 from tests.databases import POSTGRESQL
 from tests.runtime.desk import DONE, Desk, running
 from tests.store.records import turn
@@ -222,6 +226,37 @@ async def test_wherever_the_process_ends_its_store_has_once_what_it_had_journall
             stored = await desk.database.read(partial(run_events.read, turn_id=name, after=0, limit=10_000))
             assert [seq for seq, _ in stored][:last] == list(range(1, last + 1))
             assert [seq for seq, _ in stored] == list(range(1, len(stored) + 1))
+
+
+class TakenUp(Neighbours):
+    """Looks for a turn elsewhere while this process takes it up."""
+
+    def __init__(self, database: Database, begin: Callable[[], None]) -> None:
+        super().__init__(database, InProcessFanout())
+        self._begin_here = begin
+
+    async def mirror(self, turn_id: TurnId) -> Mirror | None:
+        self._begin_here()
+        return await super().mirror(turn_id)
+
+
+async def test_a_turn_that_begins_here_while_it_is_looked_for_elsewhere_is_read_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as desk, anyio.create_task_group() as tasks:
+        neighbours = TakenUp(desk.database, lambda: journal.add(log))
+        journal = Journal(desk.database, neighbours)
+        log = RunLog(journal, ConversationId("conv_test"), TurnId("turn_test"))
+        await desk.database.write(partial(run_events.append, events=[("turn_test", 1, b'{"type":"text"}')]))
+        log.rest(1)
+        tasks.start_soon(journal.run)
+        reader = LogReader(journal, TurnId("turn_test"), 1)
+        heard: list[AgentEvent] = []
+        async with anyio.create_task_group() as readers:
+            readers.start_soon(read_all, reader, None, heard)
+            while not log.reader_count:
+                await anyio.lowlevel.checkpoint()
+            await log.commit([DONE], lambda conn: None)
+        assert [event.seq for event in heard] == [2]
+        tasks.cancel_scope.cancel()
 
 
 async def read_one(reader: LogReader) -> None:

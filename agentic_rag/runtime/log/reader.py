@@ -185,7 +185,8 @@ class LogReader:
         """Find where the log goes on of which the store has no more now."""
         log = self._log or self._journal.find(self._turn_id)
         if log is None and self._journal.neighbours is not None:
-            log = await self._journal.neighbours.mirror(self._turn_id)
+            # while it looked elsewhere the turn may have been taken up here
+            log = await self._journal.neighbours.mirror(self._turn_id) or self._journal.find(self._turn_id)
         if log is None:
             await self._check_end()
         elif isinstance(log, RunLog):  # what lies between was never stored: `resumed` voids it
