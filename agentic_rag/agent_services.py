@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import date
 
 from agentic_rag.access.keys import Access
+from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.search import missing_chunks
 from agentic_rag.events import Notice
@@ -36,6 +37,7 @@ class Services:
         knowledge: Knowledge,
         database: Database,
         access: Access,
+        directory: Directory,
         *,
         quotes_only: bool,
     ) -> None:
@@ -48,6 +50,7 @@ class Services:
         self._knowledge = knowledge
         self._database = database
         self._access = access
+        self._directory = directory
 
     @property
     def opening_notices(self) -> Sequence[Notice]:
@@ -63,6 +66,10 @@ class Services:
     def today(self) -> date:
         """See `AgentServices.today`."""
         return date.today()
+
+    def documents_mark(self, domain_id: str) -> object:
+        """See `AgentServices.documents_mark`."""
+        return self._directory.documents_mark(domain_id)
 
     @property
     def model_calls(self) -> ModelCalls:

@@ -441,6 +441,7 @@ async def _open_machinery(
                 knowledge,
                 database,
                 ground.access,
+                ground.directory,
                 quotes_only=isinstance(choice.model, ExtractiveModel),
             ),
             TurnBookkeeping(naming, ground.spending),

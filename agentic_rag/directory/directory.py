@@ -107,6 +107,10 @@ class Directory:
                 self._facts[domain_id] = facts
         return facts
 
+    def documents_mark(self, domain_id: str) -> object:
+        """Return what is the same object as long as no searchable document of a domain changes; None: unknown."""
+        return self._facts.get(domain_id)
+
     async def first_facts(self, domain_id: str, arrivals: Arrivals) -> CollectionFacts:
         """Return the facts; where there is no document yet but one on its way, once it is searchable.
 

@@ -50,6 +50,11 @@ class GuardedTools:
         """The inner ones."""
         return self.inner.missing
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the inner ones are."""
+        return self.inner.fresh
+
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
     ) -> CallOutcome | InputNeeded:

@@ -157,6 +157,40 @@ class PushingEvents(Protocol):
         ...
 
 
+class SentRequest(Protocol):
+    """A request that was sent before it is certain that its answer is wanted: it is streamed, or abandoned."""
+
+    def stream(self) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        """Open the call that was begun; as `Model.stream` of the whole request, also in what it raises."""
+        ...
+
+    def abandon(self) -> None:
+        """End it at once. Not once it is streamed. Idempotent."""
+        ...
+
+
+class PreparedRequest(Protocol):
+    """A request that lacks one more message of the user, encoded but for that."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        ...
+
+    def send(self, text: str) -> SentRequest | None:
+        """Send it with these words for the message, without waiting; None: that is not possible now."""
+        ...
+
+
+@runtime_checkable
+class PreparingModel(Protocol):
+    """A model whose requests can be prepared before their last message is known."""
+
+    def prepare(self, request: ModelRequest) -> PreparedRequest | None:
+        """Encode a request that is to get one more message; None where each is made when it is asked for."""
+        ...
+
+
 class Model(Protocol):
     """A language model, or something that plays by its rules.
 

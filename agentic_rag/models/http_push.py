@@ -71,13 +71,16 @@ class PushClient:
         Raises:
             httpx2.TransportError: there is no connection, or no answer came over it.
         """
-        connection = self._resting() or await self._connect()
-        try:
-            status, headers = await connection.ask(b"%s\r\ncontent-length: %d\r\n\r\n" % (head, len(body)), body)
-        except BaseException:
-            connection.abort()  # a caller that was cancelled waits for nothing
-            raise
-        return httpx2.Response(status, headers=headers, stream=PushedBody(self, connection))
+        return await self._send_over(self._resting() or await self._connect(), head, body).answer()
+
+    def send(self, head: bytes, body: bytes) -> "SentPost | None":
+        """Send a request at once, over a connection that rests; None: there is none, and nothing was sent."""
+        connection = self._resting()
+        return None if connection is None else self._send_over(connection, head, body)
+
+    def _send_over(self, connection: "_Connection", head: bytes, body: bytes) -> "SentPost":
+        connection.send(b"%s\r\ncontent-length: %d\r\n\r\n" % (head, len(body)), body)
+        return SentPost(self, connection)
 
     async def take_back(self, connection: "_Connection") -> None:
         """Keep a connection whose answer was read, if it may be used again; else close it."""
@@ -123,6 +126,31 @@ class PushClient:
         except (OSError, ssl.SSLError) as exc:
             raise httpx2.ConnectError(str(exc)) from exc
         return protocol
+
+
+class SentPost:
+    """A request that was sent. Its answer is waited for, or it is abandoned; until then it lies here up to a bound."""
+
+    def __init__(self, client: PushClient, connection: "_Connection") -> None:
+        self._client = client
+        self._connection = connection
+
+    async def answer(self) -> httpx2.Response:
+        """Return the answer with the body unread, which is to be closed.
+
+        Raises:
+            httpx2.TransportError: none came over the connection.
+        """
+        try:
+            status, headers = await self._connection.answer()
+        except BaseException:
+            self._connection.abort()  # a caller that was cancelled waits for nothing
+            raise
+        return httpx2.Response(status, headers=headers, stream=PushedBody(self._client, self._connection))
+
+    def abandon(self) -> None:
+        """Close the connection at once: nobody wants the answer."""
+        self._connection.abort()
 
 
 class PushedBody(httpx2.AsyncByteStream):
@@ -174,15 +202,18 @@ class _Connection(asyncio.Protocol):
         """Whether the last answer was read to its end, and the service lets the connection stand."""
         return self._transport is not None and self._keeps and not self._asked
 
-    async def ask(self, head: bytes, body: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Send a request; return status and headers once they are there."""
-        transport = self._transport
-        if transport is None:
-            raise self._failure or httpx2.RemoteProtocolError("the connection was closed")
+    def send(self, head: bytes, body: bytes) -> None:
+        """Send a request, whose `answer` is then waited for."""
         self._asked, self._headed, self._complete = True, False, False
         self._headers, self._size, self.sink = [], 0, None
-        transport.writelines((head, body))
+        if self._transport is not None:
+            self._transport.writelines((head, body))
+
+    async def answer(self) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """Return status and headers of the answer once they are there."""
         while not self._headed:
+            if self._transport is None:
+                raise self._failure or httpx2.RemoteProtocolError("the connection was closed")
             await self._wait()
         return self._status, self._headers
 

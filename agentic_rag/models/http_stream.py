@@ -17,7 +17,6 @@ import anyio
 import orjson
 
 from agentic_rag.errors import ModelError
-from agentic_rag.json_form import Json
 from agentic_rag.messages import Block
 from agentic_rag.models.base import ModelEvent
 from agentic_rag.models.marks import MarkedAnswer
@@ -121,8 +120,8 @@ async def cite(events: AsyncIterator[ModelEvent], passages: Sequence[Block]) -> 
             yield cited
 
 
-def encode(body: Json) -> bytes:
-    """Return the body's JSON; a lone surrogate, which services refuse, becomes a question mark."""
+def encode(body: object) -> bytes:
+    """Return the JSON of a body or of a part; a lone surrogate, which services refuse, becomes a question mark."""
     try:
         return orjson.dumps(body)
     except TypeError:  # besides surrogates: integers beyond 64 bits, which are legal JSON

@@ -5,12 +5,13 @@ Owns what is told of a call. Where nobody listens there is no such model: no eve
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from agentic_rag.errors import ModelError
 from agentic_rag.events import Usage
-from agentic_rag.messages import Block
+from agentic_rag.messages import Block, user_message
 from agentic_rag.models.base import (
     BlockStopped,
     MessageCompleted,
@@ -18,8 +19,11 @@ from agentic_rag.models.base import (
     Model,
     ModelEvent,
     ModelRequest,
+    PreparedRequest,
+    PreparingModel,
     Push,
     PushingEvents,
+    SentRequest,
     Working,
 )
 from agentic_rag.observer import NO_SPAN, NOBODY, Content, Fact, Kind, Observer, Span, running_span, working_domain
@@ -46,20 +50,66 @@ class ObservedModel(Model):
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
         """See `Model.stream`."""
-        return _Call(self._model, request, self._observer)
+        return _Call(self._model.name, request, self._model.stream(request), self._observer)
+
+    def prepare(self, request: ModelRequest) -> PreparedRequest | None:
+        """See `PreparingModel.prepare`."""
+        prepared = self._model.prepare(request) if isinstance(self._model, PreparingModel) else None
+        return None if prepared is None else _Prepared(self._model.name, request, prepared, self._observer)
 
     async def aclose(self) -> None:
         await self._model.aclose()
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Implements `PreparedRequest` over another one."""
+
+    provider: str
+    request: ModelRequest
+    inner: PreparedRequest
+    observer: Observer
+
+    @property
+    def size(self) -> int:
+        return self.inner.size
+
+    def send(self, text: str) -> SentRequest | None:
+        sent = self.inner.send(text)
+        return None if sent is None else _Sent(self, text, sent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Implements `SentRequest` over another one; its span begins when it is streamed."""
+
+    prepared: _Prepared
+    text: str
+    inner: SentRequest
+
+    def stream(self) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        before = self.prepared.request
+        whole = replace(before, messages=(*before.messages, user_message(self.text)))
+        return _Call(self.prepared.provider, whole, self.inner.stream(), self.prepared.observer)
+
+    def abandon(self) -> None:
+        self.inner.abandon()
+
+
 class _Call:
     """One call: the context manager that `Model.stream` returns, and the iterator of its events."""
 
-    def __init__(self, model: Model, request: ModelRequest, observer: Observer) -> None:
-        self._model = model
+    def __init__(
+        self,
+        provider: str,
+        request: ModelRequest,
+        inner: AbstractAsyncContextManager[AsyncIterator[ModelEvent]],
+        observer: Observer,
+    ) -> None:
+        self._provider = provider
         self._request = request
         self._observer = observer
-        self._inner = model.stream(request)
+        self._inner = inner
         self._events: AsyncIterator[ModelEvent]
         self._span: Span = NO_SPAN
         self._silent = True
@@ -69,7 +119,7 @@ class _Call:
     async def __aenter__(self) -> Self:
         request, around = self._request, running_span()
         facts: dict[str, Fact] = {
-            "provider": self._model.name,
+            "provider": self._provider,
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
         }

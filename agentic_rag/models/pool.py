@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import anyio
 
 from agentic_rag.errors import ModelError
-from agentic_rag.models.base import Model, ModelEvent, ModelRequest
+from agentic_rag.models.base import Model, ModelEvent, ModelRequest, PreparedRequest, PreparingModel
 from agentic_rag.models.names import ModelNames
 
 SHOWN = 20
@@ -67,6 +67,12 @@ class ModelPool(Model):
                 "Choose another one in the domain's settings."
             )
         return model.stream(replace(request, model=bare))
+
+    def prepare(self, request: ModelRequest) -> PreparedRequest | None:
+        """See `PreparingModel.prepare`."""
+        provider, bare = self.names.split(request.model)
+        model = self._models.get(provider)
+        return model.prepare(replace(request, model=bare)) if isinstance(model, PreparingModel) else None
 
     async def warm_up(self) -> None:
         """Get the default provider's model ready; the others are when they are first asked."""

@@ -56,6 +56,7 @@ from agentic_rag.runtime.core.retry import Attempts, after, is_busy, is_too_long
 from agentic_rag.runtime.core.told import Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
+from agentic_rag.runtime.early_call import EarlyCall, NextCall
 from agentic_rag.runtime.kept_results import Pictures, with_own_tools
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
@@ -101,6 +102,7 @@ class Agent:
         definition: what the turn runs on.
         log: where its events go.
         parent: whose ``delegate`` call it works for; that one ends it with itself, and bears its cost.
+        early: the first step's call, sent while the message was stored; the step's events are stored then, too.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Agent:
         definition: Definition,
         log: RunLog | ChildLog,
         parent: "Agent | None" = None,
+        early: EarlyCall | None = None,
     ) -> None:
         self.resources = resources
         self.transcript = transcript
@@ -139,6 +142,8 @@ class Agent:
         self._account = resources.spending.account(payer, self._pause.root_turn_id)
         self._asking = Asking(resources, row, transcript.labels, log, self._clock, self._pause)
         self._calls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking)
+        self._early = early
+        self._last_request: ModelRequest | None = None
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._restored, self._told_full = True, False
@@ -184,6 +189,16 @@ class Agent:
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
         return self._tools
+
+    def next_call(self) -> NextCall | None:
+        """Return the first call of the turn that follows this one, as far as it is known; None: nothing is."""
+        last = self.transcript.entries[-1]
+        whole = self._end == "end_turn" and last.turn_id == self.row.id and last.message["role"] == "assistant"
+        same = self._asked is self._definition and not self._account.limited
+        if self._toolset is None or self._last_request is None or not whole or not same:
+            return None
+        definition, services = self._definition, self.resources.services
+        return NextCall.after(services, definition, self._toolset, self.transcript, self._last_request, last.message)
 
     def interrupt(self) -> None:
         """End the turn as a user asked. Idempotent; a turn that has ended stays as it is."""
@@ -281,6 +296,8 @@ class Agent:
         else:
             self.log.close()
         finally:
+            if self._early is not None:
+                self._early.abandon()
             if self.parent is not None:
                 self.parent._turn.usage += self._turn.usage
             self.ended.set()
@@ -369,9 +386,10 @@ class Agent:
             await self._store_told(self.transcript.told or told, [])
             await self._resume(resume)
             return
-        for notice in self.resources.services.opening_notices if self.parent is None else ():
-            self.log.append(notice)
-        changed = await self._changed_role()
+        if self.parent is None and self._early is None:
+            for notice in self.resources.services.opening_notices:
+                self.log.append(notice)
+        changed = None if self._early is not None else await self._changed_role()
         self._tell_of_servers(toolset)
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
@@ -558,8 +576,12 @@ class Agent:
     async def _call_model(self, call: CallModel) -> None:
         built = await self._request(call)
         for body in self._turn.begin_step(built.passages, built.call_ids, self._asked.model):
-            self.log.append(body)
+            if self._early is None:
+                self.log.append(body)
         request = built.request
+        if self._early is not None and self._early.request != request:
+            self._early.abandon()
+            self._early = None
         began = time.monotonic()
         attempts = Attempts()
         shortened = 0
@@ -602,6 +624,7 @@ class Agent:
         Silence ends the call: pings count only while the model works.
         """
         await self._reserve(request)
+        self._last_request = request
         try:
             await self._receive(request)
         except ModelError as error:
@@ -623,7 +646,9 @@ class Agent:
         domain, idle = self._definition.domain_id, self.resources.patience.model_idle
         receiving = Receiving(self._turn, self.log, self.resources.redactor.of(domain), idle)
         with self.resources.services.model_calls.watch(request.model):
-            await receiving.run(self.resources.services.model(domain).stream(request))
+            early, self._early = self._early, None
+            model = self.resources.services.model(domain)
+            await receiving.run(model.stream(request) if early is None else early.sent.stream())
 
     # Storing
 

@@ -51,6 +51,10 @@ class AgentServices(Protocol):
         """The date where the server stands."""
         ...
 
+    def documents_mark(self, domain_id: str) -> object:
+        """Return what is the same object as long as no document of a domain is changed or deleted; None: unknown."""
+        ...
+
     @property
     def model_calls(self) -> ModelCalls:
         """What remembers what became of the model's calls."""

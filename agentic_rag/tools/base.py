@@ -214,6 +214,11 @@ class Toolset(Protocol):
         """Servers that cannot be called at the start of this turn, by name; True: it is still starting."""
         ...
 
+    @property
+    def fresh(self) -> bool:
+        """Whether the list is still what the servers say, and all of them are there."""
+        ...
+
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
     ) -> CallOutcome | InputNeeded:

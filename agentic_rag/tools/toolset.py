@@ -70,6 +70,10 @@ class ServerToolset:
     def missing(self) -> Mapping[str, bool]:
         return self._missing
 
+    @property
+    def fresh(self) -> bool:
+        return not self._missing and all(connection.fresh for connection in self._connections.values())
+
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
     ) -> CallOutcome | InputNeeded:

@@ -82,6 +82,7 @@ class MemoryToolset:
     functions: Mapping[str, tuple[ToolInfo, Tool]]
     notices: tuple[tuple[str, str], ...] = ()
     missing: Mapping[str, bool] = field(default_factory=dict)
+    fresh: bool = True
     requests: list[CallRequest] = field(default_factory=list)
 
     @property
@@ -133,6 +134,9 @@ class Services:
 
     async def open_toolset(self, definition: Definition) -> MemoryToolset:
         return self.tools
+
+    def documents_mark(self, domain_id: str) -> object:
+        return None
 
     async def role_hash(self, domain_id: str, role: str) -> str | None:
         return None

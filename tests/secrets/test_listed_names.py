@@ -18,6 +18,7 @@ class _Listed:
     tools: tuple[ToolInfo, ...]
     notices: tuple[tuple[str, str], ...] = ()
     missing: Mapping[str, bool] = field(default_factory=dict)
+    fresh: bool = True
 
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None

@@ -24,8 +24,9 @@ from agentic_rag.messages import Block
 from agentic_rag.models.anthropic.answer import AnswerEvents
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error, refusal_of
+from agentic_rag.models.anthropic.prepared import PreparedPost
 from agentic_rag.models.anthropic.request import BINDING_BETA, request_body, without_thinking
-from agentic_rag.models.base import Model, ModelEvent, ModelRequest
+from agentic_rag.models.base import Model, ModelEvent, ModelRequest, PreparedRequest
 from agentic_rag.models.http_stream import (
     PROFILE_SECONDS,
     cite,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     import httpx2
     from anthropic import AsyncAnthropic, AsyncStream
 
-    from agentic_rag.models.http_push import PushClient
+    from agentic_rag.models.http_push import PushClient, SentPost
 
 logger = logging.getLogger(__name__)
 
@@ -130,17 +131,28 @@ class AnthropicModel(Model):
         if client is not None:
             await client.close()
 
-    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        return self._stream(request)
+    def stream(
+        self, request: ModelRequest, sent: "SentPost | None" = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        """See `Model.stream`. ``sent``: the request, if it was sent already."""
+        return self._stream(request, sent)
+
+    def prepare(self, request: ModelRequest) -> PreparedRequest | None:
+        """See `PreparingModel.prepare`: over our own transport, once all is known that a request needs."""
+        profile = self._profiles.get(request.model)
+        if self._client is None or self._push is None or profile is None or self._marks or not profile.cites:
+            return None
+        head = self._head(self._client, self._push, self._headers_of(profile))
+        return PreparedPost.of(self, self._push, head, request, profile)
 
     @asynccontextmanager
-    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
+    async def _stream(self, request: ModelRequest, sent: "SentPost | None") -> AsyncIterator[AsyncIterator[ModelEvent]]:
         passages: list[Block] = []
         profile = await self._profile(request.model)
         marks = self._marks or not profile.cites
         if marks:
             request, passages = with_numbered_passages(request)
-        stream = await self._open(request, profile, cites=not marks)
+        stream = await self._open(request, profile, sent, cites=not marks)
         try:
             expect_stream(stream.response, self._endpoint)
             prefix = f"{self._provider}:" if self._provider else ""
@@ -153,17 +165,21 @@ class AnthropicModel(Model):
         finally:
             await close(stream.response)
 
-    async def _open(self, request: ModelRequest, profile: ModelProfile, *, cites: bool) -> Answer:
-        """Send the request; return the answer with 200 and the body unread.
+    async def _open(
+        self, request: ModelRequest, profile: ModelProfile, sent: "SentPost | None", *, cites: bool
+    ) -> Answer:
+        """Send the request, unless it was ``sent``; return the answer with 200 and the body unread.
 
         Thinking that the service finds bound to other words is left out in a second try: the turn must not end with it.
         """
-        body = request_body(request, profile, cites=cites)
         try:
-            return await self._send(body, self._headers_of(profile))
+            if sent is not None and (answer := await self._answer_of(sent, request.model)) is not None:
+                return answer
+            return await self._send(request_body(request, profile, cites=cites), self._headers_of(profile))
         except ModelError as error:
             if error.http_status != 400 or BOUND_ELSEWHERE not in str(error):
                 raise
+        body = request_body(request, profile, cites=cites)
         self.mismatches += 1
         logger.warning("thinking of an earlier turn does not fit its conversation any more; sent again without it")
         if (body.get("thinking") or {}).get("type") in ("adaptive", "enabled"):
@@ -180,12 +196,13 @@ class AnthropicModel(Model):
         """Return the headers of a request: the model's, and the betas of the provider, the model and this request."""
         betas = [self._headers.get(BETA), profile.headers.get(BETA), beta]
         joined = ",".join(each for each in betas if each)
-        return {**profile.headers, BETA: joined} if joined else {**profile.headers}
+        given = {"Accept": "text/event-stream", **profile.headers}
+        return {**given, BETA: joined} if joined else given
 
     async def _send(self, body: Json, headers: Mapping[str, str]) -> Answer:
         client = await self._ready()
         try:
-            return await self._post(client, {**body, "stream": True}, {"Accept": "text/event-stream", **headers})
+            return await self._post(client, {**body, "stream": True}, headers)
         except ModelError:
             raise
         except Exception as exc:
@@ -196,13 +213,11 @@ class AnthropicModel(Model):
         push = self._push
         if push is not None:
             response = await push.post(self._head(client, push, headers), encode(body))
-            if response.status_code == 200:
-                return PushedAnswer(response)
-            if not 300 <= response.status_code < 400:
-                raise await refusal_of(response, self._endpoint, model=body["model"])
-            await close(response)
-            self._push = None  # the SDK's client follows where it points, with this request and all others
-            await push.aclose()
+            if (answer := await self._accept(response, body["model"])) is not None:
+                return answer
+            if self._push is push:
+                self._push = None  # the SDK's client follows where it points, with this request and all others
+                await push.aclose()
         from anthropic import AsyncStream
 
         return await client.post(
@@ -213,6 +228,24 @@ class AnthropicModel(Model):
             stream=True,
             stream_cls=AsyncStream[Any],
         )
+
+    async def _accept(self, response: "httpx2.Response", model: str) -> PushedAnswer | None:
+        """Return an answer with 200; None: it points elsewhere. Raises `ModelError` for a refusal."""
+        if response.status_code == 200:
+            return PushedAnswer(response)
+        if not 300 <= response.status_code < 400:
+            raise await refusal_of(response, self._endpoint, model=model)
+        await close(response)
+        return None
+
+    async def _answer_of(self, sent: "SentPost", model: str) -> PushedAnswer | None:
+        """Return the answer to a request that was sent ahead; None: it has to be sent anew, as any other."""
+        import httpx2
+
+        try:
+            return await self._accept(await sent.answer(), model)
+        except httpx2.TransportError:  # the connection had rested for too long
+            return None
 
     def _head(self, client: "AsyncAnthropic", push: "PushClient", headers: Mapping[str, str]) -> bytes:
         """Return the beginning of a request with these headers and those that the SDK would send."""

@@ -1,0 +1,117 @@
+"""The first model call of a turn, begun while its message is being stored.
+
+Owns what is known of it when the turn before has ended, and which of that must still hold for it to be sent: then it is
+what the turn will ask, but for the store's word on the message. Nothing of its answer is shown before that; the turn
+makes its request as always, and takes the answer only if it is the same request.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from agentic_rag.errors import AgenticRagError
+from agentic_rag.events import EventBody, IterationStart
+from agentic_rag.messages import Activation, Message, user_message
+from agentic_rag.models.base import ModelRequest, PreparedRequest, PreparingModel, SentRequest
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.request import cited_chunks, last_activation
+from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.services import AgentServices
+from agentic_rag.tools.base import Toolset
+
+MOST_BYTES = 256 * 1024
+"""Of a prepared request: a longer one is read by the model for much longer than it takes to store a message."""
+MESSAGE_BYTES = 256
+"""What a message of a request has in memory beside its blocks, which are the transcript's."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyCall:
+    """A call that was sent: ``request`` is all of it."""
+
+    request: ModelRequest
+    sent: SentRequest
+
+    def abandon(self) -> None:
+        """End it: it is not what is asked, or nothing is."""
+        self.sent.abandon()
+
+
+def first_events(services: AgentServices) -> tuple[EventBody, ...]:
+    """Return what a turn of a user begins with whose first call is under way."""
+    return (*services.opening_notices, IterationStart(1))
+
+
+@dataclass(frozen=True, slots=True)
+class NextCall:
+    """The first call of a session's next turn, but for the message; for as long as nothing changes that it depends on.
+
+    ``documents``: see `AgentServices.documents_mark`; None: the session cites none. ``size``: bytes in memory.
+    """
+
+    prepared: PreparedRequest
+    request: ModelRequest
+    definition: Definition
+    toolset: Toolset
+    today: str
+    activation: Activation | None
+    documents: object
+    size: int
+
+    @classmethod
+    def after(
+        cls,
+        services: AgentServices,
+        definition: Definition,
+        toolset: Toolset,
+        transcript: Transcript,
+        asked: ModelRequest,
+        answer: Message,
+    ) -> Self | None:
+        """Return what follows a turn: its last request (``asked``), what was answered, and then the next message.
+
+        None: it has to be made when it is asked for.
+        """
+        model = services.model(definition.domain_id)
+        if not isinstance(model, PreparingModel) or asked.tool_choice is not None or definition.binding.draft.files:
+            return None
+        window = transcript.window()
+        cited, mark = bool(cited_chunks(window)), services.documents_mark(definition.domain_id)
+        if cited and mark is None:
+            return None
+        request = replace(asked, messages=(*asked.messages, answer))
+        prepared = model.prepare(request)
+        if prepared is None or prepared.size > MOST_BYTES:
+            return None
+        return cls(
+            prepared,
+            request,
+            definition,
+            toolset,
+            str(services.today),
+            last_activation(window),
+            mark if cited else None,
+            prepared.size + MESSAGE_BYTES * len(request.messages),
+        )
+
+    async def send(self, services: AgentServices, definition: Definition, text: str) -> EarlyCall | None:
+        """Send it with a message, if that is what a turn on this definition asks now; else None."""
+        if not self._holds(services, definition) or not await self._has_role(services):
+            return None
+        sent = self.prepared.send(text)
+        if sent is None:
+            return None
+        return EarlyCall(replace(self.request, messages=(*self.request.messages, user_message(text))), sent)
+
+    def _holds(self, services: AgentServices, definition: Definition) -> bool:
+        cited = self.documents is None or services.documents_mark(definition.domain_id) is self.documents
+        return cited and self.toolset.fresh and str(services.today) == self.today and self.definition == definition
+
+    async def _has_role(self, services: AgentServices) -> bool:
+        """Whether the role that was activated is still the same."""
+        if self.activation is None:
+            return True
+        try:
+            current = await services.role_hash(self.definition.domain_id, self.activation.role)
+        except AgenticRagError:  # the turn tries it again, and says so
+            return False
+        return current == self.activation.hash
