@@ -49,6 +49,7 @@ from agentic_rag.domains.launch_requests import make_launch_requests
 from agentic_rag.domains.prompt_files import PromptFiles
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
+from agentic_rag.domains.watched_workspaces import WatchedWorkspaces
 from agentic_rag.errors import InvalidInput, StorageFull, StorageUnavailable
 from agentic_rag.mcp_hub import McpHub, launch_policy
 from agentic_rag.models.base import Model, ThinkingMode
@@ -131,6 +132,7 @@ class Ground:
     file_history: FileHistory
     payloads: PayloadFiles
     threads: DomainThreads
+    watched: WatchedWorkspaces
     memories: Shelf
     spending: Spending
     measuring: Measuring
@@ -379,7 +381,8 @@ async def _open_ground(
     vault = await Vault.open(database, settings.data, settings.secret_key, redactor)
     directory = Directory(database, first_document_seconds=first_document_seconds, quotas=_quotas(settings))
     payloads = PayloadFiles(settings.data / "payloads")
-    threads = DomainThreads()
+    threads, watched = DomainThreads(), WatchedWorkspaces(settings.roles)
+    stack.callback(watched.close)
     history = FileHistory(database, directory, vault, threads)
     spending = Spending(database, read_prices(settings.prices))
     await spending.release_left()
@@ -397,6 +400,7 @@ async def _open_ground(
         history,
         payloads,
         threads,
+        watched,
         await open_shelf(stack, database),
         spending,
         await stack.enter_async_context(open_measuring(settings, redactor)),
@@ -410,7 +414,7 @@ async def _open_machinery(
     calls = ModelCalls(choice.model.name, choice.names)
     stack.push_async_callback(choice.model.aclose)
     knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory, ground.threads))
-    roles = Roles(database, settings.roles, ground.threads, ground.file_history)
+    roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched)
     delegations, answers = Delegations(), Answers()
     tools = await stack.enter_async_context(
         McpHub(
@@ -476,7 +480,9 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser())
     defaults = _defaults(settings, machinery.choice)
     domains = _make_domains(ground, machinery, lifecycle, defaults)
-    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, settings.roles)
+    definitions = Definitions(
+        directory, ground.access, knowledge.ingestion, defaults, threads, settings.roles, ground.watched
+    )
     births = Births(directory, domains, roles)
     prompts = PromptFiles(database, directory, threads, ground.file_history)
     reserve = DiskReserve(settings.data, settings.disk_reserve)

@@ -5,6 +5,7 @@ Owns what the operator decides for all domains, and how the two meet. Knows no m
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ from agentic_rag.directory.directory import Arrivals, Directory
 from agentic_rag.directory.server_map import system_servers, turn_entries
 from agentic_rag.directory.settings import DomainSettings, GrantName
 from agentic_rag.domains.components import FILE_LIMIT, ComponentFiles, Components, clean, cut
+from agentic_rag.domains.watched_workspaces import Sights, WatchedWorkspaces
 from agentic_rag.domains.workspaces import find_misplaced
 from agentic_rag.events import Notice
 from agentic_rag.models.names import ModelNames
@@ -96,6 +98,7 @@ class Definitions:
         defaults: Defaults,
         threads: DomainThreads,
         roles: Path,
+        watched: WatchedWorkspaces,
     ) -> None:
         self._directory = directory
         self._access = access
@@ -103,7 +106,10 @@ class Definitions:
         self._defaults = defaults
         self._threads = threads
         self._roles = roles
+        self._watched = watched
         self._components = ComponentFiles()
+        self._sights: Sights[tuple[Path, tuple[str, ...]], _Found] = Sights(watched)
+        """By workspace and sub-roles."""
 
     async def definition(
         self, user: User, conversation: ConversationRecord, draft: Draft | None = None
@@ -124,8 +130,7 @@ class Definitions:
         saved = await self._directory.settings(domain_id)
         settings = saved if draft is None or draft.settings is None else draft.settings
         record = await self._directory.get(domain_id)
-        seen = (Path(record.workspace), settings.sub_role_ids, draft)
-        found = await self._threads.read(domain_id, self._look, *seen)
+        found = await self._find(domain_id, Path(record.workspace), tuple(settings.sub_role_ids), draft)
         alone, components = self._access.alone, found.components
         texts = WorkspaceTexts(components.texts, found.skills)
         definition = definition_of(user, conversation, record, settings, facts, texts, self._defaults, alone=alone)
@@ -133,6 +138,18 @@ class Definitions:
         broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in found.misplaced]
         notices = tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
         return replace(definition, role_lines=found.role_lines), notices
+
+    async def _find(self, domain_id: str, workspace: Path, sub_roles: tuple[str, ...], draft: Draft | None) -> _Found:
+        """Return what a look would find; where it is known that nothing has changed, what the last one did."""
+        if draft is not None:
+            return await self._threads.read(domain_id, self._look, workspace, sub_roles, draft)
+        key = (workspace, sub_roles)
+        if (known := self._sights.find(key)) is not None:
+            return known.found
+        work = partial(self._look, workspace, sub_roles, None)
+        seen = await self._threads.read(domain_id, self._watched.look, workspace, work)
+        self._sights.keep(key, seen)
+        return seen.found
 
     def _look(self, workspace: Path, sub_roles: Sequence[str], draft: Draft | None) -> _Found:
         """Look at all that a turn needs of a workspace; in one go, since each way to a thread costs more than that."""

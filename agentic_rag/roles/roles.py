@@ -6,11 +6,13 @@ and that package's errors to ours. Knows no session. Whoever calls has checked t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import acting
 from agentic_rag.domains.file_history import FileHistory, Notice
+from agentic_rag.domains.watched_workspaces import Sights, WatchedWorkspaces
 from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.roles.files import RoleText, drafts_of, remove, texts_of
 from agentic_rag.store import domains
@@ -45,11 +47,21 @@ class Roles:
     Each method that reads or writes files raises `WorkspaceUnavailable` when the workspace does not answer.
     """
 
-    def __init__(self, database: Database, builtin: Path, threads: DomainThreads, history: FileHistory) -> None:
+    def __init__(
+        self,
+        database: Database,
+        builtin: Path,
+        threads: DomainThreads,
+        history: FileHistory,
+        watched: WatchedWorkspaces,
+    ) -> None:
         self._db = database
         self._history = history
         self._builtin = builtin
         self._threads = threads
+        self._watched = watched
+        self._hashes: Sights[tuple[str, str], str | None] = Sights(watched)
+        """By domain and role."""
 
     async def list_of(self, domain_id: str) -> list[RoleInfo]:
         """Return the domain's roles by id.
@@ -110,11 +122,17 @@ class Roles:
 
     async def hash(self, domain_id: str, role: str) -> str | None:
         """Return the hash an activation would report now; None when the domain or the role is gone or broken."""
+        if (known := self._hashes.find((domain_id, role))) is not None:
+            return known.found
         try:
             library = await self._library(domain_id)
-            return await self._threads.read(str(library.workspace), library.hash, role)
+            assert library.workspace is not None
+            work = partial(library.hash, role)
+            seen = await self._threads.read(str(library.workspace), self._watched.look, library.workspace, work)
         except (NotFound, BadRoleId):
             return None
+        self._hashes.keep((domain_id, role), seen)
+        return seen.found
 
     async def write(
         self, domain_id: str, role: str, files: Sequence[RoleFile] | None, *, replace: bool = True
