@@ -480,9 +480,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser())
     defaults = _defaults(settings, machinery.choice)
     domains = _make_domains(ground, machinery, lifecycle, defaults)
-    definitions = Definitions(
-        directory, ground.access, knowledge.ingestion, defaults, threads, settings.roles, ground.watched
-    )
+    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, ground.watched)
     births = Births(directory, domains, roles)
     prompts = PromptFiles(database, directory, threads, ground.file_history)
     reserve = DiskReserve(settings.data, settings.disk_reserve)

@@ -74,6 +74,10 @@ class _Automaton:
             return text
         return self._join(data, found, 0, len(data), named=named)
 
+    def is_clear(self, text: str) -> bool:
+        """Whether a glance says that no form is in a text, nor begins at its end."""
+        return not self._glance(text.encode(*_CODING))
+
     def split(self, text: str) -> tuple[str, str]:
         """Return what may leave now, replaced, and the rest: the longest end that begins a longer form."""
         data = text.encode(*_CODING)
@@ -196,6 +200,10 @@ class Redaction:
             automaton = self._automaton = _Automaton(names, version)
         return automaton
 
+    def is_clear(self, text: str) -> bool:
+        """Whether a glance says that a text holds no value, nor ends with the beginning of one; most do not."""
+        return not self._values or self._current().is_clear(text)
+
     def split(self, text: str) -> tuple[str, str]:
         """Return what of a text's beginning may leave now, redacted, and the rest, as it is.
 
@@ -311,6 +319,8 @@ class Pieces:
 
     def take(self, piece: str) -> str:
         """Take the next piece and return what may leave now, possibly nothing."""
+        if not self._held and self._redact.is_clear(piece):
+            return piece
         left, self._held = self._redact.split(self._held + piece)
         return left
 

@@ -5,7 +5,6 @@ Owns what the operator decides for all domains, and how the two meet. Knows no m
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +15,7 @@ from agentic_rag.directory.directory import Arrivals, Directory
 from agentic_rag.directory.server_map import system_servers, turn_entries
 from agentic_rag.directory.settings import DomainSettings, GrantName
 from agentic_rag.domains.components import FILE_LIMIT, ComponentFiles, Components, clean, cut
-from agentic_rag.domains.watched_workspaces import Sights, WatchedWorkspaces
+from agentic_rag.domains.watched_workspaces import Seen, Sights, WatchedWorkspaces
 from agentic_rag.domains.workspaces import find_misplaced
 from agentic_rag.events import Notice
 from agentic_rag.models.names import ModelNames
@@ -87,7 +86,6 @@ class Definitions:
     Args:
         access: tells whether nobody but the local user can come in: memories are then shared, and effects allowed.
         arrivals: tells whether a domain's documents are on their way; the first one is waited for.
-        roles: the folder of the built-in roles.
     """
 
     def __init__(
@@ -97,7 +95,6 @@ class Definitions:
         arrivals: Arrivals,
         defaults: Defaults,
         threads: DomainThreads,
-        roles: Path,
         watched: WatchedWorkspaces,
     ) -> None:
         self._directory = directory
@@ -105,7 +102,6 @@ class Definitions:
         self._arrivals = arrivals
         self._defaults = defaults
         self._threads = threads
-        self._roles = roles
         self._watched = watched
         self._components = ComponentFiles()
         self._sights: Sights[tuple[Path, tuple[str, ...]], _Found] = Sights(watched)
@@ -146,15 +142,17 @@ class Definitions:
         key = (workspace, sub_roles)
         if (known := self._sights.find(key)) is not None:
             return known.found
-        work = partial(self._look, workspace, sub_roles, None)
-        seen = await self._threads.read(domain_id, self._watched.look, workspace, work)
+        seen = await self._threads.read(domain_id, self._look_watched, workspace, sub_roles)
         self._sights.keep(key, seen)
         return seen.found
+
+    def _look_watched(self, workspace: Path, sub_roles: Sequence[str]) -> Seen[_Found]:
+        return Seen(self._watched.begin(workspace), self._look(workspace, sub_roles, None))  # in this order
 
     def _look(self, workspace: Path, sub_roles: Sequence[str], draft: Draft | None) -> _Found:
         """Look at all that a turn needs of a workspace; in one go, since each way to a thread costs more than that."""
         return _Found(
-            RoleLibrary(workspace, self._roles).summaries(sub_roles) if sub_roles else {},
+            RoleLibrary(workspace, self._watched.roles).summaries(sub_roles) if sub_roles else {},
             self._read_components(workspace, draft),
             tuple(SkillLine(*each) for each in SkillLibrary(workspace).summaries()),
             find_misplaced(workspace),

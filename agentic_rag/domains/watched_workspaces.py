@@ -11,7 +11,7 @@ import struct
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -70,7 +70,7 @@ class WatchedWorkspaces:
     """The watches of one process. ``roles``: the folder of the built-in roles, which are below those of workspaces."""
 
     def __init__(self, roles: Path) -> None:
-        self._roles = roles
+        self.roles = roles
         self._lock = threading.Lock()
         self._kept: OrderedDict[Path, _Watched] = OrderedDict()
         self._users: dict[int, set[Path]] = {}
@@ -110,11 +110,6 @@ class WatchedWorkspaces:
             self._take_notes()
             era.answers -= 1
             return not era.over and era.answers >= 0
-
-    def look(self, workspace: Path, work: Callable[[], T]) -> Seen[T]:
-        """Look at a workspace. Blocks."""
-        era = self.begin(workspace)  # before the look: what changes from here on ends it
-        return Seen(era, work())
 
     def close(self) -> None:
         """End all watches; nothing is known any more."""
@@ -191,7 +186,7 @@ class WatchedWorkspaces:
         for folder in (root.at(name) for name in SHALLOW):
             if _is_there(folder):
                 yield folder
-        for folder in (*(root.at(name) for name in DEEP), Folder(self._roles, owned=False)):
+        for folder in (*(root.at(name) for name in DEEP), Folder(self.roles, owned=False)):
             if _is_there(folder):
                 yield from _with_all_in(folder)
 

@@ -151,19 +151,27 @@ class _Call:
 
     async def __anext__(self) -> ModelEvent:
         event = await self._events.__anext__()
-        if self._silent and type(event) not in _SILENT:
-            self._silent = False
-            self._span.note_first()
-        if type(event) in _TOLD:
+        if self._silent or type(event) in _TOLD:
             self._take(event)
         return event
 
     def push(self, take: Push) -> None:
-        """See `PushingEvents.push`; what is told of is never pushed."""
+        """See `PushingEvents.push`."""
+
+        def offer(event: ModelEvent) -> bool:
+            if not take(event):
+                return False
+            if self._silent or type(event) in _TOLD:
+                self._take(event)
+            return True
+
         if isinstance(self._events, PushingEvents):
-            self._events.push(lambda event: not self._silent and type(event) not in _TOLD and take(event))
+            self._events.push(offer)
 
     def _take(self, event: ModelEvent) -> None:
+        if self._silent and type(event) not in _SILENT:
+            self._silent = False
+            self._span.note_first()
         if isinstance(event, MessageStarted):
             self._usage = event.usage
             self._span.note(answered_by=event.model)

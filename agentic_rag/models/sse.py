@@ -5,12 +5,16 @@ and a bound on memory. Pure: bytes in, events out; it knows no HTTP, no JSON and
 fields are skipped, since nothing here reconnects.
 """
 
+import re
+
 from agentic_rag.errors import EventTooLarge
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """A line, or the data of one event, larger than this is an attack or a fault, not an answer."""
 
 _BOM = b"\xef\xbb\xbf"
+_WHOLE = re.compile(rb"event: ([^\r\n]*)\ndata: ([^\r\n]+)\n\n").fullmatch
+"""One event in the usual spelling and nothing else: what most pieces of a stream are."""
 
 
 class SSEReader:
@@ -43,6 +47,9 @@ class SSEReader:
         """
         if self._too_large:
             raise EventTooLarge(self._limit)
+        whole = _WHOLE(chunk) if self._between and len(chunk) <= self._limit else None
+        if whole is not None:
+            return [(whole[1].decode("utf-8", "replace") or "message", whole[2])]
         events: list[tuple[str, bytes]] = []
         try:
             for line in self._lines(chunk):
@@ -63,6 +70,11 @@ class SSEReader:
             if not events:
                 raise
         return events
+
+    @property
+    def _between(self) -> bool:
+        """Whether an event is complete and nothing of the next one is there."""
+        return not (self._tail or self._data or self._name or self._first or self._after_cr)
 
     def _lines(self, chunk: bytes) -> list[bytes]:
         """Return the lines that this chunk ends, without their ends; the rest waits in the tail."""

@@ -6,13 +6,12 @@ and that package's errors to ours. Knows no session. Whoever calls has checked t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import acting
 from agentic_rag.domains.file_history import FileHistory, Notice
-from agentic_rag.domains.watched_workspaces import Sights, WatchedWorkspaces
+from agentic_rag.domains.watched_workspaces import Seen, Sights, WatchedWorkspaces
 from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.roles.files import RoleText, drafts_of, remove, texts_of
 from agentic_rag.store import domains
@@ -126,13 +125,15 @@ class Roles:
             return known.found
         try:
             library = await self._library(domain_id)
-            assert library.workspace is not None
-            work = partial(library.hash, role)
-            seen = await self._threads.read(str(library.workspace), self._watched.look, library.workspace, work)
+            seen = await self._threads.read(str(library.workspace), self._hash, library, role)
         except (NotFound, BadRoleId):
             return None
         self._hashes.keep((domain_id, role), seen)
         return seen.found
+
+    def _hash(self, library: RoleLibrary, role: str) -> Seen[str | None]:
+        assert library.workspace is not None
+        return Seen(self._watched.begin(library.workspace), library.hash(role))  # in this order
 
     async def write(
         self, domain_id: str, role: str, files: Sequence[RoleFile] | None, *, replace: bool = True

@@ -5,7 +5,7 @@ Functions of a connection and of records; `agentic_rag.runtime.session` decides 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from sqlalchemy import Connection
 
@@ -15,6 +15,7 @@ from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.messages import clean_text
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.sent_images import SentImage
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import load_transcript
@@ -124,6 +125,35 @@ def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definiti
     images.put(conn, image.id, definition.domain_id, image.content)
     turns.add(conn, row)
     return added
+
+
+class StoresTurn(Protocol):
+    """`store_accepted` of one message."""
+
+    def __call__(
+        self, conn: Connection, row: TurnRecord, *, place: int | None = None, opening: Sequence[EventBody] = ()
+    ) -> None: ...
+
+
+def store_accepted(
+    conn: Connection,
+    row: TurnRecord,
+    *,
+    place: int | None = None,
+    opening: Sequence[EventBody] = (),
+    resources: Resources,
+    definition: Definition,
+    log: RunLog,
+    notices: Sequence[EventBody],
+) -> None:
+    """Store a turn, and if it begins now (at ``place``) its question and its first events, ``opening`` the last."""
+    added = store_turn(conn, resources, row, definition)
+    if place is not None:
+        sessions.append_question(conn, row, place)
+        log.store_first(conn, (start_event(row, definition.model), *notices, *added, *opening))
+        tell_begun(conn, row)
+    elif row.owner != resources.owner:
+        signals.send(conn, SignalKind.TURNS, row.session_id)
 
 
 def start_event(row: TurnRecord, model: str) -> EventBody:

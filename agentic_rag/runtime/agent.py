@@ -115,7 +115,7 @@ class Agent:
         parent: "Agent | None" = None,
         early: EarlyCall | None = None,
     ) -> None:
-        self.resources = resources
+        self.resources, self._early = resources, early
         self.transcript = transcript
         self.row = row
         self._definition = self._asked = definition  # asked: another model may answer for the rest of the turn
@@ -142,7 +142,6 @@ class Agent:
         self._account = resources.spending.account(payer, self._pause.root_turn_id)
         self._asking = Asking(resources, row, transcript.labels, log, self._clock, self._pause)
         self._calls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking)
-        self._early = early
         self._last_request: ModelRequest | None = None
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
@@ -192,13 +191,11 @@ class Agent:
 
     def next_call(self) -> NextCall | None:
         """Return the first call of the turn that follows this one, as far as it is known; None: nothing is."""
-        last = self.transcript.entries[-1]
-        whole = self._end == "end_turn" and last.turn_id == self.row.id and last.message["role"] == "assistant"
-        same = self._asked is self._definition and not self._account.limited
-        if self._toolset is None or self._last_request is None or not whole or not same:
+        definition, services, asked = self._definition, self.resources.services, self._last_request
+        same = self._asked is definition and not self._account.limited
+        if self._toolset is None or asked is None or self._end != "end_turn" or not same:
             return None
-        definition, services = self._definition, self.resources.services
-        return NextCall.after(services, definition, self._toolset, self.transcript, self._last_request, last.message)
+        return NextCall.after(services, definition, self._toolset, self.transcript, asked)
 
     def interrupt(self) -> None:
         """End the turn as a user asked. Idempotent; a turn that has ended stays as it is."""

@@ -5,40 +5,41 @@ what the turn will ask, but for the store's word on the message. Nothing of its 
 makes its request as always, and takes the answer only if it is the same request.
 """
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import Self
 
 from agentic_rag.errors import AgenticRagError
 from agentic_rag.events import EventBody, IterationStart
-from agentic_rag.messages import Activation, Message, user_message
+from agentic_rag.messages import Activation, user_message
 from agentic_rag.models.base import ModelRequest, PreparedRequest, PreparingModel, SentRequest
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import cited_chunks, last_activation
 from agentic_rag.runtime.core.transcript import Transcript
-from agentic_rag.runtime.services import AgentServices
+from agentic_rag.runtime.services import AgentServices, Resources
+from agentic_rag.store.budgets import Payer
+from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import Toolset
 
 MOST_BYTES = 256 * 1024
 """Of a prepared request: a longer one is read by the model for much longer than it takes to store a message."""
+KNOWN_IDS = 64
+"""Client message ids of a session that are remembered: what is sent again is asked once."""
 MESSAGE_BYTES = 256
 """What a message of a request has in memory beside its blocks, which are the transcript's."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyCall:
-    """A call that was sent: ``request`` is all of it."""
+    """A call that was sent: ``request`` is all of it. ``events``: what its turn begins with, to be stored with it."""
 
     request: ModelRequest
     sent: SentRequest
+    events: tuple[EventBody, ...]
 
     def abandon(self) -> None:
         """End it: it is not what is asked, or nothing is."""
         self.sent.abandon()
-
-
-def first_events(services: AgentServices) -> tuple[EventBody, ...]:
-    """Return what a turn of a user begins with whose first call is under way."""
-    return (*services.opening_notices, IterationStart(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,8 @@ class NextCall:
         toolset: Toolset,
         transcript: Transcript,
         asked: ModelRequest,
-        answer: Message,
     ) -> Self | None:
-        """Return what follows a turn: its last request (``asked``), what was answered, and then the next message.
+        """Return what follows a turn: its last request (``asked``), the answer, and then the next message.
 
         None: it has to be made when it is asked for.
         """
@@ -75,10 +75,12 @@ class NextCall:
         if not isinstance(model, PreparingModel) or asked.tool_choice is not None or definition.binding.draft.files:
             return None
         window = transcript.window()
+        if window[-1]["role"] != "assistant":
+            return None
         cited, mark = bool(cited_chunks(window)), services.documents_mark(definition.domain_id)
         if cited and mark is None:
             return None
-        request = replace(asked, messages=(*asked.messages, answer))
+        request = replace(asked, messages=(*asked.messages, window[-1]))
         prepared = model.prepare(request)
         if prepared is None or prepared.size > MOST_BYTES:
             return None
@@ -100,7 +102,8 @@ class NextCall:
         sent = self.prepared.send(text)
         if sent is None:
             return None
-        return EarlyCall(replace(self.request, messages=(*self.request.messages, user_message(text))), sent)
+        whole = replace(self.request, messages=(*self.request.messages, user_message(text)))
+        return EarlyCall(whole, sent, (*services.opening_notices, IterationStart(1)))
 
     def _holds(self, services: AgentServices, definition: Definition) -> bool:
         cited = self.documents is None or services.documents_mark(definition.domain_id) is self.documents
@@ -115,3 +118,36 @@ class NextCall:
         except AgenticRagError:  # the turn tries it again, and says so
             return False
         return current == self.activation.hash
+
+
+class CallAhead:
+    """The first call of one session's next turn: what is known of it, and the way to it."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._next: NextCall | None = None
+        self._client_ids: deque[str] = deque(maxlen=KNOWN_IDS)
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return 0 if self._next is None else self._next.size
+
+    def expect(self, following: NextCall | None) -> None:
+        """Take what follows the turn that has ended; None: nothing is known, or not any more."""
+        self._next = following
+
+    async def begin(self, row: TurnRecord, definition: Definition, user_id: str, *, waits: bool) -> EarlyCall | None:
+        """Send the call of a turn that nothing known here keeps from beginning; None: the turn asks by itself.
+
+        Once after each turn: a message that the store refuses is asked once at most. ``waits``: others come first.
+        """
+        following, self._next = self._next, None
+        resources, known = self._resources, row.client_message_id in self._client_ids
+        if row.client_message_id is not None and not known:
+            self._client_ids.append(row.client_message_id)
+        if following is None or known or waits or row.images or resources.full or resources.journal.stall is not None:
+            return None
+        if resources.spending.governs(Payer(definition.domain_id, user_id, row.key_id)):
+            return None
+        return await following.send(resources.services, definition, row.content)

@@ -1,8 +1,8 @@
 """One answer of a model, into a turn and its log.
 
 Owns what becomes of each event on its way: secrets are taken out, the turn takes it, the log numbers what is to be seen
-of it; and the watch on silence, in which the store's is not the model's. Deltas go this way where their bytes come in
-(`PushingEvents`), as long as the log has room; only for other events, or without room, does the turn's task run.
+of it; and the watch on silence, in which the store's is not the model's. Events go this way where their bytes come in
+(`PushingEvents`), as long as the log has room; only without room, or at the end, does the turn's task run.
 """
 
 import math
@@ -13,15 +13,12 @@ from contextlib import AbstractAsyncContextManager
 import anyio
 
 from agentic_rag.errors import GenerationTimeout
-from agentic_rag.models.base import ModelEvent, PushingEvents, TextDelta, ThinkingDelta, Working
+from agentic_rag.models.base import ModelEvent, PushingEvents
 from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
-
-_PUSHED = frozenset({TextDelta, ThinkingDelta, Working})
-"""What needs no task to run; it is most of an answer."""
 
 
 class Receiving:
@@ -62,7 +59,7 @@ class Receiving:
         self._watch.deadline = anyio.current_time() + self._idle
 
     def _take_pushed(self, event: ModelEvent) -> bool:
-        if type(event) not in _PUSHED or self._log.crowded:
+        if self._log.crowded:  # the task waits for room
             return False
         self._take(event)
         return True
@@ -70,6 +67,10 @@ class Receiving:
     def _take(self, event: ModelEvent) -> None:
         if time.monotonic() - self._heard > self._idle / 20:  # moving a deadline costs more than reading the clock
             self._wait_on()
-        for each in (event,) if self._redacted is None else self._redacted.take(event):
-            for body in self._receive(each):
+        if self._redacted is None:
+            for body in self._receive(event):
                 self._log.append(body)
+            return
+        for each in self._redacted.take(event):
+            for body in self._receive(each):
+                self._log.append(body, redacted=True)

@@ -6,7 +6,6 @@ all sessions share one task group. Knows conversations, domains and users only a
 """
 
 import logging
-from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,12 +16,13 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentic_rag.errors import AgenticRagError, LeaseLost, NotFound, ResumeLimit, TurnInProgress
-from agentic_rag.events import Error, EventBody, Interrupted, Notice, Resumed
+from agentic_rag.events import Error, Interrupted, Notice, Resumed
 from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import clean_text, user_message
 from agentic_rag.runtime.accepting import (
     Accepted,
     OnBusy,
+    StoresTurn,
     answer,
     branch_row,
     check_free,
@@ -32,14 +32,14 @@ from agentic_rag.runtime.accepting import (
     new_row,
     queued_row,
     start_event,
-    store_turn,
+    store_accepted,
     tell_begun,
 )
 from agentic_rag.runtime.agent import Agent
 from agentic_rag.runtime.children import Delegations
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
-from agentic_rag.runtime.early_call import EarlyCall, NextCall, first_events
+from agentic_rag.runtime.early_call import CallAhead
 from agentic_rag.runtime.log.runlog import RunLog, epoch_of
 from agentic_rag.runtime.sent_images import SentImage, keep_images
 from agentic_rag.runtime.services import Resources
@@ -54,7 +54,6 @@ from agentic_rag.runtime.storing import (
 from agentic_rag.runtime.turn_order import TurnOrder
 from agentic_rag.runtime.unstarted import end_unstarted
 from agentic_rag.store import branches, payloads, sessions, signals, turns
-from agentic_rag.store.budgets import Payer
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.turns import TurnRecord, TurnStatus
@@ -63,7 +62,6 @@ logger = logging.getLogger(__name__)
 
 MAX_RESUMES = 3
 """How often a turn is gone on with that was cut off without having come further."""
-KNOWN_CLIENT_IDS = 64
 QUEUE_SECONDS = 1.0
 """How long after the store refused it a queued turn is tried again."""
 
@@ -89,9 +87,7 @@ class LiveSession:
         self._changed = anyio.Event()
         self.begun = anyio.Event()
         """What is set when a turn starts next, here or in another process."""
-        self._next_call: NextCall | None = None
-        self._client_ids: deque[str] = deque(maxlen=KNOWN_CLIENT_IDS)
-        """Of the messages that came last: what is sent again is not asked ahead."""
+        self._ahead = CallAhead(resources)
         self._accepting = anyio.Lock()
         self._may_wait = True
         self._dropped = False
@@ -181,14 +177,14 @@ class LiveSession:
 
     def unload(self) -> None:
         """Let the transcript go; it is read again when it is needed. For an idle session only."""
-        self._transcript = self._next_call = None
+        self._transcript = None
+        self._ahead.expect(None)
         self._resources.transcripts.forget(self.id)
 
     def _rest(self) -> None:
         """Say that nothing needs the transcript now, if so it is: it may be let go for others."""
         if self.idle and self._transcript is not None:
-            ahead = 0 if self._next_call is None else self._next_call.size
-            self._resources.transcripts.keep(self, self._transcript.memory + ahead)
+            self._resources.transcripts.keep(self, self._transcript.memory + self._ahead.size)
 
     async def _present(self, *, anew: bool = False) -> Transcript:
         """Return the transcript, read again if it was let go meanwhile or ``anew``; ``_accepting`` is held.
@@ -315,8 +311,9 @@ class LiveSession:
         log = self._log_of(row, definition.domain_id)
         stored = row
         begun_on: Transcript | None = None
-        early = await self._call_early(row, definition, transcript)
-        opening = [] if early is None else first_events(self._resources.services)
+        waits = remembered is not None or (self._may_wait and not self._resources.shared)
+        early = await self._ahead.begin(row, definition, transcript.labels.user_id, waits=waits)
+        keep = self._keeping(definition, notices, log)
 
         def store(conn: Connection) -> TurnRecord | None:
             nonlocal stored, begun_on
@@ -328,10 +325,10 @@ class LiveSession:
             if place.busy is None and place.home == self._resources.owner:
                 begun_on = place.transcript
                 stored = replace(row, parent_message_id=place.follows, began=True)
-                self._store(conn, stored, definition, notices, log, begun_on.last_seq + 1, opening)
+                keep(conn, stored, place=begun_on.last_seq + 1, opening=() if early is None else early.events)
                 return None
             stored = queued_row(row, place.home)
-            self._store(conn, stored, definition, notices, log, None)
+            keep(conn, stored)
             self._may_wait = True
             return None
 
@@ -345,11 +342,10 @@ class LiveSession:
         if known is not None:
             return answer(known, duplicate=True)
         if begun_on is not None:
-            self._resources.journal.add(log)
-            self._transcript = begun_on
             question = user_message(row.content, row.images)
             begun_on.append(begun_on.last_seq + 1, row.id, 0, row.user_message_id, question)
-            self._start(begun_on, stored, definition, log, early)
+            self._take_up(log, Agent(self._resources, begun_on, stored, definition, log, early=early))
+            self._resources.tasks.start_soon(self._run)
         elif stored.status is not TurnStatus.QUEUED:
             assert self._agent is not None
             self._agent.give_up()
@@ -357,22 +353,6 @@ class LiveSession:
         elif not self._resources.shared:
             self._resources.journal.add(self._log_of(stored, definition.domain_id))
         return answer(stored, duplicate=False)
-
-    async def _call_early(self, row: TurnRecord, definition: Definition, transcript: Transcript) -> EarlyCall | None:
-        """Ask the model what the turn will, before the message is stored; None: it is asked when the turn does.
-
-        Once after each turn, and where nothing known here lets the store refuse the message or have it wait.
-        """
-        following, self._next_call = self._next_call, None
-        resources, known = self._resources, row.client_message_id in self._client_ids
-        if row.client_message_id is not None and not known:
-            self._client_ids.append(row.client_message_id)
-        waits = self.turn_id is not None or (self._may_wait and not resources.shared) or resources.full
-        if following is None or known or waits or row.images or resources.journal.stall is not None:
-            return None
-        if resources.spending.governs(Payer(definition.domain_id, transcript.labels.user_id, row.key_id)):
-            return None
-        return await following.send(resources.services, definition, row.content)
 
     async def _new_row(
         self, content: str, definition: Definition, client_id: str | None, key_id: str, sent: Sequence[SentImage]
@@ -391,6 +371,7 @@ class LiveSession:
     ) -> Accepted:
         remembered, before = self.turn_id, await self._present()
         log = self._log_of(blank, definition.domain_id)
+        keep = self._keeping(definition, notices, log)
 
         def store(conn: Connection) -> tuple[TurnRecord, Transcript | None]:
             place = find_place(conn, self._resources, definition, before, remembered)
@@ -403,10 +384,10 @@ class LiveSession:
             self._resources.hooks.session_branched(conn, self.id)
             if place.home != self._resources.owner:
                 row = queued_row(row, place.home)
-                self._store(conn, row, definition, notices, log, None)
+                keep(conn, row)
                 sessions.set_writer(conn, self.id, self._resources.owner)  # who begins it reads the new branch
                 return row, None
-            self._store(conn, row, definition, notices, log, place.transcript.last_seq + 1)
+            keep(conn, row, place=place.transcript.last_seq + 1)
             return row, load_transcript(conn, self.id)
 
         row, transcript = await self._database.write(store, durable=True)
@@ -414,44 +395,21 @@ class LiveSession:
             if row.id == blank.id:
                 self.unload()
             return answer(row, duplicate=row.id != blank.id)
-        self._resources.journal.add(log)
-        self._transcript = transcript
-        self._start(transcript, row, definition, log)
+        self._take_up(log, Agent(self._resources, transcript, row, definition, log))
+        self._resources.tasks.start_soon(self._run)
         return answer(row, duplicate=False)
 
-    def _start(
-        self,
-        transcript: Transcript,
-        row: TurnRecord,
-        definition: Definition,
-        log: RunLog,
-        early: EarlyCall | None = None,
-    ) -> None:
-        """Start a turn whose question and first events are stored."""
+    def _take_up(self, log: RunLog, agent: Agent) -> None:
+        """Begin a turn whose question and first events are stored; it is then to `_run`."""
+        self._resources.journal.add(log)
+        self._transcript = agent.transcript
         log.adopt()
         self._compaction.clear_news()
-        self._begin(Agent(self._resources, transcript, row, definition, log, early=early))
-        self._resources.tasks.start_soon(self._run)
+        self._begin(agent)
 
-    def _store(
-        self,
-        conn: Connection,
-        row: TurnRecord,
-        definition: Definition,
-        notices: Sequence[Notice],
-        log: RunLog,
-        place: int | None,
-        opening: Sequence[EventBody] = (),
-    ) -> None:
-        """Store a turn, and if it begins now (at ``place``) its question and its first events, ``opening`` the last."""
-        added = store_turn(conn, self._resources, row, definition)
-        if place is not None:
-            sessions.append_question(conn, row, place)
-            news = self._compaction.news
-            log.store_first(conn, (start_event(row, definition.model), *news, *notices, *added, *opening))
-            tell_begun(conn, row)
-        elif row.owner != self._resources.owner:
-            signals.send(conn, SignalKind.TURNS, self.id)
+    def _keeping(self, definition: Definition, notices: Sequence[Notice], log: RunLog) -> StoresTurn:
+        told = (*self._compaction.news, *notices)
+        return partial(store_accepted, resources=self._resources, definition=definition, log=log, notices=told)
 
     def _log_of(self, row: TurnRecord, domain_id: str) -> RunLog:
         redaction = self._resources.redactor.of(domain_id)
@@ -462,7 +420,8 @@ class LiveSession:
 
     def _begin(self, agent: Agent) -> None:
         """Note that a turn starts, and wake who waits for the next one. From here on it can be interrupted."""
-        self._agent, self._waiting, self._next_call = agent, None, None
+        self._agent, self._waiting = agent, None
+        self._ahead.expect(None)
         if self._resources.interrupts.take(agent.row.id):
             agent.interrupt()
         self._order.begin(agent.row.id)
@@ -491,7 +450,8 @@ class LiveSession:
             async with self._accepting:  # a message is either queued before this or starts a turn after it
                 if agent.lost or not await self._go_on():
                     self._agent = None
-                    self._next_call = None if self._transcript is None or self._compaction.news else agent.next_call()
+                    same = self._transcript is agent.transcript and not self._compaction.news
+                    self._ahead.expect(agent.next_call() if same else None)
                     self._rest()
                     self._wake()
 
@@ -582,13 +542,9 @@ class LiveSession:
             if (begun := await self._database.write(store, durable=True)) is None:
                 return False
             row, transcript = begun
-            self._transcript = transcript
-            self._resources.journal.add(log)
             question = user_message(row.content, row.images)
             transcript.append(transcript.last_seq + 1, row.id, 0, row.user_message_id, question)
-            log.adopt()
-            self._compaction.clear_news()
-            self._begin(Agent(self._resources, transcript, row, definition, log))
+            self._take_up(log, Agent(self._resources, transcript, row, definition, log))
         return True
 
     async def _list_queued(self) -> Sequence[TurnRecord]:

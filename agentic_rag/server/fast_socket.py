@@ -35,17 +35,16 @@ socket closed with unread input is reset, and the peer would never see why."""
 
 def frame_texts(texts: Sequence[bytes]) -> bytes:
     """Return each text (UTF-8) as a frame of its own: whole and unmasked, as servers send (RFC 6455, 5.2)."""
-    parts: list[bytes] = []
-    for text in texts:
-        size = len(text)
-        if size < 126:
-            parts.append(b"\x81%c" % size)
-        elif size < 65536:
-            parts.append(b"\x81\x7e" + size.to_bytes(2, "big"))
-        else:
-            parts.append(b"\x81\x7f" + size.to_bytes(8, "big"))
-        parts.append(text)
-    return b"".join(parts)
+    return _frame(texts[0]) if len(texts) == 1 else b"".join(map(_frame, texts))
+
+
+def _frame(text: bytes) -> bytes:
+    size = len(text)
+    if size < 126:
+        return b"\x81%c%b" % (size, text)
+    if size < 65536:
+        return b"\x81\x7e%c%c%b" % (size >> 8, size & 255, text)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), text)
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):

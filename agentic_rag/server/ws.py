@@ -503,10 +503,12 @@ class Socket:
         def push(events: Sequence[AgentEvent]) -> int:
             if not self._connection.ready or not self._is_current(subscription) or encoder.ended:
                 return 0
+            if is_native and len(events) == 1:  # a delta, mostly: its frame is the event's JSON
+                self._connection.write((events[0].data,))
+                return 1
             texts: list[bytes] = []
             taken = size = 0
             for event in events:
-                # native's frame is the event's JSON: no delta waits for a call that says so
                 said = (event.data,) if is_native else encode(event)
                 for text in said:
                     texts.append(text)

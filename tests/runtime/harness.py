@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -82,12 +82,16 @@ class MemoryToolset:
     functions: Mapping[str, tuple[ToolInfo, Tool]]
     notices: tuple[tuple[str, str], ...] = ()
     missing: Mapping[str, bool] = field(default_factory=dict)
-    fresh: bool = True
     requests: list[CallRequest] = field(default_factory=list)
+    is_current: Callable[[], bool] = lambda: True
 
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
         return tuple(tool for tool, _ in self.functions.values())
+
+    @property
+    def fresh(self) -> bool:
+        return not self.missing and self.is_current()
 
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
@@ -133,7 +137,8 @@ class Services:
         return self.given_model
 
     async def open_toolset(self, definition: Definition) -> MemoryToolset:
-        return self.tools
+        given = self.tools
+        return replace(given, is_current=lambda: self.tools is given)
 
     def documents_mark(self, domain_id: str) -> object:
         return None

@@ -172,6 +172,8 @@ class _Step:
     model: str = ""
     """By which it was asked for."""
     blocks: dict[int, Block] = field(default_factory=dict)
+    said: dict[int, list[str]] = field(default_factory=dict)
+    """What open blocks have said since they began, in pieces: joined once, not with each of them."""
     citations: dict[int, list[Citation]] = field(default_factory=dict)
     call_ids: dict[int, str] = field(default_factory=dict)
     """Of the calls that have begun, as `content` will have them."""
@@ -191,6 +193,9 @@ class _Step:
         content = []
         for index in sorted(self.blocks):
             block = self.blocks[index]
+            if index in self.said:
+                kind = block["type"]
+                block = {**block, kind: block[kind] + "".join(self.said[index])}
             if block["type"] == "tool_use":
                 block = sendable_use(block, used)
                 used.add(block["id"])
@@ -314,13 +319,12 @@ class Turn:
         """Take one model event; return what a client should see of it."""
         step = self._step
         if type(event) is TextDelta:
-            block = step.blocks[event.index]
-            block["text"] += event.text
+            step.said.setdefault(event.index, []).append(event.text)
             step.text_length += len(event.text)
             step.emitted = True
             return (Text(event.text),)
         if type(event) is ThinkingDelta:
-            step.blocks[event.index]["thinking"] += event.text
+            step.said.setdefault(event.index, []).append(event.text)
             step.emitted = True
             return (Thinking(event.text),)
         if type(event) is BlockStarted:
@@ -627,6 +631,7 @@ class Turn:
     def _block_stopped(self, event: BlockStopped) -> tuple[EventBody, ...]:
         block = dict(event.block)
         self._step.blocks[event.index] = block
+        self._step.said.pop(event.index, None)
         if event.index in self._step.wrapped:
             return self._wrapped_call_started(event.index, unwrap_call(block))
         if block["type"] != "text":

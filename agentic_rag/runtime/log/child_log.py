@@ -38,10 +38,10 @@ class ChildLog:
         above = self._parent.shut if isinstance(self._parent, ChildLog) else self._parent.ended
         return self._parent.barred or above
 
-    def append(self, body: EventBody) -> None:
+    def append(self, body: EventBody, *, redacted: bool = False) -> None:
         """See `RunLog.append`."""
         if not self.shut:
-            self._root.append(body, self._delegate)
+            self._root.append(body, self._delegate, redacted=redacted)
 
     @property
     def crowded(self) -> bool:

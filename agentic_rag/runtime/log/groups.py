@@ -13,11 +13,13 @@ from typing import Generic, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from agentic_rag.events import AgentEvent
-from agentic_rag.store import run_events, run_groups
+from agentic_rag.ids import TurnId
+from agentic_rag.store import run_events, run_groups, turns
 
 
 class _Log(Protocol):
-    def is_held(self, conn: Connection) -> bool: ...
+    turn_id: TurnId
+    fence: int
 
 
 L = TypeVar("L")
@@ -103,7 +105,8 @@ class Group(Generic[H]):
         """Store it; a transaction may be tried again."""
         self.lost.clear()
         written = [log for log, batch in self.batches if batch or log in self.settling]
-        self.lost.update(log for log in written if not log.is_held(conn))
+        held = turns.list_held(conn, {log.turn_id: log.fence for log in written})
+        self.lost.update(log for log in written if log.turn_id not in held)
         if self.number is None:
             run_events.append(conn, map(row_of, self.events))
             return

@@ -142,18 +142,19 @@ class LogReader:
             return
         if log.gone:
             return
-        woken = anyio.Event()
+        woken, waits = anyio.Event(), True
         failure: Exception | None = None
 
         def wake() -> None:
-            nonlocal failure
-            if woken.is_set():
+            nonlocal failure, waits
+            if not waits:
                 return
             try:
                 taken = push is not None and self._push(log, push)
             except Exception as exc:  # the reader's, never the turn's
                 failure, taken = exc, False
             if not taken or log.ended or log.gone or self._untold:
+                waits = False
                 woken.set()
 
         log.listen(wake)

@@ -91,12 +91,17 @@ class Encoder:
         self._redaction = redaction or Redaction()
         self._heads: dict[tuple[str, Delegate | None], tuple[bytes, bytes]] = {}
 
-    def encode(self, body: EventBody, seq: int, ts: str, agent: Delegate | None = None) -> AgentEvent:
-        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent``: whose it is; 0: outside the log."""
+    def encode(
+        self, body: EventBody, seq: int, ts: str, agent: Delegate | None = None, *, redacted: bool = False
+    ) -> AgentEvent:
+        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent``: whose it is; 0: outside the log.
+
+        ``redacted``: a text in it has gone through the same redaction, all pieces of it.
+        """
         kind = body.type
         if type(body) is Text or type(body) is Thinking:  # the hot path: only number, time and text are new
             head, middle = self._heads.get((kind, agent)) or self._head(kind, agent)
-            text = orjson.dumps(body.text if self._redaction.idle else self._redaction(body.text))
+            text = orjson.dumps(body.text if redacted or self._redaction.idle else self._redaction(body.text))
             return AgentEvent(self._turn_id, seq, kind, b'%b%d,"ts":"%b%b%b}' % (head, seq, ts.encode(), middle, text))
         value: Json = {
             "type": kind,
@@ -168,7 +173,7 @@ class RunLog:
         self.turn_id = turn_id
         self.traceparent = given_traceparent()
         """Of who sent the message, empty: it has none; a queued turn begins in another's context."""
-        self._fence = fence
+        self.fence = fence
         start = epoch_of(fence)
         self.last = start
         self.visible = start
@@ -191,9 +196,12 @@ class RunLog:
 
     # Writing
 
-    def append(self, body: EventBody, agent: Delegate | None = None) -> AgentEvent:
-        """Number an event; it is delivered as soon as the rules allow. ``agent``: the delegate it is from."""
-        event = self.number(body, agent)
+    def append(self, body: EventBody, agent: Delegate | None = None, *, redacted: bool = False) -> AgentEvent:
+        """Number an event; it is delivered as soon as the rules allow. ``agent``: the delegate it is from.
+
+        ``redacted``: see `Encoder.encode`.
+        """
+        event = self.number(body, agent, redacted=redacted)
         pending = self._pending
         pending.append(event)
         delta = event.type in DELTA_TYPES
@@ -244,7 +252,7 @@ class RunLog:
         needed = self._journal.groups.needed_without((self,))
 
         def write(conn: Connection) -> None:
-            turns.hold(conn, self.turn_id, self._fence)
+            turns.hold(conn, self.turn_id, self.fence)
             store(conn)
             run_events.append(conn, map(row_of, (*unsettled, *batch)))
             if unsettled:
@@ -262,7 +270,7 @@ class RunLog:
 
     def is_held(self, conn: Connection) -> bool:
         """Say whether the turn is still this process's, for the rest of the transaction."""
-        return turns.is_held(conn, self.turn_id, self._fence)
+        return turns.is_held(conn, self.turn_id, self.fence)
 
     def withdraw(self) -> None:
         """Take back the events that nobody has seen: their commit failed for good, and not for want of a store."""
@@ -296,7 +304,7 @@ class RunLog:
 
     def go_on(self, fence: int) -> None:
         """Begin a new owner's epoch; who reads the log reads on."""
-        self._fence = fence
+        self.fence = fence
         self.rest(epoch_of(fence))
 
     def store_first(self, conn: Connection, bodies: Sequence[EventBody]) -> None:
@@ -314,10 +322,10 @@ class RunLog:
         self.journalled = self.last
         self._advance()
 
-    def number(self, body: EventBody, agent: Delegate | None = None) -> AgentEvent:
+    def number(self, body: EventBody, agent: Delegate | None = None, *, redacted: bool = False) -> AgentEvent:
         """Give a body its number; the caller sees to it that it is stored."""
         self.last += 1
-        event = self._encode(body, self.last, now(), agent)
+        event = self._encode(body, self.last, now(), agent, redacted=redacted)
         self._tail.append(event)
         if len(self._tail) > TAIL_EVENTS and self._tail[0].seq <= self._settled:
             self._tail.popleft()
