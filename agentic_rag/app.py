@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import anyio
 from starlette.applications import Starlette
 
+from agentic_rag import garbage
 from agentic_rag.access.acts import Acts
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
@@ -194,6 +195,8 @@ class Application:
         self.upkeep.begin(self.workers)
         load = partial(load_what_turns_need, self.machinery.model, self.machinery.tools, self.business.health)
         self.workers.start("loading what turns need", load)
+        look = partial(garbage.look_where_quiet, lambda: self.machinery.runtime.running_count)
+        self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 
     async def drain(self, seconds: float) -> int:
         """Let running turns end, at most so long; return how many are left to be resumed by the next start."""

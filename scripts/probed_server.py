@@ -1,0 +1,76 @@
+"""The server with a look at its event loop: what `bench_hazards` measures.
+
+    probed_server.py PORT DATA SCAN_SECONDS
+
+Obeys lines on stdin: ``collect`` is a full look for garbage, ``examine`` a start's consistency check, an empty line
+nothing. It answers each, once that is done, with JSON: for how many milliseconds at the longest, since the last answer,
+the loop was silent, by the clock and in CPU time of this process, and one look for garbage took, in CPU time. The first
+line begins the watch, which costs 3 % of a core.
+"""
+
+import gc
+import json
+import logging
+import sys
+import time
+
+from agentic_rag import garbage
+
+garbage.do_not_look()  # as `agentic-rag serve` begins
+logging.basicConfig(level=logging.ERROR)  # MCPServer would have each request told
+
+from pathlib import Path  # noqa: E402
+
+import anyio  # noqa: E402
+import anyio.abc  # noqa: E402
+from pulse import Pulse  # noqa: E402
+
+from agentic_rag.app import Application, open_application  # noqa: E402
+from agentic_rag.serving import bind, serve  # noqa: E402
+from agentic_rag.settings import load_settings  # noqa: E402
+
+
+class Collections:
+    """The longest look for garbage, in seconds of the CPU time of its thread: nothing else runs meanwhile."""
+
+    def __init__(self) -> None:
+        self.longest = self._began = 0.0
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.thread_time()
+        else:
+            self.longest = max(self.longest, time.thread_time() - self._began)
+
+
+async def obey(application: Application, tasks: anyio.abc.TaskGroup) -> None:
+    """Do what the lines say."""
+    lines, pulse, collections = anyio.wrap_file(sys.stdin), Pulse(), Collections()
+    await lines.readline()
+    tasks.start_soon(pulse.run)
+    print("watched", flush=True)
+    async for line in lines:
+        if line.strip() == "collect":
+            gc.collect()
+        elif line.strip() == "examine":
+            await application.doctor.examine(sums=True)
+        await anyio.sleep(0.01)  # in which the loop is seen to go on
+        print(json.dumps([1000 * pulse.clock, 1000 * pulse.cpu, 1000 * collections.longest]), flush=True)
+        pulse.reset()
+        collections.longest = 0.0
+
+
+async def main(port: int, data: Path, scan_seconds: float) -> None:
+    """Serve until a signal comes."""
+    settings = load_settings(port=port, data=data)
+    listener = bind(settings.host, settings.port)
+    async with open_application(settings, scan_seconds=scan_seconds) as application, anyio.create_task_group() as tasks:
+        tasks.start_soon(obey, application, tasks)
+        await serve(application, listener, lambda: None)
+        tasks.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    port, data, scan_seconds = sys.argv[1:]
+    anyio.run(main, int(port), Path(data), float(scan_seconds), backend_options={"use_uvloop": True})

@@ -1,0 +1,49 @@
+"""When all garbage is looked for."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from agentic_rag import garbage
+
+
+class Knot:
+    """Refers to itself: only a collection removes it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def no_look_by_itself() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def old_garbage() -> weakref.ref[Knot]:
+    """Return a reference to garbage that only a full collection finds."""
+    knot = Knot()
+    gc.collect(1)
+    return weakref.ref(knot)
+
+
+async def test_all_garbage_is_looked_for_where_no_turn_runs() -> None:
+    found = old_garbage()
+    await garbage.look_where_quiet(lambda: 0)
+    assert found() is None
+
+
+async def test_no_turn_stands_still_for_a_look_at_all_garbage() -> None:
+    found = old_garbage()
+    await garbage.look_where_quiet(lambda: 1)
+    assert found() is not None
+
+
+async def test_where_hardly_anything_came_nothing_is_walked() -> None:
+    gc.collect()
+    before = gc.get_stats()[2]["collections"]
+    await garbage.look_where_quiet(lambda: 0)
+    assert gc.get_stats()[2]["collections"] == before
