@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -34,10 +33,6 @@ log = logging.getLogger(__name__)
 LEAST_DESCRIPTORS = 256
 """Some fifty are open in a server at rest. Where none is left, a part of it cannot be loaded, which ends it."""
 
-SWITCH_SECONDS = 0.0005
-"""For how long a thread that computes may keep the interpreter from the event loop, which asks for it anew with each
-thing that comes in. With Python's 5 ms a message waits 4 to 5 ms beside one such thread and 8 to 14 beside two, so 0.7
-and 0.7 to 2.5; what threads compute takes 5 % more."""
 BACKLOG = 2048
 HTTP_CLOSE_SECONDS = 5
 """How long connections may take to close once no turn runs for them."""
@@ -102,7 +97,6 @@ async def serve(application: Application, listener: socket.socket, on_listening:
 
     New connections are refused from the first signal on. What still runs after the drain resumes at the next start.
     """
-    sys.setswitchinterval(SWITCH_SECONDS)
     seconds = application.settings.drain_seconds
 
     def listening() -> None:

@@ -73,6 +73,7 @@ ELSEWHERE = {
     "agentic_rag/testing/fake_api.py": "a stand-in's script",
     "mcp_servers/beneath.py": "everything below a workspace",
     "mcp_servers/promptx/builtin.py": "the built-in roles",
+    "mcp_servers/retriever/edge_shard.py": "the index",
     "mcp_servers/retriever/edge_store.py": "the index",
     "mcp_servers/retriever/fast_embedder.py": "embedding models",
     "mcp_servers/retriever/formats": "the open file of a reader",

@@ -1,8 +1,8 @@
 """Long work of a thread gives way to other threads, the event loop's among them.
 
-Owns how long it does. A thread that computes is made to give up the interpreter every 5 ms, in a serving process every
-half, by those that wait for it. One that lets go of it by itself again and again, as with each row of SQLite and each
-read of a file, has it back before they wake, and they begin to wait anew: a loop stood still for 50 to 600 ms so.
+Owns how long it does. A thread that computes is made to give up the interpreter every 5 ms by those that wait for it.
+One that lets go of it by itself again and again, as with each row of SQLite and each read of a file, has it back before
+they wake, and they begin to wait anew: a loop stood still for 50 to 600 ms so.
 """
 
 import time

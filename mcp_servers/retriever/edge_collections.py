@@ -6,7 +6,6 @@ generator: each of its steps takes about `CALL_SECONDS`, and something else may 
 and ownership are `edge_store`'s; ranking is `retrieval`'s.
 """
 
-import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -17,19 +16,24 @@ import qdrant_edge as engine
 
 from mcp_servers.retriever import lexical as bm25
 from mcp_servers.retriever.chunking import Chunk
-from mcp_servers.retriever.edge_store import (
-    DOCUMENT,
-    HEADINGS,
-    MAX_OPEN,
+from mcp_servers.retriever.edge_points import (
     ORDINAL,
-    Documents,
-    Shard,
-    ShardStore,
     document_name,
-    engine_errors,
     point_payload,
     stored_chunk,
 )
+from mcp_servers.retriever.edge_queries import (
+    conditions,
+    document_values,
+    documents,
+    find_candidates,
+    own_score,
+    read_chunks,
+    retrieve,
+    scroll,
+)
+from mcp_servers.retriever.edge_shard import Shard, engine_errors
+from mcp_servers.retriever.edge_store import MAX_OPEN, ShardStore
 from mcp_servers.retriever.errors import IndexDamaged, IndexUnavailable
 from mcp_servers.retriever.fusion import fuse_legs
 from mcp_servers.retriever.index import (
@@ -43,7 +47,6 @@ from mcp_servers.retriever.index import (
     Dense,
     Lead,
     Legs,
-    Scored,
     Selection,
     only_in,
     searchable_text,
@@ -63,9 +66,6 @@ STALE_AFTER = 0.02
 
 ENGINE_FAILURE = "Service runtime error"
 """How the engine begins to say that it, and not the question, is at fault."""
-
-MAX_DOCUMENTS = 1_000_000
-"""Of a collection; the engine wants a number."""
 
 Steps = Iterator[None]
 
@@ -101,6 +101,8 @@ class EdgeCollections:
             self._upserts.took(count, time.thread_time() - started)
             at += count
             yield
+        while self._index_field(collection):
+            yield
 
     def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> Steps:
         at = 0
@@ -124,7 +126,7 @@ class EdgeCollections:
         if shard is None:
             return []
         missing = engine.Filter(must_not=[engine.HasVectorCondition(DENSE)]) if shard.meta.dimension else None
-        return _scroll(shard, engine.ScrollRequest(limit=limit, filter=missing, with_payload=True))
+        return scroll(shard, engine.ScrollRequest(limit=limit, filter=missing, with_payload=True))
 
     def drop(self, collection: str) -> None:
         self._store.drop(split_name(collection)[0])
@@ -133,7 +135,7 @@ class EdgeCollections:
         shard = self._store.shard(collection)
         if shard is None or document_id is None:  # a counter; counting without a filter would look at every point
             return shard.points if shard else 0
-        must = _conditions(shard, Selection((document_id,)))
+        must = conditions(shard, Selection((document_id,)))
         if must is None:
             return 0
         with engine_errors("count chunks"):
@@ -141,27 +143,27 @@ class EdgeCollections:
 
     def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
         shard = self._store.shard(collection)
-        must = _conditions(shard, Selection((document_id,)))
+        must = conditions(shard, Selection((document_id,)))
         if shard is None or must is None or limit <= 0:
             return []
         must.append(engine.FieldCondition(key=ORDINAL, range=engine.RangeFloat(gte=offset, lt=offset + limit)))
         request = engine.ScrollRequest(limit=limit, filter=engine.Filter(must=must), with_payload=True)
-        return sorted(_scroll(shard, request), key=lambda chunk: chunk.ordinal)
+        return sorted(scroll(shard, request), key=lambda chunk: chunk.ordinal)
 
     def get(self, collection: str, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
-        return {chunk.chunk_id: chunk for chunk in _read_chunks(self._store.shard(collection), chunk_ids)}
+        return {chunk.chunk_id: chunk for chunk in read_chunks(self._store.shard(collection), chunk_ids)}
 
     def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]:
-        return {str(record.id) for record in _retrieve(self._store.shard(collection), chunk_ids, False)}
+        return {str(record.id) for record in retrieve(self._store.shard(collection), chunk_ids, False)}
 
     def document_names(self, collection: str, selection: Selection) -> list[str]:
         shard = self._store.shard(collection)
-        must = _conditions(shard, selection)
+        must = conditions(shard, selection)
         if shard is None or must is None:
             return []
         with engine_errors("list documents"):
             # Only headings are not known without asking, and the engine takes 10 µs for each chunk it looks at.
-            values = _facet(shard, must) if selection.heading else _documents(shard).values(selection)
+            values = document_values(shard, must) if selection.heading else documents(shard).values(selection)
         return sorted({*map(document_name, values)})[:MAX_NAMES]
 
     def search_legs(
@@ -174,7 +176,7 @@ class EdgeCollections:
         lead: Lead | None = None,
     ) -> Legs:
         shard = self._store.shard(collection)
-        must = _conditions(shard, selection)
+        must = conditions(shard, selection)
         if shard is None or must is None:
             return Legs()
         sparse = bm25.query_vector(query)
@@ -183,13 +185,13 @@ class EdgeCollections:
         if vector is not None and shard.meta.dimension == len(vector):
             nearest.append(engine.Query.Nearest(list(vector), using=DENSE))
         with engine_errors("search"):
-            self_score = _self_score(shard, query)
-            legs = _query(shard, [(each, chosen, limit) for each in nearest])
+            self_score = own_score(shard, query)
+            legs = find_candidates(shard, [(each, chosen, limit) for each in nearest])
             if len(legs) == 1:
                 return _with_chunks(shard, Legs(legs[0], (), self_score), lead)
             # Each leg also scores the best candidates that only the other one has: fusion needs both scores.
             missing = only_in(legs[1], legs[0]), only_in(legs[0], legs[1])
-            rest = _query(
+            rest = find_candidates(
                 shard,
                 [
                     (each, engine.Filter(must=[engine.HasIdCondition({*ids})]), max(len(ids), 1))
@@ -247,8 +249,12 @@ class EdgeCollections:
         """Move a collection that cannot be read out of the way; return the error that says so."""
         return self._store.put_aside(split_name(collection)[0], action, reason)
 
+    def flush(self) -> None:
+        """Bring every change into the files, before a process ends that need not close them."""
+        self._store.flush()
+
     def close(self) -> None:
-        """Flush every shard and give up the folder. A second call does nothing."""
+        """Flush and close every shard and give up the folder. A second call does nothing."""
         self._store.close()
 
     # What one step changes.
@@ -258,7 +264,7 @@ class EdgeCollections:
     ) -> int:
         shard = cast(Shard, self._store.shard(collection, create=True))
         if dense:
-            self._store.record_dense(shard, dense)
+            shard = self._store.record_dense(shard, dense)
         lexical = lexical or bm25.document_vectors(map(searchable_text, chunks))
         points: list[engine.Point] = []
         for index, (chunk, sparse) in enumerate(zip(chunks, lexical, strict=True)):
@@ -269,83 +275,51 @@ class EdgeCollections:
             if shard.documents:
                 shard.documents.add(chunk.document_id, chunk.document_name)
         with engine_errors("store chunks"):
-            shard.engine.update(engine.UpdateOperation.upsert_points(points))
+            shard.update(engine.UpdateOperation.upsert_points(points))
             _note_change(shard, len(points))
         return len(points)
+
+    def _index_field(self, collection: str) -> bool:
+        """Make an index that the collection should have by now; False when it has all."""
+        shard = self._store.shard(collection)
+        if shard is None:
+            return False
+        with engine_errors("index chunks"):
+            return shard.index_field()
 
     def _add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> int:
         shard = self._store.shard(collection)
         if shard is not None:
             with engine_errors("store vectors"):
-                self._store.record_dense(shard, dense)
-                known = {str(record.id) for record in _retrieve(shard, chunk_ids, False)}
+                shard = self._store.record_dense(shard, dense)
+                known = {str(record.id) for record in retrieve(shard, chunk_ids, False)}
                 vectors = zip(chunk_ids, dense.vectors, strict=True)
                 points = [engine.PointVectors(id_, {DENSE: list(vector)}) for id_, vector in vectors if id_ in known]
-                shard.engine.update(engine.UpdateOperation.update_vectors(points))
+                shard.update(engine.UpdateOperation.update_vectors(points))
         return len(chunk_ids)
 
     def _delete_some(self, collection: str, document_id: str, limit: int) -> int:
         """Delete up to ``limit`` chunks of a document; return how many those were."""
         shard = self._store.shard(collection)
-        must = _conditions(shard, Selection((document_id,)))
+        must = conditions(shard, Selection((document_id,)))
         if shard is None or must is None:
             return 0
         request = engine.ScrollRequest(limit=limit, filter=engine.Filter(must=must), with_payload=False)
         with engine_errors("delete a document"):
             records, _ = shard.engine.scroll(request)
             if not records:
-                _documents(shard).remove(document_id)
+                documents(shard).remove(document_id)
                 return 0
-            shard.engine.update(engine.UpdateOperation.delete_points([record.id for record in records]))
+            shard.update(engine.UpdateOperation.delete_points([record.id for record in records]))
             _note_change(shard)
         return len(records)
-
-
-def _conditions(shard: Shard | None, selection: Selection) -> list[Any] | None:
-    """Return what a point of the selection fulfils; None when nothing can be of it."""
-    if shard is None or selection.document_ids == ():
-        return None
-    must: list[Any] = []
-    if replace(selection, heading=None) != EVERYTHING:
-        with engine_errors("list documents"):
-            values = _documents(shard).values(selection)
-        if not values:
-            return None
-        must.append(engine.FieldCondition(key=DOCUMENT, match=engine.MatchAny(values)))
-    if selection.heading:
-        must.append(engine.FieldCondition(key=HEADINGS, match=engine.MatchValue(selection.heading)))
-    return must
-
-
-def _scroll(shard: Shard, request: engine.ScrollRequest) -> list[Chunk]:
-    with engine_errors("read chunks"):
-        records, _ = shard.engine.scroll(request)
-    return [stored_chunk(str(record.id), record.payload or {}) for record in records]
-
-
-def _retrieve(shard: Shard | None, chunk_ids: Collection[str], payload: bool) -> list[engine.Record]:
-    if shard is None or not chunk_ids:
-        return []
-    with engine_errors("read chunks"):
-        return shard.engine.retrieve(list(chunk_ids), payload, False)
-
-
-def _read_chunks(shard: Shard | None, chunk_ids: Collection[str]) -> tuple[Chunk, ...]:
-    return tuple(stored_chunk(str(record.id), record.payload or {}) for record in _retrieve(shard, chunk_ids, True))
 
 
 def _with_chunks(shard: Shard, legs: Legs, lead: Lead | None) -> Legs:
     """Add the chunks of the leading candidates."""
     if lead is None:
         return legs
-    return replace(legs, chunks=_read_chunks(shard, [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]))
-
-
-def _query(shard: Shard, queries: Sequence[tuple[engine.Query, engine.Filter | None, int]]) -> list[tuple[Scored, ...]]:
-    """Candidates for each `(query, filter, limit)`, in one batch."""
-    requests = [engine.QueryRequest(limit=limit, query=query, filter=chosen) for query, chosen, limit in queries]
-    found = shard.engine.query_batch(engine.QueryBatchRequest(requests))
-    return [tuple(Scored(str(point.id), point.score) for point in points) for points in found]
+    return replace(legs, chunks=read_chunks(shard, [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]))
 
 
 def _note_change(shard: Shard, stored: int = 0) -> None:
@@ -356,46 +330,3 @@ def _note_change(shard: Shard, stored: int = 0) -> None:
     if shard.changed > STALE_AFTER * points:
         shard.idf.clear()
         shard.changed = 0
-
-
-def _documents(shard: Shard) -> Documents:
-    if shard.documents is None:
-        shard.documents = Documents(_facet(shard, []))
-    return shard.documents
-
-
-def _facet(shard: Shard, must: list[Any]) -> list[str]:
-    """The values of `DOCUMENT` in the points that fulfil all of `must`."""
-    chosen = engine.Filter(must=must) if must else None
-    request = engine.FacetRequest(key=DOCUMENT, limit=MAX_DOCUMENTS, exact=True, filter=chosen)
-    return [str(hit.value) for hit in shard.engine.facet(request).hits]
-
-
-def _self_score(shard: Shard, query: str) -> float:
-    """The BM25 score of a chunk that holds exactly the query: the weight of each token times its rarity."""
-    (tokens,) = bm25.document_vectors([query])
-    unknown = [token for token in tokens.indices if token not in shard.idf]
-    if unknown:
-        shard.idf.update(zip(unknown, _idf(shard, unknown), strict=True))
-    return sum(shard.idf[token] * weight for token, weight in zip(tokens.indices, tokens.values, strict=True))
-
-
-def _idf(shard: Shard, tokens: Sequence[int]) -> list[float]:
-    """Inverse document frequencies, which the engine does not tell: the best point for one token reveals it."""
-    requests = [
-        engine.QueryRequest(
-            limit=1,
-            query=engine.Query.Nearest(engine.SparseVector([token], [1.0]), using=LEXICAL),
-            with_vector=[LEXICAL],
-        )
-        for token in tokens
-    ]
-    rarest = math.log(2 * shard.points + 2)  # the engine's formula for a token nobody has
-    weights: list[float] = []
-    for token, points in zip(tokens, shard.engine.query_batch(engine.QueryBatchRequest(requests)), strict=True):
-        if points:
-            sparse = cast(dict[str, engine.SparseVector], points[0].vector)[LEXICAL]
-            weights.append(points[0].score / sparse.values[sparse.indices.index(token)])
-        else:
-            weights.append(rarest)
-    return weights

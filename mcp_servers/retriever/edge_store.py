@@ -1,6 +1,7 @@
-"""Shards on disk: which folder is which collection's live generation, who owns them, how a chunk lies in one.
+"""Shards on disk: which folder is which collection's live generation, who owns them, which are open.
 
-Blocking, and called from one thread at a time, as `edge_collections` is. It does not know queries.
+Blocking, and called from one thread at a time, as `edge_collections` is. It does not know queries, nor how a shard is
+opened (`edge_shard`).
 
     {folder}/owner.lock                held by the one process that may open shards
     {folder}/{collection}/pointer.json which generation is live, which was before, what each was made with
@@ -10,46 +11,34 @@ Blocking, and called from one thread at a time, as `edge_collections` is. It doe
 
 import fcntl
 import os
+import random
+import resource
 import shutil
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import orjson
-import qdrant_edge as engine
 
-from mcp_servers.retriever.chunking import Chunk, Span
-from mcp_servers.retriever.document import Json
-from mcp_servers.retriever.errors import IndexClosed, IndexDamaged, IndexMismatch, IndexOwned, IndexUnavailable
-from mcp_servers.retriever.index import (
-    DENSE,
-    LEXICAL,
-    Calibration,
-    CollectionMeta,
-    Dense,
-    Selection,
-    ending,
-    split_name,
-)
+from mcp_servers.retriever.edge_shard import Shard, create_shard, dense_vector, engine_errors, open_shard, write_whole
+from mcp_servers.retriever.errors import IndexClosed, IndexDamaged, IndexOwned, IndexUnavailable
+from mcp_servers.retriever.index import Calibration, CollectionMeta, Dense, split_name
 
-MAX_OPEN = 128
-"""Shards kept open; the least recently used is flushed and closed first. To open one again takes 30 ms, to search one
-half a millisecond. An open one holds 0.4 MB, eight idle threads, and 13 MB of its files, which can be reclaimed."""
+MAX_OPEN = 1_024
+"""Shards kept open, where descriptors suffice."""
 
-DOCUMENT = "document"
-HEADINGS = "heading_path"
-ORDINAL = "ordinal"
-"""Payload fields that are filtered on."""
+ALWAYS_OPEN = 128
+MAX_POINTS = 500_000
+"""So many shards stay open however large they are; more than that while all open ones have no more points together.
+A point holds 2 KB of memory."""
 
-STORED = "stored"
-
-Payload = dict[str, Any]
-"""A JSON object, as the engine takes it."""
+Key = tuple[str, int]
+"""A collection's name and a generation of it."""
 
 DAMAGED = ".damaged"
 """A folder that no collection can have as its name."""
@@ -69,51 +58,6 @@ _SHORTAGES = (
 )
 """What the system says when nothing is wrong with a file that cannot be read or written."""
 
-_SEPARATOR = "\n"
-"""Between id and name of a document; ids are made by the server and are one line."""
-
-
-class Documents:
-    """The documents of a shard, by the values their chunks have in `DOCUMENT`."""
-
-    def __init__(self, values: Iterable[str]) -> None:
-        self._names: dict[str, set[str]] = {}
-        for value in values:
-            document_id, _, name = value.partition(_SEPARATOR)
-            self.add(document_id, name)
-
-    def add(self, document_id: str, name: str) -> None:
-        self._names.setdefault(document_id, set()).add(name)
-
-    def remove(self, document_id: str) -> None:
-        self._names.pop(document_id, None)
-
-    def values(self, selection: Selection) -> list[str]:
-        """What `DOCUMENT` may be in the chunks of a selection, its heading apart."""
-        ids = self._names if selection.document_ids is None else selection.document_ids
-        return [
-            document_id + _SEPARATOR + name
-            for document_id in ids
-            for name in self._names.get(document_id, ())
-            if not selection.document or selection.document in (document_id, name)
-            if not selection.type or selection.type == ending(name)
-        ]
-
-
-@dataclass(slots=True)
-class Shard:
-    """An open generation with `points` points. `idf` remembers token weights until `changed` points make them stale;
-    `documents` is None until it was asked for."""
-
-    name: str
-    generation: int
-    engine: engine.EdgeShard
-    meta: CollectionMeta
-    points: int
-    documents: Documents | None = None
-    idf: dict[int, float] = field(default_factory=dict)
-    changed: int = 0
-
 
 @dataclass(slots=True)
 class _Pointer:
@@ -121,17 +65,6 @@ class _Pointer:
     previous: int | None = None
     newest: int = 0
     metas: dict[str, CollectionMeta] = field(default_factory=dict)
-
-
-@contextmanager
-def engine_errors(action: str) -> Iterator[None]:
-    """The engine raises bare `Exception` for everything; this is the boundary where that ends."""
-    try:
-        yield
-    except (IndexMismatch, IndexUnavailable):
-        raise
-    except Exception as exc:
-        raise IndexUnavailable(action, str(exc)) from exc
 
 
 class ShardStore:
@@ -142,8 +75,8 @@ class ShardStore:
 
     def __init__(self, folder: Path, max_open: int = MAX_OPEN) -> None:
         self._folder = folder
-        self._max_open = max_open
-        self._open: OrderedDict[tuple[str, int], Shard] = OrderedDict()
+        self._max_open = min(max_open, _descriptors() // 2)
+        self._open: OrderedDict[Key, Shard] = OrderedDict()
         self._pointers: dict[str, _Pointer] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self._lock: int | None = _take_lock(folder)
@@ -165,10 +98,9 @@ class ShardStore:
             self._save(name, pointer)
         key = (name, generation)
         if key not in self._open:
-            handle, points = self._load(name, generation)
-            self._open[key] = Shard(name, generation, handle, pointer.metas[str(generation)], points)
-            while len(self._open) > self._max_open:
-                self._close(next(iter(self._open)))
+            self._open[key] = self._load(name, generation, pointer.metas[str(generation)])
+            while too_many([each.points for each in self._open.values()], self._max_open):
+                self._close(random.choice(less_used([*self._open])))
         self._open.move_to_end(key)
         return self._open[key]
 
@@ -191,24 +123,29 @@ class ShardStore:
             del self._open[key]  # not flushed: what it holds is what could not be read
         return IndexDamaged(action, reason, str(place))
 
-    def _load(self, name: str, generation: int) -> tuple[engine.EdgeShard, int]:
-        action = "open a collection"
+    def _load(self, name: str, generation: int, meta: CollectionMeta) -> Shard:
         try:
-            handle = engine.EdgeShard.load(str(self._folder / name / str(generation)))
-            return handle, handle.info().points_count
+            return open_shard(self._folder / name / str(generation), name, generation, meta)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as exc:  # a panic of the engine is no `Exception`
-            raise self.put_aside(name, action, str(exc)) from exc
+            raise self.put_aside(name, "open a collection", str(exc)) from exc
 
-    def record_dense(self, shard: Shard, dense: Dense) -> None:
-        """Make room for such vectors in ``shard``, once. Raises `IndexMismatch` when it has another kind."""
+    def record_dense(self, shard: Shard, dense: Dense) -> Shard:
+        """Make room for such vectors in ``shard``, once; return it, opened anew where that was done.
+
+        Raises:
+            IndexMismatch: it has another kind.
+        """
         meta = shard.meta.with_dense(dense)
-        if meta != shard.meta:
-            # First the vector, then the record: repeating the first after a crash in between does nothing.
-            with engine_errors("add dense vectors"):
-                shard.engine.update(_dense_vector(meta))
-            self._record(shard, meta)
+        if meta == shard.meta:
+            return shard
+        # First the vector, then the record: repeating the first after a crash in between does nothing.
+        with engine_errors("add dense vectors"):
+            shard.update(dense_vector(meta.dimension or 0))
+        self._record(shard, meta)
+        self._close((shard.name, shard.generation))  # its size says at the opening when its vectors are read
+        return cast(Shard, self.shard(f"{shard.name}@{shard.generation}"))
 
     def record_calibration(self, collection: str, calibration: Calibration) -> None:
         if shard := self.shard(collection):
@@ -254,6 +191,12 @@ class ShardStore:
             self._close(key)
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
+    def flush(self) -> None:
+        """Flush every shard that was changed."""
+        with engine_errors("store chunks"):
+            for shard in self._open.values():
+                shard.flush()
+
     def close(self) -> None:
         """Flush and close every shard and give up the folder. A second call does nothing."""
         if self._lock is None:
@@ -275,10 +218,10 @@ class ShardStore:
         self._save(shard.name, pointer)
         shard.meta = meta
 
-    def _close(self, key: tuple[str, int]) -> None:
+    def _close(self, key: Key) -> None:
         shard = self._open.pop(key)
         with engine_errors("close a collection"):
-            shard.engine.flush()
+            shard.flush()
             shard.engine.close()
 
     def _remove(self, name: str, generation: int) -> None:
@@ -293,19 +236,9 @@ class ShardStore:
         folder = self._folder / name / str(pointer.newest)
         # What a crash left half-made is in no pointer; its number comes round again.
         shutil.rmtree(folder, ignore_errors=True)
-        config = engine.EdgeConfig(
-            sparse_vectors={LEXICAL: engine.EdgeSparseVectorParams(modifier=engine.Modifier.Idf)},
-        )
         with engine_errors("create a collection"):
             folder.parent.mkdir(exist_ok=True)
-            shard = engine.EdgeShard.create(str(folder), config)
-            for key in (DOCUMENT, HEADINGS):
-                shard.update(engine.UpdateOperation.create_field_index(key, engine.PayloadSchemaType.Keyword))
-            ranges = engine.IntegerIndexParams(lookup=False, range=True)
-            shard.update(engine.UpdateOperation.create_field_index(ORDINAL, ranges))
-            if meta.dimension is not None:
-                shard.update(_dense_vector(meta))
-            shard.close()
+            create_shard(folder, meta.dimension)
         pointer.metas[str(pointer.newest)] = meta
         return pointer.newest
 
@@ -322,64 +255,29 @@ class ShardStore:
 
     def _save(self, name: str, pointer: _Pointer) -> None:
         path = self._folder / name / "pointer.json"
-        fresh = path.with_suffix(".new")
-        with engine_errors("record a collection"), fresh.open("wb") as file:
-            file.write(orjson.dumps(pointer))
-            file.flush()
-            os.fsync(file.fileno())
-            fresh.replace(path)
+        with engine_errors("record a collection"):
+            write_whole(path, path.with_suffix(".new"), orjson.dumps(pointer))
         self._pointers[name] = pointer
 
 
-def point_payload(chunk: Chunk) -> Payload:
-    """Return a point's payload: the stored text that citations are checked against, and what filters look at.
+def too_many(points: Collection[int], most: int) -> bool:
+    """Return whether one of the open shards, each with so many points, is to be closed; ``most`` may be open."""
+    return len(points) > most or (len(points) > ALWAYS_OPEN and sum(points) > MAX_POINTS)
 
-    The engine's binding takes about 8 µs for each string and each list element, with the interpreter lock held, so
-    that there are few of them: id and name of the document in one, the headings, the ordinal, and all the rest of
-    the chunk as one JSON string.
+
+def less_used(keys: Sequence[Key]) -> Sequence[Key]:
+    """Return those of the open shards, the least recently used first, of which any may be closed.
+
+    Were it always the least recently used, collections that are searched by turns would each be closed before its turn
+    as soon as there is one more of them than may be open.
     """
-    offsets = [offset for span in chunk.sentences for offset in span]
-    stored = (chunk.heading_path, chunk.page, chunk.cells, chunk.text, chunk.start, chunk.end, offsets)
-    payload: Payload = {
-        DOCUMENT: chunk.document_id + _SEPARATOR + chunk.document_name,
-        ORDINAL: chunk.ordinal,
-        STORED: orjson.dumps(stored).decode(),
-    }
-    if chunk.heading_path:
-        # A list is given element by element after everything else was tried; most chunks have one heading.
-        payload[HEADINGS] = list(chunk.heading_path) if len(chunk.heading_path) > 1 else chunk.heading_path[0]
-    return payload
+    return keys[: len(keys) // 2]
 
 
-def stored_chunk(chunk_id: str, payload: Json) -> Chunk:
-    """Return the chunk of a point; reverses `point_payload`."""
-    document_id, _, document_name = payload[DOCUMENT].partition(_SEPARATOR)
-    headings, page, cells, text, start, end, offsets = orjson.loads(payload[STORED])
-    return Chunk(
-        chunk_id=chunk_id,
-        document_id=document_id,
-        document_name=document_name,
-        ordinal=payload[ORDINAL],
-        heading_path=tuple(headings),
-        page=page,
-        cells=cells,
-        text=text,
-        start=start,
-        end=end,
-        sentences=tuple(map(Span, offsets[::2], offsets[1::2])),
-    )
-
-
-def document_name(value: str) -> str:
-    """Return the name in a value of `DOCUMENT`."""
-    return value.partition(_SEPARATOR)[2]
-
-
-def _dense_vector(meta: CollectionMeta) -> engine.UpdateOperation:
-    # Turbo8: an exact scan of 50 000 x 384 takes 2.4 ms instead of 10, ten nearest agree in 99.4 % with float32.
-    return engine.UpdateOperation.create_dense_vector(
-        DENSE, meta.dimension or 0, engine.Distance.Cosine, None, engine.VectorStorageDatatype.Turbo8
-    )
+def _descriptors() -> int:
+    """How many descriptors this process may have; an open shard has one or two."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def _take_lock(folder: Path) -> int:

@@ -220,31 +220,3 @@ def test_a_stop_that_a_hanging_folder_holds_up_ends_at_last_and_says_so() -> Non
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert ended.returncode == 1
     assert "a folder or a device does not answer" in ended.stderr
-
-
-def test_a_thread_that_computes_keeps_the_interpreter_from_a_serving_loop_for_a_tenth_of_pythons_time(
-    tmp_path: Path,
-) -> None:
-    program = f"""
-import os, signal, sys
-from pathlib import Path
-import anyio
-from agentic_rag.app import open_application
-from agentic_rag.serving import bind, serve
-from agentic_rag.settings import Settings
-
-before = sys.getswitchinterval()
-
-def listening():
-    print(round(before / sys.getswitchinterval()))
-    os.kill(os.getpid(), signal.SIGTERM)
-
-async def main():
-    settings = Settings(_env_file=None, data=Path({str(tmp_path)!r}), allow_root=True)
-    async with open_application(settings) as application:
-        await serve(application, bind("127.0.0.1", 0), listening)
-
-anyio.run(main)
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
-    assert (ended.returncode, ended.stdout) == (0, "10\n"), ended.stderr

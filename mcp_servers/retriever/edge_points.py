@@ -1,0 +1,94 @@
+"""How a chunk lies in a point of a shard, and which documents the points are of. Pure."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from mcp_servers.retriever.chunking import Chunk, Span
+from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.index import Selection, ending
+
+DOCUMENT = "document"
+HEADINGS = "heading_path"
+ORDINAL = "ordinal"
+"""Payload fields that are filtered on."""
+
+STORED = "stored"
+
+Payload = dict[str, Any]
+"""A JSON object, as the engine takes it."""
+
+_SEPARATOR = "\n"
+"""Between id and name of a document; ids are made by the server and are one line."""
+
+
+class Documents:
+    """The documents of a shard, by the values their chunks have in `DOCUMENT`."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        self._names: dict[str, set[str]] = {}
+        for value in values:
+            document_id, _, name = value.partition(_SEPARATOR)
+            self.add(document_id, name)
+
+    def add(self, document_id: str, name: str) -> None:
+        self._names.setdefault(document_id, set()).add(name)
+
+    def remove(self, document_id: str) -> None:
+        self._names.pop(document_id, None)
+
+    def values(self, selection: Selection) -> list[str]:
+        """What `DOCUMENT` may be in the chunks of a selection, its heading apart."""
+        ids = self._names if selection.document_ids is None else selection.document_ids
+        return [
+            document_id + _SEPARATOR + name
+            for document_id in ids
+            for name in self._names.get(document_id, ())
+            if not selection.document or selection.document in (document_id, name)
+            if not selection.type or selection.type == ending(name)
+        ]
+
+
+def point_payload(chunk: Chunk) -> Payload:
+    """Return a point's payload: the stored text that citations are checked against, and what filters look at.
+
+    The engine's binding takes about 8 µs for each string and each list element, with the interpreter lock held, so
+    that there are few of them: id and name of the document in one, the headings, the ordinal, and all the rest of
+    the chunk as one JSON string.
+    """
+    offsets = [offset for span in chunk.sentences for offset in span]
+    stored = (chunk.heading_path, chunk.page, chunk.cells, chunk.text, chunk.start, chunk.end, offsets)
+    payload: Payload = {
+        DOCUMENT: chunk.document_id + _SEPARATOR + chunk.document_name,
+        ORDINAL: chunk.ordinal,
+        STORED: orjson.dumps(stored).decode(),
+    }
+    if chunk.heading_path:
+        # A list is given element by element after everything else was tried; most chunks have one heading.
+        payload[HEADINGS] = list(chunk.heading_path) if len(chunk.heading_path) > 1 else chunk.heading_path[0]
+    return payload
+
+
+def stored_chunk(chunk_id: str, payload: Json) -> Chunk:
+    """Return the chunk of a point; reverses `point_payload`."""
+    document_id, _, document_name = payload[DOCUMENT].partition(_SEPARATOR)
+    headings, page, cells, text, start, end, offsets = orjson.loads(payload[STORED])
+    return Chunk(
+        chunk_id=chunk_id,
+        document_id=document_id,
+        document_name=document_name,
+        ordinal=payload[ORDINAL],
+        heading_path=tuple(headings),
+        page=page,
+        cells=cells,
+        text=text,
+        start=start,
+        end=end,
+        sentences=tuple(map(Span, offsets[::2], offsets[1::2])),
+    )
+
+
+def document_name(value: str) -> str:
+    """Return the name in a value of `DOCUMENT`."""
+    return value.partition(_SEPARATOR)[2]

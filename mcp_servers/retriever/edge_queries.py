@@ -1,0 +1,106 @@
+"""What is asked of one shard: filters, searches, reading, and what its tokens weigh. Blocking."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import qdrant_edge as engine
+
+from mcp_servers.retriever import lexical as bm25
+from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.edge_points import DOCUMENT, HEADINGS, Documents, stored_chunk
+from mcp_servers.retriever.edge_shard import Shard, engine_errors
+from mcp_servers.retriever.index import EVERYTHING, LEXICAL, Scored, Selection
+
+MAX_DOCUMENTS = 1_000_000
+"""Of a collection; the engine wants a number."""
+
+
+def conditions(shard: Shard | None, selection: Selection) -> list[Any] | None:
+    """Return what a point of the selection fulfils; None when nothing can be of it."""
+    if shard is None or selection.document_ids == ():
+        return None
+    must: list[Any] = []
+    if replace(selection, heading=None) != EVERYTHING:
+        with engine_errors("list documents"):
+            values = documents(shard).values(selection)
+        if not values:
+            return None
+        must.append(engine.FieldCondition(key=DOCUMENT, match=engine.MatchAny(values)))
+    if selection.heading:
+        must.append(engine.FieldCondition(key=HEADINGS, match=engine.MatchValue(selection.heading)))
+    return must
+
+
+def scroll(shard: Shard, request: engine.ScrollRequest) -> list[Chunk]:
+    with engine_errors("read chunks"):
+        records, _ = shard.engine.scroll(request)
+    return [stored_chunk(str(record.id), record.payload or {}) for record in records]
+
+
+def retrieve(shard: Shard | None, chunk_ids: Collection[str], payload: bool) -> list[engine.Record]:
+    if shard is None or not chunk_ids:
+        return []
+    with engine_errors("read chunks"):
+        return shard.engine.retrieve(list(chunk_ids), payload, False)
+
+
+def read_chunks(shard: Shard | None, chunk_ids: Collection[str]) -> tuple[Chunk, ...]:
+    return tuple(stored_chunk(str(record.id), record.payload or {}) for record in retrieve(shard, chunk_ids, True))
+
+
+def find_candidates(
+    shard: Shard, queries: Sequence[tuple[engine.Query, engine.Filter | None, int]]
+) -> list[tuple[Scored, ...]]:
+    """Candidates for each `(query, filter, limit)`, in one batch."""
+    requests = [engine.QueryRequest(limit=limit, query=query, filter=chosen) for query, chosen, limit in queries]
+    found = shard.engine.query_batch(engine.QueryBatchRequest(requests))
+    return [tuple(Scored(str(point.id), point.score) for point in points) for points in found]
+
+
+def documents(shard: Shard) -> Documents:
+    if shard.documents is None:
+        shard.documents = Documents(document_values(shard, []))
+    return shard.documents
+
+
+def document_values(shard: Shard, must: list[Any]) -> set[str]:
+    """The values of `DOCUMENT` in the points that fulfil all of `must`."""
+    chosen = engine.Filter(must=must) if must else None
+    if DOCUMENT in shard.unindexed:
+        request = engine.ScrollRequest(limit=max(shard.points, 1), filter=chosen, with_payload=[DOCUMENT])
+        records, _ = shard.engine.scroll(request)
+        return {str((record.payload or {})[DOCUMENT]) for record in records}
+    facet = engine.FacetRequest(key=DOCUMENT, limit=MAX_DOCUMENTS, exact=True, filter=chosen)
+    return {str(hit.value) for hit in shard.engine.facet(facet).hits}
+
+
+def own_score(shard: Shard, query: str) -> float:
+    """The BM25 score of a chunk that holds exactly the query: the weight of each token times its rarity."""
+    (tokens,) = bm25.document_vectors([query])
+    unknown = [token for token in tokens.indices if token not in shard.idf]
+    if unknown:
+        shard.idf.update(zip(unknown, _idf(shard, unknown), strict=True))
+    return sum(shard.idf[token] * weight for token, weight in zip(tokens.indices, tokens.values, strict=True))
+
+
+def _idf(shard: Shard, tokens: Sequence[int]) -> list[float]:
+    """Inverse document frequencies, which the engine does not tell: the best point for one token reveals it."""
+    requests = [
+        engine.QueryRequest(
+            limit=1,
+            query=engine.Query.Nearest(engine.SparseVector([token], [1.0]), using=LEXICAL),
+            with_vector=[LEXICAL],
+        )
+        for token in tokens
+    ]
+    rarest = math.log(2 * shard.points + 2)  # the engine's formula for a token nobody has
+    weights: list[float] = []
+    for token, points in zip(tokens, shard.engine.query_batch(engine.QueryBatchRequest(requests)), strict=True):
+        if points:
+            sparse = cast(dict[str, engine.SparseVector], points[0].vector)[LEXICAL]
+            weights.append(points[0].score / sparse.values[sparse.indices.index(token)])
+        else:
+            weights.append(rarest)
+    return weights

@@ -1,0 +1,289 @@
+"""The embedded index's shards: small ones are kept lean and large ones are not, and neither shows in what is found."""
+
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import qdrant_edge as engine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_servers.retriever.chunking import Chunk, Span
+from mcp_servers.retriever.edge_collections import EdgeCollections, Steps
+from mcp_servers.retriever.edge_shard import SMALL, SMALL_BYTES
+from mcp_servers.retriever.edge_store import ALWAYS_OPEN, MAX_OPEN, MAX_POINTS, too_many
+from mcp_servers.retriever.errors import IndexDamaged
+from mcp_servers.retriever.index import Dense, Legs, Selection, split_name
+from mcp_servers.retriever.process_index import open_process_index
+
+FIELDS = {"document", "heading_path", "ordinal"}
+
+
+def done(steps: Steps) -> None:
+    for _ in steps:
+        pass
+
+
+@contextmanager
+def opened(folder: Path, max_open: int = MAX_OPEN) -> Iterator[EdgeCollections]:
+    index = EdgeCollections(folder, max_open)
+    try:
+        yield index
+    finally:
+        index.close()
+
+
+def chunk(document: str, ordinal: int, text: str = "pumps and valves") -> Chunk:
+    number = hash_of(document) * 10_000 + ordinal + 1
+    heading = "Even" if ordinal % 2 == 0 else "Odd"
+    spans = (Span(0, len(text)),)
+    name = f"{document}.md"
+    return Chunk(str(UUID(int=number)), document, name, ordinal, (heading,), None, None, text, 0, len(text), spans)
+
+
+def hash_of(document: str) -> int:
+    return int.from_bytes(document.encode())
+
+
+def vectors(count: int, dimension: int = 8) -> Dense:
+    numbers = random.Random(count)
+    return Dense("e", [[numbers.uniform(-1, 1) for _ in range(dimension)] for _ in range(count)])
+
+
+def indexed(folder: Path, collection: str) -> set[str]:
+    """Return the payload fields that have an index in a closed folder; opens it as nobody of ours does."""
+    shard = engine.EdgeShard.load(str(folder / collection / "1"))
+    fields = {*shard.info().payload_schema}
+    shard.close()
+    return fields
+
+
+def storage(folder: Path, collection: str) -> str:
+    (segment,) = (folder / collection).rglob("segment.json")
+    return "in advance" if "InRamChunkedMmap" in segment.read_text() else "when needed"
+
+
+def as_earlier(folder: Path, collection: str) -> None:
+    """Make of a closed collection what earlier versions made of every one."""
+    shard = engine.EdgeShard.load(str(folder / collection / "1"))
+    for field in ("document", "heading_path"):
+        shard.update(engine.UpdateOperation.create_field_index(field, engine.PayloadSchemaType.Keyword))
+    ranges = engine.IntegerIndexParams(lookup=False, range=True)
+    shard.update(engine.UpdateOperation.create_field_index("ordinal", ranges))
+    shard.close()
+    (segment,) = (folder / collection).rglob("segment.json")
+    segment.write_text(segment.read_text().replace('"ChunkedMmap"', '"InRamChunkedMmap"'))
+
+
+def asked(index: EdgeCollections, collection: str) -> Sequence[object]:
+    """Return what all kinds of questions about a collection are answered."""
+    selections = [Selection(), Selection(document="a"), Selection(heading="Odd"), Selection(("a", "b"), heading="Even")]
+    legs: list[Legs] = [
+        index.search_legs(collection, "pumps", vectors(1).vectors[0], each, limit=10_000) for each in selections
+    ]
+    found = [
+        ({(each.chunk_id, round(each.score, 4)) for each in leg.lexical}, {each.chunk_id for each in leg.dense})
+        for leg in legs
+    ]
+    return [
+        found,
+        [index.document_names(collection, each) for each in selections],
+        [index.count(collection, document) for document in (None, "a", "b", "c")],
+        [index.chunks(collection, "a", offset, 7) for offset in (0, 3, 500)],
+    ]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), st.sampled_from("abc"), st.sampled_from([1, 40, SMALL, SMALL + 1])),
+            st.tuples(st.just("delete"), st.sampled_from("abc"), st.just(0)),
+            st.tuples(st.just("reopen"), st.just(""), st.just(0)),
+        ),
+        max_size=6,
+    )
+)
+def test_a_collection_that_grows_and_shrinks_is_read_the_same_whatever_indexes_it_has(
+    acts: list[tuple[str, str, int]],
+) -> None:
+    there: dict[str, list[Chunk]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        index = EdgeCollections(Path(scratch))
+        try:
+            for act, document, count in acts:
+                if act == "add":
+                    there[document] = max(
+                        [chunk(document, n) for n in range(count)], there.get(document, []), key=len
+                    )  # the same chunks again are no more
+                    done(index.upsert("law", [chunk(document, n) for n in range(count)], vectors(count)))
+                elif act == "delete":
+                    there.pop(document, None)
+                    done(index.delete_document("law", document))
+                else:
+                    index.close()
+                    index = EdgeCollections(Path(scratch))
+                assert index.count("law") == sum(map(len, there.values()))
+                for each in "abc":
+                    chunks = there.get(each, [])
+                    assert index.count("law", each) == len(chunks)
+                    assert index.chunks("law", each, 1, 5) == chunks[1:6]
+                    only = Selection((each,), heading="Odd")
+                    assert index.document_names("law", only) == ([f"{each}.md"] if len(chunks) > 1 else [])
+                    legs = index.search_legs("law", "pumps", vectors(1).vectors[0], only, limit=10_000)
+                    odd = {one.chunk_id for one in chunks if one.ordinal % 2}
+                    assert {one.chunk_id for one in legs.lexical} == {one.chunk_id for one in legs.dense} == odd
+        finally:
+            index.close()
+
+
+def test_a_collection_gets_indexes_when_it_has_grown_and_none_before(tmp_path: Path) -> None:
+    chunks = [chunk("a", n) for n in range(SMALL + 1)]
+    with opened(tmp_path) as index:
+        done(index.upsert("law", chunks[:SMALL]))
+    assert indexed(tmp_path, "law") == set()
+    with opened(tmp_path) as index:
+        done(index.upsert("law", chunks[SMALL:]))
+    assert indexed(tmp_path, "law") == FIELDS
+    with opened(tmp_path) as index:
+        done(index.delete_document("law", "a"))
+        done(index.upsert("law", chunks[:3]))
+    with opened(tmp_path) as index:
+        assert index.chunks("law", "a") == chunks[:3]
+    assert indexed(tmp_path, "law") == set()
+
+
+def test_a_crash_before_a_grown_collection_has_all_indexes_is_made_good_at_the_next_opening(tmp_path: Path) -> None:
+    chunks = [chunk("a", n) for n in range(SMALL + 40)]
+    with opened(tmp_path) as index:
+        steps = index.upsert("law", chunks)
+        while index.count("law") < len(chunks):
+            next(steps)
+        next(steps)  # one of the three indexes
+    assert len(indexed(tmp_path, "law")) == 1
+    with opened(tmp_path) as index:
+        assert index.count("law", "a") == len(chunks)
+    assert indexed(tmp_path, "law") == FIELDS
+
+
+@pytest.mark.parametrize("count", [40, SMALL + 40])
+def test_a_folder_of_an_earlier_version_opens_and_answers_as_before(tmp_path: Path, count: int) -> None:
+    chunks = [*(chunk("a", n) for n in range(count)), *(chunk("b", n, "valves alone") for n in range(5))]
+    with opened(tmp_path) as index:
+        done(index.upsert("law", chunks, vectors(len(chunks))))
+        before = asked(index, "law")
+    as_earlier(tmp_path, "law")
+    assert (storage(tmp_path, "law"), indexed(tmp_path, "law")) == ("in advance", FIELDS)
+    for _ in range(2):
+        with opened(tmp_path) as index:
+            assert asked(index, "law") == before
+    assert indexed(tmp_path, "law") == (FIELDS if count > SMALL else set())
+    assert storage(tmp_path, "law") == "when needed"
+
+
+def test_many_dense_vectors_are_read_in_advance(tmp_path: Path) -> None:
+    dimension = 4_096
+    count = 2 * SMALL_BYTES // dimension
+    with opened(tmp_path) as index:
+        done(index.upsert("law", [chunk("a", n) for n in range(count)], vectors(count, dimension)))
+        found = index.search_legs("law", "pumps", vectors(1, dimension).vectors[0])
+    with opened(tmp_path) as index:
+        assert index.search_legs("law", "pumps", vectors(1, dimension).vectors[0]).dense == found.dense
+    assert storage(tmp_path, "law") == "in advance"
+
+
+def test_a_description_that_the_engine_cannot_read_is_left_to_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as index:
+        done(index.upsert("bad", [chunk("a", 0)], vectors(1)))
+        done(index.upsert("good", [chunk("a", 0)], vectors(1)))
+    (segment,) = (tmp_path / "bad").rglob("segment.json")
+    segment.write_text('{"config": []}')
+    with opened(tmp_path) as index:
+        with pytest.raises(IndexDamaged):
+            index.count("bad")
+        assert index.count("good") == 1
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.integers(1, 3))
+def test_collections_of_the_same_chunk_ids_never_answer_for_each_other(order: list[int], max_open: int) -> None:
+    with tempfile.TemporaryDirectory() as scratch, opened(Path(scratch), max_open) as index:
+        written: set[int] = set()
+        for number in order:
+            text = f"word{number} belongs here"
+            if number not in written:
+                done(index.upsert(f"c{number}", [chunk("a", 0, text)], vectors(1)))
+                written.add(number)
+            for other in {*order}:
+                legs = index.search_legs(f"c{number}", f"word{other}")
+                assert bool(legs.lexical) == (other == number)
+            assert [each.text for each in index.chunks(f"c{number}", "a")] == [text]
+
+
+def test_generations_are_apart_when_each_is_opened_anew(tmp_path: Path) -> None:
+    with opened(tmp_path, max_open=1) as index:
+        done(index.upsert("law", [chunk("a", 0, "old words")], vectors(1)))
+        meta = index.meta("law")
+        assert meta is not None
+        generation = index.rebuild("law", meta)
+        done(index.upsert(generation, [chunk("a", 0, "new words")], vectors(1)))
+        assert [each.text for each in index.chunks("law", "a")] == ["old words"]
+        index.swap("law", generation)
+        assert [each.text for each in index.chunks("law", "a")] == ["new words"]
+        assert index.roll_back("law")
+        assert [each.text for each in index.chunks("law", "a")] == ["old words"]
+        index.drop(split_name("law")[0])
+    assert not (tmp_path / "law").exists()
+
+
+@given(st.lists(st.integers(0, MAX_POINTS // 50), max_size=2 * ALWAYS_OPEN), st.integers(1, MAX_OPEN))
+def test_few_collections_stay_open_whatever_their_size_and_many_while_they_are_small(
+    points: list[int], most: int
+) -> None:
+    left = [*points]
+    while too_many(left, most):
+        left.pop(0)
+    assert len(left) <= most
+    if len(left) > ALWAYS_OPEN:
+        assert sum(left) <= MAX_POINTS
+    if left != points:  # not one more than need be
+        assert len(left) == most or len(left) >= ALWAYS_OPEN
+
+
+def test_one_collection_more_than_may_be_open_does_not_close_each_before_its_turn(tmp_path: Path) -> None:
+    def openings(collection: str) -> int:
+        return (tmp_path / collection / "1" / "edge_config.json").stat().st_mtime_ns  # the engine writes it each time
+
+    most, rounds = 6, 8
+    names = [f"c{number}" for number in range(most + 1)]
+    opened_anew = 0
+    with opened(tmp_path, most) as index:
+        for name in names:
+            done(index.upsert(name, [chunk("a", 0)]))
+        for name in names * rounds:
+            before = openings(name)
+            assert index.search_legs(name, "pumps").lexical
+            opened_anew += openings(name) != before
+    assert 0 < opened_anew < 0.9 * len(names) * rounds
+
+
+async def test_an_open_small_collection_holds_one_thread_and_little_memory(tmp_path: Path) -> None:
+    def held(pid: int | None) -> tuple[int, int]:
+        status = Path(f"/proc/{pid}/status").read_text().splitlines()
+        values = dict(line.split(":", 1) for line in status)
+        return int(values["Threads"]), int(values["VmRSS"].split()[0])
+
+    count = 6
+    async with open_process_index(tmp_path) as index:
+        await index.upsert("first", [chunk("a", 0)], vectors(1, 384))
+        threads, kilobytes = held(index.pid)
+        for number in range(count):
+            await index.upsert(f"c{number}", [chunk("a", n) for n in range(40)], vectors(40, 384))
+            await index.search_legs(f"c{number}", "pumps", vectors(1, 384).vectors[0])
+        more_threads, more_kilobytes = held(index.pid)
+    assert more_threads - threads == count
+    assert more_kilobytes - kilobytes < count * 4_096  # 46 MB each before
