@@ -212,6 +212,7 @@ async def open_application(
     first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
     meanwhile: AbstractAsyncContextManager[None] | None = None,
     revisions: Revisions = OWN,
+    local_key: str | None = None,
 ) -> AsyncIterator[Application]:
     """Open every part, in order; leaving closes them in the reverse order.
 
@@ -224,6 +225,7 @@ async def open_application(
         scan_seconds: between two looks into the documents folders.
         first_document_seconds: how long a turn waits for a domain's first document.
         meanwhile: entered where folder or database is not there yet, left once they are; None: they are not waited for.
+        local_key: the command line comes in with, at all workers of one server; None: one of this process's own making.
 
     Raises:
         DataFolderOwned, BadConfiguration, StorageError: on entering; nothing is left open.
@@ -233,7 +235,9 @@ async def open_application(
     redactor = Redactor(secrets_of(settings, providers))
     async with AsyncExitStack() as stack:
         folder, database = await _open_store(stack, settings, meanwhile, revisions)
-        ground = await _open_ground(stack, settings, folder, database, redactor, serving, first_document_seconds)
+        ground = await _open_ground(
+            stack, settings, folder, database, redactor, serving, first_document_seconds, local_key
+        )
         policy = launch_policy(settings, ground.access, any_command, unsandboxed)
         machinery = await _open_machinery(stack, ground, policy, _choose_model(settings, providers, model))
         backups = ScheduledBackups(settings)
@@ -294,7 +298,8 @@ async def _begin_work(
 async def _open_app(
     stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: Business, dialect: str
 ) -> Starlette:
-    door = await stack.enter_async_context(McpDoor(business))
+    # Where there are other servers, a session of this one's would be unknown to most of them.
+    door = await stack.enter_async_context(McpDoor(business, keeps_sessions=not ground.database.shared))
     provider = await _open_provider(stack, ground, business)
     return make_app(
         business,
@@ -367,12 +372,13 @@ async def _open_ground(
     redactor: Redactor,
     serving: bool,
     first_document_seconds: float,
+    local_key: str | None,
 ) -> Ground:
     stack.enter_context(redacted_logs(redactor))
     # A command that only uses the folder has to make the first key.
     key_use = KeyUse(_limits(settings))
     beyond = serving and not is_loopback(settings.host)
-    access = Access(database, required=beyond, use=key_use, provider=bool(settings.oidc_issuer))
+    access = Access(database, required=beyond, use=key_use, provider=bool(settings.oidc_issuer), local_key=local_key)
     await access.open()
     audit = AuditLog(database, redactor, Acts(settings.data))
     stack.push_async_callback(audit.flush)

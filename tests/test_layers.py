@@ -46,6 +46,7 @@ LAYERS = (
         "app",
         "asgi",
         "serving",
+        "local_workers",
         "commands",
         "chat",
         "cli",
