@@ -225,7 +225,8 @@ async def open_application(
         scan_seconds: between two looks into the documents folders.
         first_document_seconds: how long a turn waits for a domain's first document.
         meanwhile: entered where folder or database is not there yet, left once they are; None: they are not waited for.
-        local_key: the command line comes in with, at all workers of one server; None: one of this process's own making.
+        local_key: what the command line comes in with at all workers of one server, which this process is one of; None:
+            it is the whole server, and makes a key of its own.
 
     Raises:
         DataFolderOwned, BadConfiguration, StorageError: on entering; nothing is left open.
@@ -244,7 +245,7 @@ async def open_application(
         business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
         upkeep = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
-        app = await _open_app(stack, ground, policy, business, dialect)
+        app = await _open_app(stack, ground, policy, business, dialect, whole=local_key is None)
         workers = await stack.enter_async_context(Workers(IndexFault))
         await upkeep.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
@@ -296,10 +297,10 @@ async def _begin_work(
 
 
 async def _open_app(
-    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: Business, dialect: str
+    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: Business, dialect: str, *, whole: bool
 ) -> Starlette:
-    # Where there are other servers, a session of this one's would be unknown to most of them.
-    door = await stack.enter_async_context(McpDoor(business, keeps_sessions=not ground.database.shared))
+    # A client's next connection may be another worker's, to which a session of this one's would be unknown.
+    door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
     provider = await _open_provider(stack, ground, business)
     return make_app(
         business,
