@@ -149,13 +149,19 @@ class LocalWorkers:
 
     def _fork(self, place: _Place) -> Worker | None:
         """Fork a worker; return it in itself, None in the parent."""
-        ours, theirs = socket.socketpair()
-        with _held_signals():
-            pid = os.fork()
-            if pid == 0:
-                signal.set_wakeup_fd(-1)
-                for number in HEARD:
-                    signal.signal(number, signal.SIG_DFL)
+        try:
+            ours, theirs = socket.socketpair()
+            with _held_signals():
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    for number in HEARD:
+                        signal.signal(number, signal.SIG_DFL)
+        except OSError as exc:  # no memory, no descriptor: there may be one in a moment
+            log.error("worker %d cannot be begun: %s", place.number, exc.strerror)
+            place.due = math.inf
+            self._follow(place, 1)
+            return None
         if pid == 0:
             return self._become(place.number, ours, theirs)
         theirs.close()
@@ -169,7 +175,7 @@ class LocalWorkers:
         for held in (ours, self._keeper, self._woken, self._waking, *(place.line for place in self._places)):
             if held is not None:
                 held.close()
-        settings = _settings_of(self._settings, number)
+        settings = settings_of(self._settings, number)
         worker = Worker(settings, bind(settings.host, settings.port, shared=True), self._local_key, theirs)
         threading.Thread(target=worker.end_with_parent, name="the parent's end", daemon=True).start()
         return worker
@@ -181,8 +187,8 @@ class LocalWorkers:
         seconds = None if until == math.inf else max(0.0, until - time.monotonic())
         heard = select.select([self._woken, *starting], [], [], seconds)[0]
         for place in self._places:
-            if place.line in heard:
-                self._hear(place)
+            if place.line is not None and place.line in heard:
+                self._hear(place, place.line)
         if self._woken in heard:
             for number in self._woken.recv(4096):
                 if number in STOPS:
@@ -192,13 +198,15 @@ class LocalWorkers:
             self._kill_at = math.inf
             self._send(signal.SIGKILL)
 
-    def _hear(self, place: _Place) -> None:
-        assert place.line is not None
-        place.ready = True  # or it ended: that is said by a signal, and its line is not to be asked again
-        if place.line.recv(1) == READY and place.number == 1 and not self._stops:
+    def _hear(self, place: _Place, line: socket.socket) -> None:
+        """Take notice that a worker answers, or has closed its line: it ends, as a signal will say."""
+        place.ready = line.recv(1) == READY
+        if not place.ready:
+            line.close()
+            place.line = None
+        elif place.number == 1 and not (self._serving or self._stops):
             for other in self._places[1:]:
-                if not self._serving and not other.pid:
-                    other.due = 0.0
+                other.due = 0.0
 
     def _stop(self) -> None:
         """Let all workers drain and end; the second time, at once."""
@@ -221,8 +229,8 @@ class LocalWorkers:
                 continue
             pid, status = os.waitpid(place.pid, os.WNOHANG)
             if pid:
-                assert place.line is not None
-                place.line.close()
+                if place.line is not None:
+                    place.line.close()
                 place.pid, place.line, place.ready = 0, None, False
                 self._follow(place, os.waitstatus_to_exitcode(status))
 
@@ -256,7 +264,7 @@ def _check(settings: Settings) -> None:
             )
 
 
-def _settings_of(settings: Settings, number: int) -> Settings:
+def settings_of(settings: Settings, number: int) -> Settings:
     """Return the settings of one worker: a name and a folder of its own, and its share of what the machine carries."""
     name = settings.replica or socket.gethostname().split(".")[0] or "server"
     turns, odd = divmod(settings.max_turns, settings.workers)

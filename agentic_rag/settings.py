@@ -46,8 +46,8 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535)
     """The port to listen on; 0 takes a free one."""
     workers: int = Field(1, ge=1, le=64)
-    """With PostgreSQL and a Qdrant server: how many processes of this machine are the server together, behind one
-    port."""
+    """With PostgreSQL and a Qdrant server: how many processes ``agentic-rag serve`` begins, which are one server behind
+    one port."""
     public_url: str = ""
     """The address under which browsers reach this server, ``https://rag.example``: sign-ins come back there. Empty: its
     address on this machine, if it listens there alone."""

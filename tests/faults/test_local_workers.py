@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from agentic_rag.local_workers import settings_of
+from agentic_rag.settings import Settings
 from agentic_rag.store.clock import new_id
 from tests.e2e.serving import environment
 from tests.faults.client import Chat
@@ -22,7 +24,7 @@ from tests.programs import Program, run_program
 from tests.store.conftest import PostgresqlServer, needs_postgresql, postgresql_server
 from tests.waiting import pause_thread
 
-pytestmark = needs_postgresql
+pytestmark = [needs_postgresql, pytest.mark.xdist_group("local_workers")]
 
 NO_INDEX = "http://127.0.0.1:9"
 """Where a Qdrant server would be: none of these turns searches."""
@@ -236,3 +238,12 @@ def test_what_several_processes_cannot_share_is_refused_at_once(tmp_path: Path, 
         assert ended.returncode == 4, ended.stderr
     ended = two.command("serve", "--workers", "2", "--port", "0")  # of the same folder
     assert ended.returncode == 3, ended.stderr
+
+
+def test_what_a_machine_carries_is_shared_out_among_its_workers(tmp_path: Path) -> None:
+    given = Settings(data=tmp_path, workers=3, replica="here", max_turns=7, transcript_bytes=300)
+    made = [settings_of(given, number) for number in (1, 2, 3)]
+    assert [each.max_turns for each in made] == [3, 2, 2]
+    assert [each.replica for each in made] == ["here-1", "here-2", "here-3"]
+    assert {each.transcript_bytes for each in made} == {100}
+    assert [settings_of(given.model_copy(update={"max_turns": turns}), 3).max_turns for turns in (0, 1)] == [0, 1]
