@@ -134,10 +134,10 @@ class LocalWorkers:
         for place in self._places:
             if place.due <= time.monotonic() and (worker := self._fork(place)) is not None:
                 return worker
-        self._wait()
-        self._bury()
         if self._stops and not any(place.pid for place in self._places):
             raise SystemExit(self._code)
+        self._wait()
+        self._bury()
         return None
 
     def _listen_to_signals(self) -> None:
