@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import anyio
 from starlette.applications import Starlette
 
 from agentic_rag import garbage
@@ -23,9 +22,9 @@ from agentic_rag.access.keys import Access
 from agentic_rag.access.logins import Logins, LoginTimes
 from agentic_rag.access.people import People
 from agentic_rag.agent_services import Services
+from agentic_rag.awaited_store import open_store
 from agentic_rag.backup.jobs import BackupJobs
 from agentic_rag.backup.schedule import ScheduledBackups
-from agentic_rag.backup.upgrading import open_database
 from agentic_rag.bundles.exporting import Exports
 from agentic_rag.bundles.importing import Imports
 from agentic_rag.bundles.receiving import Reception
@@ -51,7 +50,7 @@ from agentic_rag.domains.prompt_files import PromptFiles
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.watched_workspaces import WatchedWorkspaces
-from agentic_rag.errors import InvalidInput, StorageFull, StorageUnavailable
+from agentic_rag.errors import InvalidInput
 from agentic_rag.mcp_hub import McpHub, launch_policy
 from agentic_rag.models.base import Model, ThinkingMode
 from agentic_rag.models.calls import ModelCalls
@@ -63,7 +62,7 @@ from agentic_rag.models.providers import ChosenModel, choose_model, secrets_of, 
 from agentic_rag.observer import Observer
 from agentic_rag.operations.alone import Alone
 from agentic_rag.operations.budgets import Budgets
-from agentic_rag.operations.data_folder import DataFolder, check_database
+from agentic_rag.operations.data_folder import DataFolder
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.erasure import Erasure
@@ -110,7 +109,6 @@ from mcp_servers.retriever.errors import IndexFault
 if TYPE_CHECKING:  # joserfc takes a tenth of a second, which only those pay who have a provider
     from agentic_rag.access.oidc.logins import ProviderLogins
 
-RETRY_SECONDS = 1.0  # between two looks whether the store is there
 MAX_BESIDE_DOCUMENTS = 2**30
 """Bytes of a bundle's other members together."""
 
@@ -195,7 +193,7 @@ class Application:
         self.upkeep.begin(self.workers)
         load = partial(load_what_turns_need, self.machinery.model, self.machinery.tools, self.business.health)
         self.workers.start("loading what turns need", load)
-        look = partial(garbage.look_where_quiet, lambda: self.machinery.runtime.running_count)
+        look = partial(garbage.look_where_quiet, self.machinery.runtime)
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 
     async def drain(self, seconds: float) -> int:
@@ -217,6 +215,7 @@ async def open_application(
     first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
     meanwhile: AbstractAsyncContextManager[None] | None = None,
     revisions: Revisions = OWN,
+    local_key: str | None = None,
 ) -> AsyncIterator[Application]:
     """Open every part, in order; leaving closes them in the reverse order.
 
@@ -229,6 +228,8 @@ async def open_application(
         scan_seconds: between two looks into the documents folders.
         first_document_seconds: how long a turn waits for a domain's first document.
         meanwhile: entered where folder or database is not there yet, left once they are; None: they are not waited for.
+        local_key: what the command line comes in with at all workers of one server, which this process is one of; None:
+            it is the whole server, and makes a key of its own.
 
     Raises:
         DataFolderOwned, BadConfiguration, StorageError: on entering; nothing is left open.
@@ -237,15 +238,17 @@ async def open_application(
     providers = read_providers(settings.providers)
     redactor = Redactor(secrets_of(settings, providers))
     async with AsyncExitStack() as stack:
-        folder, database = await _open_store(stack, settings, meanwhile, revisions)
-        ground = await _open_ground(stack, settings, folder, database, redactor, serving, first_document_seconds)
+        folder, database = await open_store(stack, settings, meanwhile, revisions)
+        ground = await _open_ground(
+            stack, settings, folder, database, redactor, serving, first_document_seconds, local_key
+        )
         policy = launch_policy(settings, ground.access, any_command, unsandboxed)
         machinery = await _open_machinery(stack, ground, policy, _choose_model(settings, providers, model))
         backups = ScheduledBackups(settings)
         business = _make_business(ground, machinery, backups)
         doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
         upkeep = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
-        app = await _open_app(stack, ground, policy, business, dialect)
+        app = await _open_app(stack, ground, policy, business, dialect, whole=local_key is None)
         workers = await stack.enter_async_context(Workers(IndexFault))
         await upkeep.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
@@ -297,9 +300,10 @@ async def _begin_work(
 
 
 async def _open_app(
-    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: Business, dialect: str
+    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: Business, dialect: str, *, whole: bool
 ) -> Starlette:
-    door = await stack.enter_async_context(McpDoor(business))
+    # A client's next connection may be another worker's, to which a session of this one's would be unknown.
+    door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
     provider = await _open_provider(stack, ground, business)
     return make_app(
         business,
@@ -333,37 +337,6 @@ async def _end_single_use(access: Access, machinery: Machinery) -> None:
         machinery.tools.restart_users()
 
 
-async def _open_store(
-    stack: AsyncExitStack,
-    settings: Settings,
-    meanwhile: AbstractAsyncContextManager[None] | None,
-    revisions: Revisions,
-) -> tuple[DataFolder, Database]:
-    """Take the data folder and open the database, as soon as they are there."""
-    folder: DataFolder | None = None
-    said = ""
-    async with AsyncExitStack() as waiting:
-        while True:
-            try:
-                if folder is None:
-                    folder = DataFolder.of(settings)
-                    stack.callback(folder.release)
-                if not settings.database_url:
-                    check_database(settings.data / "agentic-rag.db")
-                database = await open_database(settings, revisions)
-                stack.push_async_callback(database.aclose)
-                return folder, database
-            except (StorageUnavailable, StorageFull) as exc:
-                if meanwhile is None:
-                    raise
-                if not said:
-                    await waiting.enter_async_context(meanwhile)
-                if said != str(exc):
-                    said = str(exc)
-                    log.warning("the store is waited for: %s", said)
-            await anyio.sleep(RETRY_SECONDS)
-
-
 async def _open_ground(
     stack: AsyncExitStack,
     settings: Settings,
@@ -372,12 +345,13 @@ async def _open_ground(
     redactor: Redactor,
     serving: bool,
     first_document_seconds: float,
+    local_key: str | None,
 ) -> Ground:
     stack.enter_context(redacted_logs(redactor))
     # A command that only uses the folder has to make the first key.
     key_use = KeyUse(_limits(settings))
     beyond = serving and not is_loopback(settings.host)
-    access = Access(database, required=beyond, use=key_use, provider=bool(settings.oidc_issuer))
+    access = Access(database, required=beyond, use=key_use, provider=bool(settings.oidc_issuer), local_key=local_key)
     await access.open()
     audit = AuditLog(database, redactor, Acts(settings.data))
     stack.push_async_callback(audit.flush)

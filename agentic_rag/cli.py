@@ -8,7 +8,7 @@ Owns arguments, what is printed, and exit codes: 0 done, 1 refused or failed, 2 
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,9 @@ from agentic_rag.commands.users import users_app
 from agentic_rag.errors import first_cause
 from agentic_rag.startup_errors import StartupError
 from agentic_rag.terminal import log_handler
+
+if TYPE_CHECKING:
+    from agentic_rag.settings import Settings
 
 app = typer.Typer(
     name="agentic-rag",
@@ -96,6 +99,9 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address (default 127.0.0.1); others need a key.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one (default 8000).", min=0, max=65535)] = None,
     data: Data = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that are the server (default 1); more need PostgreSQL and Qdrant.")
+    ] = None,
     allow_any_command: Annotated[
         bool, typer.Option("--allow-any-command", help="Let MCP entries start any program. For a single user only.")
     ] = False,
@@ -107,49 +113,71 @@ def serve(
 ) -> None:
     """Serve until interrupted (Ctrl-C)."""
     import logging
-    from contextlib import suppress
 
     from agentic_rag import garbage
 
     garbage.do_not_look()  # until all that turns need is loaded: it takes 8 % of the start
     from agentic_rag.settings import load_settings
 
-    settings = load_settings(host=host, port=port, data=data, allow_root=allow_root or None)
+    settings = load_settings(host=host, port=port, data=data, workers=workers, allow_root=allow_root or None)
     # Before anything else is imported: MCPServer configures logging if nothing did.
     handler = log_handler(sys.stderr, lines_of_json=settings.log_format == "json")
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     for chatty in ("alembic", "httpx2", "httpcore2", "mcp", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(max(logging.getLogger().level, logging.WARNING))
+    _serve(settings, any_command=allow_any_command, unsandboxed=allow_unsandboxed)
+
+
+def _serve(settings: "Settings", *, any_command: bool, unsandboxed: bool) -> None:
+    """Serve in this process, or in workers that it begins and looks after."""
+    from contextlib import suppress
+    from functools import partial
+
     import anyio
 
     from agentic_rag.app import open_application
     from agentic_rag.errors import ServerStopping
+    from agentic_rag.local_workers import AT_ONCE, LocalWorkers, Worker
     from agentic_rag.operations.data_folder import check_user
-    from agentic_rag.serving import address_of, answer_meanwhile, bind, serve
+    from agentic_rag.serving import STOPS, address_of, answer_meanwhile, bind, serve
 
     check_user(allow_root=settings.allow_root)
-    listener = bind(settings.host, settings.port)
 
-    def announce() -> None:
-        address = address_of(listener)
-        _warn(allow_any_command, allow_unsandboxed)
-        say(f"Agentic RAG serves {address} (data folder: {settings.data}). Stop it with Ctrl-C.")
-        program = _own_name()
-        say(f'Ask the demo:  {program} chat demo "How many days of paid leave do full-time staff have?"')
-        say(f"Your own:      {program} domains create NAME (it prints an ID), then: {program} ingest ID PATH...")
-        sys.stdout.flush()
+    announce = partial(_announce, settings.data, any_command, unsandboxed)
+    worker: Worker | None = None
+    if settings.workers == 1:
+        listener = bind(settings.host, settings.port)
+    else:
+        workers_here = LocalWorkers(settings)
+        worker = workers_here.begin()
+        if worker is None:  # in the process that was started: it ends in `look_after`, and only workers go on from here
+            announce(workers_here.address)
+            worker = workers_here.look_after()
+        settings, listener = worker.settings, worker.listener
 
     async def run() -> None:
         async with open_application(
             settings,
-            any_command=allow_any_command,
-            unsandboxed=allow_unsandboxed,
+            any_command=any_command,
+            unsandboxed=unsandboxed,
             meanwhile=answer_meanwhile(settings, listener),
+            local_key=worker.local_key if worker else None,
         ) as application:
-            await serve(application, listener, announce)
+            ready = worker.tell_ready if worker else partial(announce, address_of(listener))
+            await serve(application, listener, ready, AT_ONCE if worker else STOPS)
 
     with listener, suppress(ServerStopping):  # that is raised where it was stopped before there was a store
         anyio.run(run, backend_options={"use_uvloop": True})  # cheaper for each delta; uvicorn would choose it too
+
+
+def _announce(data: Path, any_command: bool, unsandboxed: bool, address: str) -> None:
+    """Say that the server answers, and what is to be done next."""
+    _warn(any_command, unsandboxed)
+    say(f"Agentic RAG serves {address} (data folder: {data}). Stop it with Ctrl-C.")
+    program = _own_name()
+    say(f'Ask the demo:  {program} chat demo "How many days of paid leave do full-time staff have?"')
+    say(f"Your own:      {program} domains create NAME (it prints an ID), then: {program} ingest ID PATH...")
+    sys.stdout.flush()
 
 
 def _own_name() -> str:

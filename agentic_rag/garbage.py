@@ -5,8 +5,7 @@ aside, while nothing else runs: with the clients of models and of MCP in it, eac
 """
 
 import gc
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 THRESHOLDS: Final = (2_000, 5, 1_000)
 """New containers a collection of the youngest, and how many of each generation one of the next. Of Python's own
@@ -28,11 +27,18 @@ def set_aside() -> None:
     gc.enable()
 
 
-async def look_where_quiet(running: Callable[[], int]) -> None:
-    """Look for all garbage, unless something runs that would stand still meanwhile, or hardly anything came.
+class Turns(Protocol):
+    """What would stand still while garbage is looked for."""
+
+    @property
+    def running_count(self) -> int: ...
+
+
+async def look_where_quiet(turns: Turns) -> None:
+    """Look for all garbage, unless a turn runs or hardly anything came.
 
     What is old and garbage would else be looked for beside streams: each of them is some 500 objects to walk.
     """
     came = gc.get_count()[2]  # collections of the middle generation since the last full one
-    if came and not running():
+    if came and not turns.running_count:
         gc.collect()

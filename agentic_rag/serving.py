@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 
@@ -40,8 +40,15 @@ END_SECONDS = 40.0
 """How long all the rest of a stop may take after the drain; after a second signal: everything."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+STOPS = frozenset({signal.SIGINT, signal.SIGTERM})
+"""What ends a server; a second one ends it at once."""
+
+
+def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) -> socket.socket:
     """Return a listening socket.
+
+    ``shared``: other sockets of this user may listen there beside it, among which the system spreads connections.
+    ``listens``: False for one that only keeps the address for those, as long as nobody else has it.
 
     The protocol is named: with 0 the event loop would not switch Nagle's algorithm off, which costs 40 ms a delta.
 
@@ -57,8 +64,13 @@ def bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if shared and listens:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
-        listener.listen(BACKLOG)
+        if shared and not listens:  # after it was bound, which is refused where anybody listens, whoever shares or not
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if listens:
+            listener.listen(BACKLOG)
     except PermissionError as exc:
         listener.close()
         raise BadConfiguration("port", f"{port} needs rights this user does not have") from exc
@@ -92,8 +104,13 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(application: Application, listener: socket.socket, on_listening: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM; then drain and stop. A second signal stops at once.
+async def serve(
+    application: Application,
+    listener: socket.socket,
+    on_listening: Callable[[], None],
+    at_once: Collection[signal.Signals] = STOPS,
+) -> None:
+    """Serve until SIGINT or SIGTERM; then drain and stop. A second signal that is one of ``at_once`` stops at once.
 
     New connections are refused from the first signal on. What still runs after the drain resumes at the next start.
     """
@@ -107,7 +124,7 @@ async def serve(application: Application, listener: socket.socket, on_listening:
     server = _Server(_config(application.app, application.settings), listening)
     logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
     async with anyio.create_task_group() as tasks:
-        await tasks.start(partial(_obey_signals, server, application, seconds))
+        await tasks.start(partial(_obey_signals, server, application, seconds, at_once))
         await server.serve(sockets=[listener])
         tasks.cancel_scope.cancel()
 
@@ -142,7 +159,7 @@ async def answer_meanwhile(settings: Settings, listener: socket.socket) -> Async
 async def _cancel_at_signal(
     scope: anyio.CancelScope, stopping: anyio.Event, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with anyio.open_signal_receiver(*STOPS) as signals:
         task_status.started()
         async for _ in signals:
             stopping.set()
@@ -173,10 +190,11 @@ async def _obey_signals(
     server: uvicorn.Server,
     application: Application,
     seconds: float,
+    at_once: Collection[signal.Signals],
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with anyio.open_signal_receiver(*STOPS) as signals:
         task_status.started()
         async for _ in signals:
             break
@@ -185,7 +203,9 @@ async def _obey_signals(
             listening.close()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_drain, server, application, seconds)
-            async for _ in signals:
+            async for number in signals:
+                if number not in at_once:
+                    continue
                 end_at_last(END_SECONDS)
                 server.should_exit = server.force_exit = True
                 tasks.cancel_scope.cancel()

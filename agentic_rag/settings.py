@@ -45,6 +45,9 @@ class Settings(BaseSettings):
     """The address to listen on. Any but loopback needs a key: ``agentic-rag keys create``."""
     port: int = Field(8000, ge=0, le=65535)
     """The port to listen on; 0 takes a free one."""
+    workers: int = Field(1, ge=1, le=64)
+    """With PostgreSQL and a Qdrant server: how many processes ``agentic-rag serve`` begins, which are one server behind
+    one port."""
     public_url: str = ""
     """The address under which browsers reach this server, ``https://rag.example``: sign-ins come back there. Empty: its
     address on this machine, if it listens there alone."""
@@ -119,8 +122,8 @@ class Settings(BaseSettings):
     replica: str = ""
     """With PostgreSQL: what this server is called among those of one database; empty: a name of its own making."""
     max_turns: int = Field(0, ge=0)
-    """With PostgreSQL: how many turns run in this server at once, before others of the database take them; 0: any
-    number."""
+    """With PostgreSQL: how many turns run in this server at once, in all its workers, before others of the database
+    take them; 0: any number."""
     secret_key: SecretStr | None = None
     """32 bytes as base64 or hex, which seal the domains' secrets; after a comma, keys that only open older ones.
     Empty: a key of the server's own making in ``{data}/secret.key``."""
@@ -186,7 +189,7 @@ class Settings(BaseSettings):
     """SIGTERM: how long running turns may go on."""
     transcript_bytes: int = Field(256 * 1024 * 1024, ge=0)
     """Bytes of memory for what was said in idle conversations, so that their next turn begins without reading it from
-    the store; those that were used longest ago go first."""
+    the store; those that were used longest ago go first. Workers share it out."""
     run_log_hours: float = 24
     """How long the run log of a finished turn is kept."""
 

@@ -17,7 +17,9 @@ FRIENDS = {
     "agentic_rag/server/auth.py": ("agentic_rag/server/limits.py",),
     "agentic_rag/tools/connection.py": ("agentic_rag/tools/attempt.py",),
     "mcp_servers/promptx/memory.py": ("mcp_servers/promptx/network.py",),
-    "mcp_servers/retriever/edge_collections.py": ("mcp_servers/retriever/edge_store.py",),
+    "mcp_servers/retriever/edge_collections.py": ("mcp_servers/retriever/edge_shard.py",),
+    "mcp_servers/retriever/edge_queries.py": ("mcp_servers/retriever/edge_shard.py",),
+    "mcp_servers/retriever/edge_store.py": ("mcp_servers/retriever/edge_shard.py",),
 }
 """A shell, and the modules whose plain values it keeps: it may assign what their classes declare."""
 LIBRARY = frozenset({"params.meta", "info.size", "info.mode"})

@@ -6,7 +6,7 @@ its making and nowhere else. Knows no request.
 
 A key is required once there is one, on loopback too; a process that has seen one goes on requiring it until it
 ends, so that revoking the last key opens nothing. The command line on the data folder comes in by `local_key`,
-which lives as long as the process and lies in a file only its owner can read.
+which lives as long as the server and lies in a file only its owner can read.
 """
 
 import hashlib
@@ -42,6 +42,9 @@ MAX_DOMAINS: Final = 1_000
 
 KEYLESS: Final = ""
 """Stands for a key's id where the local user came in without one: what is open so ends with the first key."""
+
+_KEYLESS: Final = ":keyless"
+"""Ends what stands in the store for the local user who came in without a key."""
 
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 _RESERVED: Final = frozenset({SYSTEM, ANONYMOUS})
@@ -83,7 +86,9 @@ class _Active:
     """Users of an OpenID provider."""
 
 
-def _active(found: Iterable[UserRecord], made: Iterable[KeyRecord], signed: Iterable[LoginRecord]) -> _Active:
+def _active(
+    local: str, found: Iterable[UserRecord], made: Iterable[KeyRecord], signed: Iterable[LoginRecord]
+) -> _Active:
     by_name = {user.id: user for user in found if user.state is UserState.ACTIVE}
     own = {key.id: key for key in made if key.user_id in by_name}
     entrants = {
@@ -94,10 +99,14 @@ def _active(found: Iterable[UserRecord], made: Iterable[KeyRecord], signed: Iter
     entrants |= {key.id: Entrant(user_of(by_name[key.user_id], key), key.id) for key in own.values()}
     kept: dict[str, LoginRecord] = {}
     for each in signed:
-        if each.user_id in by_name and (not each.key_id or each.key_id in own):
-            kept[each.sha256] = each
+        if each.key_id == local:
+            entrants[each.id] = Entrant(LOCAL, each.id)
+        elif each.user_id in by_name and (not each.key_id or each.key_id in own):
             user = user_of(by_name[each.user_id], own.get(each.key_id))
             entrants[each.id] = Entrant(user, each.id, each.key_id or provided_key(each.user_id))
+        else:
+            continue
+        kept[each.sha256] = each
     subjects = {user.subject: user for user in by_name.values() if user.subject is not None}
     return _Active(by_name, {key.sha256: key for key in own.values()}, kept, entrants, subjects)
 
@@ -110,22 +119,30 @@ def provided_key(user_id: str) -> str:
 class Access:
     """What may come in to one database. ``required``: whether nobody does without a credential; ``use``: what is open.
 
-    ``provider``: users of an OpenID provider come in, so that no key has to be there.
+    ``provider``: users of an OpenID provider come in, so that no key has to be there. ``local_key``: the same for all
+    workers of a server; None: one of this process's own.
     """
 
     def __init__(
-        self, database: Database, *, required: bool = False, use: KeyUse | None = None, provider: bool = False
+        self,
+        database: Database,
+        *,
+        required: bool = False,
+        use: KeyUse | None = None,
+        provider: bool = False,
+        local_key: str | None = None,
     ) -> None:
         self.required = required or provider
         self.first_key = anyio.Event()
         """Set with the first key that this process sees."""
-        self.local_key = _new_secret()
+        self.local_key = local_key or new_secret()
         self._provider = provider
         self._use = use
         self._db = database
         self._local = sha256_of(self.local_key)
-        self._now = _active((), (), ())
-        self._local_logins: dict[str, LoginRecord] = {}
+        self.local_name = f"local:{self._local}"
+        """Stands for the id of `local_key` in the store: what was made with it ends with it."""
+        self._now = _active(self.local_name, (), (), ())
         self._epoch = 0
 
     @property
@@ -167,9 +184,6 @@ class Access:
     async def signed_in(self, token: str) -> tuple[Entrant, LoginRecord] | None:
         """Return whom a browser's cookie stands for; None when it is not known, has ended or has expired."""
         given = sha256_of(token)
-        local = self._local_logins.get(given)
-        if local is not None and hmac.compare_digest(local.sha256, given) and local.expires_at > now():
-            return Entrant(LOCAL, local.id), local
         if given not in self._now.logins and self._db.shared:  # made by another process a moment ago?
             found = await self._db.read(partial(logins.find, sha256=given))
             if found is not None:
@@ -182,10 +196,14 @@ class Access:
     async def issue_ticket(self, entrant: Entrant, life: float) -> str | None:
         """Return what stands once for somebody who came in, for ``life`` seconds, at every server of the database.
 
-        None where there is no other server, or for who came in without anything that others know.
+        None where there is no other server. What the local user gets is good at the workers of this one alone.
         """
+        if not self._db.shared:
+            return None
         key_id = entrant.key_id
-        if not self._db.shared or key_id is None or key_id not in self._now.entrants:
+        if key_id is None or key_id == KEYLESS:
+            key_id = self.local_name + ("" if key_id is None else _KEYLESS)
+        elif key_id not in self._now.entrants:
             return None
         value = secrets.token_urlsafe(KEY_BYTES)
         seconds = None if entrant.seconds is None else int(entrant.seconds)
@@ -201,6 +219,10 @@ class Access:
         if found is None:
             return None
         key_id, seconds = found
+        if key_id == self.local_name:
+            return Entrant(LOCAL, None)
+        if key_id == self.local_name + _KEYLESS:
+            return None if self.required else Entrant(LOCAL, KEYLESS)
         if key_id not in self._now.entrants:  # made by another process a moment ago?
             await self.refresh()
         entrant = self._now.entrants.get(key_id)
@@ -229,7 +251,7 @@ class Access:
         granted = tuple(dict.fromkeys(domain_ids))
         check_name(user_id, "user")
         _check(role, granted)
-        secret = _new_secret()
+        secret = new_secret()
         key = KeyRecord(
             id=new_id("key"), user_id=user_id, role=role, domains=granted, sha256=sha256_of(secret), created_at=now()
         )
@@ -293,32 +315,22 @@ class Access:
         held = self._now
         self._apply(
             _active(
+                self.local_name,
                 (user for user in held.users.values() if user.id not in user_ids),
                 (key for key in held.keys.values() if key.id not in key_ids),
                 (each for each in held.logins.values() if each.id not in login_ids),
             )
         )
 
-    def put_local_login(self, login: LoginRecord) -> None:
-        """Take up a sign-in of the local user's, or one that was renewed: as their key, it ends with the process."""
-        at = now()
-        kept = {sha256: each for sha256, each in self._local_logins.items() if each.expires_at > at}
-        self._local_logins = {**kept, login.sha256: login}
-
-    def drop_local_login(self, login: LoginRecord) -> None:
-        """End a sign-in of the local user's."""
-        self._local_logins.pop(login.sha256, None)
-        self._end(login.id)
-
     def put_login(self, login: LoginRecord) -> None:
         """Take up a new sign-in, or one that was renewed."""
         self._epoch += 1
         held = self._now
         signed = {**held.logins, login.sha256: login}
-        self._apply(_active(held.users.values(), held.keys.values(), signed.values()))
+        self._apply(_active(self.local_name, held.users.values(), held.keys.values(), signed.values()))
 
     def _take(self, found: "_Read") -> None:
-        self._apply(_active(found.users, found.keys, found.logins))
+        self._apply(_active(self.local_name, found.users, found.keys, found.logins))
         if found.keys and not self.required:
             self.required = True
             self._end(KEYLESS)
@@ -404,7 +416,8 @@ def _check(role: KeyRole | None, granted: Sequence[str]) -> None:
         raise InvalidInput("domains", f"at most {MAX_DOMAINS} are possible.")
 
 
-def _new_secret() -> str:
+def new_secret() -> str:
+    """Return a key that nobody has yet."""
     return PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 

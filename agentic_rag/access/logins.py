@@ -68,10 +68,7 @@ class Logins:
             Unauthenticated: it was got with something that ends by itself, which a sign-in must not outlive.
         """
         if entrant.user.id == LOCAL.id and entrant.key_id in (None, KEYLESS):
-            made, token = self._make(LOCAL.id, "")
-            await self._db.write(lambda conn: audit(conn, _row_of(made)), durable=True)
-            self._access.put_local_login(made)
-            return made, token
+            return await self._store(LOCAL.id, self._access.local_name)
         if not entrant.user.key_id or entrant.key_id != entrant.user.key_id:
             raise Unauthenticated("This ticket was not got with a key.")
         return await self._store(entrant.user.id, entrant.user.key_id)
@@ -83,10 +80,6 @@ class Logins:
             Unauthenticated: it has ended meanwhile.
         """
         until = min(later(self._times.seconds), login.ends_at)
-        if login.user_id == LOCAL.id:
-            renewed = replace(login, expires_at=until)
-            self._access.put_local_login(renewed)
-            return renewed
         if not await self._db.write(partial(logins.renew, login_id=login.id, until=until), durable=True):
             raise Unauthenticated("The sign-in has ended.")
         renewed = replace(login, expires_at=until)
@@ -96,10 +89,6 @@ class Logins:
     async def end(self, login: LoginRecord) -> None:
         """Sign a browser out: what is open with its cookie ends now."""
         told = Entry(login.user_id, "login.end", login.id)
-        if login.user_id == LOCAL.id:
-            self._access.drop_local_login(login)
-            await self._db.write(lambda conn: audit(conn, told), durable=True)
-            return
 
         def store(conn: Connection) -> None:
             logins.end(conn, login.id)

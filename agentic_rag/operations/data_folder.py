@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -31,11 +32,13 @@ log = logging.getLogger(__name__)
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 """What group and everybody else may do with a file."""
 
+WORKERS = "workers"
+"""Holds a folder for each worker of a server, which is as a server's own."""
 FILES = (
     *("lock", "name", "server.json", "secret.key"),
     *("agentic-rag.db", "agentic-rag.db-wal", "agentic-rag.db-shm", "agentic-rag.db-journal"),
 )
-FOLDERS = ("workspaces", "payloads", "index", "incoming", "imports", "mcp", "backups")
+FOLDERS = ("workspaces", "payloads", "index", "incoming", "imports", "mcp", "backups", WORKERS)
 """What of the data folder is a file, and what a folder, if it is there."""
 RESTORE_MARK = "restore.json"
 """In a data folder that holds a part of a backup: no server uses it."""
@@ -326,9 +329,10 @@ def find_key(path: Path) -> str | None:
 
 
 def _read_announcement(path: Path, name: str) -> str | None:
-    if find_owner(path) is None:
-        return None  # what stands there is from a server that is gone
-    try:
-        return str(json.loads((path / "server.json").read_text(encoding="utf-8"))[name])
-    except (OSError, ValueError, KeyError):
-        return None
+    """Return what a server says that has the folder, or one of its workers, all of whom say the same."""
+    for folder in (path, *sorted((path / WORKERS).glob("*"))):
+        if find_owner(folder) is None:
+            continue  # what stands there is from a server that is gone
+        with suppress(OSError, ValueError, KeyError):
+            return str(json.loads((folder / "server.json").read_text(encoding="utf-8"))[name])
+    return None

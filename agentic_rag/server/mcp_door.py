@@ -84,13 +84,22 @@ class _Room:
 class McpDoor:
     """All sessions of the process; an async context manager whose end closes them.
 
-    ``sessions``: of one owner at once; ``idle_seconds``: after which one is closed.
+    ``sessions``: of one owner at once; ``idle_seconds``: after which one is closed. ``keeps_sessions``: False where the
+    next request may come to another process: then there are none, and each request stands for itself.
     """
 
-    def __init__(self, business: Business, *, sessions: int = SESSIONS, idle_seconds: float = IDLE_SECONDS) -> None:
+    def __init__(
+        self,
+        business: Business,
+        *,
+        sessions: int = SESSIONS,
+        idle_seconds: float = IDLE_SECONDS,
+        keeps_sessions: bool = True,
+    ) -> None:
         self._business = business
         self._sessions = sessions
         self._idle_seconds = idle_seconds
+        self._keeps_sessions = keeps_sessions
         self._rooms: dict[Owner, _Room] = {}
         self._loading = anyio.Lock()
         self._server: Server[Any] | None = None
@@ -144,7 +153,8 @@ class McpDoor:
                 self._server = make_server(self._business)
         from agentic_rag.server.mcp_server import make_manager
 
-        manager = make_manager(self._server, self._sessions, self._idle_seconds, MAX_JSON_BYTES)
+        idle_seconds = self._idle_seconds if self._keeps_sessions else None
+        manager = make_manager(self._server, self._sessions, idle_seconds, MAX_JSON_BYTES)
         async with manager.run():
             room.let_in(manager)
             await room.over.wait()

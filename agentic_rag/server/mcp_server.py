@@ -82,11 +82,18 @@ _Context = ServerRequestContext[Any, Any]
 
 
 def make_manager(
-    server: Server[Any], sessions: int, idle_seconds: float, max_bytes: int
+    server: Server[Any], sessions: int, idle_seconds: float | None, max_bytes: int
 ) -> StreamableHTTPSessionManager:
-    """Return what keeps the sessions of one owner; entered with ``run()``, once."""
+    """Return what keeps the sessions of one owner; entered with ``run()``, once.
+
+    ``idle_seconds``: None where there are no sessions.
+    """
     return StreamableHTTPSessionManager(
-        server, session_idle_timeout=idle_seconds, max_request_body_size=max_bytes, max_sessions=sessions
+        server,
+        stateless=idle_seconds is None,
+        session_idle_timeout=idle_seconds,
+        max_request_body_size=max_bytes,
+        max_sessions=sessions,
     )
 
 

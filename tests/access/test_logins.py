@@ -9,10 +9,15 @@ import pytest
 from sqlalchemy import Connection, text
 from websockets.exceptions import InvalidStatus
 
+from agentic_rag.access.keys import KEYLESS, Access, Entrant, new_secret
+from agentic_rag.access.logins import Logins
+from agentic_rag.access.users import LOCAL
 from agentic_rag.server.login_routes import WRONG_AT_ONCE
+from agentic_rag.store.database import Database
 from tests.access.tenants import as_operator, audited, make_key, socket
 from tests.access.test_users import ticket_opens
 from tests.server.rig import Json, Rig
+from tests.store.conftest import needs_postgresql, postgresql_server
 from tests.ws.serving import serving
 
 pytestmark = pytest.mark.attack(kind="web")
@@ -232,3 +237,39 @@ async def test_a_sign_in_of_another_process_is_known_and_ends_here_too(tmp_path:
         await rig.application.database.write(lambda conn: conn.execute(text("DELETE FROM logins")))
         await rig.application.access.refresh()
         assert (await page.send("GET", "/api/domains"))[0] == 401
+
+
+async def test_a_user_who_is_called_local_stays_who_they_are_when_a_sign_in_is_renewed(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        page = Page(rig)
+        await rig.domain()  # none of theirs
+        key = await make_key(rig, "local", "member", await rig.domain())
+        await page.login("local", key)
+        assert len((await page.send("GET", "/api/domains"))[1]["items"]) == 1
+        assert (await page.send("POST", "/api/auth/renew", **PROOF))[0] == 200
+        assert len((await page.send("GET", "/api/domains"))[1]["items"]) == 1
+        assert (await page.send("GET", "/api/keys"))[0] == 403
+
+
+@needs_postgresql
+async def test_the_local_user_comes_in_at_all_servers_with_the_same_key_and_at_no_other() -> None:
+    with postgresql_server() as server:
+        database, key = await Database.open(server.url), new_secret()
+        try:
+            one, other, stranger = Access(database, local_key=key), Access(database, local_key=key), Access(database)
+            made, token = await Logins(database, one).begin_with(Entrant(LOCAL, None))
+            assert await other.signed_in(token) == (Entrant(LOCAL, made.id), made)
+            assert await stranger.signed_in(token) is None
+            await Logins(database, other).end(made)
+            await one.refresh()  # the news of it comes a moment later
+            assert await one.signed_in(token) is None
+            for entrant in (Entrant(LOCAL, None), Entrant(LOCAL, KEYLESS)):
+                ticket = str(await one.issue_ticket(entrant, 30))
+                assert await other.redeem_ticket(ticket) == entrant
+                assert await one.redeem_ticket(ticket) is None
+                assert await stranger.redeem_ticket(str(await one.issue_ticket(entrant, 30))) is None
+            left = str(await one.issue_ticket(Entrant(LOCAL, KEYLESS), 30))
+            other.required = True  # there is a key now
+            assert await other.redeem_ticket(left) is None
+        finally:
+            await database.aclose()

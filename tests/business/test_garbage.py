@@ -3,10 +3,18 @@
 import gc
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from agentic_rag import garbage
+
+
+@dataclass
+class Turns:
+    """So many turns run."""
+
+    running_count: int
 
 
 class Knot:
@@ -32,18 +40,18 @@ def old_garbage() -> weakref.ref[Knot]:
 
 async def test_all_garbage_is_looked_for_where_no_turn_runs() -> None:
     found = old_garbage()
-    await garbage.look_where_quiet(lambda: 0)
+    await garbage.look_where_quiet(Turns(0))
     assert found() is None
 
 
 async def test_no_turn_stands_still_for_a_look_at_all_garbage() -> None:
     found = old_garbage()
-    await garbage.look_where_quiet(lambda: 1)
+    await garbage.look_where_quiet(Turns(1))
     assert found() is not None
 
 
 async def test_where_hardly_anything_came_nothing_is_walked() -> None:
     gc.collect()
     before = gc.get_stats()[2]["collections"]
-    await garbage.look_where_quiet(lambda: 0)
+    await garbage.look_where_quiet(Turns(0))
     assert gc.get_stats()[2]["collections"] == before

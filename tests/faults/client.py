@@ -64,6 +64,11 @@ class Chat:
         self._socket.close()
 
     @property
+    def port(self) -> int:
+        """The client's own."""
+        return int(self._socket.socket.getsockname()[1])
+
+    @property
     def gone_wrong(self) -> bool:
         """Whether the server has said that something failed, which nobody has asked about."""
         return any(reply["type"] == "error" for reply in self._replies)

@@ -415,6 +415,27 @@ async def test_a_session_in_which_nothing_is_asked_is_closed(tmp_path: Path) -> 
                 assert (await http.post(path, json=LIST, headers={"mcp-session-id": first})).status_code == 404
 
 
+async def test_without_sessions_each_request_stands_for_itself_and_ends_with_its_connection(tmp_path: Path) -> None:
+    stalled = Stalled(say("It holds and holds"), 2)
+    async with Live(tmp_path, stalled) as rig:
+        path, application = f"/mcp/{await rig.domain()}", rig.application
+        async with McpDoor(application.business, keeps_sessions=False) as door:
+            app = make_app(application.business, application.access, application.ground.audit, Gate(), door)
+            async with serving(app) as address, httpx2.AsyncClient(headers=JSON, trust_env=False) as http:
+                url = f"http://{address}{path}"
+                begun = await http.post(url, json=INITIALIZE)
+                assert (begun.status_code, "mcp-session-id" in begun.headers) == (200, False)
+                assert "search_documents" in (await http.post(url, json=LIST)).text
+                assert "search_documents" in (await http.post(url, json=LIST, headers={"mcp-session-id": "x"})).text
+                assert (await http.delete(url)).status_code == 405
+                call = {"method": "tools/call", "params": {"name": "ask", "arguments": {"question": QUESTION}}}
+                async with http.stream("POST", url, json={**LIST, **call}):
+                    await stalled.reached.wait()
+            with anyio.fail_after(30):
+                while await rig.turns() != ["interrupted"]:
+                    await pause()
+
+
 async def test_odd_messages_are_refused_and_nothing_fails(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:  # its client finds each status in the OpenAPI document
         path, modern = f"/mcp/{await rig.domain()}", "2026-07-28"
