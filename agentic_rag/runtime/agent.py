@@ -44,8 +44,6 @@ from agentic_rag.runtime.core.request import (
     BuiltRequest,
     begin_told,
     build_request,
-    cited_chunks,
-    last_activation,
     lost_documents,
     prompt_of,
     servers_back,
@@ -377,7 +375,7 @@ class Agent:
         if resume is None:
             await self._make_room()
             await self.resources.journal.insist(self._context.move_window)
-        self._turn.take_role(last_activation(self.transcript.window()))
+        self._turn.take_role(self.transcript.activation)
         told, news = self._tell()
         if resume is not None:
             await self._store_told(self.transcript.told or told, [])
@@ -391,7 +389,7 @@ class Agent:
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
         window = self.transcript.window()
-        gone = await self._gone_chunks(cited_chunks(window))
+        gone = await self._gone_chunks(self.transcript.cited)
         lost = lost_documents(window, gone) if gone else {}
         back = servers_back(window, toolset.missing, {tool.server for tool in self._tools})
         await self._store_told(told, turn_notes(toolset.missing, changed, news, lost, back))
@@ -425,7 +423,7 @@ class Agent:
         return before.with_current(current), changes(before, current, listed)
 
     async def _changed_role(self) -> str | None:
-        activation = last_activation(self.transcript.window())
+        activation = self.transcript.activation
         if activation is None:
             return None
         binding = self._definition.binding
@@ -532,7 +530,7 @@ class Agent:
             self._tools,
             window,
             told=self.transcript.told,
-            gone=await self._gone_chunks(cited_chunks(window)),
+            gone=await self._gone_chunks(self.transcript.cited),
             pictures=await self._pictures.of(refs_of_images(window)),
             tool_choice=None if fits and not call.last else {"type": "none"},
         )

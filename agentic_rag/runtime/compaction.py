@@ -21,7 +21,7 @@ from agentic_rag.models.base import MessageCompleted, MessageStarted, ModelReque
 from agentic_rag.observer import working_for
 from agentic_rag.runtime.accepting import check_unmoved
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.request import build_request, cited_chunks
+from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay
 from agentic_rag.runtime.core.summary import (
     CARRIED_SHARE,
@@ -144,7 +144,7 @@ class Compaction:
         missing = self._resources.services.missing_chunks
         window = self._transcript.window()
         self._shown = await Pictures(self._resources.database, self._resources.payloads).of(refs_of_images(window))
-        chunks = cited_chunks(window)
+        chunks = self._transcript.cited
         self._gone = frozenset(await missing(self._definition.domain_id, chunks)) if chunks else frozenset()
         documents = documents_of(window, self._gone)
         most = max(512, round(self._limit * CARRIED_SHARE))

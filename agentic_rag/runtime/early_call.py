@@ -14,7 +14,6 @@ from agentic_rag.events import EventBody, IterationStart
 from agentic_rag.messages import Activation, user_message
 from agentic_rag.models.base import ModelRequest, PreparedRequest, PreparingModel, SentRequest
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.request import cited_chunks, last_activation
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.services import AgentServices, Resources
 from agentic_rag.store.budgets import Payer
@@ -77,7 +76,7 @@ class NextCall:
         window = transcript.window()
         if window[-1]["role"] != "assistant":
             return None
-        cited, mark = bool(cited_chunks(window)), services.documents_mark(definition.domain_id)
+        cited, mark = bool(transcript.cited), services.documents_mark(definition.domain_id)
         if cited and mark is None:
             return None
         request = replace(asked, messages=(*asked.messages, window[-1]))
@@ -90,7 +89,7 @@ class NextCall:
             definition,
             toolset,
             str(services.today),
-            last_activation(window),
+            transcript.activation,
             mark if cited else None,
             prepared.size + MESSAGE_BYTES * len(request.messages),
         )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import (
+    ACTIVATION,
     REFUSED,
     SHOWN_BEFORE,
     Block,
@@ -21,7 +22,15 @@ from agentic_rag.messages import (
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.results import search_result_block
-from agentic_rag.runtime.core.transcript import Entry, Transcript, message_tokens, shed_results, without_repeats
+from agentic_rag.runtime.core.transcript import (
+    Entry,
+    Transcript,
+    cited_chunks,
+    last_activation,
+    message_tokens,
+    shed_results,
+    without_repeats,
+)
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use
 from agentic_rag.tools.base import CallOutcome, CallRequest
@@ -103,7 +112,7 @@ def transcript_with(entries: Sequence[Entry], start: int) -> Transcript:
     return Transcript(SessionId("sess_1"), SessionLabels(), entries=entries, window_start=start)
 
 
-@given(searches, st.lists(st.tuples(st.integers(0, 30), st.sampled_from(("ask", "rewrite", "move", "refuse")))))
+@given(searches, st.lists(st.tuples(st.integers(0, 30), st.sampled_from(("ask", "rewrite", "move", "refuse", "play")))))
 def test_a_transcript_that_grew_and_changed_counts_as_one_that_is_read_anew(
     found: list[list[Run]], changes: list[tuple[int, str]]
 ) -> None:
@@ -117,11 +126,16 @@ def test_a_transcript_that_grew_and_changed_counts_as_one_that_is_read_anew(
                 grown.rewrite(chosen, [*chosen.message["content"], text_block("More.")])
             elif change == "move":
                 grown.set_window(chosen.seq, [])
+            elif change == "play":
+                role = {"role": f"role-{place}", "hash": "1"}
+                grown.rewrite(chosen, [*chosen.message["content"], text_block("A role.") | {ACTIVATION: role}])
             elif change == "refuse":
                 grown.leave_out(chosen, [{**block, REFUSED: True} for block in chosen.message["content"]])
             anew = transcript_with(grown.entries, grown.window_start)
             assert grown.in_window() == anew.in_window() == [each for each in grown.entries if grown.is_sent(each)]
             sent = without_repeats(grown.window())
+            assert grown.cited == anew.cited == cited_chunks(grown.window())
+            assert grown.activation == anew.activation == last_activation(grown.window())
             assert grown.tokens(5) == anew.tokens(5) == 5 + sum(map(message_tokens, sent))
             first, end = sorted((place, 2 * place))
             assert grown.sent_tokens(first, end) == anew.sent_tokens(first, end)

@@ -16,7 +16,6 @@ from agentic_rag.messages import (
     MADE_BY,
     NOTE,
     SHED,
-    Activation,
     Block,
     Message,
     Passage,
@@ -346,19 +345,6 @@ def _search_result(block: Block, gone: frozenset[str], *, stays: bool) -> tuple[
     return block, CitablePassage(passage, tuple(part["text"] for part in block["content"]))
 
 
-def cited_chunks(transcript: Iterable[Message]) -> set[str]:
-    """Return the ids of all chunks whose sentences stand in a transcript."""
-    return {
-        chunk
-        for message in transcript
-        for block in message["content"]
-        if block["type"] == "tool_result" and SHED not in block
-        for part in block["content"]
-        if (passage := Passage.of(part)) is not None
-        for chunk in passage.chunk_ids
-    }
-
-
 def lost_documents(transcript: Iterable[Message], gone: Collection[str]) -> dict[str, str]:
     """Return the documents all of whose sentences in a transcript are gone and of which no note tells: id and name."""
     found: dict[str, str] = {}
@@ -385,12 +371,6 @@ def servers_back(transcript: Sequence[Message], missing: Collection[str], known:
             if DOWN in block:
                 return [name for name in block[DOWN] if name in known and name not in missing]
     return []
-
-
-def last_activation(transcript: Sequence[Message]) -> Activation | None:
-    """Return the newest role activation in a transcript, or None."""
-    blocks = (block for message in reversed(transcript) for block in reversed(message["content"]))
-    return next((found for block in blocks if (found := Activation.of(block)) is not None), None)
 
 
 def turn_notes(

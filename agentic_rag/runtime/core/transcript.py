@@ -21,8 +21,10 @@ from agentic_rag.messages import (
     REFUSED,
     SHED,
     SIZE,
+    Activation,
     Block,
     Message,
+    Passage,
     image_in_words,
     plain_text,
     ref_of_image,
@@ -344,6 +346,25 @@ class Measure:
     until: int
 
 
+def cited_chunks(transcript: Iterable[Message]) -> set[str]:
+    """Return the ids of all chunks whose sentences stand in a transcript."""
+    return {
+        chunk
+        for message in transcript
+        for block in message["content"]
+        if block["type"] == "tool_result" and SHED not in block
+        for part in block["content"]
+        if (passage := Passage.of(part)) is not None
+        for chunk in passage.chunk_ids
+    }
+
+
+def last_activation(transcript: Sequence[Message]) -> Activation | None:
+    """Return the newest role activation in a transcript, or None."""
+    blocks = (block for message in reversed(transcript) for block in reversed(message["content"]))
+    return next((found for block in blocks if (found := Activation.of(block)) is not None), None)
+
+
 class _Window:
     """The entries that requests hold, with what is asked of them several times a step.
 
@@ -354,6 +375,8 @@ class _Window:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.has_pictures = False
+        self.cited: set[str] = set()
+        self.activation: Activation | None = None
         self._repeats = Repeats()
         self._tokens = [0]
         """Of the first entries together, by how many: what stands in the window twice counts once."""
@@ -364,6 +387,8 @@ class _Window:
         sent = _without_repeats_in(message, self._repeats) if message["role"] == "user" else message
         self._tokens.append(self._tokens[-1] + (size if sent is message else message_tokens(sent)))
         self.has_pictures = self.has_pictures or bool(pictures_in(message["content"]))
+        self.cited |= cited_chunks([message])
+        self.activation = last_activation([message]) or self.activation
         self.entries.append(entry)
 
     def tokens(self, first: int, end: int | None) -> int:
@@ -477,6 +502,17 @@ class Transcript:
     def in_window(self) -> list[Entry]:
         """Return the entries from the window's start on; turns that a model declined to answer are not among them."""
         return list(self._present_window().entries)
+
+    @property
+    def cited(self) -> set[str]:
+        """Ids of all chunks whose sentences stand in what is sent."""
+        return self._present_window().cited | cited_chunks([{"role": "user", "content": self.head}])
+
+    @property
+    def activation(self) -> Activation | None:
+        """The newest role activation in what is sent."""
+        newest = self._present_window().activation
+        return newest or last_activation([{"role": "user", "content": self.head}])
 
     def _present_window(self) -> _Window:
         while self._taken < len(self.entries):
