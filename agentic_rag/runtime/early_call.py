@@ -5,7 +5,6 @@ what the turn will ask, but for the store's word on the message. Nothing of its 
 makes its request as always, and takes the answer only if it is the same request.
 """
 
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -125,7 +124,8 @@ class CallAhead:
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._next: NextCall | None = None
-        self._client_ids: deque[str] = deque(maxlen=KNOWN_IDS)
+        self._client_ids: list[str] = []
+        """The newest last."""
 
     @property
     def size(self) -> int:
@@ -144,7 +144,7 @@ class CallAhead:
         following, self._next = self._next, None
         resources, known = self._resources, row.client_message_id in self._client_ids
         if row.client_message_id is not None and not known:
-            self._client_ids.append(row.client_message_id)
+            self._client_ids = [*self._client_ids, row.client_message_id][-KNOWN_IDS:]
         if following is None or known or waits or row.images or resources.full or resources.journal.stall is not None:
             return None
         if resources.spending.governs(Payer(definition.domain_id, user_id, row.key_id)):
