@@ -391,7 +391,7 @@ async def _open_machinery(
     calls = ModelCalls(choice.model.name, choice.names)
     stack.push_async_callback(choice.model.aclose)
     knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory, ground.threads))
-    roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched)
+    roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched, ground.directory)
     delegations, answers = Delegations(), Answers()
     tools = await stack.enter_async_context(
         McpHub(

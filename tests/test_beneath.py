@@ -45,6 +45,7 @@ ELSEWHERE = {
     "agentic_rag/documents/page_child.py": "the open file that came along",
     "agentic_rag/domains/vault.py": "keys",
     "agentic_rag/domains/vault_keys.py": "keys",
+    "agentic_rag/domains/watched_workspaces.py": "the folders around the workspaces, and notes of changes",
     "agentic_rag/domains/workspaces.py": "templates, and the folder of the workspaces",
     "agentic_rag/models/prices.py": "the operator's file",
     "agentic_rag/models/profile_file.py": "the operator's file",

@@ -6,9 +6,13 @@ Where the system has no such notes, or a file system takes changes from elsewher
 """
 
 import ctypes
+import errno
+import fcntl
 import os
+import stat
 import struct
 import sys
+import termios
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
@@ -24,23 +28,32 @@ T = TypeVar("T")
 MOST_WORKSPACES: Final = 256
 """Workspaces that are watched, those that were used last."""
 MOST_FOLDERS: Final = 128
-"""Folders of one; a workspace with more is looked at each time."""
+"""Folders of one, those on the way to it too; a workspace with more is looked at each time."""
 LOOK_ANEW: Final = 32
-"""After so many answers one looks all the same: a change through a second name of a file, or a map, gives no note."""
+"""After so many answers one looks all the same: a change through a second name of a file or a map gives no note, nor do
+a mount in the place of a folder, and the rights of the folders around a workspace."""
 
 SHALLOW: Final = ("", ".promptx")
 """Folders of which only the names and what stands under them counts."""
 DEEP: Final = ("prompt", "skills", ".promptx/resource")
 
-_MASK: Final = 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x01000000
-"""MODIFY, ATTRIB, CLOSE_WRITE, MOVED_FROM, MOVED_TO, CREATE, DELETE, DELETE_SELF, MOVE_SELF; ONLYDIR."""
+_ADDED: Final = 0x20000000
+"""MASK_ADD: a folder of two workspaces may be on the way to one and count in the other."""
+_WAY: Final = 0x400 | 0x800 | _ADDED
+"""DELETE_SELF, MOVE_SELF: what is in a folder on the way is nobody's business."""
+_LINK: Final = _WAY | 0x4
+"""ATTRIB: a link that is open somewhere only loses its name."""
+_NAMES: Final = _LINK | 0x40 | 0x80 | 0x100 | 0x200 | 0x01000000
+"""MOVED_FROM, MOVED_TO, CREATE, DELETE; ONLYDIR."""
+_ALL: Final = _NAMES | 0x2 | 0x8
+"""MODIFY, CLOSE_WRITE."""
 _OVERFLOW: Final = 0x4000
 """Notes were lost."""
 _NOTE: Final = struct.Struct("iIII")
 """Watch, kind, cookie, length of the name that follows (inotify(7))."""
-_NOTES_BYTES: Final = 64 * 1024
-_OWN_FILE_SYSTEMS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0x2FC12FC1, 0xF2F52010})
-"""ext4, XFS, Btrfs, tmpfs, overlayfs, ZFS, F2FS (statfs(2)): what changes them goes through this machine's kernel."""
+_OWN_FILE_SYSTEMS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0xF2F52010})
+"""ext4, XFS, Btrfs, tmpfs, overlayfs, F2FS (statfs(2)): what changes them goes through this machine's kernel, name by
+name. ZFS does not: it can be rolled back while it is in use."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +75,7 @@ class Seen(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    era: Era
+    era: Era = field(default_factory=Era)
     watches: set[int] = field(default_factory=set)
 
 
@@ -73,34 +86,39 @@ class WatchedWorkspaces:
         self.roles = roles
         self._lock = threading.Lock()
         self._kept: OrderedDict[Path, _Watched] = OrderedDict()
-        self._users: dict[int, set[Path]] = {}
-        """The workspaces that need a watch."""
+        self._users: dict[int, set[_Watched]] = {}
+        """Who needs a watch; also those for whom not all watches are there yet."""
         self._libc = _libc()
         self._notes = -1 if self._libc is None else self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def begin(self, workspace: Path) -> Era | None:
         """Return the era of a look that begins now; None: nothing is known between looks. Blocks, as a look does."""
-        if self._notes < 0:
-            return None
         with self._lock:
+            if self._notes < 0:
+                return None
             self._take_notes()
             known = self._kept.get(workspace)
             if known is not None and not known.era.over:
+                self._kept.move_to_end(workspace)
                 if known.era.answers <= 0:
                     known.era.over, known.era = True, Era()
                 return known.era
-        watches = self._watch(workspace)
-        era = Era()
+        watched = _Watched()
+        try:
+            self._watch(workspace, watched)
+        except OSError:
+            with self._lock:
+                self._forget(watched)
+                self._forget(self._kept.pop(workspace, None))
+            return None
         with self._lock:
-            self._forget(workspace)
-            if watches is None:
+            if self._notes < 0:
                 return None
-            self._kept[workspace] = _Watched(era, watches)
-            for watch in watches:
-                self._users.setdefault(watch, set()).add(workspace)
+            self._forget(self._kept.pop(workspace, None))
+            self._kept[workspace] = watched
             while len(self._kept) > MOST_WORKSPACES:
-                self._forget(next(iter(self._kept)))
-        return era
+                self._forget(self._kept.popitem(last=False)[1])
+        return watched.era
 
     def holds(self, era: Era | None) -> bool:
         """Whether what was seen by a look of this era is what one would see now. Does not block."""
@@ -114,81 +132,80 @@ class WatchedWorkspaces:
     def close(self) -> None:
         """End all watches; nothing is known any more."""
         with self._lock:
-            for workspace in list(self._kept):
-                self._forget(workspace)
+            for watched in set[_Watched]().union(*self._users.values()):
+                self._forget(watched)
+            self._kept.clear()
             notes, self._notes = self._notes, -1
             if notes >= 0:
                 os.close(notes)
 
-    def _forget(self, workspace: Path) -> None:
-        """Watch a workspace no longer. The lock is held."""
-        known = self._kept.pop(workspace, None)
-        if known is None:
+    def _forget(self, watched: _Watched | None) -> None:
+        """Watch for somebody no longer. The lock is held."""
+        if watched is None:
             return
-        known.era.over = True
-        for watch in known.watches:
+        watched.era.over = True
+        while watched.watches:
+            watch = watched.watches.pop()
             users = self._users[watch]
-            users.discard(workspace)
+            users.discard(watched)
             if not users:
                 del self._users[watch]
                 assert self._libc is not None
                 self._libc.inotify_rm_watch(self._notes, watch)  # it may be gone with its folder
 
     def _take_notes(self) -> None:
-        """End the eras of what has changed. The lock is held."""
-        while self._notes >= 0:
-            try:
-                data = os.read(self._notes, _NOTES_BYTES)
-            except BlockingIOError:
-                return
-            at = 0
-            while at < len(data):
-                watch, kind, _, length = _NOTE.unpack_from(data, at)
-                at += _NOTE.size + length
-                for workspace in self._kept if kind & _OVERFLOW else self._users.get(watch, ()):
-                    self._kept[workspace].era.over = True
+        """End the eras of what has changed. The lock is held.
+
+        What is noted meanwhile is left: who writes all the time would keep this going.
+        """
+        if self._notes < 0:
+            return
+        length = int.from_bytes(fcntl.ioctl(self._notes, termios.FIONREAD, bytes(4)), sys.byteorder)
+        data, at = os.read(self._notes, length) if length else b"", 0
+        while at < len(data):
+            watch, kind, _, length = _NOTE.unpack_from(data, at)
+            at += _NOTE.size + length
+            for users in self._users.values() if kind & _OVERFLOW else (self._users.get(watch, ()),):
+                for each in users:
+                    each.era.over = True
 
     # In a thread
 
-    def _watch(self, workspace: Path) -> set[int] | None:
-        """Watch all that a look can see; None: that cannot be."""
-        watches: set[int] = set()
-        try:
-            for folder in self._folders(workspace):
-                with folder.descriptor() as opened:
-                    watches.add(self._add(opened))
-                if len(watches) > MOST_FOLDERS:
-                    raise OSError("too many folders")
-        except OSError:
-            with self._lock:
-                self._drop(watches)
-            return None
-        return watches
+    def _watch(self, workspace: Path, watched: _Watched) -> None:
+        """Watch all that a look can see, and the way to it. Raises `OSError`: that cannot be."""
+        for place in (workspace, self.roles):
+            for opened, is_link in _way_to(place):
+                self._add(watched, opened, _LINK if is_link else _WAY)
+        for folder, mask in self._folders(workspace):
+            with folder.descriptor() as opened:
+                self._add(watched, opened, mask)
+        if not Folder(workspace).entries():
+            raise OSError("the end of an empty folder may be told late")
 
-    def _drop(self, watches: set[int]) -> None:
-        assert self._libc is not None
-        for watch in watches - self._users.keys():
-            self._libc.inotify_rm_watch(self._notes, watch)
-
-    def _add(self, opened: int) -> int:
+    def _add(self, watched: _Watched, opened: int, mask: int) -> None:
+        """Watch what is open. Who needs it is known before a note of it can be taken."""
         assert self._libc is not None
         status = ctypes.create_string_buffer(256)
         if self._libc.fstatfs(opened, status) or _kind_of(status) not in _OWN_FILE_SYSTEMS:
             raise OSError("changes come from elsewhere")
-        watch: int = self._libc.inotify_add_watch(self._notes, b"/proc/self/fd/%d" % opened, _MASK)
-        if watch < 0:
-            raise OSError(ctypes.get_errno(), "no watch")
-        return watch
+        with self._lock:
+            if self._notes < 0 or len(watched.watches) >= MOST_FOLDERS:
+                raise OSError("closed, or too many folders")
+            watch: int = self._libc.inotify_add_watch(self._notes, b"/proc/self/fd/%d" % opened, mask)
+            if watch < 0:
+                raise OSError(ctypes.get_errno(), "no watch")
+            watched.watches.add(watch)
+            self._users.setdefault(watch, set()).add(watched)
 
-    def _folders(self, workspace: Path) -> Iterator[Folder]:
-        """Yield the folders of a workspace that count, those around before those in them."""
+    def _folders(self, workspace: Path) -> Iterator[tuple[Folder, int]]:
+        """Yield the folders that count, those around before those in them, each with what is to be noted."""
         root = Folder(workspace)
         for folder in (root.at(name) for name in SHALLOW):
             if _is_there(folder):
-                yield folder
+                yield folder, _NAMES
         for folder in (*(root.at(name) for name in DEEP), Folder(self.roles, owned=False)):
             if _is_there(folder):
-                yield from _with_all_in(folder)
+                yield from ((each, _ALL) for each in _with_all_in(folder))
 
 
 class Sights(Generic[K, T]):
@@ -215,6 +232,29 @@ class Sights(Generic[K, T]):
                 self._seen.popitem(last=False)
 
 
+def _way_to(folder: Path) -> Iterator[tuple[int, bool]]:
+    """Open what a path leads through, itself too, each before what it leads to is looked for, and say what is a link.
+
+    Raises:
+        OSError: it leads nowhere, or through too much.
+    """
+    left, at = list(reversed(folder.absolute().parts)), ""
+    for _ in range(MOST_FOLDERS):
+        if not left:
+            return
+        at = os.path.join(at, left.pop())
+        opened = os.open(at, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            is_link = stat.S_ISLNK(os.fstat(opened).st_mode)
+            yield opened, is_link
+            if is_link:
+                left += reversed(Path(os.readlink(at)).parts)
+                at = os.path.dirname(at)
+        finally:
+            os.close(opened)
+    raise OSError(errno.ELOOP, "too long a way", str(folder))
+
+
 def _is_there(folder: Folder) -> bool:
     """Whether a look sees the folder; what stands in its place is told of by the one around it."""
     try:
@@ -239,5 +279,10 @@ def _kind_of(status: "ctypes.Array[ctypes.c_char]") -> int:
 
 def _libc() -> Any:
     """Return the C library, if it has these notes."""
-    library = ctypes.CDLL(None, use_errno=True)
-    return library if sys.platform == "linux" and hasattr(library, "inotify_init1") else None
+    if sys.platform != "linux":
+        return None
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+    except OSError:  # linked statically
+        return None
+    return library if hasattr(library, "inotify_init1") and hasattr(library, "fstatfs") else None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import acting
+from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.file_history import FileHistory, Notice
 from agentic_rag.domains.watched_workspaces import Seen, Sights, WatchedWorkspaces
 from agentic_rag.errors import InvalidInput, NotFound
@@ -53,14 +54,16 @@ class Roles:
         threads: DomainThreads,
         history: FileHistory,
         watched: WatchedWorkspaces,
+        directory: Directory,
     ) -> None:
         self._db = database
+        self._directory = directory
         self._history = history
         self._builtin = builtin
         self._threads = threads
         self._watched = watched
-        self._hashes: Sights[tuple[str, str], str | None] = Sights(watched)
-        """By domain and role."""
+        self._hashes: Sights[tuple[Path, str], str | None] = Sights(watched)
+        """By workspace and role."""
 
     async def list_of(self, domain_id: str) -> list[RoleInfo]:
         """Return the domain's roles by id.
@@ -121,19 +124,18 @@ class Roles:
 
     async def hash(self, domain_id: str, role: str) -> str | None:
         """Return the hash an activation would report now; None when the domain or the role is gone or broken."""
-        if (known := self._hashes.find((domain_id, role))) is not None:
-            return known.found
         try:
-            library = await self._library(domain_id)
-            seen = await self._threads.read(str(library.workspace), self._hash, library, role)
+            workspace = Path((await self._directory.get(domain_id)).workspace)
+            if (known := self._hashes.find((workspace, role))) is not None:
+                return known.found
+            seen = await self._threads.read(str(workspace), self._hash, workspace, role)
         except (NotFound, BadRoleId):
             return None
-        self._hashes.keep((domain_id, role), seen)
+        self._hashes.keep((workspace, role), seen)
         return seen.found
 
-    def _hash(self, library: RoleLibrary, role: str) -> Seen[str | None]:
-        assert library.workspace is not None
-        return Seen(self._watched.begin(library.workspace), library.hash(role))  # in this order
+    def _hash(self, workspace: Path, role: str) -> Seen[str | None]:
+        return Seen(self._watched.begin(workspace), RoleLibrary(workspace, self._builtin).hash(role))  # in this order
 
     async def write(
         self, domain_id: str, role: str, files: Sequence[RoleFile] | None, *, replace: bool = True

@@ -1,0 +1,655 @@
+"""Watched workspaces: what changes what a look sees ends the era it was seen in; bounds, threads, and the end."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agentic_rag.access.users import User
+from agentic_rag.domains.components import ComponentFiles
+from agentic_rag.domains.watched_workspaces import (
+    LOOK_ANEW,
+    MOST_FOLDERS,
+    MOST_WORKSPACES,
+    Era,
+    Seen,
+    Sights,
+    WatchedWorkspaces,
+)
+from agentic_rag.domains.workspaces import find_misplaced
+from agentic_rag.testing.steps import say
+from agentic_rag.threads import PLACES
+from mcp_servers.promptx.roles import RoleLibrary
+from mcp_servers.promptx.skills import SkillLibrary
+from tests.server.rig import Rig
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="notes of changes are Linux'")
+
+PATIENT = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+ROLES = ("clerk", "aide")
+FILES = (
+    "prompt/a.md",
+    "prompt/b.md",
+    "skills/x/SKILL.md",
+    "skills/y/SKILL.md",
+    ".promptx/resource/clerk.role.md",
+    ".promptx/resource/deep/er/clerk.role.md",
+    ".promptx/resource/aide.role.md",
+)
+FOLDERS = (
+    *("prompt", "skills", "skills/x", "skills/y", ".promptx", ".promptx/resource", ".promptx/resource/deep"),
+    *(".promptx/resource/deep/er", "documents", "files"),
+)
+
+
+def text_for(path: Path, number: int) -> str:
+    """Return what may stand in a file of that name; another number gives another text."""
+    if path.name.endswith(".role.md"):
+        return f"<role><personality>Number {number}.</personality></role>"
+    if path.name == "SKILL.md":
+        return f"---\nname: {path.parent.name}\ndescription: Number {number}.\n---\n"
+    return f"Number {number}."
+
+
+class Place:
+    """A workspace, and the built-in roles; the way to both leads through a link."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base.resolve()
+        self.way = self.base / "way"
+        self.roles, self.workspace = self.way / "roles", self.way / "workspaces" / "law"
+        (self.base / "real" / "roles").mkdir(parents=True)
+        self.way.symlink_to("real")
+        self.write(self.roles / "aide.role.md", 0)
+        self.fill(self.workspace, 0)
+
+    def fill(self, workspace: Path, number: int) -> None:
+        for name in FILES[::2]:
+            self.write(workspace / name, number)
+        for name in FOLDERS:
+            (workspace / name).mkdir(parents=True, exist_ok=True)
+
+    def write(self, path: Path, number: int) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text_for(path, number))
+
+    def look(self) -> object:
+        library = RoleLibrary(self.workspace, self.roles)
+        return (
+            library.summaries(ROLES),
+            [library.hash(role) for role in library.ids()],
+            ComponentFiles().read(self.workspace),
+            SkillLibrary(self.workspace).summaries(),
+            find_misplaced(self.workspace),
+        )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@contextmanager
+def watching(roles: Path) -> Iterator[WatchedWorkspaces]:
+    watched = WatchedWorkspaces(roles)
+    try:
+        yield watched
+    finally:
+        watched.close()
+
+
+@pytest.fixture
+def watched(place: Place) -> Iterator[WatchedWorkspaces]:
+    with watching(place.roles) as made:
+        yield made
+
+
+def begun(watched: WatchedWorkspaces, workspace: Path) -> Era:
+    era = watched.begin(workspace)
+    assert era is not None
+    assert watched.holds(era)
+    return era
+
+
+def note_queues() -> list[str]:
+    """Return what the system tells of each queue of notes that this process has."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the one that lists
+            if "inotify" in os.readlink(f"/proc/self/fd/{descriptor}"):
+                found.append(Path(f"/proc/self/fdinfo/{descriptor}").read_text())
+    return found
+
+
+def watches() -> int:
+    return sum(text.count("inotify wd:") for text in note_queues())
+
+
+# -- what people and programs do ------------------------------------------------------------------------------
+
+Edit = Callable[[Place], None]
+
+
+def prompt(place: Place) -> Path:
+    return place.workspace / "prompt"
+
+
+def write_in_place(place: Place) -> None:
+    with open(prompt(place) / "a.md", "r+") as file:
+        file.write("Word")
+
+
+def truncate(place: Place) -> None:
+    os.truncate(prompt(place) / "a.md", 3)
+
+
+def append(place: Place) -> None:
+    with open(prompt(place) / "a.md", "a") as file:
+        file.write(" More.")
+
+
+def rename_over(place: Place) -> None:
+    place.write(place.base / "beside.md", 7)
+    os.replace(place.base / "beside.md", prompt(place) / "a.md")
+
+
+def dance(place: Place) -> None:
+    """As editors save: the old one aside, a new one in its place, the old one away."""
+    file = prompt(place) / "a.md"
+    file.rename(prompt(place) / "a.md~")
+    file.write_text("Saved.")
+    (prompt(place) / "a.md~").unlink()
+
+
+def delete(place: Place) -> None:
+    (prompt(place) / "a.md").unlink()
+
+
+def change_mode(place: Place) -> None:
+    (prompt(place) / "a.md").chmod(0o600)
+
+
+def change_mode_of_a_folder(place: Place) -> None:
+    prompt(place).chmod(0o700)
+
+
+def link_for_a_file(place: Place) -> None:
+    (prompt(place) / "a.md").rename(place.base / "a.md")
+    (prompt(place) / "a.md").symlink_to(place.base / "a.md")
+
+
+def link_for_a_folder(place: Place) -> None:
+    prompt(place).rename(place.base / "prompt")
+    prompt(place).symlink_to(place.base / "prompt")
+
+
+def another_folder(place: Place) -> None:
+    prompt(place).rename(place.base / "prompt")
+    place.write(prompt(place) / "a.md", 7)
+
+
+def another_workspace(place: Place) -> None:
+    place.workspace.rename(place.base / "law.old")
+    place.fill(place.workspace, 7)
+
+
+def workspaces_moved(place: Place) -> None:
+    around = place.workspace.parent
+    around.rename(place.base / "workspaces.old")
+    place.fill(place.workspace, 7)
+
+
+def another_way(place: Place) -> None:
+    shutil.copytree(place.way, place.base / "other", symlinks=True)
+    place.write(place.base / "other" / "workspaces" / "law" / "prompt" / "a.md", 7)
+    (place.base / "new").symlink_to("other")
+    os.replace(place.base / "new", place.way)
+
+
+def removed(place: Place) -> None:
+    shutil.rmtree(place.workspace)
+
+
+def deep_file(place: Place) -> None:
+    place.write(place.workspace / ".promptx/resource/deep/er/clerk.role.md", 7)
+
+
+def deep_folder(place: Place) -> None:
+    place.write(place.workspace / ".promptx/resource/deep/er/and/deeper/clerk.role.md", 7)
+
+
+def skill(place: Place) -> None:
+    place.write(place.workspace / "skills/x/SKILL.md", 7)
+
+
+def another_skill(place: Place) -> None:
+    place.write(place.workspace / "skills/z/SKILL.md", 7)
+
+
+def builtin_role(place: Place) -> None:
+    place.write(place.roles / "aide.role.md", 7)
+
+
+def file_for_a_folder(place: Place) -> None:
+    (place.workspace / "documents").rmdir()
+    (place.workspace / "documents").touch()
+
+
+def another_process(place: Place) -> None:
+    code = "import sys; open(sys.argv[1], 'a').write(' More.')"
+    subprocess.run([sys.executable, "-c", code, prompt(place) / "a.md"], check=True, timeout=60)
+
+
+EDITS: list[Edit] = [
+    *(write_in_place, truncate, append, rename_over, dance, delete, change_mode, change_mode_of_a_folder),
+    *(link_for_a_file, link_for_a_folder, another_folder, another_workspace, workspaces_moved, another_way, removed),
+    *(deep_file, deep_folder, skill, another_skill, builtin_role, file_for_a_folder, another_process),
+]
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+def test_an_edit_ends_the_era_and_so_does_the_same_edit_in_one_that_followed_others(
+    edit: Edit, place: Place, watched: WatchedWorkspaces, tmp_path: Path
+) -> None:
+    era = begun(watched, place.workspace)
+    append(place)
+    assert not watched.holds(era)
+    era = begun(watched, place.workspace)
+    place.look()
+    assert watched.holds(era)
+    edit(place)
+    assert not watched.holds(era)
+    assert not watched.holds(era)
+
+
+def test_an_edit_costs_one_look(place: Place, watched: WatchedWorkspaces) -> None:
+    for _ in range(3):
+        era = begun(watched, place.workspace)
+        assert watched.begin(place.workspace) is era
+        append(place)
+        assert not watched.holds(era)
+
+
+@pytest.mark.parametrize("name", ["", "prompt", "skills", ".promptx"])
+def test_a_folder_that_was_missing_and_is_made_ends_the_era(
+    name: str, place: Place, watched: WatchedWorkspaces
+) -> None:
+    shutil.rmtree(place.workspace / name)
+    era, seen = watched.begin(place.workspace), place.look()
+    place.fill(place.workspace, 7)
+    assert place.look() != seen
+    assert not watched.holds(era)
+
+
+def test_of_an_empty_workspace_nothing_is_known(place: Place, watched: WatchedWorkspaces) -> None:
+    """The system tells the end of an empty folder when nobody has it open any more."""
+    shutil.rmtree(place.workspace)
+    place.workspace.mkdir()
+    era = watched.begin(place.workspace)
+    held = os.open(place.workspace, os.O_RDONLY)
+    try:
+        place.workspace.rmdir()
+        place.fill(place.workspace, 7)
+        assert not watched.holds(era)
+    finally:
+        os.close(held)
+
+
+def test_what_a_workspace_holds_besides_ends_no_era(place: Place, watched: WatchedWorkspaces) -> None:
+    (place.workspace / "notes.txt").touch()
+    (place.workspace / ".promptx" / "state.json").touch()
+    (place.workspace / ".promptx" / "cognition" / "clerk").mkdir(parents=True)
+    era = begun(watched, place.workspace)
+    (place.workspace / "notes.txt").write_text("A server's own.")
+    (place.workspace / ".promptx" / "state.json").write_text("PromptX' own.")
+    (place.workspace / ".promptx" / "cognition" / "clerk" / "engrams.db").write_text("A memory.")
+    (place.workspace / "documents" / "a.md").write_text("A document.")
+    (place.workspace / "files" / "made").mkdir()
+    place.fill(place.workspace.parent / "tax", 1)
+    (place.base / "real" / "beside.txt").write_text("Around it.")
+    place.look()
+    assert watched.holds(era)
+
+
+def test_notes_that_were_lost_end_all_eras(place: Place, watched: WatchedWorkspaces) -> None:
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if most > 200_000:
+        pytest.skip("so many changes take too long")
+    other = place.workspace.parent / "tax"
+    place.fill(other, 0)
+    eras = [begun(watched, place.workspace), begun(watched, other)]
+    files = [prompt(place) / "a.md", place.workspace / FILES[2]]
+    for number in range(most + 2):  # by turns: the same one twice would be one note
+        os.utime(files[number % 2])
+    place.write(other / "prompt" / "a.md", 7)
+    assert not any(watched.holds(era) for era in eras)
+    again = begun(watched, other)
+    place.write(other / "prompt" / "a.md", 8)
+    assert not watched.holds(again)
+
+
+def test_a_second_name_is_found_out_by_the_look_that_is_due(place: Place, watched: WatchedWorkspaces) -> None:
+    era = begun(watched, place.workspace)
+    os.link(prompt(place) / "a.md", place.base / "second.md")
+    (place.base / "second.md").write_text("Through the other name.")
+    assert [watched.holds(era) for _ in range(LOOK_ANEW)] == [True] * (LOOK_ANEW - 1) + [False]
+    following = begun(watched, place.workspace)
+    assert following is not era
+    assert not watched.holds(era)
+
+
+# -- any of it, in any order ----------------------------------------------------------------------------------
+
+PATHS = st.sampled_from([*FILES, *FOLDERS, ""])
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["write", "append", "put", "mode", "remove", "link", "mkdir", "truncate"]), PATHS, PATHS),
+    st.tuples(st.just("rename"), PATHS, PATHS),
+    st.tuples(st.sampled_from(["builtin", "way", "around", "nothing"]), PATHS, PATHS),
+)
+
+
+def take_step(place: Place, kind: str, one: str, two: str, number: int) -> None:
+    """Change something, if it can be done where things stand."""
+    path, other = place.workspace / one, place.workspace / two
+    if kind == "write":
+        place.write(path, number)
+    elif kind == "append":
+        with open(path, "a") as file:
+            file.write(f"{number}")
+    elif kind == "truncate":
+        os.truncate(path, number % 20)
+    elif kind == "put":
+        place.write(place.base / "draft" / Path(one).name, number)
+        os.replace(place.base / "draft" / Path(one).name, path)
+    elif kind == "mode":
+        path.chmod(0o700 if number % 2 else 0o755)
+    elif kind == "remove":
+        remove(path)
+    elif kind == "link":
+        remove(path)
+        path.symlink_to(other)
+    elif kind == "mkdir":
+        path.mkdir(parents=True)
+    elif kind == "rename":
+        path.rename(other)
+    else:
+        take_step_around(place, kind, path, number)
+
+
+def take_step_around(place: Place, kind: str, path: Path, number: int) -> None:
+    """Change something outside of the workspace."""
+    if kind == "builtin":
+        place.write(place.roles / path.name, number)
+    elif kind == "way":
+        place.way.rename(place.base / f"way-{number}")
+        shutil.copytree(place.base / f"way-{number}", place.base / f"copy-{number}", symlinks=True)
+        place.way.symlink_to(f"copy-{number}")
+        place.write(path, number)
+    elif kind == "around":
+        place.workspace.parent.rename(place.base / f"around-{number}")
+        shutil.copytree(place.base / f"around-{number}", place.workspace.parent, symlinks=True)
+        place.write(path, number)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@PATIENT
+@given(st.lists(STEPS, max_size=LOOK_ANEW - 2))
+def test_what_a_look_would_see_otherwise_is_never_said_to_hold(steps: list[tuple[str, str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder))
+        with watching(place.roles) as watched:
+            era, seen = watched.begin(place.workspace), place.look()
+            for number, (kind, one, two) in enumerate(steps, 1):
+                with suppress(OSError, shutil.Error):
+                    take_step(place, kind, one, two, number)
+                if not watched.holds(era):
+                    era, seen = watched.begin(place.workspace), place.look()
+                else:
+                    assert kind == "nothing" or place.look() == seen
+            (place.roles / "end").touch()
+            era = watched.begin(place.workspace)
+            place.look()
+            if era is not None:
+                assert all(watched.holds(era) for _ in range(LOOK_ANEW))
+            assert not watched.holds(era)
+
+
+# -- bounds, and where nothing is known -----------------------------------------------------------------------
+
+
+def test_those_that_were_used_last_are_watched_and_no_more(place: Place, watched: WatchedWorkspaces) -> None:
+    before = watches()
+    workspaces = [place.workspace.parent / f"w{number}" for number in range(MOST_WORKSPACES)]
+    for each in workspaces:
+        (each / "prompt").mkdir(parents=True)
+    eras = [begun(watched, each) for each in workspaces]
+    full = watches()
+    assert begun(watched, workspaces[0]) is eras[0]
+    begun(watched, place.workspace)
+    assert watched.holds(eras[0])
+    assert not watched.holds(eras[1])
+    assert watched.holds(eras[2])
+    for each in workspaces:
+        shutil.rmtree(each)
+        assert watched.begin(each) is None
+    assert watches() - before < full / 10
+    assert watched.begin(place.workspace) is not None
+
+
+def test_a_workspace_with_too_many_folders_is_looked_at_and_leaves_no_watch(
+    place: Place, watched: WatchedWorkspaces
+) -> None:
+    before = watches()
+    for number in range(MOST_FOLDERS):
+        (place.workspace / "skills" / f"s{number}").mkdir()
+    assert watched.begin(place.workspace) is None
+    assert watches() == before
+    shutil.rmtree(place.workspace / "skills")
+    begun(watched, place.workspace)
+
+
+def test_a_folder_that_counts_in_one_workspace_and_leads_to_another_counts_in_both(
+    place: Place, watched: WatchedWorkspaces
+) -> None:
+    inner = prompt(place) / "inner"
+    place.fill(inner, 0)
+    outer = begun(watched, place.workspace)
+    in_the_way = begun(watched, prompt(place))
+    begun(watched, inner)
+    append(place)
+    assert not watched.holds(outer)
+    outer, nested = begun(watched, place.workspace), begun(watched, inner)
+    shutil.rmtree(inner)
+    assert not watched.holds(nested)
+    assert watched.begin(inner) is None
+    assert not watched.holds(in_the_way)
+    append(place)
+    assert not watched.holds(outer)
+
+
+@pytest.mark.parametrize("workspace", [Path("/proc/self"), Path("/sys/kernel"), Path("/dev/null")], ids=str)
+def test_where_changes_come_from_elsewhere_nothing_is_known(workspace: Path, watched: WatchedWorkspaces) -> None:
+    before = watches()
+    assert watched.begin(workspace) is None
+    assert watches() == before
+
+
+def test_built_in_roles_that_are_missing_or_cannot_be_watched_leave_nothing_known(place: Place) -> None:
+    for roles in (place.base / "none", Path("/proc/self")):
+        with watching(roles) as watched:
+            assert watched.begin(place.workspace) is None
+
+
+def test_a_way_that_leads_in_a_circle_ends(place: Place, watched: WatchedWorkspaces) -> None:
+    (place.base / "a").symlink_to("b")
+    (place.base / "b").symlink_to("a")
+    assert watched.begin(place.base / "a" / "law") is None
+
+
+def test_after_the_end_nothing_is_known(place: Place) -> None:
+    before, queues = watches(), len(note_queues())
+    watched = WatchedWorkspaces(place.roles)
+    era = begun(watched, place.workspace)
+    watched.close()
+    watched.close()
+    assert not watched.holds(era)
+    assert not watched.holds(None)
+    assert watched.begin(place.workspace) is None
+    assert (watches(), len(note_queues())) == (before, queues)
+
+
+# -- threads --------------------------------------------------------------------------------------------------
+
+
+def test_threads_that_begin_beside_each_other_miss_nothing(place: Place, watched: WatchedWorkspaces) -> None:
+    workspaces = [place.workspace.parent / f"w{number}" for number in range(4)]
+    for each in workspaces:
+        place.fill(each, 0)
+    ended = Event()
+
+    def edit(workspace: Path) -> None:
+        for number in range(100):
+            era = watched.begin(workspace)
+            place.write(workspace / "prompt" / "a.md", number)
+            assert not watched.holds(era)
+            deep = workspace / ".promptx" / "resource" / f"deep{number}"
+            deep.mkdir()  # beside the listing of another thread that begins with the same workspace
+            era = watched.begin(workspace)
+            place.write(deep / "clerk.role.md", number)
+            assert not watched.holds(era)
+            shutil.rmtree(deep)
+
+    def begin(workspace: Path) -> None:
+        while not ended.is_set():
+            watched.holds(watched.begin(workspace))
+
+    with ThreadPoolExecutor(len(workspaces) + 2) as threads:
+        beside = [threads.submit(begin, workspace) for workspace in (*workspaces[:1], place.workspace)]
+        try:
+            for done in [threads.submit(edit, workspace) for workspace in workspaces]:
+                done.result()
+        finally:
+            ended.set()
+        for each_beside in beside:
+            each_beside.result()
+    era = begun(watched, place.workspace)
+    builtin_role(place)
+    assert not watched.holds(era)
+
+
+def test_an_end_while_threads_begin_leaves_no_watch_in_what_comes_after(place: Place) -> None:
+    workspaces = [place.workspace.parent / f"w{number}" for number in range(4)]
+    for each in workspaces:
+        place.fill(each, 0)
+    for _ in range(25):
+        watched, eras, ended = WatchedWorkspaces(place.roles), list[Era | None](), Event()
+
+        def begin(
+            workspace: Path,
+            watched: WatchedWorkspaces = watched,
+            eras: list[Era | None] = eras,
+            ended: Event = ended,
+        ) -> None:
+            while not ended.is_set():
+                eras.append(watched.begin(workspace))
+                (workspace / "prompt" / "a.md").touch()
+
+        with ThreadPoolExecutor(len(workspaces)) as threads:
+            running = [threads.submit(begin, workspace) for workspace in workspaces]
+            try:
+                while not any(eras):
+                    assert not any(thread.done() for thread in running)
+                watched.close()
+                with watching(place.roles):  # has the number that the closed one had
+                    ended.set()
+                    for thread in running:
+                        thread.result()
+                    assert watches() == 0
+            finally:
+                ended.set()
+        assert not any(watched.holds(era) for era in eras)
+
+
+# -- in use ---------------------------------------------------------------------------------------------------
+
+
+def test_what_was_seen_last_is_kept_and_no_more(place: Place, watched: WatchedWorkspaces) -> None:
+    sights: Sights[int, str] = Sights(watched)
+    era = watched.begin(place.workspace)
+    sights.keep(0, Seen(None, "only for who looked"))
+    assert sights.find(0) is None
+    for key in range(MOST_WORKSPACES + 1):
+        sights.keep(key, Seen(era, f"look {key}"))
+    assert sights.find(0) is None
+    known = sights.find(1)
+    assert known is not None
+    assert known.found == "look 1"
+    append(place)
+    assert sights.find(1) is None
+    sights.keep(1, Seen(None, "nothing is known now"))
+    assert sights.find(1) is None
+
+
+async def test_an_unchanged_workspace_needs_no_thread_and_an_edit_counts_in_the_next_turn(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *(say(str(number)) for number in range(2))) as rig:
+        domain = await rig.domain(subRoleIds=["researcher"])
+        workspace = rig.settings.workspaces / domain
+        component, role = workspace / "prompt" / "10-a.md", workspace / ".promptx/resource/researcher.role.md"
+        component.write_text("First words.")
+        role.write_text(text_for(role, 1))
+        talk = await rig.conversation(domain)
+        await rig.say(talk, "Hi")
+        assert "First words." in str(rig.model.requests[-1].system)
+        business, roles = rig.application.business, rig.application.machinery.roles
+        user = User("olga", operator=True)
+        record = await business.conversations.create(user, domain)
+        first, _ = await business.definitions.definition(user, record)
+        text_hash = await roles.hash(domain, "researcher")
+        answers = Event()
+
+        def hang() -> None:
+            answers.wait()
+
+        async with anyio.create_task_group() as tasks:
+            try:
+                for owner in (domain, str(workspace)):
+                    for _ in range(PLACES):  # who needs a thread of this domain now, gets none
+                        tasks.start_soon(rig.application.ground.threads.run, owner, hang)
+                await anyio.wait_all_tasks_blocked()
+                assert (await business.definitions.definition(user, record))[0] == first
+                assert await roles.hash(domain, "researcher") == text_hash
+            finally:
+                answers.set()
+        component.write_text("Second words.")
+        role.write_text(text_for(role, 2))
+        await rig.say(talk, "Go on")
+        assert "Second words." in str(rig.model.requests[-1].messages[-1])  # what stands before it is what it was
+        assert await roles.hash(domain, "researcher") != text_hash
+        second, _ = await business.definitions.definition(user, record)
+        assert second.role_lines != first.role_lines
+
+
+async def test_a_domain_that_is_gone_has_no_role_though_its_workspace_is_unchanged(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain, roles = await rig.domain(), rig.application.machinery.roles
+        assert await roles.hash(domain, "nuwa") is not None
+        await rig.ok("DELETE", f"/api/domains/{domain}")
+        assert await roles.hash(domain, "nuwa") is None
+        assert await roles.hash(domain, "no id") is None
