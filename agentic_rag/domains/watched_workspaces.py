@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from mcp_servers.beneath import Folder, Refused
+from mcp_servers.beneath import MAX_DEPTH, Folder, Refused
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -35,7 +35,8 @@ a mount in the place of a folder, and the rights of the folders around a workspa
 
 SHALLOW: Final = ("", ".promptx")
 """Folders of which only the names and what stands under them counts."""
-DEEP: Final = ("prompt", "skills", ".promptx/resource")
+DEEP: Final = {"prompt": 0, "skills": 1, ".promptx/resource": MAX_DEPTH}
+"""Folders whose files count, with how deep those in them do."""
 
 _ADDED: Final = 0x20000000
 """MASK_ADD: a folder of two workspaces may be on the way to one and count in the other."""
@@ -203,9 +204,10 @@ class WatchedWorkspaces:
         for folder in (root.at(name) for name in SHALLOW):
             if _is_there(folder):
                 yield folder, _NAMES
-        for folder in (*(root.at(name) for name in DEEP), Folder(self.roles, owned=False)):
+        deep = [(root.at(name), depth) for name, depth in DEEP.items()]
+        for folder, depth in (*deep, (Folder(self.roles, owned=False), MAX_DEPTH)):
             if _is_there(folder):
-                yield from ((each, _ALL) for each in _with_all_in(folder))
+                yield from ((each, _ALL) for each in _with_those_in(folder, depth))
 
 
 class Sights(Generic[K, T]):
@@ -264,12 +266,12 @@ def _is_there(folder: Folder) -> bool:
         return False
 
 
-def _with_all_in(folder: Folder) -> Iterator[Folder]:
+def _with_those_in(folder: Folder, depth: int) -> Iterator[Folder]:
     """Yield a folder, then what is in it by then: who watches each as it comes misses none."""
     yield folder
-    for entry in folder.entries():
+    for entry in folder.entries() if depth else ():
         if entry.kind == "folder":
-            yield from _with_all_in(folder.at(entry.name))
+            yield from _with_those_in(folder.at(entry.name), depth - 1)
 
 
 def _kind_of(status: "ctypes.Array[ctypes.c_char]") -> int:

@@ -465,6 +465,16 @@ def test_a_workspace_with_too_many_folders_is_looked_at_and_leaves_no_watch(
     begun(watched, place.workspace)
 
 
+def test_what_lies_deep_in_a_skill_takes_no_watches(place: Place, watched: WatchedWorkspaces) -> None:
+    for number in range(MOST_FOLDERS):
+        (place.workspace / f"skills/x/lib/p{number}").mkdir(parents=True)
+    era = begun(watched, place.workspace)
+    place.write(place.workspace / "skills/x/lib/p1/code.py", 7)
+    assert watched.holds(era)
+    skill(place)
+    assert not watched.holds(era)
+
+
 def test_a_folder_that_counts_in_one_workspace_and_leads_to_another_counts_in_both(
     place: Place, watched: WatchedWorkspaces
 ) -> None:
