@@ -193,7 +193,7 @@ class Agent:
         same = self._asked is definition and not self._account.limited
         if self._toolset is None or asked is None or self._end != "end_turn" or not same:
             return None
-        return NextCall.after(services, definition, self._toolset, self.transcript, asked)
+        return NextCall.after(services, definition, self._toolset, self.transcript, asked, self._context.spare)
 
     def interrupt(self) -> None:
         """End the turn as a user asked. Idempotent; a turn that has ended stays as it is."""

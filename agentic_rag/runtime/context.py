@@ -96,6 +96,21 @@ class Context:
         left = window - round(self.tokens * MARGIN)
         return min(max_tokens, max(left, min(LEAST_ANSWER, window // 8)))
 
+    @property
+    def spare(self) -> int:
+        """How many tokens the next message may have for all before it to be sent as it is, and its answer to have room.
+
+        Beyond that old results or turns go, or a compaction is due. 0 or less: in any case.
+        """
+        limits, transcript = self._definition.limits, self._transcript
+        if limits.context_messages is not None and len(transcript.turn_sizes()) * 2 + 1 > limits.context_messages:
+            return 0
+        window = profile_of(self._definition.model).context_window
+        most = round(self.limit * ROOM_SHARE)
+        if window is not None:
+            most = min(most, int((window - self._definition.max_tokens) / MARGIN) - 1)
+        return most - self.tokens
+
     def is_due(self, *, over: bool = False) -> bool:
         """Whether a compaction should make room, since leaving out old results does not make enough.
 

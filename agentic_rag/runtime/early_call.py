@@ -13,7 +13,7 @@ from agentic_rag.events import EventBody, IterationStart
 from agentic_rag.messages import Activation, user_message
 from agentic_rag.models.base import ModelRequest, PreparedRequest, PreparingModel, SentRequest
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.core.transcript import Transcript, message_tokens
 from agentic_rag.runtime.services import AgentServices, Resources
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.turns import TurnRecord
@@ -21,6 +21,8 @@ from agentic_rag.tools.base import Toolset
 
 MOST_BYTES = 256 * 1024
 """Of a prepared request: a longer one is read by the model for much longer than it takes to store a message."""
+MOST_MEMORY = 4 * MOST_BYTES
+"""Of a transcript whose request is not even encoded."""
 KNOWN_IDS = 64
 """Client message ids of a session that are remembered: what is sent again is asked once."""
 MESSAGE_BYTES = 256
@@ -44,7 +46,8 @@ class EarlyCall:
 class NextCall:
     """The first call of a session's next turn, but for the message; for as long as nothing changes that it depends on.
 
-    ``documents``: see `AgentServices.documents_mark`; None: the session cites none. ``size``: bytes in memory.
+    ``documents``: see `AgentServices.documents_mark`; None: the session cites none. ``spare``: tokens that the message
+    may have. ``size``: bytes in memory.
     """
 
     prepared: PreparedRequest
@@ -54,6 +57,7 @@ class NextCall:
     today: str
     activation: Activation | None
     documents: object
+    spare: int
     size: int
 
     @classmethod
@@ -64,13 +68,15 @@ class NextCall:
         toolset: Toolset,
         transcript: Transcript,
         asked: ModelRequest,
+        spare: int,
     ) -> Self | None:
         """Return what follows a turn: its last request (``asked``), the answer, and then the next message.
 
-        None: it has to be made when it is asked for.
+        None: it has to be made when it is asked for. ``spare``: see `Context.spare`.
         """
         model = services.model(definition.domain_id)
-        if not isinstance(model, PreparingModel) or asked.tool_choice is not None or definition.binding.draft.files:
+        given = asked.tool_choice is not None or definition.binding.draft.files
+        if not isinstance(model, PreparingModel) or given or spare <= 0 or transcript.memory > MOST_MEMORY:
             return None
         window = transcript.window()
         if window[-1]["role"] != "assistant":
@@ -78,7 +84,8 @@ class NextCall:
         cited, mark = bool(transcript.cited), services.documents_mark(definition.domain_id)
         if cited and mark is None:
             return None
-        request = replace(asked, messages=(*asked.messages, window[-1]))
+        # a step that went on with an answer that was cut off had more room than the first one gets
+        request = replace(asked, max_tokens=definition.max_tokens, messages=(*asked.messages, window[-1]))
         prepared = model.prepare(request)
         if prepared is None or prepared.size > MOST_BYTES:
             return None
@@ -90,17 +97,18 @@ class NextCall:
             str(services.today),
             transcript.activation,
             mark if cited else None,
+            spare,
             prepared.size + MESSAGE_BYTES * len(request.messages),
         )
 
     async def send(self, services: AgentServices, definition: Definition, text: str) -> EarlyCall | None:
         """Send it with a message, if that is what a turn on this definition asks now; else None."""
-        if not self._holds(services, definition) or not await self._has_role(services):
+        message = user_message(text)
+        if message_tokens(message) > self.spare or not self._holds(services, definition):
             return None
-        sent = self.prepared.send(text)
-        if sent is None:
+        if not await self._has_role(services) or (sent := self.prepared.send(text)) is None:
             return None
-        whole = replace(self.request, messages=(*self.request.messages, user_message(text)))
+        whole = replace(self.request, messages=(*self.request.messages, message))
         return EarlyCall(whole, sent, (*services.opening_notices, IterationStart(1)))
 
     def _holds(self, services: AgentServices, definition: Definition) -> bool:
@@ -136,17 +144,27 @@ class CallAhead:
         """Take what follows the turn that has ended; None: nothing is known, or not any more."""
         self._next = following
 
+    def note_begun(self, row: TurnRecord) -> None:
+        """Take notice that a turn begins, whichever way: what would have followed the one before it does not."""
+        self._next = None
+        self._knows(row)
+
     async def begin(self, row: TurnRecord, definition: Definition, user_id: str, *, waits: bool) -> EarlyCall | None:
         """Send the call of a turn that nothing known here keeps from beginning; None: the turn asks by itself.
 
         Once after each turn: a message that the store refuses is asked once at most. ``waits``: others come first.
         """
         following, self._next = self._next, None
-        resources, known = self._resources, row.client_message_id in self._client_ids
-        if row.client_message_id is not None and not known:
-            self._client_ids = [*self._client_ids, row.client_message_id][-KNOWN_IDS:]
+        resources, known = self._resources, self._knows(row)
         if following is None or known or waits or row.images or resources.full or resources.journal.stall is not None:
             return None
         if resources.spending.governs(Payer(definition.domain_id, user_id, row.key_id)):
             return None
         return await following.send(resources.services, definition, row.content)
+
+    def _knows(self, row: TurnRecord) -> bool:
+        """Whether its client message id came before; from now on it did."""
+        known = row.client_message_id in self._client_ids
+        if row.client_message_id is not None and not known:
+            self._client_ids = [*self._client_ids, row.client_message_id][-KNOWN_IDS:]
+        return known

@@ -287,6 +287,7 @@ class LiveSession:
             self._resources.hooks.session_branched(conn, self.id)
             return load_transcript(conn, self.id)
 
+        self._ahead.expect(None)
         self._transcript = await self._database.write(store, durable=True)
         self._rest()
 
@@ -335,7 +336,7 @@ class LiveSession:
         begins = False
         try:
             known = await self._database.write(store, durable=True)
-            begins = begun_on is not None
+            begins = begun_on is not None and not self._resources.stopping
         finally:
             if early is not None and not begins:
                 early.abandon()
@@ -421,7 +422,7 @@ class LiveSession:
     def _begin(self, agent: Agent) -> None:
         """Note that a turn starts, and wake who waits for the next one. From here on it can be interrupted."""
         self._agent, self._waiting = agent, None
-        self._ahead.expect(None)
+        self._ahead.note_begun(agent.row)
         if self._resources.interrupts.take(agent.row.id):
             agent.interrupt()
         self._order.begin(agent.row.id)
@@ -585,6 +586,7 @@ class LiveSession:
             if self._resources.shared:
                 await self._database.write(partial(check_free, session_id=self.id, owner=self._resources.owner))
             transcript = await self._present(anew=self._resources.shared)
+            self._ahead.expect(None)
             self._compaction.hold(transcript, definition, key_id)
             return True
 

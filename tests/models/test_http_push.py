@@ -189,6 +189,128 @@ async def test_an_answer_that_nobody_reads_makes_the_service_wait() -> None:
         await closed.wait()
 
 
+async def test_what_is_sent_ahead_needs_a_connection_that_rests() -> None:
+    service = Service([[WITH_LENGTH]] * 2)
+    async with asking(service) as (client, head):
+        assert client.send(head, b"{}") is None
+        assert service.connections == 0
+        await read(client, head)
+        sent = client.send(head, b"{}")
+        assert sent is not None
+        response = await sent.answer()
+        assert b"".join([piece async for piece in response.stream]) == BODY  # type: ignore[union-attr]
+        await response.aclose()
+    assert service.connections == 1
+    assert len(service.requests) == 2
+
+
+@pytest.mark.parametrize("place", ["at once", "once it has come", "twice"])
+async def test_what_was_sent_and_is_abandoned_closes_its_connection(place: str) -> None:
+    came, closed, asked = anyio.Event(), anyio.Event(), 0
+
+    async def serve(stream: SocketStream) -> None:
+        nonlocal asked
+        async with stream:
+            try:
+                while True:
+                    await stream.receive()
+                    asked += 1
+                    await stream.send(WITH_LENGTH)
+                    if asked == 2:
+                        came.set()
+            except (anyio.EndOfStream, anyio.BrokenResourceError):
+                closed.set()
+
+    async with asking(serve) as (client, head):
+        await read(client, head)
+        sent = client.send(head, b"{}")
+        assert sent is not None
+        if place != "at once":
+            await came.wait()
+            await anyio.wait_all_tasks_blocked()
+        sent.abandon()
+        if place == "twice":
+            sent.abandon()
+        await closed.wait()
+        assert client.send(head, b"{}") is None
+
+
+async def test_who_waits_for_what_was_sent_and_is_cancelled_closes_its_connection() -> None:
+    closed, asked = anyio.Event(), 0
+
+    async def serve(stream: SocketStream) -> None:
+        nonlocal asked
+        async with stream:
+            try:
+                while True:
+                    await stream.receive()
+                    asked += 1
+                    if asked == 1:
+                        await stream.send(WITH_LENGTH)
+            except (anyio.EndOfStream, anyio.BrokenResourceError):
+                closed.set()
+
+    async with asking(serve) as (client, head):
+        await read(client, head)
+        sent = client.send(head, b"{}")
+        assert sent is not None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sent.answer)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        await closed.wait()
+
+
+@pytest.mark.parametrize("second", [WITH_LENGTH, TO_THE_END, b""])
+async def test_an_answer_that_is_complete_or_cut_before_anybody_reads_it(second: bytes) -> None:
+    service = Service([[WITH_LENGTH], [second]])
+    async with asking(service) as (client, head):
+        await read(client, head)
+        sent = client.send(head, b"{}")
+        assert sent is not None
+        while sent._connection._transport is not None:  # the service has closed it
+            await anyio.lowlevel.checkpoint()
+        if not second:
+            with pytest.raises(httpx2.RemoteProtocolError):
+                await sent.answer()
+            return
+        response = await sent.answer()
+        assert b"".join([piece async for piece in response.stream]) == BODY  # type: ignore[union-attr]
+        await response.aclose()
+
+
+async def test_what_lies_unread_of_what_was_sent_ahead_is_bounded() -> None:
+    sent_bytes = 0
+    closed = anyio.Event()
+
+    async def serve(stream: SocketStream) -> None:
+        nonlocal sent_bytes
+        async with stream:
+            await stream.receive()
+            await stream.send(WITH_LENGTH)
+            await stream.receive()
+            try:
+                await stream.send(b"HTTP/1.1 200 OK\r\n\r\n")
+                while True:
+                    await stream.send(bytes(2**16))
+                    sent_bytes += 2**16
+            except anyio.BrokenResourceError:
+                closed.set()
+
+    async with asking(serve) as (client, head):
+        await read(client, head)
+        sent = client.send(head, b"{}")
+        assert sent is not None
+        before = -1
+        while before != sent_bytes:  # until no more is taken
+            before = sent_bytes
+            with anyio.move_on_after(0.2):
+                await closed.wait()
+        assert AHEAD_BYTES <= sent_bytes < 64 * AHEAD_BYTES
+        sent.abandon()
+        await closed.wait()
+
+
 async def test_headers_without_an_end_are_refused() -> None:
     async def serve(stream: SocketStream) -> None:
         async with stream:

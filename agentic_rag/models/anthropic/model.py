@@ -243,9 +243,13 @@ class AnthropicModel(Model):
         import httpx2
 
         try:
-            return await self._accept(await sent.answer(), model)
+            response = await sent.answer()
         except httpx2.TransportError:  # the connection had rested for too long
             return None
+        try:
+            return await self._accept(response, model)
+        except httpx2.HTTPError as exc:
+            raise model_error(exc, self._endpoint, model=model) from exc
 
     def _head(self, client: "AsyncAnthropic", push: "PushClient", headers: Mapping[str, str]) -> bytes:
         """Return the beginning of a request with these headers and those that the SDK would send."""
