@@ -26,7 +26,7 @@ class RedactedAnswer:
         """Take an event of the model and return what of it may be known, in the same order."""
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             text = self._open.take(event.text)
-            if text is event.text or text == event.text:
+            if text == event.text:
                 return (event,)
             return (type(event)(event.index, text),) if text else ()
         if type(event) is InputDelta:
