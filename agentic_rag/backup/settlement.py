@@ -99,7 +99,7 @@ def _free_turns(conn: Connection, end: bool) -> int:
     for row in left if end else ():
         seq = run_events.last_seq(conn, row.id) + MAX_UNSEEN + 1
         event = encode(Interrupted(), conversation_id=row.conversation_id, turn_id=row.id, seq=seq, ts=now())
-        run_events.append(conn, [(row.id, seq, event.data)])
+        run_events.append(conn, [run_events.Batch(row.id, seq, [event.data])])
         end_without_agent(conn, row, Interrupted())
     return len(left)
 

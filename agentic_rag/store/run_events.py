@@ -9,7 +9,9 @@ each, then the events.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
+from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 
@@ -49,39 +51,59 @@ _READ = (
 )
 
 
-def append(conn: Connection, events: Iterable[tuple[str, int, bytes]]) -> None:
-    """Store events as (turn id, seq, payload), those of a turn in order.
+class Batch(NamedTuple):
+    """Events of a turn that follow each other in number, the first of which is ``first``."""
+
+    turn_id: str
+    first: int
+    events: Sequence[bytes]
+
+    @property
+    def last(self) -> int:
+        """Number of the last one; of none, the one before ``first``."""
+        return self.first + len(self.events) - 1
+
+
+def append(conn: Connection, batches: Iterable[Batch]) -> None:
+    """Store events, those of a turn in order; a row for each batch, or for each `MOST` events of it.
 
     Raises:
         IntegrityError: a number of the turn is taken as the last of another row.
     """
-    rows = list(group_events(events))
+    rows = [row for batch in batches for row in _rows(batch)]
     if rows:  # as text for the driver: building the statement anew costs more than running it
         conn.exec_driver_sql(_APPEND + _DRIVERS[conn.dialect.name], rows)
 
 
-def group_events(events: Iterable[tuple[str, int, bytes]]) -> Iterator[tuple[str, int, int, bytes]]:
-    """Yield a row for each run of neighbours, of `MOST` at most: (turn id, last seq, first seq, payload)."""
-    turn, first, last = "", 0, 0
-    pieces: list[bytes] = []
-    for turn_id, seq, payload in events:
-        if pieces and (turn_id != turn or seq != last + 1 or len(pieces) >= MOST):
-            yield turn, last, first, _pack(pieces)
-            pieces = []
-        if not pieces:
-            turn, first = turn_id, seq
-        pieces.append(payload)
-        last = seq
-    if pieces:
-        yield turn, last, first, _pack(pieces)
+def _rows(batch: Batch) -> Iterator[tuple[str, int, int, bytes]]:
+    for at in range(0, len(batch.events), MOST):
+        events = batch.events[at : at + MOST]
+        first = batch.first + at
+        yield batch.turn_id, first + len(events) - 1, first, pack(events)
 
 
+def batches_of(turn_id: str, events: Iterable[tuple[int, bytes]]) -> Iterator[Batch]:
+    """Yield a turn's events, each with its number, as batches."""
+    first, neighbours = 0, list[bytes]()
+    for seq, event in events:
+        if neighbours and seq != first + len(neighbours):
+            yield Batch(turn_id, first, neighbours)
+            neighbours = []
+        if not neighbours:
+            first = seq
+        neighbours.append(event)
+    if neighbours:
+        yield Batch(turn_id, first, neighbours)
+
+
+@lru_cache(maxsize=1024)
 def _lengths(count: int) -> Struct:
     return Struct(f">{count}I")
 
 
-def _pack(pieces: list[bytes]) -> bytes:
-    return _lengths(len(pieces)).pack(*map(len, pieces)) + b"".join(pieces)
+def pack(events: Sequence[bytes]) -> bytes:
+    """Return events as the payload of a row."""
+    return _lengths(len(events)).pack(*map(len, events)) + b"".join(events)
 
 
 def unpack(first: int, last: int, payload: bytes) -> Iterator[tuple[int, bytes]]:

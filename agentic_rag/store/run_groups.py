@@ -19,6 +19,7 @@ from sqlalchemy import Connection, delete, select
 from agentic_rag.ids import TurnId
 from agentic_rag.store import run_events
 from agentic_rag.store.records import BigInt, Prepared, RecordTable, parameter
+from agentic_rag.store.run_events import Batch
 from agentic_rag.store.turns import TURNS
 
 
@@ -37,16 +38,22 @@ _LENGTH = Struct(">I")
 _DROP = Prepared(delete(RUN_GROUPS.table).where(_id < parameter(_id)))
 
 
-def add(conn: Connection, group: int, events: Iterable[tuple[str, int, bytes]]) -> None:
-    """Store events as (turn id, seq, payload), those of a turn in order. ``group``: greater than any before.
+def add(conn: Connection, group: int, batches: Iterable[Batch]) -> None:
+    """Store events, those of a turn in order. ``group``: greater than any before.
 
     Raises:
         IntegrityError: there is that record.
     """
-    rows = list(run_events.group_events(events))
-    heads = orjson.dumps([(turn, last, first, len(payload)) for turn, last, first, payload in rows])
-    payload = b"".join((_LENGTH.pack(len(heads)), heads, *(payload for *_, payload in rows)))
-    RUN_GROUPS.insert(conn, RunGroupRecord(id=BigInt(group), payload=payload))
+    heads: list[tuple[str, int, int, int]] = []
+    payloads: list[bytes] = []
+    for turn_id, first, events in batches:
+        payload = run_events.pack(events)
+        heads.append((turn_id, first + len(events) - 1, first, len(payload)))
+        payloads.append(payload)
+    packed = orjson.dumps(heads)
+    RUN_GROUPS.insert(
+        conn, RunGroupRecord(id=BigInt(group), payload=b"".join((_LENGTH.pack(len(packed)), packed, *payloads)))
+    )
 
 
 def is_there(conn: Connection, group: int) -> bool:
@@ -70,7 +77,8 @@ def settle(conn: Connection) -> int:
     stored = run_events.last_seqs(conn, there)  # by a commit whose record another turn still needed
     for turn_id in there:
         after = stored.get(turn_id, 0)
-        run_events.append(conn, [(turn_id, seq, event) for seq, event in left[turn_id] if seq > after])
+        new = ((seq, event) for seq, event in left[turn_id] if seq > after)
+        run_events.append(conn, run_events.batches_of(turn_id, new))
     conn.execute(delete(RUN_GROUPS.table))
     return len(payloads)
 

@@ -19,6 +19,7 @@ from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.logins import BegunRecord
 from agentic_rag.store.payloads import PayloadFiles
+from agentic_rag.store.run_events import Batch
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, say, use
 from tests.access.tenants import as_operator, bearer, make_key
@@ -169,8 +170,8 @@ async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
         lambda conn: collections.put(conn, CollectionRecord(domain_id=domain, updated_at=now()))
     )
     await rig.application.database.write(lambda conn: probe.touch(conn, now()))
-    group = [("turn_that_is_gone", 1, b"{}")]
-    await rig.application.database.write(partial(run_groups.add, group=2**62, events=group))
+    group = [Batch("turn_that_is_gone", 1, [b"{}"])]
+    await rig.application.database.write(partial(run_groups.add, group=2**62, batches=group))
 
 
 def _write_files(data: Path, domain: str) -> None:

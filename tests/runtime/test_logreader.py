@@ -21,6 +21,7 @@ from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, Journal, RunLog
 from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.database import Database
+from agentic_rag.store.run_events import Batch
 from tests.databases import POSTGRESQL
 from tests.runtime.desk import DONE, Desk, running
 from tests.store.records import turn
@@ -245,7 +246,7 @@ async def test_a_turn_that_begins_here_while_it_is_looked_for_elsewhere_is_read_
         neighbours = TakenUp(desk.database, lambda: journal.add(log))
         journal = Journal(desk.database, neighbours)
         log = RunLog(journal, ConversationId("conv_test"), TurnId("turn_test"))
-        await desk.database.write(partial(run_events.append, events=[("turn_test", 1, b'{"type":"text"}')]))
+        await desk.database.write(partial(run_events.append, batches=[Batch("turn_test", 1, [b'{"type":"text"}'])]))
         log.rest(1)
         tasks.start_soon(journal.run)
         reader = LogReader(journal, TurnId("turn_test"), 1)

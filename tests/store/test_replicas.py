@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Connection, text, update
 
 from agentic_rag.errors import StorageUnavailable, TurnInProgress
-from agentic_rag.events import AgentEvent, Title
+from agentic_rag.events import AgentEvent
 from agentic_rag.ids import ConversationId, SessionId, TurnId
 from agentic_rag.runtime.log.fanout import InProcessFanout
-from agentic_rag.runtime.log.runlog import EPOCH, Journal, encode
+from agentic_rag.runtime.log.runlog import EPOCH, Journal
 from agentic_rag.store import compactions, run_events, sessions, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -256,7 +256,7 @@ async def test_a_commit_that_lands_while_it_is_tried_again_counts(tmp_path: Path
     tries = 0
 
     def append(conn: Connection) -> None:
-        run_events.append(conn, [("turn_1", 1, b"x")])
+        run_events.append(conn, [run_events.Batch("turn_1", 1, [b"x"])])
 
     async def land() -> None:
         other = await Database.open(store)
@@ -274,8 +274,7 @@ async def test_a_commit_that_lands_while_it_is_tried_again_counts(tmp_path: Path
         append(conn)
 
     async with replicas(tmp_path, store, []) as (a,):
-        event = encode(Title("x"), conversation_id="conv_1", turn_id="turn_1", seq=1, ts=now())
-        await Journal(a.database).store(write, [event])
+        await Journal(a.database).store(write, [run_events.Batch("turn_1", 1, [b"x"])])
         assert tries == 2
         assert await a.database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == 1
 

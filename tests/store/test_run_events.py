@@ -11,8 +11,8 @@ from sqlalchemy.exc import IntegrityError
 from agentic_rag.ids import TurnId
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
-
-Logged = tuple[str, int, bytes]
+from agentic_rag.store.run_events import Batch
+from tests.store.logged import Logged, batches
 
 
 def rows(conn: Connection) -> int:
@@ -20,8 +20,8 @@ def rows(conn: Connection) -> int:
 
 
 async def test_neighbours_stored_together_share_a_row(database: Database) -> None:
-    events = [("turn_1", seq, b"%d" % seq) for seq in (1, 2, 3, 70, 71)] + [("turn_2", 1, b"other")]
-    await database.write(lambda conn: run_events.append(conn, events))
+    events = [*(("turn_1", seq, b"%d" % seq) for seq in (1, 2, 3, 70, 71)), ("turn_2", 1, b"other")]
+    await database.write(lambda conn: run_events.append(conn, batches(*events)))
     assert await database.read(rows) == 3
     assert await database.read(lambda conn: run_events.read(conn, TurnId("turn_1"), 0, 10)) == [
         (seq, b"%d" % seq) for seq in (1, 2, 3, 70, 71)
@@ -30,9 +30,7 @@ async def test_neighbours_stored_together_share_a_row(database: Database) -> Non
 
 async def test_a_group_is_read_from_its_middle(database: Database) -> None:
     payloads = [b"", b"\n", bytes(range(256)), b"x" * 100_000]
-    await database.write(
-        lambda conn: run_events.append(conn, [("turn_1", 5 + at, payload) for at, payload in enumerate(payloads)])
-    )
+    await database.write(lambda conn: run_events.append(conn, [Batch("turn_1", 5, payloads)]))
     for after in range(4, 9):
         found = await database.read(lambda conn, after=after: run_events.read(conn, TurnId("turn_1"), after, 10))  # type: ignore[misc]
         assert found == [(5 + at, payload) for at, payload in enumerate(payloads)][after - 4 :]
@@ -40,9 +38,9 @@ async def test_a_group_is_read_from_its_middle(database: Database) -> None:
 
 
 async def test_a_group_that_ends_at_a_stored_end_is_refused_whole(database: Database) -> None:
-    await database.write(lambda conn: run_events.append(conn, [("turn_1", seq, b"x") for seq in (1, 2)]))
+    await database.write(lambda conn: run_events.append(conn, [Batch("turn_1", 1, [b"x", b"x"])]))
     with pytest.raises(IntegrityError):
-        await database.write(lambda conn: run_events.append(conn, [("turn_2", 1, b"y"), ("turn_1", 2, b"y")]))
+        await database.write(lambda conn: run_events.append(conn, batches(("turn_2", 1, b"y"), ("turn_1", 2, b"y"))))
     assert await database.read(rows) == 1
 
 
@@ -53,7 +51,9 @@ async def test_a_group_that_ends_at_a_stored_end_is_refused_whole(database: Data
 def test_any_split_into_groups_packs_and_unpacks_to_the_same_events(numbers: list[int], cuts: set[int]) -> None:
     events: list[Logged] = [("turn_1", seq, b"%d" % seq * (seq % 7)) for seq in numbers]
     bounds = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
-    stored = [row for start, end in pairwise(bounds) for row in run_events.group_events(events[start:end])]
-    unpacked = [event for turn, last, first, payload in stored for event in run_events.unpack(first, last, payload)]
+    stored = [batch for start, end in pairwise(bounds) for batch in batches(*events[start:end])]
+    unpacked = [
+        event for batch in stored for event in run_events.unpack(batch.first, batch.last, run_events.pack(batch.events))
+    ]
     assert unpacked == [(seq, payload) for _, seq, payload in events]
-    assert [last for _, last, _, _ in stored] == sorted(last for _, last, _, _ in stored)
+    assert [batch.last for batch in stored] == sorted(batch.last for batch in stored)

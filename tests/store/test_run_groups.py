@@ -12,9 +12,9 @@ from agentic_rag.ids import TurnId
 from agentic_rag.runtime.log.groups import AT_ONCE, GROUPS, Groups
 from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.database import Database
+from agentic_rag.store.run_events import Batch
+from tests.store.logged import Logged, batches
 from tests.store.records import turn
-
-Event = tuple[str, int, bytes]
 
 
 async def add_turns(database: Database, *names: str) -> None:
@@ -33,15 +33,15 @@ async def count(database: Database) -> int:
 
 async def test_what_a_dead_process_left_in_groups_becomes_rows_of_its_turns_once(database: Database) -> None:
     await add_turns(database, "turn_1", "turn_2")
-    groups: list[list[Event]] = [
+    groups: list[list[Logged]] = [
         [("turn_1", 1, b"a"), ("turn_1", 2, b"b"), ("turn_2", 1, b"")],
         [("turn_1", 3, b"c"), ("turn_gone", 1, b"deleted meanwhile")],
         [("turn_1", 4, b"d"), ("turn_2", 2, bytes(range(256)))],
     ]
     for number, events in enumerate(groups):
-        await database.write(partial(run_groups.add, group=number, events=events))
+        await database.write(partial(run_groups.add, group=number, batches=batches(*events)))
     committed = [*groups[0][:2], groups[1][0]]  # by its turn, while another one still needed the records
-    await database.write(partial(run_events.append, events=committed))
+    await database.write(partial(run_events.append, batches=batches(*committed)))
 
     assert await database.write(run_groups.settle) == 3
     assert await read(database, "turn_1") == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
@@ -53,9 +53,9 @@ async def test_what_a_dead_process_left_in_groups_becomes_rows_of_its_turns_once
 
 async def test_a_record_is_there_until_those_before_another_are_dropped(database: Database) -> None:
     for number in (5, 6, 9):
-        await database.write(partial(run_groups.add, group=number, events=[("turn_1", number, b"x")]))
+        await database.write(partial(run_groups.add, group=number, batches=[Batch("turn_1", number, [b"x"])]))
     with pytest.raises(IntegrityError):
-        await database.write(partial(run_groups.add, group=9, events=[]))
+        await database.write(partial(run_groups.add, group=9, batches=[]))
     await database.write(partial(run_groups.drop_before, group=9))
     there = [await database.read(partial(run_groups.is_there, group=number)) for number in (5, 6, 9)]
     assert there == [False, False, True]
@@ -63,7 +63,7 @@ async def test_a_record_is_there_until_those_before_another_are_dropped(database
 
 async def test_a_long_run_of_neighbours_is_several_rows(database: Database) -> None:
     most = run_events.MOST
-    await database.write(partial(run_events.append, events=[("turn_1", seq, b"x") for seq in range(1, 2 * most + 2)]))
+    await database.write(partial(run_events.append, batches=[Batch("turn_1", 1, [b"x"] * (2 * most + 1))]))
     assert [seq for seq, _ in await read(database, "turn_1")] == list(range(1, 2 * most + 2))
     query = select(run_events.RUN_EVENTS.c.last_seq).order_by(run_events.RUN_EVENTS.c.last_seq)
     rows = await database.read(lambda conn: conn.execute(query).scalars().all())

@@ -14,6 +14,7 @@ from agentic_rag.store import run_events, tool_calls, turns
 from agentic_rag.store.database import Database
 from agentic_rag.store.database_time import DatabaseTime
 from agentic_rag.store.turns import TurnStatus
+from tests.store.logged import batches
 
 from .records import AT, tool_call, turn
 
@@ -205,8 +206,8 @@ async def test_what_lives_is_left_to_its_owner_and_what_is_over_is_taken(databas
 async def test_a_log_is_read_strictly_after_a_number_and_in_bounded_pieces(database: Database) -> None:
     def fill(conn: Connection) -> None:
         run_events.append(conn, [])
-        run_events.append(conn, [("turn_1", seq, b"%d" % seq) for seq in (1, 2, 3, 70)])
-        run_events.append(conn, [("turn_2", 1, b"other"), ("turn_1", 71, bytes(range(256)))])
+        run_events.append(conn, batches(*(("turn_1", seq, b"%d" % seq) for seq in (1, 2, 3, 70))))
+        run_events.append(conn, batches(("turn_2", 1, b"other"), ("turn_1", 71, bytes(range(256)))))
 
     await database.write(fill)
 
@@ -235,7 +236,7 @@ async def test_pruning_takes_the_logs_of_turns_that_ended_before_and_no_other(da
         ):
             turns.TURNS.insert(conn, turn(name, status=status, ended_at=ended_at))
             if name != "turn_6":
-                run_events.append(conn, [(name, seq, b"x") for seq in (1, 2, 3)])
+                run_events.append(conn, [run_events.Batch(name, 1, [b"x"] * 3)])
 
     await database.write(fill)
     assert await database.write(lambda conn: run_events.prune(conn, AT)) == 0

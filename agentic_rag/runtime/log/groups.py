@@ -5,16 +5,15 @@ then.
 """
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from agentic_rag.events import AgentEvent
 from agentic_rag.ids import TurnId
 from agentic_rag.store import run_events, run_groups, turns
+from agentic_rag.store.run_events import Batch
 
 
 class _Log(Protocol):
@@ -29,9 +28,6 @@ GROUPS = 128
 """Records after which a turn's events are stored as its own: what a start after a kill has to move at most."""
 AT_ONCE = 8
 """Turns that are settled with one record, or a sixteenth of all that are due: none of them is to take long."""
-
-row_of = attrgetter("turn_id", "seq", "data")
-"""Returns what the store keeps of an event."""
 
 
 class Groups(Generic[L]):
@@ -91,27 +87,34 @@ class Group(Generic[H]):
     first record that is still needed then. ``lost``: logs whose turns others run, of which nothing is kept.
     """
 
-    batches: list[tuple[H, list[AgentEvent]]]
-    settling: dict[H, list[AgentEvent]]
+    batches: Mapping[H, Batch]
+    settling: Mapping[H, Batch]
     number: int | None
     needed: int
     lost: set[H] = field(default_factory=set)
 
     @property
-    def events(self) -> list[AgentEvent]:
-        return [event for log, batch in self.batches if log not in self.lost for event in batch]
+    def count(self) -> int:
+        """How many events the batches are."""
+        return sum(len(batch.events) for batch in self.batches.values())
 
     def write(self, conn: Connection) -> None:
         """Store it; a transaction may be tried again."""
-        self.lost.clear()
-        written = [log for log, batch in self.batches if batch or log in self.settling]
+        written = (*self.batches, *self.settling)
         held = turns.list_held(conn, {log.turn_id: log.fence for log in written})
-        self.lost.update(log for log in written if log.turn_id not in held)
+        self.lost.clear()
+        if len(held) < len(self.batches.keys() | self.settling.keys()):
+            self.lost.update(log for log in written if log.turn_id not in held)
+        batches = self._kept(self.batches)
         if self.number is None:
-            run_events.append(conn, map(row_of, self.events))
+            run_events.append(conn, batches)
             return
-        run_groups.add(conn, self.number, map(row_of, self.events))
+        run_groups.add(conn, self.number, batches)
         if self.settling:
-            settled = [event for log in self.settling if log not in self.lost for event in self.settling[log]]
-            run_events.append(conn, map(row_of, settled))
+            run_events.append(conn, self._kept(self.settling))
             run_groups.drop_before(conn, self.needed)
+
+    def _kept(self, batches: Mapping[H, Batch]) -> Iterable[Batch]:
+        if not self.lost:
+            return batches.values()
+        return [batch for log, batch in batches.items() if log not in self.lost]

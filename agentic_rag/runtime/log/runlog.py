@@ -41,17 +41,19 @@ from agentic_rag.events import (
     Text,
     Thinking,
     Usage,
+    decode,
 )
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.json_form import Json, camel, to_text
 from agentic_rag.messages import KeptImage
 from agentic_rag.observer import NOBODY, Observer, given_traceparent
 from agentic_rag.redaction import Redaction
-from agentic_rag.runtime.log.groups import Group, Groups, row_of
+from agentic_rag.runtime.log.groups import Group, Groups
 from agentic_rag.runtime.log.neighbours import Neighbours
 from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
+from agentic_rag.store.run_events import Batch
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -184,12 +186,19 @@ class RunLog:
         self.barred = False
         """Whether delegates may write no more: the turn comes to its end."""
         self.failure: BaseException | None = None
-        self.unsettled: list[AgentEvent] = []
-        """What is journalled, but not as rows of the turn."""
+        self.settled = start
+        """Up to which the store has events as rows of the turn: what of them is journalled only, nobody reads there."""
+        self.first = start + 1
+        """Number of the oldest event in memory, or of the next one."""
         self._journal = journal
         self._encode = Encoder(conversation_id, turn_id, redaction).encode
-        self._tail: deque[AgentEvent] = deque()
-        self._pending: list[AgentEvent] = []
+        self._tail: list[bytes] = []
+        """The JSON of the events from ``first`` on. Bytes, since Python's garbage collector looks at anything else."""
+        self._newest: AgentEvent | None = None
+        self._taken = start
+        """Up to which events are in the store, or on their way."""
+        self._solid: deque[int] = deque()
+        """Numbers of events that are no deltas: none is visible before it is journalled, nor is what follows it."""
         self._in_flight = 0
         self._readers: tuple[Callable[[], None], ...] = ()
         self._journal_moved: anyio.Event | None = None
@@ -201,14 +210,12 @@ class RunLog:
 
         ``redacted``: see `Encoder.encode`.
         """
-        event = self.number(body, agent, redacted=redacted)
-        pending = self._pending
-        pending.append(event)
-        delta = event.type in DELTA_TYPES
-        if len(pending) == 1 or not delta or len(pending) >= GROUP_EVENTS:  # else the journal knows of it
-            self._journal.note(self, urgent=not delta or len(pending) >= GROUP_EVENTS)
-        if delta and event.seq == self.visible + 1 and event.seq <= self.journalled + MAX_UNJOURNALLED:
-            self.visible = event.seq  # as `_advance` would, for the most frequent case
+        event = self._number(body, agent, redacted=redacted)
+        seq, pending, delta = event.seq, event.seq - self._taken, event.type in DELTA_TYPES
+        if pending == 1 or not delta or pending >= GROUP_EVENTS:  # else the journal knows of it
+            self._journal.note(self, urgent=not delta or pending >= GROUP_EVENTS)
+        if delta and seq == self.visible + 1 and seq <= self.journalled + MAX_UNJOURNALLED:
+            self.visible = seq  # as `_advance` would, for the most frequent case
             self.wake_readers()
         else:
             self._advance()
@@ -247,26 +254,27 @@ class RunLog:
             await self._journal_move()
         if self.failure is not None:
             raise self.failure
-        self._pending.extend(self.number(body, agent) for body in bodies)
-        batch, unsettled = self.take(), self.unsettled
+        for body in bodies:
+            self._number(body, agent)
+        new, unsettled = len(self.take().events), self.unsettled
+        batch = self._batch(self.settled, self.last)
         needed = self._journal.groups.needed_without((self,))
 
         def write(conn: Connection) -> None:
             turns.hold(conn, self.turn_id, self.fence)
             store(conn)
-            run_events.append(conn, map(row_of, (*unsettled, *batch)))
+            run_events.append(conn, (batch,))
             if unsettled:
                 run_groups.drop_before(conn, needed)
 
         try:
-            await self._journal.store(write, batch, settled=unsettled, durable=durable)
+            await self._journal.store(write, (batch,), new, durable=durable)
         except BaseException as exc:
             self.take_failure(exc)
             raise
         if unsettled:
-            self.unsettled = []
             self._journal.settle(self, needed)
-        self.take_success(batch)
+        self.take_success(batch.last, settled=True)
 
     def is_held(self, conn: Connection) -> bool:
         """Say whether the turn is still this process's, for the rest of the transaction."""
@@ -274,10 +282,10 @@ class RunLog:
 
     def withdraw(self) -> None:
         """Take back the events that nobody has seen: their commit failed for good, and not for want of a store."""
-        while self._tail and self._tail[-1].seq > self.visible:
-            self._tail.pop()
-        self.last = self.visible
-        self._pending = [event for event in self._tail if event.seq > self.journalled]
+        del self._tail[max(0, self.visible + 1 - self.first) :]
+        self.last, self._taken = self.visible, self.journalled
+        self._newest = None
+        self._solid.clear()
         self.failure = None
 
     def encode_aside(self, body: EventBody) -> AgentEvent:
@@ -300,7 +308,10 @@ class RunLog:
     def rest(self, last: int) -> None:
         """Let go the events in memory, up to ``last``: the store has them all, and for a long time none follows."""
         self._tail.clear()
-        self.last = self.visible = self.journalled = last
+        self._solid.clear()
+        self._newest = None
+        self.last = self.visible = self.journalled = self.settled = self._taken = last
+        self.first = last + 1
 
     def go_on(self, fence: int) -> None:
         """Begin a new owner's epoch; who reads the log reads on."""
@@ -314,49 +325,65 @@ class RunLog:
         """
         if not self._tail:
             for body in bodies:
-                self.number(body)
-        run_events.append(conn, map(row_of, self._tail))
+                self._number(body)
+        run_events.append(conn, (self._batch(self.settled, self.last),))
 
     def adopt(self) -> None:
         """Say that the transaction of `store_first` is committed: its events may be delivered."""
-        self.journalled = self.last
+        self.journalled = self.settled = self._taken = self.last
         self._advance()
 
-    def number(self, body: EventBody, agent: Delegate | None = None, *, redacted: bool = False) -> AgentEvent:
+    def _number(self, body: EventBody, agent: Delegate | None = None, *, redacted: bool = False) -> AgentEvent:
         """Give a body its number; the caller sees to it that it is stored."""
-        self.last += 1
-        event = self._encode(body, self.last, now(), agent, redacted=redacted)
-        self._tail.append(event)
-        if len(self._tail) > TAIL_EVENTS and self._tail[0].seq <= self._settled:
-            self._tail.popleft()
+        self.last = seq = self.last + 1
+        event = self._newest = self._encode(body, seq, now(), agent, redacted=redacted)
+        tail = self._tail
+        tail.append(event.data)
+        if event.type not in DELTA_TYPES:
+            self._solid.append(seq)
+        if len(tail) > TAIL_EVENTS:
+            old = min(len(tail) - TAIL_EVENTS, self.settled + 1 - self.first)
+            if old >= TAIL_EVENTS // 8:  # many at once: each time the others are moved
+                del tail[:old]
+                self.first += old
         return event
 
     # The journal's side
 
     @property
-    def _settled(self) -> int:
-        """Number of the last event that readers find in the store."""
-        return self.unsettled[0].seq - 1 if self.unsettled else self.journalled
+    def unsettled(self) -> bool:
+        """Whether something is journalled, but not as rows of the turn."""
+        return self.settled < self.journalled
 
     @property
     def busy(self) -> bool:
         """Whether a batch is on its way to the store."""
         return self._in_flight > 0
 
-    def take(self) -> list[AgentEvent]:
+    def take(self) -> Batch:
         """Hand out the events to be journalled now."""
-        batch, self._pending = self._pending, []
+        batch = self._batch(self._taken, self.last)
+        self._taken = self.last
         self._in_flight += 1
         return batch
 
-    def take_success(self, batch: Sequence[AgentEvent]) -> None:
-        """Say that a batch is in the store."""
+    def take_unsettled(self) -> Batch:
+        """Hand out the journalled events that are to be rows of the turn."""
+        return self._batch(self.settled, self.journalled)
+
+    def _batch(self, after: int, last: int) -> Batch:
+        return Batch(self.turn_id, after + 1, self._tail[after + 1 - self.first : last + 1 - self.first])
+
+    def take_success(self, last: int, *, settled: bool) -> None:
+        """Say that a batch is in the store, up to this number; ``settled``: and all up to it as rows of the turn."""
         self._in_flight -= 1
-        if batch:
-            self.journalled = max(self.journalled, batch[-1].seq)
+        if last > self.journalled:
+            self.journalled = last
+        if settled:
+            self.settled = self.journalled
         self._advance()
         self._wake_writer()
-        if self._pending:  # came while this batch was under way
+        if self.last > self._taken:  # came while this batch was under way
             self._journal.note(self, urgent=True)
 
     def take_failure(self, exc: BaseException) -> None:
@@ -367,14 +394,12 @@ class RunLog:
 
     def _advance(self) -> None:
         """Move `visible` as far as the rules allow, and wake readers if it moved."""
-        visible = max(self.visible, self.journalled)
-        if self._tail and visible < self.last:
-            first = self._tail[0].seq
-            limit = min(self.last, self.journalled + MAX_UNJOURNALLED)
-            while visible < limit and self._tail[visible + 1 - first].type in DELTA_TYPES:
-                visible += 1
-        if visible != self.visible:
-            self.visible = visible
+        journalled, solid = self.journalled, self._solid
+        while solid and solid[0] <= journalled:
+            solid.popleft()
+        limit = min(journalled + MAX_UNJOURNALLED, solid[0] - 1 if solid else self.last, self.last)
+        if limit > self.visible:
+            self.visible = limit
             self.wake_readers()
 
     async def _journal_move(self) -> None:
@@ -394,18 +419,13 @@ class RunLog:
         """Return what may be delivered after a number; None if that lies before the tail."""
         if after >= self.visible:
             return []
-        newest = self._tail[-1] if self._tail else None
+        newest = self._newest
         if newest is not None and newest.seq == self.visible == after + 1:  # a reader that keeps pace
             return [newest]
-        first = self.first
-        if after + 1 < first:
+        if after + 1 < self.first:
             return None
-        return [self._tail[index] for index in range(after + 1 - first, self.visible + 1 - first)]
-
-    @property
-    def first(self) -> int:
-        """Number of the oldest event in memory."""
-        return self._tail[0].seq if self._tail else self.last + 1
+        batch = self._batch(after, self.visible)
+        return [decode(self.turn_id, seq, data) for seq, data in enumerate(batch.events, batch.first)]
 
     @property
     def reader_count(self) -> int:
@@ -543,25 +563,24 @@ class Journal:
     async def store(
         self,
         write: Transaction,
-        events: Sequence[AgentEvent],
+        batches: Sequence[Batch] = (),
+        new: int = 0,
         *,
-        settled: Sequence[AgentEvent] = (),
         group: int | None = None,
         durable: bool = False,
     ) -> None:
         """Run a transaction that stores these events until the store takes it. Raises as `insist` does.
 
-        ``settled``: of one turn, journalled before, which become rows of it. ``group``: the number of the record that
-        has the events; None: they are rows.
+        ``new``: how many of them no group has yet. ``group``: the number of the record that has them; None: they are
+        rows.
         """
         tried = False
-
-        ends = {TurnId(event.turn_id): event.seq for event in (*settled, *events)}
+        rows = [batch for batch in batches if batch.events]
 
         def is_stored(conn: Connection) -> bool:
             if group is not None:
                 return run_groups.is_there(conn, group)
-            return any(run_events.ends_group(conn, turn_id, seq) for turn_id, seq in ends.items())
+            return any(run_events.ends_group(conn, TurnId(batch.turn_id), batch.last) for batch in rows)
 
         def attempt(conn: Connection) -> None:
             # A connection that broke while it committed leaves open whether it did.
@@ -573,10 +592,10 @@ class Journal:
             began = time.monotonic()
             try:
                 await self.database.write(attempt, durable=durable)
-                self._observer.note_commit(len(events), time.monotonic() - began, durable=durable)
+                self._observer.note_commit(new, time.monotonic() - began, durable=durable)
             except IntegrityError:
                 # without events it is the rows that show it; with some it was still under way when it was looked for
-                if not tried or (ends and not await self.database.read(is_stored)):
+                if not tried or (rows and not await self.database.read(is_stored)):
                     raise
             finally:
                 tried = True
@@ -631,16 +650,17 @@ class Journal:
 
     async def _write_group(self) -> None:
         # One batch of a log at a time: a later one must not be stored before an earlier one.
-        due = self.groups.due()
-        logs = [log for log in (self._dirty | dict.fromkeys(due)) if not log.busy and log.failure is None]
-        self._dirty = {}
-        batches = sorted(((log, log.take()) for log in logs), key=lambda each: each[0].turn_id)
-        writing, settling = [log for log, batch in batches if batch], {log: log.unsettled for log in due if log in logs}
+        due, dirty, self._dirty = self.groups.due(), self._dirty, {}
+        logs = [log for log in (dirty | dict.fromkeys(due) if due else dirty) if not log.busy and log.failure is None]
+        settling = {log: log.take_unsettled() for log in due if log in logs}
+        batches = {log: log.take() for log in logs}
+        writing = [log for log, batch in batches.items() if batch.events]
         number = self.groups.begin(writing) if writing and not self.database.shared else None
-        group = Group(batches, settling, number, min(self.groups.needed_without(settling), number or 0))
+        needed = min(self.groups.needed_without(settling), number or 0)
+        group = Group({log: batches[log] for log in writing}, settling, number, needed)
         try:
             if writing:
-                await self.store(group.write, group.events, group=group.number)
+                await self.store(group.write, [*group.batches.values()], group.count, group=group.number)
         except BaseException as exc:
             # Each of these turns ends with it; a commit that waits for this group must not wait for ever.
             for log in logs:
@@ -648,23 +668,21 @@ class Journal:
             if isinstance(exc, Exception):
                 return
             raise
-        if group.number is not None:
-            self._note_stored(group)
-        for log, batch in batches:
+        rows = number is None
+        for log, batch in batches.items():
             if log in group.lost:
                 log.take_failure(LeaseLost(log.turn_id))
             else:
-                log.take_success(batch)
+                log.take_success(batch.last, settled=rows)
+        if number is not None and settling:
+            self._note_settled(group)
 
-    def _note_stored(self, group: Group["RunLog"]) -> None:
-        """Say what stands in records now that a group is stored as one."""
-        for log, batch in group.batches:
-            if log in group.settling:
-                log.unsettled = []
-                self.groups.settle(log, group=group.number if batch else None)
-            log.unsettled.extend(batch)
-        if group.settling:
-            self.groups.drop(group.needed)
+    def _note_settled(self, group: Group["RunLog"]) -> None:
+        """Say what stands in records no more now that a group is stored."""
+        for log, batch in group.settling.items():
+            log.settled = max(log.settled, batch.last)
+            self.groups.settle(log, group=group.number if log in group.batches else None)
+        self.groups.drop(group.needed)
 
     def settle(self, log: RunLog, dropped: int) -> None:
         """Say that the store has all journalled events of a turn as its rows, and no records before that number."""
@@ -677,5 +695,5 @@ class Journal:
         """Drop the records that two turns left to each other, each of which ended while the other still needed them."""
         needed = self.groups.needed_without(())
         with suppress(ServerStopping):  # the next start does it
-            await self.store(lambda conn: run_groups.drop_before(conn, needed), ())
+            await self.store(lambda conn: run_groups.drop_before(conn, needed))
             self.groups.drop(needed)

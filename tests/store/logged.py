@@ -1,0 +1,18 @@
+"""Events of run logs as tests write them: one by one, of any turns."""
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from agentic_rag.store.run_events import Batch, batches_of
+
+Logged = tuple[str, int, bytes]
+"""Turn id, number, payload."""
+
+
+def batches(*events: Logged) -> list[Batch]:
+    """Return events as batches, those of a turn in order."""
+
+    def of(turn_id: str, some: Iterable[Logged]) -> Iterable[Batch]:
+        return batches_of(turn_id, [(seq, payload) for _, seq, payload in some])
+
+    return [batch for turn_id, some in groupby(events, lambda event: event[0]) for batch in of(turn_id, some)]
