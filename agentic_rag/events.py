@@ -3,10 +3,11 @@
 Owns the event bodies and the numbered event. Knows no clock, no store and no socket; the run log makes the JSON form.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import orjson
 
@@ -424,8 +425,7 @@ class Delegate:
     tool_call_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class AgentEvent:
+class AgentEvent(NamedTuple):
     """One event of a turn. ``data`` is its JSON form, made once; see ``runtime.log.runlog``.
 
     ``type`` and ``seq`` stand beside it so that readers can route without parsing. An event with ``seq`` 0 is not part
@@ -449,4 +449,9 @@ class AgentEvent:
 
 def decode(turn_id: str, seq: int, data: bytes) -> AgentEvent:
     """Return the event whose JSON form a log has stored."""
-    return AgentEvent(turn_id, seq, orjson.loads(data)["type"], data)
+    found = _TYPE(data)
+    return AgentEvent(turn_id, seq, found[1].decode() if found else orjson.loads(data)["type"], data)
+
+
+_TYPE = re.compile(rb'\{"type":"([a-z_]+)"').match
+"""The type stands first where this program has written the JSON."""

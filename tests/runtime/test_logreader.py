@@ -218,7 +218,10 @@ async def test_wherever_the_process_ends_its_store_has_once_what_it_had_journall
             log = random.choice(logs[: random.randint(1, len(logs))])  # some write seldom
             log.append(random.choice((Text("a"), IterationStart(2))))
             if random.random() < 0.05:
-                await log.commit([Text("b")], lambda conn: None)
+                async with anyio.create_task_group() as commits:
+                    commits.start_soon(log.commit, [Text("b")], lambda conn: None)
+                    await anyio.lowlevel.checkpoint()
+                    log.append(Text("meanwhile"))  # a delegate's, for example
             while random.random() < 0.8 and log.journalled < log.last:
                 await anyio.lowlevel.checkpoint()
         journalled = {log.turn_id: log.journalled for log in logs}  # the process ends here

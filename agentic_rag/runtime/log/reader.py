@@ -150,12 +150,12 @@ class LogReader:
             if not waits:
                 return
             try:
-                taken = push is not None and self._push(log, push)
+                if self._push(log, push):
+                    return
             except Exception as exc:  # the reader's, never the turn's
-                failure, taken = exc, False
-            if not taken or log.ended or log.gone or self._untold:
-                waits = False
-                woken.set()
+                failure = exc
+            waits = False
+            woken.set()
 
         log.listen(wake)
         try:
@@ -165,14 +165,15 @@ class LogReader:
         if failure is not None:
             raise failure
 
-    def _push(self, log: RunLog | Mirror, push: Push) -> bool:
+    def _push(self, log: RunLog | Mirror, push: Push | None) -> bool:
+        """Offer what there is to ``push``; say whether to wait on."""
         events = log.since(self._seq)
-        if events is None:
-            return False
-        taken = push(events) if events else 0
+        if not events:  # woken for what is no event
+            return not (events is None or log.ended or log.gone or self._untold)
+        taken = 0 if push is None else push(events)
         if taken:
             self._seq = events[taken - 1].seq
-        return taken == len(events)
+        return taken == len(events) and not log.ended
 
     async def _read_page(self) -> list[AgentEvent]:
         """Return a page from the store; empty when it has no more and the log in memory goes on, or all has ended."""

@@ -199,7 +199,8 @@ class RunLog:
         """Up to which events are in the store, or on their way."""
         self._solid: deque[int] = deque()
         """Numbers of events that are no deltas: none is visible before it is journalled, nor is what follows it."""
-        self._in_flight = 0
+        self.busy = False
+        """Whether a batch is on its way to the store: one at a time."""
         self._readers: tuple[Callable[[], None], ...] = ()
         self._journal_moved: anyio.Event | None = None
 
@@ -256,7 +257,7 @@ class RunLog:
             raise self.failure
         for body in bodies:
             self._number(body, agent)
-        new, unsettled = len(self.take().events), self.unsettled
+        new, unsettled = self.take(), self.unsettled
         batch = self._batch(self.settled, self.last)
         needed = self._journal.groups.needed_without((self,))
 
@@ -268,13 +269,14 @@ class RunLog:
                 run_groups.drop_before(conn, needed)
 
         try:
-            await self._journal.store(write, (batch,), new, durable=durable)
+            await self._journal.store(write, (batch,), len(new.events), durable=durable)
         except BaseException as exc:
             self.take_failure(exc)
             raise
         if unsettled:
             self._journal.settle(self, needed)
-        self.take_success(batch.last, settled=True)
+        self.settled = batch.last
+        self.take_success()
 
     def is_held(self, conn: Connection) -> bool:
         """Say whether the turn is still this process's, for the rest of the transaction."""
@@ -355,16 +357,11 @@ class RunLog:
         """Whether something is journalled, but not as rows of the turn."""
         return self.settled < self.journalled
 
-    @property
-    def busy(self) -> bool:
-        """Whether a batch is on its way to the store."""
-        return self._in_flight > 0
-
     def take(self) -> Batch:
-        """Hand out the events to be journalled now."""
+        """Hand out the events to be journalled now, which may be none; `take_success` or `take_failure` follows."""
         batch = self._batch(self._taken, self.last)
         self._taken = self.last
-        self._in_flight += 1
+        self.busy = True
         return batch
 
     def take_unsettled(self) -> Batch:
@@ -374,21 +371,20 @@ class RunLog:
     def _batch(self, after: int, last: int) -> Batch:
         return Batch(self.turn_id, after + 1, self._tail[after + 1 - self.first : last + 1 - self.first])
 
-    def take_success(self, last: int, *, settled: bool) -> None:
-        """Say that a batch is in the store, up to this number; ``settled``: and all up to it as rows of the turn."""
-        self._in_flight -= 1
-        if last > self.journalled:
-            self.journalled = last
-        if settled:
-            self.settled = self.journalled
-        self._advance()
-        self._wake_writer()
+    def take_success(self) -> None:
+        """Say that what was taken is in the store."""
+        self.busy = False
+        self.journalled = self._taken
+        if self.visible < self.last:
+            self._advance()
+        if self._journal_moved is not None:
+            self._wake_writer()
         if self.last > self._taken:  # came while this batch was under way
             self._journal.note(self, urgent=True)
 
     def take_failure(self, exc: BaseException) -> None:
         """Say that a batch could not be stored: the turn cannot go on."""
-        self._in_flight -= 1
+        self.busy = False
         self.failure = exc
         self._wake_writer()
 
@@ -653,14 +649,13 @@ class Journal:
         due, dirty, self._dirty = self.groups.due(), self._dirty, {}
         logs = [log for log in (dirty | dict.fromkeys(due) if due else dirty) if not log.busy and log.failure is None]
         settling = {log: log.take_unsettled() for log in due if log in logs}
-        batches = {log: log.take() for log in logs}
-        writing = [log for log, batch in batches.items() if batch.events]
-        number = self.groups.begin(writing) if writing and not self.database.shared else None
-        needed = min(self.groups.needed_without(settling), number or 0)
-        group = Group({log: batches[log] for log in writing}, settling, number, needed)
+        taken = {log: log.take() for log in logs}
+        batches = {log: batch for log, batch in taken.items() if batch.events}
+        number = self.groups.begin(batches) if batches and not self.database.shared else None
+        group = Group(batches, settling, number, min(self.groups.needed_without(settling), number or 0))
         try:
-            if writing:
-                await self.store(group.write, [*group.batches.values()], group.count, group=group.number)
+            if batches:
+                await self.store(group.write, [*batches.values()], group.count, group=number)
         except BaseException as exc:
             # Each of these turns ends with it; a commit that waits for this group must not wait for ever.
             for log in logs:
@@ -668,12 +663,13 @@ class Journal:
             if isinstance(exc, Exception):
                 return
             raise
-        rows = number is None
-        for log, batch in batches.items():
+        for log in logs:
             if log in group.lost:
                 log.take_failure(LeaseLost(log.turn_id))
-            else:
-                log.take_success(batch.last, settled=rows)
+                continue
+            if number is None:
+                log.settled = taken[log].last
+            log.take_success()
         if number is not None and settling:
             self._note_settled(group)
 
