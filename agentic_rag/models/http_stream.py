@@ -93,7 +93,7 @@ async def finish(chunks: AsyncGenerator[bytes, None]) -> None:
 
 async def close(response: "httpx2.Response") -> None:
     """Close a response, also for a caller that was cancelled."""
-    with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
+    with anyio.move_on_after(CLOSE_SECONDS, shield=True):
         await response.aclose()
 
 

@@ -58,7 +58,8 @@ from agentic_rag.runtime.early_call import EarlyCall, NextCall
 from agentic_rag.runtime.kept_results import Pictures, with_own_tools
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
-from agentic_rag.runtime.observing import observed_turn
+from agentic_rag.runtime.missing_servers import missing_notices
+from agentic_rag.runtime.observing import ObservedTurn
 from agentic_rag.runtime.receiving import Receiving
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import (
@@ -269,7 +270,7 @@ class Agent:
         """
         above = self.parent._calls if self.parent is not None else None
         observer, role = self.resources.observer, self._definition.binding.role
-        with observed_turn(observer, self.transcript.labels, self.row.id, role, self.log, above) as span:
+        with ObservedTurn(observer, self.transcript.labels, self.row.id, role, self.log, above) as span:
             try:
                 await self._run_to_end(resume)
             finally:
@@ -321,11 +322,12 @@ class Agent:
 
     async def _end_children(self) -> None:
         """Interrupt the delegates of the turn and wait for their ends; from here on they write no event."""
-        with anyio.move_on_after(CHILDREN_SECONDS, shield=True):
-            for child in self._children:
-                child.interrupt()
-            for child in self._children:
-                await child.ended.wait()
+        for child in self._children:
+            child.interrupt()
+        if self._children:
+            with anyio.move_on_after(CHILDREN_SECONDS, shield=True):
+                for child in self._children:
+                    await child.ended.wait()
         self.log.barred = True
 
     async def _run(self, resume: Resume | None) -> None:
@@ -336,7 +338,7 @@ class Agent:
             self._scope.deadline = anyio.current_time() + limits.turn_timeout
             try:
                 await self._prepare(resume)
-                await anyio.lowlevel.checkpoint_if_cancelled()  # it was interrupted before it began: no model is asked
+                await self._end_if_asked()  # it was interrupted before it began: no model is asked
                 await self._drive()
             except Exception as exc:  # ended below, with what came so far
                 failure = first_cause(exc) or self._internal_error(exc)
@@ -347,6 +349,8 @@ class Agent:
         await self._end_children()
         if self.lost:
             raise LeaseLost(self.row.id)
+        if self.over and failure is None:  # its end is stored, whatever was asked for since
+            return
         if self._scope.cancelled_caught and not self.interrupted:
             failure = GenerationTimeout("The turn", limits.turn_timeout)
         if isinstance(failure, LeaseLost | ServerStopping):
@@ -385,7 +389,8 @@ class Agent:
             for notice in self.resources.services.opening_notices:
                 self.log.append(notice)
         changed = None if self._early is not None else await self._changed_role()
-        self._tell_of_servers(toolset)
+        for notice in missing_notices(toolset, admin=self._definition.binding.admin):
+            self.log.append(notice)
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
         window = self.transcript.window()
@@ -400,18 +405,6 @@ class Agent:
         self._calls.offer(self._toolset, tools, self._asked.model)
         self._turn.offer(tools)
         self._context.offer(tools)
-
-    def _tell_of_servers(self, toolset: Toolset) -> None:
-        """Tell of servers that cannot be called. Why, with its paths and addresses, is for admins."""
-        reasons: list[tuple[str, str]] = [(name, "") for name in toolset.missing]
-        if self._definition.binding.admin:
-            told = {name for name, _ in toolset.notices}
-            reasons = [*toolset.notices, *((name, "") for name in toolset.missing if name not in told)]
-        for name, reason in reasons:
-            starting = toolset.missing.get(name, False)
-            code = "MCP_SERVER_STARTING" if starting else "MCP_SERVER_UNAVAILABLE"
-            plain = "is still starting." if starting else "is not available now."
-            self.log.append(Notice(code, f"{name}: {reason}" if reason else f"{name} {plain}"))
 
     def _tell(self) -> tuple[Told, list[str]]:
         """Return what the session was told once this turn has begun, and what of it is new."""
@@ -481,7 +474,12 @@ class Agent:
             else:
                 with anyio.CancelScope(shield=True):
                     await self._commit(instruction)
-                await anyio.lowlevel.checkpoint_if_cancelled()  # an interrupt that came meanwhile: no call begins
+                await self._end_if_asked()  # an interrupt that came meanwhile: no call begins
+
+    async def _end_if_asked(self) -> None:
+        """Go no further if the end was asked for, or the time is over; by a look at what may ask for it."""
+        if self._scope.cancel_called or self.resources.stopping or self.parent is not None:
+            await anyio.lowlevel.checkpoint_if_cancelled()
 
     async def _make_room(self) -> bool:
         """Make room for the next request if it needs any; return whether it fits then."""

@@ -467,7 +467,7 @@ class Runtime:
             return await live.next_turn(after)
         place: int | None = None
         while True:
-            begun = live.begun
+            begun = live.begun.next
             look = partial(sessions.turn_after, session_id=session_id, turn_id=after, place=place)
             read = partial(self._database.read, look, single=after is not None)
             coming, place = await self._journal.insist(read)

@@ -53,6 +53,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     send_seconds = SEND_SECONDS
     close_seconds = CLOSE_SECONDS
     linger_seconds = LINGER_SECONDS
+    _held = b""
+    """Frames that wait for the next ones."""
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send one ASGI message.
@@ -62,6 +64,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """
         if not self.writable.is_set():
             await self._wait_for_room()
+        self._release()
         if self.close_sent and message["type"] == "websocket.send":
             # The protocol closed by itself (frame too big, no pong) and the endpoint has not read of it yet.
             raise ClientDisconnected
@@ -70,6 +73,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def shutdown(self) -> None:
         """End the connection since the server stops. One that its peer has ended already goes by itself: a word more to
         it would be an error, and the connections after it would stay."""
+        self._release()
         if self.close_sent or self.conn.state in (State.CONNECTING, State.OPEN):
             super().shutdown()
         else:
@@ -112,7 +116,21 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         return open_ and self.writable.is_set()
 
     def write(self, texts: Sequence[bytes]) -> None:
-        self.transport.write(frame_texts(texts))
+        frames = frame_texts(texts)
+        if self._held:
+            frames, self._held = self._held + frames, b""
+        self.transport.write(frames)
+
+    def hold(self, texts: Sequence[bytes]) -> None:
+        if not self._held:
+            self.loop.call_soon(self._release)
+        self._held += frame_texts(texts)
+
+    def _release(self) -> None:
+        """Send what is held, unless the connection has come to its end."""
+        if self._held and not self.close_sent and self.conn.state is State.OPEN:
+            self.transport.write(self._held)
+        self._held = b""
 
     async def room(self) -> None:
         try:

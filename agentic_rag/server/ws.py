@@ -333,19 +333,18 @@ class Socket:
         return Closing(POLICY_VIOLATION, "Too many frames.")
 
     async def _answer(self, text: str | None) -> None:
-        origin: dict[str, str] = {}
+        value: Json = {}
         kind = ""
         try:
             self._take_request()
             value = frames.read_object(text)
-            origin = frames.origin_of(value)
             frame = self._codec.read(value)
             kind = str(value["type"])
             await self._obey(frame)
         except _GONE:
             raise
         except Exception as exc:
-            error = _refusal(exc)
+            error, origin = _refusal(exc), frames.origin_of(value)
             target = origin.get("conversationId", "")
             await self._caller.note_refusal(error, f"WS {kind}".rstrip(), target, request_id(self._ws.scope))
             await self._send(self._refuse(error, origin))
@@ -406,17 +405,20 @@ class Socket:
         try:
             with continuing(frame.traceparent):
                 accepted = await self._accept(frame)
-            await self._send(
-                AcceptedReply(
-                    frame.conversation_id,
-                    accepted.turn_id,
-                    accepted.user_message_id,
-                    accepted.message_id,
-                    accepted.client_message_id,
-                    accepted.queued,
-                    frame.request_id,
-                )
+            reply = AcceptedReply(
+                frame.conversation_id,
+                accepted.turn_id,
+                accepted.user_message_id,
+                accepted.message_id,
+                accepted.client_message_id,
+                accepted.queued,
+                frame.request_id,
             )
+            await self._connection.room()
+            reader = self._subscriptions.get(frame.conversation_id)
+            awake = reader is not None and reader.waiting is not None
+            # a reader that waits for this turn runs next: its first events go with the answer
+            (self._connection.hold if awake else self._connection.write)(self._codec.encode(reply))
             self._follow_sent(frame.conversation_id, accepted)
         finally:
             self._announced.set()

@@ -6,27 +6,41 @@ bytes, so that none of them wakes a task.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import TYPE_CHECKING, Self
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Protocol, Self
 
 from agentic_rag.errors import EventTooLarge, ModelError
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error
-from agentic_rag.models.base import ModelEvent, Push, Working
-from agentic_rag.models.http_stream import chunks_of, finish
+from agentic_rag.models.base import ModelEvent, Push, PushingEvents, Working
+from agentic_rag.models.http_stream import chunks_of, close, expect_stream, finish
 from agentic_rag.models.service_errors import Endpoint, broken_stream
 from agentic_rag.models.sse import SSEReader
 
 if TYPE_CHECKING:
     import httpx2
 
+    from agentic_rag.models.http_push import SentPost
 
-class AnswerEvents(AsyncIterator[ModelEvent]):
-    """Implements `PushingEvents`. ``endpoint`` and ``model``: whom errors name."""
 
-    def __init__(self, response: "httpx2.Response", decoder: AnswerDecoder, endpoint: Endpoint, model: str) -> None:
+class Answered(Protocol):
+    """An answer with its body unread: ours, or the SDK's stream."""
+
+    @property
+    def response(self) -> "httpx2.Response":
+        """The answer."""
+        ...
+
+
+class AnswerEvents(PushingEvents):
+    """The events of an answer with 200. ``endpoint`` and ``model``: whom errors name."""
+
+    def __init__(
+        self, response: "httpx2.Response | None", decoder: AnswerDecoder, endpoint: Endpoint, model: str
+    ) -> None:
         self._response = response
-        self._chunks: AsyncGenerator[bytes, None] = chunks_of(response)
+        self._chunks: AsyncGenerator[bytes, None] | None = None
         self._reader = SSEReader()
         self._decoder = decoder
         self._endpoint = endpoint
@@ -43,10 +57,11 @@ class AnswerEvents(AsyncIterator[ModelEvent]):
                 raise self._failure
             if self._decoder.completed:
                 # Read to the end, so that the connection can be used again.
-                await finish(self._chunks)
+                if not self._has_ended():
+                    await finish(self._body())
                 raise StopAsyncIteration
             try:
-                chunk = await anext(self._chunks, None)
+                chunk = await anext(self._body(), None)
             except Exception as exc:
                 raise model_error(exc, self._endpoint, model=self._model, started=True) from exc
             if chunk is None:
@@ -56,13 +71,33 @@ class AnswerEvents(AsyncIterator[ModelEvent]):
 
     async def aclose(self) -> None:
         """Read no more of the body."""
-        await self._chunks.aclose()
+        if self._chunks is not None:
+            await self._chunks.aclose()
 
     def push(self, take: Push) -> None:
         """See `PushingEvents.push`."""
         from agentic_rag.models.http_push import PushedBody
 
-        body, ready = self._response.stream, self._ready
+        body = self._response.stream if self._response is not None else None
+        if isinstance(body, PushedBody):
+            body.pour(self._sink(take))
+
+    def _body(self) -> AsyncGenerator[bytes, None]:
+        if self._chunks is None:
+            assert self._response is not None
+            self._chunks = chunks_of(self._response)
+        return self._chunks
+
+    def _has_ended(self) -> bool:
+        """Whether the whole body has come over our own transport, whose connection then rests already."""
+        from agentic_rag.models.http_push import PushedBody
+
+        body = self._response.stream if self._response is not None else None
+        return isinstance(body, PushedBody) and body.end()
+
+    def _sink(self, take: Push) -> Callable[[bytes], bool]:
+        """Return what takes a piece of the body and offers its events to ``take``; whether to wait on."""
+        ready = self._ready
 
         def pour(piece: bytes) -> bool:
             if self._decoder.completed:  # what follows the answer is nothing of it
@@ -76,8 +111,7 @@ class AnswerEvents(AsyncIterator[ModelEvent]):
                 self._failure = exc
             return not ready and self._failure is None and not self._decoder.completed
 
-        if isinstance(body, PushedBody):
-            body.pour(pour)
+        return pour
 
     def _decode(self, chunk: bytes) -> None:
         """Add the events that are complete with this chunk, and what made the rest of the answer unreadable."""
@@ -95,3 +129,50 @@ class AnswerEvents(AsyncIterator[ModelEvent]):
             self._failure = exc
         if not ready and decoder.working:
             ready.append(Working())
+
+
+class EventsAhead(AnswerEvents, AbstractAsyncContextManager["EventsAhead"]):
+    """The events of the answer to a request that was ``sent`` before: the call that `Model.stream` opens.
+
+    Who takes them gets them from the body's first byte: no task is woken for the headers. ``opening``: waits for the
+    answer, and asks once more where there is none; it raises what `Model.stream` does, and the first event is where.
+    """
+
+    def __init__(
+        self,
+        sent: "SentPost",
+        opening: "Callable[[], Awaitable[Answered]]",
+        decoder: AnswerDecoder,
+        endpoint: Endpoint,
+        model: str,
+    ) -> None:
+        super().__init__(None, decoder, endpoint, model)
+        self._sent = sent
+        self._opening = opening
+        self._taking: Push | None = None
+        self._opened = False
+        """Whether it is `_opening`'s to see to what was sent."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, exc: object, trace: object) -> None:
+        if not self._opened:
+            self._sent.abandon()
+        elif self._response is not None and not self._has_ended():
+            await self.aclose()
+            await close(self._response)
+
+    async def __anext__(self) -> ModelEvent:
+        if self._response is None:
+            self._opened = True
+            self._response = (await self._opening()).response
+            expect_stream(self._response, self._endpoint)
+            if self._taking is not None:
+                super().push(self._taking)
+        return await super().__anext__()
+
+    def push(self, take: Push) -> None:
+        """See `PushingEvents.push`."""
+        self._taking = take
+        self._sent.pour(self._sink(take))
