@@ -34,6 +34,7 @@ from agentic_rag.events import Done, InputAnswered, Notice, Retrying, StepReset,
 from agentic_rag.messages import REFUSED, Block, refs_of_images
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.asking import Asking, TurnClock, TurnPause
+from agentic_rag.runtime.change import Once
 from agentic_rag.runtime.compaction import Compaction, compacted_event
 from agentic_rag.runtime.context import Context
 from agentic_rag.runtime.core.calls import PlannedCall
@@ -158,7 +159,7 @@ class Agent:
         """Whether it was put down while people are waited for: nobody runs the turn, and its log goes on."""
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.ended = anyio.Event()
+        self.ended = Once()
         self._children: list[Agent] = []
         if parent is not None:
             parent._children.append(self)
@@ -218,7 +219,7 @@ class Agent:
     @property
     def is_resting(self) -> bool:
         """Whether all that is left of the running step waits for people, its delegates' too."""
-        working = [child for child in self._children if not child.ended.is_set()]
+        working = [child for child in self._children if not child.ended.happened]
         return self._calls.is_resting(len(working)) and all(child.is_resting for child in working)
 
     @property
@@ -260,7 +261,7 @@ class Agent:
     def _tree(self) -> Iterator["Agent"]:
         yield self
         for child in self._children:
-            if not child.ended.is_set():
+            if not child.ended.happened:
                 yield from child._tree()
 
     async def run(self, resume: Resume | None = None) -> None:
@@ -296,7 +297,7 @@ class Agent:
                 self._early.abandon()
             if self.parent is not None:
                 self.parent._turn.usage += self._turn.usage
-            self.ended.set()
+            self.ended.happen()
             await self._account.aclose()
 
     async def _end_plainly(self, exc: Exception) -> None:
@@ -334,8 +335,8 @@ class Agent:
         limits = self._definition.limits
         failure: AgenticRagError | None = None
         self._restored = resume is None
+        self._scope.deadline = anyio.current_time() + limits.turn_timeout
         with self._scope:
-            self._scope.deadline = anyio.current_time() + limits.turn_timeout
             try:
                 await self._prepare(resume)
                 await self._end_if_asked()  # it was interrupted before it began: no model is asked

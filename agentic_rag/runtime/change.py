@@ -1,4 +1,4 @@
-"""Something that happens again and again, as those see it who wait for the next time.
+"""Something that happens, again and again or once, as those see it who wait for it.
 
 Owns what they wait for. Where nobody waits, that it happens costs nothing.
 """
@@ -26,3 +26,23 @@ class Change:
         if self._next is not None:
             self._next.set()
             self._next = None
+
+
+class Once:
+    """What happens once, for good."""
+
+    __slots__ = ("_change", "happened")
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._change = Change()
+
+    def happen(self) -> None:
+        """Wake all who wait, now and later."""
+        self.happened = True
+        self._change.happen()
+
+    async def wait(self) -> None:
+        """Wait until it has happened."""
+        if not self.happened:
+            await self._change.next.wait()

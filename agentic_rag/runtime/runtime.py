@@ -178,6 +178,11 @@ class Runtime:
         return self._resources.owner
 
     @property
+    def shared(self) -> bool:
+        """Whether other processes have the store open, and begin turns too."""
+        return self._database.shared
+
+    @property
     def draining(self) -> bool:
         """Whether nothing new begins any more."""
         return self._resources.draining.is_set()

@@ -48,7 +48,8 @@ _ids: Final = _Ids()
 
 def now() -> str:
     """Return the present UTC time as ISO-8601 text with milliseconds and ``Z``."""
-    return _text(time.time_ns() // 1_000_000)
+    whole, rest = divmod(time.time_ns() // 1_000_000, 1000)
+    return f"{_second(whole)}.{rest:03d}Z"
 
 
 def later(seconds: float) -> str:
