@@ -155,10 +155,25 @@ class SentPost:
             raise
         return httpx2.Response(status, headers=headers, stream=PushedBody(self._client, self._connection))
 
-    def pour(self, sink: Sink) -> None:
-        """Give the body of an answer that is a stream of events to ``sink`` from its first byte, while `answer` waits.
+    async def stream(self) -> "PushedBody | None":
+        """Wait as `answer` does; return the body, if the answer is a stream of events with 200.
 
-        Then `answer` returns when ``sink`` says so, or nothing more comes. What came before goes the usual way.
+        None: it is something else, or none came; `answer` returns it, or says why.
+        """
+        try:
+            status, headers = await self._connection.answer()
+        except httpx2.TransportError:
+            return None
+        except BaseException:
+            self._connection.abort()
+            raise
+        streams = status == 200 and _is_event_stream(headers)
+        return PushedBody(self._client, self._connection) if streams else None
+
+    def pour(self, sink: Sink) -> None:
+        """Give the body of an answer that is a stream of events to ``sink`` from its first byte, while it is waited for.
+
+        Who waits goes on when ``sink`` says so, or nothing more comes. What came before goes the usual way.
         """
         self._connection.sink_ahead = sink
 

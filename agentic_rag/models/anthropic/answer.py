@@ -21,7 +21,7 @@ from agentic_rag.models.sse import SSEReader
 if TYPE_CHECKING:
     import httpx2
 
-    from agentic_rag.models.http_push import SentPost
+    from agentic_rag.models.http_push import PushedBody, SentPost
 
 
 class Answered(Protocol):
@@ -39,29 +39,33 @@ class AnswerEvents(PushingEvents):
     def __init__(
         self, response: "httpx2.Response | None", decoder: AnswerDecoder, endpoint: Endpoint, model: str
     ) -> None:
-        self._response = response
         self._chunks: AsyncGenerator[bytes, None] | None = None
+        self._body: PushedBody | None = None
+        """Where our own transport brings it."""
         self._reader = SSEReader()
         self._decoder = decoder
         self._endpoint = endpoint
         self._model = model
         self._ready: deque[ModelEvent] = deque()
         self._failure: Exception | None = None
+        if response is not None:
+            self._begin(response)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ModelEvent:
+        assert self._chunks is not None
         while not self._ready:
             if self._failure is not None:
                 raise self._failure
             if self._decoder.completed:
                 # Read to the end, so that the connection can be used again.
-                if not self._has_ended():
-                    await finish(self._body())
+                if self._body is None or not self._body.end():
+                    await finish(self._chunks)
                 raise StopAsyncIteration
             try:
-                chunk = await anext(self._body(), None)
+                chunk = await anext(self._chunks, None)
             except Exception as exc:
                 raise model_error(exc, self._endpoint, model=self._model, started=True) from exc
             if chunk is None:
@@ -76,24 +80,14 @@ class AnswerEvents(PushingEvents):
 
     def push(self, take: Push) -> None:
         """See `PushingEvents.push`."""
+        if self._body is not None:
+            self._body.pour(self._sink(take))
+
+    def _begin(self, response: "httpx2.Response") -> None:
         from agentic_rag.models.http_push import PushedBody
 
-        body = self._response.stream if self._response is not None else None
-        if isinstance(body, PushedBody):
-            body.pour(self._sink(take))
-
-    def _body(self) -> AsyncGenerator[bytes, None]:
-        if self._chunks is None:
-            assert self._response is not None
-            self._chunks = chunks_of(self._response)
-        return self._chunks
-
-    def _has_ended(self) -> bool:
-        """Whether the whole body has come over our own transport, whose connection then rests already."""
-        from agentic_rag.models.http_push import PushedBody
-
-        body = self._response.stream if self._response is not None else None
-        return isinstance(body, PushedBody) and body.end()
+        self._chunks = chunks_of(response)
+        self._body = response.stream if isinstance(response.stream, PushedBody) else None
 
     def _sink(self, take: Push) -> Callable[[bytes], bool]:
         """Return what takes a piece of the body and offers its events to ``take``; whether to wait on."""
@@ -149,9 +143,10 @@ class EventsAhead(AnswerEvents, AbstractAsyncContextManager["EventsAhead"]):
         super().__init__(None, decoder, endpoint, model)
         self._sent = sent
         self._opening = opening
+        self._response: httpx2.Response | None = None
+        """Of an answer that is no plain stream of events."""
         self._taking: Push | None = None
         self._opened = False
-        """Whether it is `_opening`'s to see to what was sent."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,15 +154,23 @@ class EventsAhead(AnswerEvents, AbstractAsyncContextManager["EventsAhead"]):
     async def __aexit__(self, kind: object, exc: object, trace: object) -> None:
         if not self._opened:
             self._sent.abandon()
-        elif self._response is not None and not self._has_ended():
-            await self.aclose()
-            await close(self._response)
+            return
+        if self._body is not None and self._body.end():
+            return
+        await self.aclose()
+        if (body := self._response or self._body) is not None:
+            await close(body)
 
     async def __anext__(self) -> ModelEvent:
-        if self._response is None:
+        if self._chunks is None:
             self._opened = True
-            self._response = (await self._opening()).response
-            expect_stream(self._response, self._endpoint)
+            self._body = await self._sent.stream()
+            if self._body is not None:
+                self._chunks = aiter(self._body)
+            else:
+                self._response = (await self._opening()).response
+                expect_stream(self._response, self._endpoint)
+                self._begin(self._response)
             if self._taking is not None:
                 super().push(self._taking)
         return await super().__anext__()
