@@ -5,6 +5,7 @@ cheap: `tool_servers` and the protocol library behind it are loaded in a thread.
 """
 
 import importlib
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,7 @@ from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database
 from agentic_rag.threads import DomainThreads
-from agentic_rag.tools.base import ToolInfo, Toolset
+from agentic_rag.tools.base import SystemServer, ToolInfo, Toolset
 from agentic_rag.tools.launch.addresses import parse_hosts
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.packages import Packages
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from mcp_servers.delegate.server import ChildRunner
 
 
+KEPT_TOOLS = 256
+"""Domains of which it is kept what our own servers offer in them."""
 END_SECONDS = 10.0
 """How long the deletion of a domain waits for its servers to end; they are killed anyway."""
 
@@ -91,6 +94,8 @@ class McpHub:
         self._wanted = anyio.Event()
         self._ready = anyio.Event()
         self._leaving = anyio.Event()
+        self._own_tools: OrderedDict[str, tuple[tuple[SystemServer, ...], Toolset]] = OrderedDict()
+        """Of turns without servers of users, by domain; those that were used last at the end."""
         self._hub: Hub
         self._lists: ToolLists
         self._sign_ins: SignIns
@@ -114,13 +119,31 @@ class McpHub:
         self._wanted.set()
 
     async def open(self, definition: Definition) -> Toolset:
-        """Return the tools of a turn, once loaded. Secrets are looked up now, and for servers of users only."""
+        """Return the tools of a turn, once loaded. Secrets are looked up now, and for servers of users only.
+
+        Where only our own servers are used, and none of them lists anything else, they are those of the last turn.
+        """
         await self.wait_loaded()
+        if not definition.entries and (known := self._find_own(definition)) is not None:
+            return known
         from agentic_rag.tool_servers import open_tools  # loaded by now
 
         values = await self._vault.values(definition.domain_id) if definition.entries else {}
         redact = self._vault.redact.of(definition.domain_id)
-        return guard_tools(await open_tools(self._hub, definition, values, self._lists), definition, redact)
+        made = guard_tools(await open_tools(self._hub, definition, values, self._lists), definition, redact)
+        if not definition.entries:
+            self._own_tools[definition.domain_id] = definition.system, made
+            if len(self._own_tools) > KEPT_TOOLS:
+                self._own_tools.popitem(last=False)
+        return made
+
+    def _find_own(self, definition: Definition) -> Toolset | None:
+        """Return the tools that a domain's last turn had of our own servers, if they are what one would get now."""
+        system, tools = self._own_tools.get(definition.domain_id, ((), None))
+        if tools is None or system != definition.system or not tools.fresh:
+            return None
+        self._own_tools.move_to_end(definition.domain_id)
+        return tools
 
     async def sign_ins(self) -> "SignIns":
         """Return who is signed in at users' servers, once loaded."""

@@ -370,9 +370,14 @@ def _align(data: bytes, before: int) -> str:
     return encoded[before + 1 if before else 0 : len(encoded) - undecided]
 
 
+_NUMBERS = (int, float)
+
+
 def _change_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
+    if value is None or isinstance(value, _NUMBERS):  # most others; to find out what is a mapping takes longer
+        return value
     if isinstance(value, Mapping):
         return {key: _change_strings(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -3,8 +3,10 @@
 Owns what the operator decides for all domains, and how the two meet. Knows no message and no request.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +20,7 @@ from agentic_rag.domains.components import FILE_LIMIT, ComponentFiles, Component
 from agentic_rag.domains.watched_workspaces import Seen, Sights, WatchedWorkspaces
 from agentic_rag.domains.workspaces import find_misplaced
 from agentic_rag.events import Notice
+from agentic_rag.ids import DocumentId
 from agentic_rag.models.names import ModelNames
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona, SkillLine
 from agentic_rag.store.conversations import ConversationRecord
@@ -26,6 +29,10 @@ from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.base import Binding
 from mcp_servers.promptx.roles import RoleLibrary
 from mcp_servers.promptx.skills import SkillLibrary
+
+MOST_KEPT = 1_024
+"""Definitions that are kept, those that were used last."""
+_path = lru_cache(MOST_KEPT)(Path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,34 @@ class _Found:
     misplaced: Sequence[tuple[str, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A definition, what its reader is told first, and all that it was made of besides the conversation's own."""
+
+    user: User
+    record: DomainRecord
+    settings: DomainSettings
+    facts: CollectionFacts
+    found: _Found
+    alone: bool
+    definition: Definition
+    notices: tuple[Notice, ...]
+
+    def holds(
+        self,
+        user: User,
+        record: DomainRecord,
+        settings: DomainSettings,
+        facts: CollectionFacts,
+        found: _Found,
+        *,
+        alone: bool,
+    ) -> bool:
+        """Whether it would be made of the same now: the directory and a look give the same objects until a change."""
+        same = self.record is record and self.settings is settings and self.facts is facts and self.found is found
+        return same and self.alone is alone and (self.user is user or self.user == user)
+
+
 class Definitions:
     """Makes the definitions of turns.
 
@@ -106,6 +141,8 @@ class Definitions:
         self._components = ComponentFiles()
         self._sights: Sights[tuple[Path, tuple[str, ...]], _Found] = Sights(watched)
         """By workspace and sub-roles."""
+        self._made: OrderedDict[tuple[str, str, tuple[DocumentId, ...], bool], _Made] = OrderedDict()
+        """By domain, user, and what counts of the conversation: its documents, and whether it is one call's."""
 
     async def definition(
         self, user: User, conversation: ConversationRecord, draft: Draft | None = None
@@ -126,14 +163,24 @@ class Definitions:
         saved = await self._directory.settings(domain_id)
         settings = saved if draft is None or draft.settings is None else draft.settings
         record = await self._directory.get(domain_id)
-        found = await self._find(domain_id, Path(record.workspace), tuple(settings.sub_role_ids), draft)
+        found = await self._find(domain_id, _path(record.workspace), tuple(settings.sub_role_ids), draft)
         alone, components = self._access.alone, found.components
+        key = (domain_id, user.id, tuple(conversation.context_document_ids), conversation.transient)
+        made = self._made.get(key) if draft is None else None
+        if made is not None and made.holds(user, record, settings, facts, found, alone=alone):
+            self._made.move_to_end(key)
+            return made.definition, made.notices
         texts = WorkspaceTexts(components.texts, found.skills)
         definition = definition_of(user, conversation, record, settings, facts, texts, self._defaults, alone=alone)
         broken = [("PROMPT_COMPONENT_BROKEN", f"prompt/{name}", problem) for name, problem in components.problems]
         broken += [("WORKSPACE_FOLDER_BROKEN", name, problem) for name, problem in found.misplaced]
         notices = tuple(Notice(code, f"{name} cannot be used: {problem}.") for code, name, problem in broken)
-        return replace(definition, role_lines=found.role_lines), notices
+        definition = replace(definition, role_lines=found.role_lines)
+        if draft is None:
+            self._made[key] = _Made(user, record, settings, facts, found, alone, definition, notices)
+            if len(self._made) > MOST_KEPT:
+                self._made.popitem(last=False)
+        return definition, notices
 
     async def _find(self, domain_id: str, workspace: Path, sub_roles: tuple[str, ...], draft: Draft | None) -> _Found:
         """Return what a look would find; where it is known that nothing has changed, what the last one did."""

@@ -5,7 +5,7 @@ comes back shows one; and what an admin excluded is not offered. Also an entry's
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from agentic_rag.events import ToolStatus
 from agentic_rag.messages import Block, text_block
@@ -25,20 +25,31 @@ from agentic_rag.tools.base import (
 from agentic_rag.tools.listing import SHOWN_TOOLS
 
 
-@dataclass(frozen=True, slots=True)
 class GuardedTools:
     """Implements `Toolset` over another one. ``timeouts``: seconds by server."""
 
-    inner: Toolset
-    redact: Redaction
-    excluded: frozenset[tuple[str, str]] = frozenset()
-    timeouts: Mapping[str, float] | None = None
+    def __init__(
+        self,
+        inner: Toolset,
+        redact: Redaction,
+        excluded: frozenset[tuple[str, str]] = frozenset(),
+        timeouts: Mapping[str, float] | None = None,
+    ) -> None:
+        self.inner = inner
+        self.redact = redact
+        self.timeouts = timeouts
+        self._offered = tuple(tool for tool in inner.tools if (tool.server, tool.remote_name) not in excluded)
+        self._shown: tuple[int, tuple[ToolInfo, ...]] = (-1, ())
+        """For which version of the redaction, and how they are shown."""
 
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
         """The inner tools; a description with a secret in it is redacted too, and a tool that is called so is none."""
-        offered = (tool for tool in self.inner.tools if (tool.server, tool.remote_name) not in self.excluded)
-        return tuple(shown for tool in offered if (shown := _redact_tool(tool, self.redact)) is not None)
+        version = self.redact.version
+        if self._shown[0] != version:
+            shown = (_redact_tool(tool, self.redact) for tool in self._offered)
+            self._shown = version, tuple(tool for tool in shown if tool is not None)
+        return self._shown[1]
 
     @property
     def notices(self) -> tuple[tuple[str, str], ...]:

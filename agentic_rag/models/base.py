@@ -8,6 +8,7 @@ block `BlockStarted`, its deltas, `BlockStopped`, and at the end `MessageComplet
 without `MessageCompleted` raises `ModelError(started=True)`.
 """
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -145,16 +146,15 @@ Push = Callable[[ModelEvent], bool]
 """Takes an event at once and returns True, or leaves it. It runs where bytes come in: it must not wait."""
 
 
-@runtime_checkable
-class PushingEvents(Protocol):
-    """The events of a call that need wake nobody."""
+class PushingEvents(AsyncIterator["ModelEvent"]):
+    """The events of a call that need wake nobody. A base class: a protocol would be looked for in each call anew."""
 
+    @abstractmethod
     def push(self, take: Push) -> None:
         """Offer each event to ``take`` while the next one is waited for; one that it takes is not waited for any more.
 
         Events come in their order, whichever way. What ``take`` raises, who waits for the next event gets.
         """
-        ...
 
 
 class SentRequest(Protocol):

@@ -5,8 +5,6 @@ a request was one it cannot take, and not that somebody stopped waiting. Knows n
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from agentic_rag.errors import GenerationTimeout, ModelError
 from agentic_rag.models.names import ModelNames
@@ -39,21 +37,33 @@ class ModelCalls:
         found = worst(states)
         return PartState.DEGRADED if found is PartState.DOWN and set(states) != {PartState.DOWN} else found
 
-    @contextmanager
-    def watch(self, model: str) -> Iterator[None]:
+    def watch(self, model: str) -> "WatchedCall":
         """Note what becomes of the call of a model that is made inside."""
         provider = self._names.split(model)[0] if self._names is not None else self.name
-        both = (self.outcomes, self.by_provider.setdefault(provider, Outcomes(TOLERATED)))
-        try:
-            yield
-        except ModelError as error:
-            if error.http_status not in ANSWERED:
-                for each in both:
-                    each.note_failure(time.time(), error.kind or error.code, str(error))
-            raise
-        except GenerationTimeout as error:
-            for each in both:
+        known = self.by_provider.get(provider)
+        if known is None:
+            known = self.by_provider[provider] = Outcomes(TOLERATED)
+        return WatchedCall((self.outcomes, known))
+
+
+class WatchedCall:
+    """The block in which a call of a model is made."""
+
+    __slots__ = ("_both",)
+
+    def __init__(self, both: tuple[Outcomes, Outcomes]) -> None:
+        self._both = both
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            for each in self._both:
+                each.note_success(time.time())
+        elif isinstance(error, ModelError) and error.http_status not in ANSWERED:
+            for each in self._both:
+                each.note_failure(time.time(), error.kind or error.code, str(error))
+        elif isinstance(error, GenerationTimeout):
+            for each in self._both:
                 each.note_failure(time.time(), error.code, str(error))
-            raise
-        for each in both:
-            each.note_success(time.time())

@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 import urllib.request
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Final, Self, cast
 
 import aiohappyeyeballs
@@ -84,10 +84,17 @@ class PushClient:
 
     async def take_back(self, connection: "_Connection") -> None:
         """Keep a connection whose answer was read, if it may be used again; else close it."""
-        if self._closed or not connection.reusable:
+        if not self.keep(connection):
             await connection.aclose()
-        else:
+
+    def keep(self, connection: "_Connection") -> bool:
+        """Let a connection rest whose answer was read, if it may be used again; else begin to close it."""
+        keeps = not self._closed and connection.reusable
+        if keeps:
             self._idle.append((connection, time.monotonic()))
+        else:
+            connection.abort()
+        return keeps
 
     async def aclose(self) -> None:
         """Close the connections that rest, and let none rest any more."""
@@ -148,6 +155,28 @@ class SentPost:
             raise
         return httpx2.Response(status, headers=headers, stream=PushedBody(self._client, self._connection))
 
+    async def stream(self) -> "PushedBody | None":
+        """Wait as `answer` does; return the body, if the answer is a stream of events with 200.
+
+        None: it is something else, or none came; `answer` returns it, or says why.
+        """
+        try:
+            status, headers = await self._connection.answer()
+        except httpx2.TransportError:
+            return None
+        except BaseException:
+            self._connection.abort()
+            raise
+        streams = status == 200 and _is_event_stream(headers)
+        return PushedBody(self._client, self._connection) if streams else None
+
+    def pour(self, sink: Sink) -> None:
+        """Give the body of an answer that is a stream of events to ``sink`` from its first byte, while it is waited for.
+
+        Who waits goes on when ``sink`` says so, or nothing more comes. What came before goes the usual way.
+        """
+        self._connection.sink_ahead = sink
+
     def abandon(self) -> None:
         """Close the connection at once: nobody wants the answer."""
         self._connection.abort()
@@ -169,6 +198,13 @@ class PushedBody(httpx2.AsyncByteStream):
         if self._connection is not None:
             self._connection.sink = sink
 
+    def end(self) -> bool:
+        """Let the connection rest at once, if all of the body has come and was read; whether it did, now or before."""
+        if self._connection is not None and self._connection.end():
+            self._client.keep(self._connection)
+            self._connection = None
+        return self._connection is None
+
     async def aclose(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -185,6 +221,8 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self.sink: Sink | None = None
         """Takes what comes of this answer while somebody waits for it."""
+        self.sink_ahead: Sink | None = None
+        """The same for an answer whose headers are still to come, if it is a stream of events."""
         self._failure: httpx2.TransportError | None = None
         self._asked = self._headed = self._complete = self._paused = False
         self._lost = asyncio.Event()
@@ -205,12 +243,12 @@ class _Connection(asyncio.Protocol):
     def send(self, head: bytes, body: bytes) -> None:
         """Send a request, whose `answer` is then waited for."""
         self._asked, self._headed, self._complete = True, False, False
-        self._headers, self._size, self.sink = [], 0, None
+        self._headers, self._size, self.sink, self.sink_ahead = [], 0, None, None
         if self._transport is not None:
             self._transport.writelines((head, body))
 
     async def answer(self) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """Return status and headers of the answer once they are there."""
+        """Return status and headers of the answer once they are there, and there is something to do for who waits."""
         while not self._headed:
             if self._transport is None:
                 raise self._failure or httpx2.RemoteProtocolError("the connection was closed")
@@ -233,6 +271,13 @@ class _Connection(asyncio.Protocol):
                 return
             else:
                 await self._wait()
+
+    def end(self) -> bool:
+        """Take the answer for read, if all of it has come and nothing of it lies here; return whether it is."""
+        if self._complete and not any(self._pieces):
+            self._pieces.clear()
+            self._asked = False
+        return not self._asked
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -309,7 +354,10 @@ class _Connection(asyncio.Protocol):
             self._headers.clear()
             return
         self._status, self._headed, self._size = status, True, 0
-        self._wake()
+        if self.sink_ahead is not None and status == 200 and _is_event_stream(self._headers):
+            self.sink = self.sink_ahead
+        else:
+            self._wake()
 
     def on_body(self, body: bytes) -> None:
         if self._complete:
@@ -330,3 +378,10 @@ class _Connection(asyncio.Protocol):
             self._complete = True
             self._keeps = self._parser.should_keep_alive()
             self._wake()
+
+
+def _is_event_stream(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a body is a stream of events that needs no decoding; of what is not plainly one others make an error."""
+    kind = next((value for name, value in headers if name == b"content-type"), b"")
+    coded = any(name == b"content-encoding" for name, _ in headers)
+    return not coded and kind.partition(b";")[0].strip().lower() == b"text/event-stream"

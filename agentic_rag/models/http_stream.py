@@ -91,9 +91,9 @@ async def finish(chunks: AsyncGenerator[bytes, None]) -> None:
             pass
 
 
-async def close(response: "httpx2.Response") -> None:
-    """Close a response, also for a caller that was cancelled."""
-    with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
+async def close(response: "httpx2.Response | httpx2.AsyncByteStream") -> None:
+    """Close a response or its body, also for a caller that was cancelled."""
+    with anyio.move_on_after(CLOSE_SECONDS, shield=True):
         await response.aclose()
 
 

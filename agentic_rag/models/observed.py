@@ -5,7 +5,7 @@ Owns what is told of a call. Where nobody listens there is no such model: no eve
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -42,6 +42,7 @@ class ObservedModel(Model):
 
     def __init__(self, model: Model, observer: Observer) -> None:
         self._model = model
+        self._preparing = model if isinstance(model, PreparingModel) else None
         self._observer = observer
 
     @property
@@ -54,7 +55,7 @@ class ObservedModel(Model):
 
     def prepare(self, request: ModelRequest) -> PreparedRequest | None:
         """See `PreparingModel.prepare`."""
-        prepared = self._model.prepare(request) if isinstance(self._model, PreparingModel) else None
+        prepared = self._preparing.prepare(request) if self._preparing is not None else None
         return None if prepared is None else _Prepared(self._model.name, request, prepared, self._observer)
 
     async def aclose(self) -> None:
@@ -88,16 +89,18 @@ class _Sent:
     inner: SentRequest
 
     def stream(self) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        before = self.prepared.request
-        whole = replace(before, messages=(*before.messages, user_message(self.text)))
-        return _Call(self.prepared.provider, whole, self.inner.stream(), self.prepared.observer)
+        prepared = self.prepared
+        return _Call(prepared.provider, prepared.request, self.inner.stream(), prepared.observer, self.text)
 
     def abandon(self) -> None:
         self.inner.abandon()
 
 
-class _Call:
-    """One call: the context manager that `Model.stream` returns, and the iterator of its events."""
+class _Call(PushingEvents):
+    """One call: the context manager that `Model.stream` returns, and the iterator of its events.
+
+    ``text``: the words of a last message that is not among the request's.
+    """
 
     def __init__(
         self,
@@ -105,7 +108,9 @@ class _Call:
         request: ModelRequest,
         inner: AbstractAsyncContextManager[AsyncIterator[ModelEvent]],
         observer: Observer,
+        text: str | None = None,
     ) -> None:
+        self._text = text
         self._provider = provider
         self._request = request
         self._observer = observer
@@ -130,7 +135,8 @@ class _Call:
             self._span = around.begin(Kind.STEP, request.model, **facts)
         if self._span.wants_content:
             self._span.say(Content.SYSTEM, list(request.system))
-            self._span.say(Content.REQUEST, list(request.messages))
+            last = () if self._text is None else (user_message(self._text),)
+            self._span.say(Content.REQUEST, [*request.messages, *last])
         try:
             self._events = (await self._inner.__aenter__()).__aiter__()
         except BaseException as exc:

@@ -50,6 +50,7 @@ class ModelPool(Model):
 
     def __init__(self, models: Mapping[str, Model], names: ModelNames, offered: Mapping[str, tuple[str, ...]]) -> None:
         self._models = models
+        self._preparing = {name: each for name, each in models.items() if isinstance(each, PreparingModel)}
         self._offered = offered
         self.names = names
 
@@ -66,13 +67,13 @@ class ModelPool(Model):
                 f"There is no provider of the model {request.model!r} any more. "
                 "Choose another one in the domain's settings."
             )
-        return model.stream(replace(request, model=bare))
+        return model.stream(_named(request, bare))
 
     def prepare(self, request: ModelRequest) -> PreparedRequest | None:
         """See `PreparingModel.prepare`."""
         provider, bare = self.names.split(request.model)
-        model = self._models.get(provider)
-        return model.prepare(replace(request, model=bare)) if isinstance(model, PreparingModel) else None
+        model = self._preparing.get(provider)
+        return None if model is None else model.prepare(_named(request, bare))
 
     async def warm_up(self) -> None:
         """Get the default provider's model ready; the others are when they are first asked."""
@@ -110,3 +111,7 @@ class ModelPool(Model):
             offered = self._offered.get(provider)
             parts += [f"{provider}:{model}" for model in offered[:SHOWN]] if offered else [f"{provider}:NAME"]
         return f"This server has {', '.join(parts)}."
+
+
+def _named(request: ModelRequest, model: str) -> ModelRequest:
+    return request if request.model == model else replace(request, model=model)

@@ -8,6 +8,7 @@ Claude is taken for a compatible endpoint's: it gets nothing that only Claude kn
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from agentic_rag.json_form import Json
@@ -20,6 +21,9 @@ THINKING_ROOM: Final = {"low": 4_096, "medium": 16_384, "high": 32_768, "xhigh":
 
 SHORT_WINDOW: Final = 32_000
 """Tokens of a window below which results, roles and tools get less room than elsewhere."""
+
+MOST_KNOWN: Final = 1_024
+"""Names of models whose profiles are kept: a turn asks for its model's a dozen times."""
 
 Display = Literal["summarized", "omitted"]
 """Whether the text of thinking is sent: ``thinking.display`` of the Messages API."""
@@ -191,6 +195,7 @@ def use_operator_profiles(
     _operator.update(changes)
     _providers.clear()
     _providers.update({**_ENVIRONMENT, **providers})
+    profile_of.cache_clear()
 
 
 def as_operator_says(profile: ModelProfile, model: str = "") -> ModelProfile:
@@ -205,6 +210,7 @@ def as_operator_says(profile: ModelProfile, model: str = "") -> ModelProfile:
 PROFILES: Final = {profile.name: profile for profile in _TABLE}
 
 
+@lru_cache(MOST_KNOWN)
 def profile_of(model: str) -> ModelProfile:
     """Return what is known of a model before its service was asked.
 

@@ -34,6 +34,7 @@ from agentic_rag.events import Done, InputAnswered, Notice, Retrying, StepReset,
 from agentic_rag.messages import REFUSED, Block, refs_of_images
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.asking import Asking, TurnClock, TurnPause
+from agentic_rag.runtime.change import Once
 from agentic_rag.runtime.compaction import Compaction, compacted_event
 from agentic_rag.runtime.context import Context
 from agentic_rag.runtime.core.calls import PlannedCall
@@ -58,7 +59,8 @@ from agentic_rag.runtime.early_call import EarlyCall, NextCall
 from agentic_rag.runtime.kept_results import Pictures, with_own_tools
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
-from agentic_rag.runtime.observing import observed_turn
+from agentic_rag.runtime.missing_servers import missing_notices
+from agentic_rag.runtime.observing import ObservedTurn
 from agentic_rag.runtime.receiving import Receiving
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import (
@@ -157,7 +159,7 @@ class Agent:
         """Whether it was put down while people are waited for: nobody runs the turn, and its log goes on."""
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.ended = anyio.Event()
+        self.ended = Once()
         self._children: list[Agent] = []
         if parent is not None:
             parent._children.append(self)
@@ -217,7 +219,7 @@ class Agent:
     @property
     def is_resting(self) -> bool:
         """Whether all that is left of the running step waits for people, its delegates' too."""
-        working = [child for child in self._children if not child.ended.is_set()]
+        working = [child for child in self._children if not child.ended.happened]
         return self._calls.is_resting(len(working)) and all(child.is_resting for child in working)
 
     @property
@@ -259,7 +261,7 @@ class Agent:
     def _tree(self) -> Iterator["Agent"]:
         yield self
         for child in self._children:
-            if not child.ended.is_set():
+            if not child.ended.happened:
                 yield from child._tree()
 
     async def run(self, resume: Resume | None = None) -> None:
@@ -269,7 +271,7 @@ class Agent:
         """
         above = self.parent._calls if self.parent is not None else None
         observer, role = self.resources.observer, self._definition.binding.role
-        with observed_turn(observer, self.transcript.labels, self.row.id, role, self.log, above) as span:
+        with ObservedTurn(observer, self.transcript.labels, self.row.id, role, self.log, above) as span:
             try:
                 await self._run_to_end(resume)
             finally:
@@ -295,7 +297,7 @@ class Agent:
                 self._early.abandon()
             if self.parent is not None:
                 self.parent._turn.usage += self._turn.usage
-            self.ended.set()
+            self.ended.happen()
             await self._account.aclose()
 
     async def _end_plainly(self, exc: Exception) -> None:
@@ -321,22 +323,23 @@ class Agent:
 
     async def _end_children(self) -> None:
         """Interrupt the delegates of the turn and wait for their ends; from here on they write no event."""
-        with anyio.move_on_after(CHILDREN_SECONDS, shield=True):
-            for child in self._children:
-                child.interrupt()
-            for child in self._children:
-                await child.ended.wait()
+        for child in self._children:
+            child.interrupt()
+        if self._children:
+            with anyio.move_on_after(CHILDREN_SECONDS, shield=True):
+                for child in self._children:
+                    await child.ended.wait()
         self.log.barred = True
 
     async def _run(self, resume: Resume | None) -> None:
         limits = self._definition.limits
         failure: AgenticRagError | None = None
         self._restored = resume is None
+        self._scope.deadline = anyio.current_time() + limits.turn_timeout
         with self._scope:
-            self._scope.deadline = anyio.current_time() + limits.turn_timeout
             try:
                 await self._prepare(resume)
-                await anyio.lowlevel.checkpoint_if_cancelled()  # it was interrupted before it began: no model is asked
+                await self._end_if_asked()  # it was interrupted before it began: no model is asked
                 await self._drive()
             except Exception as exc:  # ended below, with what came so far
                 failure = first_cause(exc) or self._internal_error(exc)
@@ -347,6 +350,8 @@ class Agent:
         await self._end_children()
         if self.lost:
             raise LeaseLost(self.row.id)
+        if self.over and failure is None:  # its end is stored, whatever was asked for since
+            return
         if self._scope.cancelled_caught and not self.interrupted:
             failure = GenerationTimeout("The turn", limits.turn_timeout)
         if isinstance(failure, LeaseLost | ServerStopping):
@@ -385,7 +390,8 @@ class Agent:
             for notice in self.resources.services.opening_notices:
                 self.log.append(notice)
         changed = None if self._early is not None else await self._changed_role()
-        self._tell_of_servers(toolset)
+        for notice in missing_notices(toolset, admin=self._definition.binding.admin):
+            self.log.append(notice)
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
         window = self.transcript.window()
@@ -400,18 +406,6 @@ class Agent:
         self._calls.offer(self._toolset, tools, self._asked.model)
         self._turn.offer(tools)
         self._context.offer(tools)
-
-    def _tell_of_servers(self, toolset: Toolset) -> None:
-        """Tell of servers that cannot be called. Why, with its paths and addresses, is for admins."""
-        reasons: list[tuple[str, str]] = [(name, "") for name in toolset.missing]
-        if self._definition.binding.admin:
-            told = {name for name, _ in toolset.notices}
-            reasons = [*toolset.notices, *((name, "") for name in toolset.missing if name not in told)]
-        for name, reason in reasons:
-            starting = toolset.missing.get(name, False)
-            code = "MCP_SERVER_STARTING" if starting else "MCP_SERVER_UNAVAILABLE"
-            plain = "is still starting." if starting else "is not available now."
-            self.log.append(Notice(code, f"{name}: {reason}" if reason else f"{name} {plain}"))
 
     def _tell(self) -> tuple[Told, list[str]]:
         """Return what the session was told once this turn has begun, and what of it is new."""
@@ -481,7 +475,12 @@ class Agent:
             else:
                 with anyio.CancelScope(shield=True):
                     await self._commit(instruction)
-                await anyio.lowlevel.checkpoint_if_cancelled()  # an interrupt that came meanwhile: no call begins
+                await self._end_if_asked()  # an interrupt that came meanwhile: no call begins
+
+    async def _end_if_asked(self) -> None:
+        """Go no further if the end was asked for, or the time is over; by a look at what may ask for it."""
+        if self._scope.cancel_called or self.resources.stopping or self.parent is not None:
+            await anyio.lowlevel.checkpoint_if_cancelled()
 
     async def _make_room(self) -> bool:
         """Make room for the next request if it needs any; return whether it fits then."""

@@ -90,7 +90,7 @@ class Delegations:
         the child and waits for its end.
         """
         parent = self._agents.get(TurnId(request.turn_id))
-        if parent is None or parent.ended.is_set() or parent.depth >= MAX_DEPTH:
+        if parent is None or parent.ended.happened or parent.depth >= MAX_DEPTH:
             return ChildAnswer("Nothing can be delegated here. Do the task yourself.", failed=True)
         if request.role not in parent.definition.binding.sub_roles:
             return ChildAnswer(f"There is no role {request.role!r} to delegate to.", failed=True)

@@ -58,6 +58,7 @@ class Context:
         self._files = resources.payloads
         self._transcript = transcript
         self._definition = definition
+        self._allowed = allowed_tokens(definition)
         self._turn_id = turn_id
         self._fence = fence
         self._fixed = 0
@@ -68,7 +69,7 @@ class Context:
 
     def ask(self, definition: Definition) -> None:
         """Say that another model is asked from now on."""
-        self._definition = definition
+        self._definition, self._allowed = definition, allowed_tokens(definition)
 
     def offer(self, tools: Sequence[ToolInfo]) -> None:
         """Say which tools the turn has; before anything is counted."""
@@ -77,15 +78,9 @@ class Context:
     @property
     def limit(self) -> int:
         """How many tokens a request may have: ``contextTokens``, or what the model can read if that is less."""
-        profile, definition = profile_of(self._definition.model), self._definition
-        limit = definition.limits.context_tokens
-        if profile.context_window is not None:
-            thinks = profile.thinking or profile.thinks
-            room = definition.max_tokens + (profile.room(definition.effort) if thinks else 0)
-            limit = min(limit, profile.context_window - min(room, most_output(definition.max_tokens, profile)))
         if self._most is None:
-            return limit
-        limit = min(limit, round(self._most * 0.9))
+            return self._allowed
+        limit = min(self._allowed, round(self._most * 0.9))
         return round(limit * self._scale) if self._transcript.measure is None else limit
 
     def answer_room(self, max_tokens: int) -> int:
@@ -255,3 +250,13 @@ class Context:
             if measure is not None:
                 tokens = measure.tokens - before + transcript.sent_tokens(end=measure.until)
                 transcript.measure = Measure(max(0, tokens), measure.until)
+
+
+def allowed_tokens(definition: Definition) -> int:
+    """Return how many tokens a request may have by what is known before: ``contextTokens``, or what the model reads."""
+    profile, limit = profile_of(definition.model), definition.limits.context_tokens
+    if profile.context_window is None:
+        return limit
+    thinks = profile.thinking or profile.thinks
+    room = definition.max_tokens + (profile.room(definition.effort) if thinks else 0)
+    return min(limit, profile.context_window - min(room, most_output(definition.max_tokens, profile)))

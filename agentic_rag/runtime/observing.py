@@ -3,9 +3,6 @@
 Owns what is told of a turn when it begins. Knows no agent.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from agentic_rag.ids import TurnId
 from agentic_rag.observer import Fact, Kind, Observer, Span, working_in
 from agentic_rag.runtime.log.child_log import ChildLog
@@ -15,31 +12,41 @@ from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.terminal import log_turn
 
 
-@contextmanager
-def observed_turn(
-    observer: Observer,
-    labels: SessionLabels,
-    turn_id: TurnId,
-    role: str,
-    log: RunLog | ChildLog,
-    above: ToolCalls | None,
-) -> Iterator[Span]:
-    """Work in the span of a turn, which the caller ends.
+class ObservedTurn:
+    """Work in the span of a turn, which the caller ends."""
 
-    ``role``: the definition's, by which an agent is called that is no delegate. ``above``: the calls of the agent that
-    it works for.
-    """
-    name = labels.agent.rpartition("/")[2] or role or "assistant"
-    facts: dict[str, Fact] = {
-        "turn_id": turn_id,
-        "conversation_id": labels.conversation_id,
-        "domain_id": labels.domain_id,
-        "agent": labels.agent,
-    }
-    if above is not None and isinstance(log, ChildLog):
-        span = above.span_of(log.call_id).begin(Kind.TURN, name, **facts)
-    else:
-        given = log.traceparent if isinstance(log, RunLog) else ""
-        span = observer.begin(Kind.TURN, name, traceparent=given, **facts)
-    with log_turn(turn_id, span.trace_id), working_in(span):
-        yield span
+    def __init__(
+        self,
+        observer: Observer,
+        labels: SessionLabels,
+        turn_id: TurnId,
+        role: str,
+        log: RunLog | ChildLog,
+        above: ToolCalls | None,
+    ) -> None:
+        """``role``: the definition's, by which an agent is called that is no delegate. ``above``: the calls of the
+        agent that it works for.
+        """
+        name = labels.agent.rpartition("/")[2] or role or "assistant"
+        facts: dict[str, Fact] = {
+            "turn_id": turn_id,
+            "conversation_id": labels.conversation_id,
+            "domain_id": labels.domain_id,
+            "agent": labels.agent,
+        }
+        if above is not None and isinstance(log, ChildLog):
+            self._span = above.span_of(log.call_id).begin(Kind.TURN, name, **facts)
+        else:
+            given = log.traceparent if isinstance(log, RunLog) else ""
+            self._span = observer.begin(Kind.TURN, name, traceparent=given, **facts)
+        self._named = log_turn(turn_id, self._span.trace_id)
+        self._working = working_in(self._span)
+
+    def __enter__(self) -> Span:
+        self._named.__enter__()
+        self._working.__enter__()
+        return self._span
+
+    def __exit__(self, kind: object, exc: object, trace: object) -> None:
+        self._working.__exit__(None, None, None)
+        self._named.__exit__(None, None, None)

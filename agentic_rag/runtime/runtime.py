@@ -178,6 +178,11 @@ class Runtime:
         return self._resources.owner
 
     @property
+    def shared(self) -> bool:
+        """Whether other processes have the store open, and begin turns too."""
+        return self._database.shared
+
+    @property
     def draining(self) -> bool:
         """Whether nothing new begins any more."""
         return self._resources.draining.is_set()
@@ -467,7 +472,7 @@ class Runtime:
             return await live.next_turn(after)
         place: int | None = None
         while True:
-            begun = live.begun
+            begun = live.begun.next
             look = partial(sessions.turn_after, session_id=session_id, turn_id=after, place=place)
             read = partial(self._database.read, look, single=after is not None)
             coming, place = await self._journal.insist(read)

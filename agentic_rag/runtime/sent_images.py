@@ -4,9 +4,9 @@ Owns the order in which they are stored: the files before the transaction that a
 a message that was not accepted. A kill between the two leaves a file without a record, which the doctor finds.
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import anyio
 
@@ -22,20 +22,34 @@ class SentImage:
     data: bytes
 
 
-@asynccontextmanager
-async def keep_images(files: PayloadFiles, images: Sequence[SentImage]) -> AsyncGenerator[set[str]]:
-    """Write the images; at the end those go whose refs were not put into the set that this yields.
+class KeptImages:
+    """Images written for as long as a message is being accepted; those of one that was not go at the end of the block.
 
-    Raises:
-        StorageFull: they cannot be written; nothing is left.
+    Entering raises `StorageFull`: they cannot be written; nothing is left.
     """
-    kept: set[str] = set()
-    try:
-        for each in images:
-            await files.write(each.image.ref, each.data)
-        yield kept
-    finally:
-        gone = [each.image.ref for each in images if each.image.ref not in kept]
-        if gone:
+
+    def __init__(self, files: PayloadFiles, images: Sequence[SentImage]) -> None:
+        self._files = files
+        self._images = images
+        self._kept = not images
+
+    async def __aenter__(self) -> Self:
+        try:
+            for each in self._images:
+                await self._files.write(each.image.ref, each.data)
+        except BaseException:
+            await self._remove()
+            raise
+        return self
+
+    async def __aexit__(self, kind: object, exc: object, trace: object) -> None:
+        await self._remove()
+
+    def keep(self) -> None:
+        """Say that the message was accepted."""
+        self._kept = True
+
+    async def _remove(self) -> None:
+        if not self._kept:
             with anyio.CancelScope(shield=True):
-                await files.remove(gone)
+                await self._files.remove([each.image.ref for each in self._images])

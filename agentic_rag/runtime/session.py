@@ -6,10 +6,10 @@ all sessions share one task group. Knows conversations, domains and users only a
 """
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import anyio
 from sqlalchemy import Connection
@@ -36,12 +36,13 @@ from agentic_rag.runtime.accepting import (
     tell_begun,
 )
 from agentic_rag.runtime.agent import Agent
+from agentic_rag.runtime.change import Change
 from agentic_rag.runtime.children import Delegations
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.early_call import CallAhead
 from agentic_rag.runtime.log.runlog import RunLog, epoch_of
-from agentic_rag.runtime.sent_images import SentImage, keep_images
+from agentic_rag.runtime.sent_images import KeptImages, SentImage
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.session_compaction import SessionCompaction
 from agentic_rag.runtime.storing import (
@@ -58,6 +59,7 @@ from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_RESUMES = 3
@@ -84,11 +86,11 @@ class LiveSession:
         """The turn that was put down until a person answers."""
         self._compaction = SessionCompaction(resources)
         self._order = TurnOrder()
-        self._changed = anyio.Event()
-        self.begun = anyio.Event()
-        """What is set when a turn starts next, here or in another process."""
+        self._changed = Change()
+        self.begun = Change()
+        """That a turn starts, here or in another process."""
         self._ahead = CallAhead(resources)
-        self._accepting = anyio.Lock()
+        self._accepting = anyio.Lock(fast_acquire=True)  # mostly it is free, and then nothing gives way
         self._may_wait = True
         self._dropped = False
 
@@ -129,12 +131,12 @@ class LiveSession:
     async def next_turn(self, after: TurnId | None) -> TurnId:
         """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""
         while (following := self.following(after)) is None:
-            await self._changed.wait()
+            await self._changed.next.wait()
         return following
 
     async def change(self) -> None:
         """Wait until something starts or ends."""
-        await self._changed.wait()
+        await self._changed.next.wait()
 
     def hear_begun(self) -> None:
         """Take notice that another process has begun a turn: what is remembered here is true no more."""
@@ -153,14 +155,12 @@ class LiveSession:
         Raises:
             StorageError: what is waited for waits for a store that refuses.
         """
-        await self._resources.journal.wait_unless_stalled(self._changed)
+        await self._resources.journal.wait_unless_stalled(self._changed.next)
 
     def _wake(self, *, begun: bool = False) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changed.happen()
         if begun:
-            self.begun.set()
-            self.begun = anyio.Event()
+            self.begun.happen()
 
     # Its transcript in memory
 
@@ -195,8 +195,7 @@ class LiveSession:
         if self._dropped:
             raise NotFound("session", self.id)
         if self._transcript is None or anew:
-            transcript = await self._database.read(lambda conn: load_transcript(conn, self.id))
-            self._transcript = transcript
+            self._transcript = transcript = await self._database.read(lambda conn: load_transcript(conn, self.id))
             self._rest()
             return transcript
         return self._transcript
@@ -225,14 +224,15 @@ class LiveSession:
             IdempotencyMismatch: the client message id came with other content.
             StorageError: the store takes nothing now; nothing was kept.
         """
-        async with keep_images(self._resources.payloads, images) as kept:
-            while True:
-                async with self._free():
-                    row = await self._new_row(content, definition, client_message_id, key_id, images)
-                    accepted = await self._accept(row, definition, on_busy, notices)
-                if accepted is not None:
-                    kept.update(each.ref for each in row.images if not accepted.duplicate)
-                    return accepted
+
+        async def accept() -> Accepted | None:
+            row = await self._new_row(content, definition, client_message_id, key_id, images)
+            return await self._accept(row, definition, on_busy, notices)
+
+        async with KeptImages(self._resources.payloads, images) as kept:
+            if not (accepted := await self._decide(accept)).duplicate:
+                kept.keep()
+            return accepted
 
     async def branch(
         self,
@@ -255,11 +255,15 @@ class LiveSession:
             IdempotencyMismatch: the client message id came with another message or other content.
             StorageError: the store takes nothing now; nothing was kept.
         """
-        words = None if content is None else clean_text(content)
-        async with keep_images(self._resources.payloads, images or ()) as kept, self._free():
-            row = await self._new_row(words or "", definition, client_message_id, key_id, images or ())
-            accepted = await self._accept_again(row, message_id, words, definition, notices, images is not None)
-            kept.update(each.ref for each in row.images if not accepted.duplicate)
+        words, sent = None if content is None else clean_text(content), images or ()
+
+        async def accept() -> Accepted:
+            row = await self._new_row(words or "", definition, client_message_id, key_id, sent)
+            return await self._accept_again(row, message_id, words, definition, notices, images is not None)
+
+        async with KeptImages(self._resources.payloads, sent) as kept:
+            if not (accepted := await self._decide(accept)).duplicate:
+                kept.keep()
             return accepted
 
     async def activate(self, message_id: MessageId) -> None:
@@ -270,10 +274,9 @@ class LiveSession:
             TurnInProgress: a turn runs.
             StorageError: the store takes nothing now; nothing has changed.
         """
-        async with self._free():
-            await self._activate(message_id)
+        await self._decide(partial(self._activate, message_id))
 
-    async def _activate(self, message_id: MessageId) -> None:
+    async def _activate(self, message_id: MessageId) -> Transcript:
         await self._present()
         if self.turn_id is not None:
             raise TurnInProgress(self.turn_id, "A turn is running. Choose another branch once it has ended.")
@@ -288,20 +291,22 @@ class LiveSession:
             return load_transcript(conn, self.id)
 
         self._ahead.expect(None)
-        self._transcript = await self._database.write(store, durable=True)
+        self._transcript = chosen = await self._database.write(store, durable=True)
         self._rest()
+        return chosen
 
-    @asynccontextmanager
-    async def _free(self) -> AsyncGenerator[None]:
-        """Decide what runs next, once nothing is about to end or to be compacted; nothing else decides meanwhile."""
+    async def _decide(self, work: Callable[[], Awaitable[T | None]]) -> T:
+        """Decide what runs next, once nothing is about to end or to be compacted; nothing else decides meanwhile.
+
+        ``work`` returns None when something must come to its end before; then it is done again.
+        """
         while True:
             while self._held:  # its terminal event may be out: who has seen that must not be told "busy"
                 await self._next_change()
             with anyio.CancelScope(shield=True):  # once stored, the turn must also start
                 async with self._accepting:
-                    if not self._held:
-                        yield
-                        return
+                    if not self._held and (done := await work()) is not None:
+                        return done
 
     async def _accept(
         self, row: TurnRecord, definition: Definition, on_busy: OnBusy, notices: Sequence[Notice]
@@ -358,8 +363,8 @@ class LiveSession:
     async def _new_row(
         self, content: str, definition: Definition, client_id: str | None, key_id: str, sent: Sequence[SentImage]
     ) -> TurnRecord:
-        labels = (await self._present()).labels
-        return new_row(self._resources, self.id, labels, content, definition, client_id, key_id, sent)
+        transcript = await self._present()
+        return new_row(self._resources, self.id, transcript.labels, content, definition, client_id, key_id, sent)
 
     async def _accept_again(
         self,
@@ -568,27 +573,23 @@ class LiveSession:
             ModelError, GenerationTimeout, StorageFull: nothing has changed.
             GenerationAborted: somebody interrupted it; nothing has changed.
         """
-        while not await self._hold(definition, key_id):
-            await self._next_change()
+        await self._decide(partial(self._hold, definition, key_id))
         try:
             return await self._compaction.run()
         finally:
             self._rest()
             self._wake()
 
-    async def _hold(self, definition: Definition, key_id: str) -> bool:
-        """Let a compaction hold the session; False when it must wait until something changes."""
-        async with self._accepting:
-            if self._held:
-                return False
-            if self.turn_id is not None:
-                raise TurnInProgress(self.turn_id, "A turn is running. Compact the conversation once it has ended.")
-            if self._resources.shared:
-                await self._database.write(partial(check_free, session_id=self.id, owner=self._resources.owner))
-            transcript = await self._present(anew=self._resources.shared)
-            self._ahead.expect(None)
-            self._compaction.hold(transcript, definition, key_id)
-            return True
+    async def _hold(self, definition: Definition, key_id: str) -> Transcript:
+        """Let a compaction hold the session, and return what it compacts."""
+        if self.turn_id is not None:
+            raise TurnInProgress(self.turn_id, "A turn is running. Compact the conversation once it has ended.")
+        if self._resources.shared:
+            await self._database.write(partial(check_free, session_id=self.id, owner=self._resources.owner))
+        transcript = await self._present(anew=self._resources.shared)
+        self._ahead.expect(None)
+        self._compaction.hold(transcript, definition, key_id)
+        return transcript
 
     def give_up(self, turn_id: TurnId) -> None:
         """Stop a running turn that is another process's now."""
@@ -608,7 +609,7 @@ class LiveSession:
         """
         done = False
         while self._agent is not None and self._agent.rested:  # it is about to be put by
-            await self._changed.wait()
+            await self._changed.next.wait()
         if turn_id is None:
             done = self._compaction.cancel()
         if queued or (turn_id is not None and turn_id != self.turn_id):
@@ -675,7 +676,7 @@ class LiveSession:
         ``interrupted``: only to its end.
         """
         while self._agent is not None:  # the answer came while it was being put down
-            await self._changed.wait()
+            await self._changed.next.wait()
         transcript = await self._present()
         left = await self._database.read(lambda conn: read_interrupted(conn, row))
         resumed = Resumed((left.last_seq + 1, epoch_of(row.fence)))

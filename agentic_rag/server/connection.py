@@ -50,6 +50,13 @@ class Connection(Protocol):
         """Send each text (UTF-8) as a message, at once; only while `ready`."""
         ...
 
+    def hold(self, texts: Sequence[bytes]) -> None:
+        """Send the same with what is written next, in one write, or alone once all that is due has run; while `ready`.
+
+        For what is followed at once: each write is a system call and wakes the peer.
+        """
+        ...
+
     async def room(self) -> None:
         """Wait until `ready`.
 
@@ -108,6 +115,9 @@ class PlainConnection:
         self._texts.extend(texts)
         self._size += sum(map(len, texts))
         self._notify()
+
+    def hold(self, texts: Sequence[bytes]) -> None:
+        self.write(texts)  # `relay` sends each by itself
 
     async def room(self) -> None:
         while self._open and self._size >= BUFFER_BYTES:

@@ -35,7 +35,7 @@ socket closed with unread input is reset, and the peer would never see why."""
 
 def frame_texts(texts: Sequence[bytes]) -> bytes:
     """Return each text (UTF-8) as a frame of its own: whole and unmasked, as servers send (RFC 6455, 5.2)."""
-    return _frame(texts[0]) if len(texts) == 1 else b"".join(map(_frame, texts))
+    return b"".join(map(_frame, texts))
 
 
 def _frame(text: bytes) -> bytes:
@@ -53,6 +53,10 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     send_seconds = SEND_SECONDS
     close_seconds = CLOSE_SECONDS
     linger_seconds = LINGER_SECONDS
+    _crowded = False
+    """Whether the transport has more to send than it likes."""
+    _held = b""
+    """Frames that wait for the next ones."""
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send one ASGI message.
@@ -62,6 +66,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """
         if not self.writable.is_set():
             await self._wait_for_room()
+        self._release()
         if self.close_sent and message["type"] == "websocket.send":
             # The protocol closed by itself (frame too big, no pong) and the endpoint has not read of it yet.
             raise ClientDisconnected
@@ -70,6 +75,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def shutdown(self) -> None:
         """End the connection since the server stops. One that its peer has ended already goes by itself: a word more to
         it would be an error, and the connections after it would stay."""
+        self._release()
         if self.close_sent or self.conn.state in (State.CONNECTING, State.OPEN):
             super().shutdown()
         else:
@@ -106,17 +112,39 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if not self.close_sent:
             self.scope["extensions"] = {**(self.scope["extensions"] or {}), EXTENSION: {"connection": self}}
 
+    def pause_writing(self) -> None:
+        """Take note that the peer does not read, where it is asked for each event."""
+        super().pause_writing()
+        self._crowded = True
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._crowded = False
+
     @property
     def ready(self) -> bool:
-        open_ = self.conn.state is State.OPEN and not self.close_sent and not self.transport.is_closing()
-        return open_ and self.writable.is_set()
+        return not (self._crowded or self.close_sent or self.transport.is_closing())
 
     def write(self, texts: Sequence[bytes]) -> None:
-        self.transport.write(frame_texts(texts))
+        frames = _frame(texts[0]) if len(texts) == 1 else frame_texts(texts)
+        if self._held:
+            frames, self._held = self._held + frames, b""
+        self.transport.write(frames)
+
+    def hold(self, texts: Sequence[bytes]) -> None:
+        if not self._held:
+            self.loop.call_soon(self._release)
+        self._held += frame_texts(texts)
+
+    def _release(self) -> None:
+        """Send what is held, unless the connection has come to its end."""
+        if self._held and not self.close_sent and not self.transport.is_closing():
+            self.transport.write(self._held)
+        self._held = b""
 
     async def room(self) -> None:
         try:
-            while not self.writable.is_set():  # others that waited may have filled it again
+            while self._crowded and not self.writable.is_set():  # others that waited may have filled it again
                 await self._wait_for_room()
         except ClientDisconnected:
             raise ConnectionGone from None

@@ -31,6 +31,7 @@ from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
 from agentic_rag.json_form import Json
 from agentic_rag.observer import continuing
 from agentic_rag.redaction import Redactor
+from agentic_rag.runtime.change import Change
 from agentic_rag.server import frames
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.connection import (
@@ -121,6 +122,11 @@ class Reader(Protocol):
 
 class Turns(Protocol):
     """The part of the runtime that a socket needs."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether turns begin in other processes too, so that who waits for the next one has to look in the store."""
+        ...
 
     async def find_running(self, session_id: SessionId) -> TurnId | None: ...
     def read(self, turn_id: TurnId, after: int = 0) -> Reader: ...
@@ -254,7 +260,10 @@ class Subscription:
     after: int = 0
     ahead: list[TurnId] = field(default_factory=list)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    waiting: anyio.CancelScope | None = None
+    waiting: bool = False
+    """Whether its reader waits for the next turn, and for nothing else."""
+    last: TurnId | None = None
+    """Which one that turn follows; None: it is the first to start."""
 
 
 class Socket:
@@ -304,8 +313,8 @@ class Socket:
         self._news = news
         self._subscriptions: dict[str, Subscription] = {}
         self._readers: TaskGroup
-        # Unset from before a message is accepted until `accepted` is sent: no reader begins a turn meanwhile.
-        self._announced: anyio.Event | None = None
+        # There from before a message is accepted until `accepted` is sent: no reader begins a turn meanwhile.
+        self._announced: Change | None = None
 
     async def serve(self) -> Closing | None:
         """Answer frames until the connection ends, however it ends; return how to end it if it is to be ended."""
@@ -333,19 +342,18 @@ class Socket:
         return Closing(POLICY_VIOLATION, "Too many frames.")
 
     async def _answer(self, text: str | None) -> None:
-        origin: dict[str, str] = {}
+        value: Json = {}
         kind = ""
         try:
             self._take_request()
             value = frames.read_object(text)
-            origin = frames.origin_of(value)
             frame = self._codec.read(value)
             kind = str(value["type"])
             await self._obey(frame)
         except _GONE:
             raise
         except Exception as exc:
-            error = _refusal(exc)
+            error, origin = _refusal(exc), frames.origin_of(value)
             target = origin.get("conversationId", "")
             await self._caller.note_refusal(error, f"WS {kind}".rstrip(), target, request_id(self._ws.scope))
             await self._send(self._refuse(error, origin))
@@ -402,25 +410,29 @@ class Socket:
     async def _begin_turn(self, frame: MessageFrame | RetryFrame) -> None:
         self._check_room(frame.conversation_id)
         self._caller.take_message()
-        self._announced = anyio.Event()
+        self._announced = announced = Change()
         try:
             with continuing(frame.traceparent):
                 accepted = await self._accept(frame)
-            await self._send(
-                AcceptedReply(
-                    frame.conversation_id,
-                    accepted.turn_id,
-                    accepted.user_message_id,
-                    accepted.message_id,
-                    accepted.client_message_id,
-                    accepted.queued,
-                    frame.request_id,
-                )
+            reply = AcceptedReply(
+                frame.conversation_id,
+                accepted.turn_id,
+                accepted.user_message_id,
+                accepted.message_id,
+                accepted.client_message_id,
+                accepted.queued,
+                frame.request_id,
             )
+            await self._connection.room()
+            reader = self._subscriptions.get(frame.conversation_id)
+            if reader is not None and self._wakes(reader, accepted):  # it runs next: its first events go with this
+                self._connection.hold(self._codec.encode(reply))
+            else:
+                self._connection.write(self._codec.encode(reply))
             self._follow_sent(frame.conversation_id, accepted)
         finally:
-            self._announced.set()
             self._announced = None
+            announced.happen()
 
     def _follow_sent(self, conversation_id: ConversationId, accepted: Accepted) -> None:
         current = self._subscriptions.get(conversation_id)
@@ -431,10 +443,15 @@ class Socket:
         elif accepted.duplicate:
             again = Subscription(conversation_id, current.session_id, accepted.turn_id, ahead=current.ahead)
             self._start(again)
+        elif current.waiting and not self._wakes(current, accepted):
+            self._start(Subscription(conversation_id, current.session_id, accepted.turn_id, ahead=current.ahead[:]))
         else:
             current.ahead.append(accepted.turn_id)
-            if current.waiting is not None:
-                current.waiting.cancel()
+
+    def _wakes(self, reader: Subscription, accepted: Accepted) -> bool:
+        """Whether a message just accepted has woken a reader: its turn has begun, and is what the reader waits for."""
+        found = reader.last is not None and not self._turns.shared  # also if it has ended by now
+        return reader.waiting and found and not (accepted.queued or accepted.duplicate)
 
     async def _subscribe(self, frame: SubscribeFrame) -> None:
         self._check_room(frame.conversation_id)
@@ -486,15 +503,14 @@ class Socket:
 
     async def _relay_turns(self, subscription: Subscription) -> None:
         turn, after = subscription.turn, subscription.after
-        last: TurnId | None = None
         while True:
             if turn is None:
-                turn = await self._next(subscription, last)
+                turn = await self._next(subscription)
             try:
                 await self._relay(subscription, turn, after)
             except LogGone as exc:
                 await self._emit(subscription, ResyncReply(subscription.conversation_id, turn, str(exc)))
-            turn, after, last = None, 0, turn
+            turn, after, subscription.last = None, 0, turn
 
     async def _relay(self, subscription: Subscription, turn: TurnId, after: int) -> None:
         encoder = join(get_dialect(self._dialect), after)
@@ -528,19 +544,17 @@ class Socket:
                     return
                 events = events[push(events) :]
 
-    async def _next(self, subscription: Subscription, last: TurnId | None) -> TurnId:
-        """Return the turn to read after ``last``: one this socket started, else the next one to start."""
-        coming: TurnId | None = None
-        if not subscription.ahead:
-            session_id = await self._session(subscription)
-            with anyio.CancelScope() as subscription.waiting:
-                coming = await self._turns.next_turn(session_id, last)
-            subscription.waiting = None
-            if self._announced is not None:
-                await self._announced.wait()
-        if coming is None or coming in subscription.ahead:
+    async def _next(self, subscription: Subscription) -> TurnId:
+        """Return the turn to read after the last one: one this socket started, else the next one to start."""
+        if subscription.ahead:
             return subscription.ahead.pop(0)
-        return coming
+        session_id = await self._session(subscription)
+        subscription.waiting = True
+        coming = await self._turns.next_turn(session_id, subscription.last)
+        subscription.waiting = False
+        if self._announced is not None:
+            await self._announced.next.wait()
+        return subscription.ahead.pop(0) if coming in subscription.ahead else coming
 
     async def _session(self, subscription: Subscription) -> SessionId:
         if subscription.session_id is None:

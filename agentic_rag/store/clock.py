@@ -1,6 +1,6 @@
 """Ids and times of records."""
 
-import secrets
+import os
 import threading
 import time
 from datetime import UTC, datetime
@@ -8,14 +8,10 @@ from functools import lru_cache
 from typing import Final
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as the numbers do
-
-
-def _base32(number: int, length: int) -> str:
-    digits = []
-    for _ in range(length):
-        number, digit = divmod(number, 32)
-        digits.append(_ALPHABET[digit])
-    return "".join(reversed(digits))
+_PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
+"""The two digits of each number below 1024."""
+_PLACES: Final = tuple(range(120, -1, -10))
+"""Of the 13 pairs of an id, by how many bits each is shifted."""
 
 
 def new_id(prefix: str) -> str:
@@ -24,7 +20,13 @@ def new_id(prefix: str) -> str:
     Those of one process sort in the order in which they were made, also within a millisecond and while the clock goes
     back; the next one cannot be guessed.
     """
-    return f"{prefix}_{_base32(_ids.take(time.time_ns() // 1_000_000), 26)}"
+    number = _ids.take(time.time_ns() // 1_000_000)
+    return f"{prefix}_{''.join([_PAIRS[number >> place & 1023] for place in _PLACES])}"
+
+
+def _random(size: int) -> int:
+    """Return a number of so many bytes from the system's source, as `secrets` does in more calls."""
+    return int.from_bytes(os.urandom(size), "big")
 
 
 class _Ids:
@@ -37,7 +39,7 @@ class _Ids:
     def take(self, ms: int) -> int:
         with self._lock:
             is_later = ms > self._last >> 80
-            self._last = ms << 80 | secrets.randbits(80) if is_later else self._last + 1 + secrets.randbits(64)
+            self._last = ms << 80 | _random(10) if is_later else self._last + 1 + _random(8)
             return self._last
 
 
@@ -46,7 +48,8 @@ _ids: Final = _Ids()
 
 def now() -> str:
     """Return the present UTC time as ISO-8601 text with milliseconds and ``Z``."""
-    return _text(time.time_ns() // 1_000_000)
+    whole, rest = divmod(time.time_ns() // 1_000_000, 1000)
+    return f"{_second(whole)}.{rest:03d}Z"
 
 
 def later(seconds: float) -> str:

@@ -56,6 +56,7 @@ class ServerToolset:
         self._tools = tools
         self._notices = notices
         self._connections = connections
+        self._listed = tuple((connection, connection.known_tools) for connection in connections.values())
         self._missing = missing
 
     @property
@@ -72,7 +73,12 @@ class ServerToolset:
 
     @property
     def fresh(self) -> bool:
-        return not self._missing and all(connection.fresh for connection in self._connections.values())
+        if self._missing:
+            return False
+        for connection, listed in self._listed:
+            if connection.known_tools is not listed or not connection.fresh:
+                return False
+        return True
 
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None

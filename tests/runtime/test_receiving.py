@@ -17,6 +17,7 @@ from agentic_rag.models.base import (
     MessageCompleted,
     ModelEvent,
     Push,
+    PushingEvents,
     TextDelta,
     Working,
 )
@@ -31,7 +32,7 @@ IDLE = 60.0
 END = (BlockStopped(0, text_block("")), MessageCompleted("end_turn", Usage(1, 0, 0, 1)))
 
 
-class Answer:
+class Answer(PushingEvents):
     """An answer whose events are said one by one; implements `PushingEvents` as our own transport does."""
 
     def __init__(self) -> None:
@@ -53,9 +54,6 @@ class Answer:
             elif isinstance(event, MessageCompleted):
                 self._over = True
                 self._more.set()
-
-    def __aiter__(self) -> AsyncIterator[ModelEvent]:
-        return self
 
     async def __anext__(self) -> ModelEvent:
         while not self._left:

@@ -77,6 +77,8 @@ class Desk:
         self.on_start = on_start
         self.broken = False
         self.deaf = False
+        self.prompt = False
+        """Whether who sends hears of its turn before readers do."""
         self.listeners: list[Callable[[], None]] = []
         self._changed = anyio.Event()
 
@@ -144,8 +146,9 @@ class Desk:
         conversation.turns.append(turn)
         if running is None:
             self._start(turn)
-        await anyio.lowlevel.checkpoint()  # readers run before the sender hears of its turn
-        await anyio.lowlevel.checkpoint()
+        if not self.prompt:
+            await anyio.lowlevel.checkpoint()  # readers run before the sender hears of its turn
+            await anyio.lowlevel.checkpoint()
         return MemoryAccepted(TurnId(turn.id), client_message_id, queued=running is not None)
 
     async def answer_again(
@@ -183,6 +186,10 @@ class Desk:
 
     def read(self, turn_id: TurnId, after: int = 0) -> "MemoryReader":
         return MemoryReader(self, self.turns[turn_id], after)
+
+    @property
+    def shared(self) -> bool:
+        return False
 
     async def next_turn(self, session_id: SessionId, after: TurnId | None = None) -> TurnId:
         conversation = self.conversations[session_id.removeprefix("sess_")]

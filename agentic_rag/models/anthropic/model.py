@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
@@ -21,7 +22,7 @@ import anyio
 from agentic_rag.errors import ModelError
 from agentic_rag.json_form import Json
 from agentic_rag.messages import Block
-from agentic_rag.models.anthropic.answer import AnswerEvents
+from agentic_rag.models.anthropic.answer import AnswerEvents, EventsAhead
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error, refusal_of
 from agentic_rag.models.anthropic.prepared import PreparedPost
@@ -134,8 +135,11 @@ class AnthropicModel(Model):
     def stream(
         self, request: ModelRequest, sent: "SentPost | None" = None
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        """See `Model.stream`. ``sent``: the request, if it was sent already."""
-        return self._stream(request, sent)
+        """See `Model.stream`. ``sent``: the request, if it was sent already, as `prepare` made it."""
+        if sent is None:
+            return self._stream(request)
+        opening = partial(self._open, request, self._profiles[request.model], sent, cites=True)
+        return EventsAhead(sent, opening, self._decoder(), self._endpoint, request.model)
 
     def prepare(self, request: ModelRequest) -> PreparedRequest | None:
         """See `PreparingModel.prepare`: over our own transport, once all is known that a request needs."""
@@ -146,17 +150,16 @@ class AnthropicModel(Model):
         return PreparedPost.of(self, self._push, head, request, profile)
 
     @asynccontextmanager
-    async def _stream(self, request: ModelRequest, sent: "SentPost | None") -> AsyncIterator[AsyncIterator[ModelEvent]]:
+    async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
         passages: list[Block] = []
         profile = await self._profile(request.model)
         marks = self._marks or not profile.cites
         if marks:
             request, passages = with_numbered_passages(request)
-        stream = await self._open(request, profile, sent, cites=not marks)
+        stream = await self._open(request, profile, None, cites=not marks)
         try:
             expect_stream(stream.response, self._endpoint)
-            prefix = f"{self._provider}:" if self._provider else ""
-            async with aclosing(self._events(stream, AnswerDecoder(prefix), request.model)) as events:
+            async with aclosing(self._events(stream, self._decoder(), request.model)) as events:
                 if marks:
                     async with aclosing(cite(events, passages)) as cited:
                         yield cited
@@ -297,6 +300,9 @@ class AnthropicModel(Model):
             logger.info("what %s takes is not known from its service: %s", profile.name, type(exc).__name__)
             return profile
         return with_capabilities(profile, info, model) if isinstance(info, dict) else profile
+
+    def _decoder(self) -> AnswerDecoder:
+        return AnswerDecoder(f"{self._provider}:" if self._provider else "")
 
     def _events(self, stream: Answer, decoder: AnswerDecoder, model: str) -> AnswerEvents | AsyncGenerator[ModelEvent]:
         return AnswerEvents(stream.response, decoder, self._endpoint, model)

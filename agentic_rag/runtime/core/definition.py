@@ -138,7 +138,7 @@ class Images:
         """Freeze a definition."""
         key = (definition.domain_id, definition.binding.user)
         image = self._known.get(key)
-        if image is None or image.definition != definition:
+        if image is None or (image.definition is not definition and image.definition != definition):
             image = self._known[key] = Image.of(definition)
         self._known.move_to_end(key)
         if len(self._known) > MAX_KNOWN:

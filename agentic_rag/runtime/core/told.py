@@ -66,7 +66,10 @@ class Told:
 
     def with_current(self, current: Prompt) -> "Told":
         """Return what the session was told once it has been told the current prompt."""
-        added = tuple(tool for tool in current.tools if tool["name"] not in self.names)
+        if current == self.latest:
+            return self
+        names = self.names
+        added = tuple(tool for tool in current.tools if tool["name"] not in names)
         return Told(self.first, current, (*self.late, *added))
 
 

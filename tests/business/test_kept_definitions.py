@@ -1,0 +1,92 @@
+"""What a turn runs on is made once, and anew when anything it is made of is another."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from agentic_rag.access.users import LOCAL, User
+from agentic_rag.ids import ConversationId
+from agentic_rag.runtime.core.definition import Definition
+from tests.server.rig import Rig
+
+
+async def definition(rig: Rig, conversation: str, user: User = LOCAL) -> Definition:
+    business = rig.application.business
+    record = await business.conversations.get(LOCAL, ConversationId(conversation))
+    return (await business.definitions.definition(user, record))[0]
+
+
+async def test_conversations_share_what_is_the_same_for_them(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        one, other = await rig.conversation(domain), await rig.conversation(domain)
+        elsewhere = await rig.conversation()
+        assert await definition(rig, one) is await definition(rig, one)
+        assert await definition(rig, one) == await definition(rig, other)
+        assert await definition(rig, one) != await definition(rig, elsewhere)
+
+
+async def test_a_change_of_the_domain_or_of_the_users_rights_counts_at_once(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        first = await definition(rig, conversation)
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"maxTokens": 1234}})
+        second = await definition(rig, conversation)
+        assert (first.max_tokens != 1234, second.max_tokens) == (True, 1234)
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"name": "Tax"})
+        assert (await definition(rig, conversation)).persona.name == "Tax"
+        member = User("local", domains=frozenset({domain}))
+        assert (await definition(rig, conversation)).binding.admin
+        assert not (await definition(rig, conversation, member)).binding.admin
+        assert (await definition(rig, conversation)).binding.admin
+
+
+async def test_a_prompt_file_and_a_document_count_for_the_next_turn(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        first = await definition(rig, conversation)
+        prompt = rig.settings.workspaces / domain / "prompt"
+        prompt.mkdir(parents=True, exist_ok=True)
+        (prompt / "a.md").write_text("Answer in verse.")
+        second = await definition(rig, conversation)
+        assert (first.persona.components, second.persona.components) == ((), ("Answer in verse.",))
+        await rig.upload(domain, "a.md", b"# Law\n\nWhat is written counts.")
+        await rig.taken_up(domain)
+        third = await definition(rig, conversation)
+        assert third.collection_note != second.collection_note
+
+
+async def test_the_tools_of_our_own_servers_are_kept_while_they_are_what_these_list(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        hub, first = rig.application.machinery.tools, await definition(rig, conversation)
+        kept = await hub.open(first)
+        assert await hub.open(first) is kept
+        alone = await hub.open(_without_documents(first))
+        assert len(alone.tools) < len(kept.tools)
+        kept = await hub.open(first)
+        assert await hub.open(first) is kept
+        hub._hub.restart("retriever")
+        assert not kept.fresh
+        again = await hub.open(first)
+        assert again is not kept
+        assert again.tools == kept.tools
+        assert again.fresh
+
+
+async def test_a_new_secret_is_taken_out_of_tools_that_are_kept(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        hub, first = rig.application.machinery.tools, await definition(rig, conversation)
+        kept = await hub.open(first)
+        word = next(each for tool in kept.tools for each in tool.description.split() if len(each) > 8)
+        rig.application.ground.vault.redact.add(domain, "TOKEN", word)
+        assert await hub.open(first) is kept
+        assert all(word not in tool.description for tool in kept.tools)
+
+
+def _without_documents(definition: Definition) -> Definition:
+    return replace(definition, system=definition.system[:1])
