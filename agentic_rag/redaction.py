@@ -56,7 +56,8 @@ class _Automaton:
         self._search = BytesAhoCorasick(
             [*names, *_NEVER], matchkind=MatchKind.LeftmostLongest, implementation=Implementation.ContiguousNFA
         )
-        self._glance = _glance(names)
+        self.glance = _glance(names)
+        """Says of a text's bytes that a form may be in them, or begin at their end."""
         self._beginnings: set[bytes] = set()
         self._by_head: dict[bytes, list[bytes]] = {}
         for form in names:
@@ -69,19 +70,15 @@ class _Automaton:
     def replace(self, text: str, *, named: bool) -> str:
         """Return the text with each form replaced by a word, which says its name if ``named``."""
         data = text.encode(*_CODING)
-        found = self._search.find_matches_as_indexes(data) if self._glance(data) else ()
+        found = self._search.find_matches_as_indexes(data) if self.glance(data) else ()
         if not found:
             return text
         return self._join(data, found, 0, len(data), named=named)
 
-    def is_clear(self, text: str) -> bool:
-        """Whether a glance says that no form is in a text, nor begins at its end."""
-        return not self._glance(text.encode(*_CODING))
-
     def split(self, text: str) -> tuple[str, str]:
         """Return what may leave now, replaced, and the rest: the longest end that begins a longer form."""
         data = text.encode(*_CODING)
-        if not self._glance(data):
+        if not self.glance(data):
             return text, ""
         safe = self._safe(data, 0)
         if safe == 0:
@@ -202,7 +199,12 @@ class Redaction:
 
     def is_clear(self, text: str) -> bool:
         """Whether a glance says that a text holds no value, nor ends with the beginning of one; most do not."""
-        return not self._values or self._current().is_clear(text)
+        if not self._values:
+            return True
+        automaton = self._automaton
+        if automaton is None or automaton.version != self._version:
+            automaton = self._current()
+        return not automaton.glance(text.encode(*_CODING))
 
     def split(self, text: str) -> tuple[str, str]:
         """Return what of a text's beginning may leave now, redacted, and the rest, as it is.
@@ -317,9 +319,13 @@ class Pieces:
         self._redact = redact
         self._held = ""
 
+    def passes(self, piece: str) -> bool:
+        """Whether the next piece may leave as it is, and nothing has to be remembered of it."""
+        return not self._held and self._redact.is_clear(piece)
+
     def take(self, piece: str) -> str:
         """Take the next piece and return what may leave now, possibly nothing."""
-        if not self._held and self._redact.is_clear(piece):
+        if self.passes(piece):
             return piece
         left, self._held = self._redact.split(self._held + piece)
         return left

@@ -16,7 +16,7 @@ from agentic_rag.errors import WorkspaceRefused
 from agentic_rag.events import Interrupted
 from agentic_rag.ids import DocumentId, TurnId
 from agentic_rag.operations.doctor import MAX_UNSEEN
-from agentic_rag.runtime.log.runlog import encode
+from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.runtime.storing import end_without_agent
 from agentic_rag.store import documents, origin, payloads, run_events, run_groups, turns
 from agentic_rag.store.clock import now

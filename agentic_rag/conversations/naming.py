@@ -21,7 +21,7 @@ from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
 from agentic_rag.observer import working_for
 from agentic_rag.redaction import Redactor
-from agentic_rag.runtime.log.runlog import encode
+from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.runtime.spending import PATIENCE_SECONDS, Spending
 from agentic_rag.runtime.storing import stored_definition
 from agentic_rag.store import conversations, signals, usage

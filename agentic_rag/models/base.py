@@ -145,13 +145,18 @@ ModelEvent = (
 Push = Callable[[ModelEvent], bool]
 """Takes an event at once and returns True, or leaves it. It runs where bytes come in: it must not wait."""
 
+PushText = Callable[[TextDelta | ThinkingDelta], bool]
+"""A `Push` of nothing but pieces of text: what most events are, and the first of a block never is."""
+
 
 class PushingEvents(AsyncIterator["ModelEvent"]):
     """The events of a call that need wake nobody. A base class: a protocol would be looked for in each call anew."""
 
     @abstractmethod
-    def push(self, take: Push) -> None:
+    def push(self, take: Push, take_text: PushText | None = None) -> None:
         """Offer each event to ``take`` while the next one is waited for; one that it takes is not waited for any more.
+
+        ``take_text``: who gets pieces of text in its place.
 
         Events come in their order, whichever way. What ``take`` raises, who waits for the next event gets.
         """

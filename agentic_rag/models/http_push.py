@@ -171,7 +171,7 @@ class SentPost:
         return PushedBody(self._client, self._connection) if streams else None
 
     def pour(self, sink: Sink) -> None:
-        """Give the body of an answer that is a stream of events to ``sink`` from its first byte, while it is waited for.
+        """Give the body of a stream of events to ``sink`` from its first byte, while the answer is waited for.
 
         Who waits goes on when ``sink`` says so, or nothing more comes. What came before goes the usual way.
         """

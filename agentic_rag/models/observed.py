@@ -23,6 +23,7 @@ from agentic_rag.models.base import (
     PreparingModel,
     Push,
     PushingEvents,
+    PushText,
     SentRequest,
     Working,
 )
@@ -161,8 +162,8 @@ class _Call(PushingEvents):
             self._take(event)
         return event
 
-    def push(self, take: Push) -> None:
-        """See `PushingEvents.push`."""
+    def push(self, take: Push, take_text: PushText | None = None) -> None:
+        """See `PushingEvents.push`. Of pieces of text nothing is told: they pass by."""
 
         def offer(event: ModelEvent) -> bool:
             if not take(event):
@@ -172,7 +173,7 @@ class _Call(PushingEvents):
             return True
 
         if isinstance(self._events, PushingEvents):
-            self._events.push(offer)
+            self._events.push(offer, take_text or take)
 
     def _take(self, event: ModelEvent) -> None:
         if self._silent and type(event) not in _SILENT:

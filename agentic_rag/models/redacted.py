@@ -22,6 +22,10 @@ class RedactedAnswer:
         self._redact = redaction
         self._open = Pieces(redaction)
 
+    def passes(self, text: str) -> bool:
+        """Whether a piece of a block's text holds nothing, and nothing of a value is held before it: most do."""
+        return self._open.passes(text)
+
     def take(self, event: ModelEvent) -> Sequence[ModelEvent]:
         """Take an event of the model and return what of it may be known, in the same order."""
         if type(event) is TextDelta or type(event) is ThinkingDelta:

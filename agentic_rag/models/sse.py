@@ -35,6 +35,13 @@ class SSEReader:
         self._size = 0
         self._too_large = False
 
+    def whole(self, chunk: bytes) -> bytes | None:
+        """Return the data of a chunk that is one event in the usual spelling, no more and no less; None: `feed` it."""
+        if self._tail or self._data or self._name or self._first or self._after_cr or len(chunk) > self._limit:
+            return None
+        found = _WHOLE(chunk)
+        return found[2] if found is not None else None
+
     def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:
         """Return the events that are complete with this chunk: ``(name, data)``.
 

@@ -18,7 +18,7 @@ from agentic_rag.errors import InternalError
 from agentic_rag.events import Error
 from agentic_rag.ids import ConversationId, DocumentId, SessionId, TurnId
 from agentic_rag.operations.findings import Finding
-from agentic_rag.runtime.log.runlog import encode
+from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.conversations import ConversationRecord

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 import anyio
 
 from agentic_rag.errors import GenerationTimeout
-from agentic_rag.models.base import ModelEvent, PushingEvents
+from agentic_rag.models.base import ModelEvent, PushingEvents, TextDelta, ThinkingDelta
 from agentic_rag.models.redacted import RedactedAnswer
 from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.core.turn import Turn
@@ -25,7 +25,7 @@ class Receiving:
     """Receives one model call. ``idle``: seconds after which a silent model has failed."""
 
     def __init__(self, turn: Turn, log: RunLog | ChildLog, redaction: Redaction, idle: float) -> None:
-        self._receive = turn.receive
+        self._receive, self._receive_text = turn.receive, turn.receive_text
         self._log = log
         self._redacted = None if redaction.idle else RedactedAnswer(redaction)
         self._idle = idle
@@ -44,7 +44,7 @@ class Receiving:
         with self._watch:
             async with answer as events:
                 if isinstance(events, PushingEvents):
-                    events.push(self._take_pushed)
+                    events.push(self._take_pushed, self._take_text)
                 async for event in events:
                     self._take(event)
                     if self._log.crowded:
@@ -62,6 +62,19 @@ class Receiving:
         if self._log.crowded:  # the task waits for room
             return False
         self._take(event)
+        return True
+
+    def _take_text(self, event: TextDelta | ThinkingDelta) -> bool:
+        """Take a pushed piece of text: as `_take_pushed` does, in fewer steps."""
+        log, redacted = self._log, self._redacted
+        if redacted is None or not redacted.passes(event.text):
+            return self._take_pushed(event)
+        if log.crowded:
+            return False
+        if time.monotonic() - self._heard > self._idle / 20:
+            self._wait_on()
+        self._receive_text(event)
+        log.say("text" if type(event) is TextDelta else "thinking", event.text)
         return True
 
     def _take(self, event: ModelEvent) -> None:

@@ -27,7 +27,7 @@ from agentic_rag.events import (
     Usage,
 )
 from agentic_rag.ids import ConversationId, TurnId
-from agentic_rag.runtime.log.runlog import Encoder
+from agentic_rag.runtime.log.encoder import Encoder
 from tests.chat.serving import Paper
 
 CITED = Reference(1, "doc_1", "manual.pdf", "chunk_1", "Three\nyears.", 0.9, 4)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agentic_rag.events import Delegate, Text, Thinking, decode
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.redaction import Redaction
-from agentic_rag.runtime.log.runlog import Encoder
+from agentic_rag.runtime.log.encoder import Encoder
 
 TS = "2026-01-01T00:00:00.000Z"
 WORDS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -18,7 +18,9 @@ from agentic_rag.models.base import (
     ModelEvent,
     Push,
     PushingEvents,
+    PushText,
     TextDelta,
+    ThinkingDelta,
     Working,
 )
 from agentic_rag.redaction import Redaction
@@ -37,23 +39,29 @@ class Answer(PushingEvents):
 
     def __init__(self) -> None:
         self._take: Push | None = None
+        self._take_text: PushText | None = None
         self._left: deque[ModelEvent] = deque()
         self._more = anyio.Event()
         self._over = False
         self.taken = 0
         """Events that the turn's task took."""
 
-    def push(self, take: Push) -> None:
-        self._take = take
+    def push(self, take: Push, take_text: PushText | None = None) -> None:
+        self._take, self._take_text = take, take_text
 
     def say(self, *events: ModelEvent) -> None:
         for event in events:
-            if self._left or self._take is None or not self._take(event):
+            if self._left or not self._pushed(event):
                 self._left.append(event)
                 self._more.set()
             elif isinstance(event, MessageCompleted):
                 self._over = True
                 self._more.set()
+
+    def _pushed(self, event: ModelEvent) -> bool:
+        if isinstance(event, TextDelta | ThinkingDelta) and self._take_text is not None:
+            return self._take_text(event)
+        return self._take is not None and self._take(event)
 
     async def __anext__(self) -> ModelEvent:
         while not self._left:

@@ -13,7 +13,7 @@ from agentic_rag.errors import LogGone, MessageContentRequired, NotFound, TurnIn
 from agentic_rag.events import AgentEvent, Done, EventBody, Interrupted, Text, TurnStarted, Usage, WaitAction
 from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
 from agentic_rag.json_form import Json
-from agentic_rag.runtime.log.runlog import encode
+from agentic_rag.runtime.log.encoder import encode
 
 DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
 

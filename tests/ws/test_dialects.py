@@ -5,7 +5,7 @@ import pytest
 
 from agentic_rag.errors import InvalidInput
 from agentic_rag.events import Text, ToolCall
-from agentic_rag.runtime.log.runlog import encode
+from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.server.dialects import dialect_names, get_dialect
 
 

@@ -22,7 +22,7 @@ class Shout:
 PROGRAM = """
 from agentic_rag.errors import InvalidInput
 from agentic_rag.events import Text
-from agentic_rag.runtime.log.runlog import encode
+from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.server.dialects import choose_dialect, dialect_names, get_dialect
 
 event = encode(Text("hello"), conversation_id="conv_1", turn_id="turn_1", seq=1, ts="t")

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Protocol, Self
 from agentic_rag.errors import EventTooLarge, ModelError
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error
-from agentic_rag.models.base import ModelEvent, Push, PushingEvents, Working
+from agentic_rag.models.base import (
+    ModelEvent,
+    Push,
+    PushingEvents,
+    PushText,
+    TextDelta,
+    ThinkingDelta,
+    Working,
+)
 from agentic_rag.models.http_stream import chunks_of, close, expect_stream, finish
 from agentic_rag.models.service_errors import Endpoint, broken_stream
 from agentic_rag.models.sse import SSEReader
@@ -78,10 +86,10 @@ class AnswerEvents(PushingEvents):
         if self._chunks is not None:
             await self._chunks.aclose()
 
-    def push(self, take: Push) -> None:
+    def push(self, take: Push, take_text: PushText | None = None) -> None:
         """See `PushingEvents.push`."""
         if self._body is not None:
-            self._body.pour(self._sink(take))
+            self._body.pour(self._sink(take, take_text or take))
 
     def _begin(self, response: "httpx2.Response") -> None:
         from agentic_rag.models.http_push import PushedBody
@@ -89,21 +97,34 @@ class AnswerEvents(PushingEvents):
         self._chunks = chunks_of(response)
         self._body = response.stream if isinstance(response.stream, PushedBody) else None
 
-    def _sink(self, take: Push) -> Callable[[bytes], bool]:
-        """Return what takes a piece of the body and offers its events to ``take``; whether to wait on."""
-        ready = self._ready
+    def _sink(self, take: Push, take_text: PushText) -> Callable[[bytes], bool]:
+        """Return what takes a piece of the body and offers its events; whether to wait on.
+
+        Most pieces are one event with a piece of text: such a one goes the shortest way there is.
+        """
+        ready, decoder, whole = self._ready, self._decoder, self._reader.whole
 
         def pour(piece: bytes) -> bool:
-            if self._decoder.completed:  # what follows the answer is nothing of it
+            if decoder.completed:  # what follows the answer is nothing of it
                 return True
-            self._decode(piece)
             try:
-                while ready and take(ready[0]):
+                text = None if ready or (data := whole(piece)) is None else decoder.text_of(data)
+                if text is not None:
+                    if take_text(text):
+                        return True
+                    ready.append(text)
+                    return False
+                self._decode(piece)
+                while ready:
+                    event = ready[0]
+                    is_text = type(event) is TextDelta or type(event) is ThinkingDelta
+                    if not (take_text(event) if is_text else take(event)):  # type: ignore[arg-type]
+                        break
                     ready.popleft()
             except Exception as exc:
                 ready.clear()
                 self._failure = exc
-            return not ready and self._failure is None and not self._decoder.completed
+            return not ready and self._failure is None and not decoder.completed
 
         return pour
 
@@ -145,7 +166,7 @@ class EventsAhead(AnswerEvents, AbstractAsyncContextManager["EventsAhead"]):
         self._opening = opening
         self._response: httpx2.Response | None = None
         """Of an answer that is no plain stream of events."""
-        self._taking: Push | None = None
+        self._taking: tuple[Push, PushText] | None = None
         self._opened = False
 
     async def __aenter__(self) -> Self:
@@ -172,10 +193,10 @@ class EventsAhead(AnswerEvents, AbstractAsyncContextManager["EventsAhead"]):
                 expect_stream(self._response, self._endpoint)
                 self._begin(self._response)
             if self._taking is not None:
-                super().push(self._taking)
+                super().push(*self._taking)
         return await super().__anext__()
 
-    def push(self, take: Push) -> None:
+    def push(self, take: Push, take_text: PushText | None = None) -> None:
         """See `PushingEvents.push`."""
-        self._taking = take
-        self._sent.pour(self._sink(take))
+        self._taking = take, take_text or take
+        self._sent.pour(self._sink(*self._taking))

@@ -315,18 +315,20 @@ class Turn:
         self._step = _Step(passages=passages, used_ids=used_ids, references_before=before, model=model)
         return (IterationStart(self.iteration, continues=self._continues),)
 
+    def receive_text(self, event: TextDelta | ThinkingDelta) -> None:
+        """Take a piece of text, all of which a client should see."""
+        step, text = self._step, event.text
+        step.said.setdefault(event.index, []).append(text)
+        if type(event) is TextDelta:
+            step.text_length += len(text)
+        step.emitted = True
+
     def receive(self, event: ModelEvent) -> tuple[EventBody, ...]:
         """Take one model event; return what a client should see of it."""
         step = self._step
-        if type(event) is TextDelta:
-            step.said.setdefault(event.index, []).append(event.text)
-            step.text_length += len(event.text)
-            step.emitted = True
-            return (Text(event.text),)
-        if type(event) is ThinkingDelta:
-            step.said.setdefault(event.index, []).append(event.text)
-            step.emitted = True
-            return (Thinking(event.text),)
+        if type(event) is TextDelta or type(event) is ThinkingDelta:
+            self.receive_text(event)
+            return (Text(event.text) if type(event) is TextDelta else Thinking(event.text),)
         if type(event) is BlockStarted:
             return self._block_started(event)
         if type(event) is InputDelta:

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 from agentic_rag.errors import LeaseLost
 from agentic_rag.events import Delegate, Done, Error, EventBody, Interrupted
 from agentic_rag.ids import TurnId
+from agentic_rag.runtime.log.encoder import TextKind
 from agentic_rag.runtime.log.runlog import Journal, RunLog, Transaction
 from agentic_rag.store import turns
 
@@ -42,6 +43,11 @@ class ChildLog:
         """See `RunLog.append`."""
         if not self.shut:
             self._root.append(body, self._delegate, redacted=redacted)
+
+    def say(self, kind: TextKind, text: str) -> None:
+        """See `RunLog.say`."""
+        if not self.shut:
+            self._root.say(kind, text, self._delegate)
 
     @property
     def crowded(self) -> bool:

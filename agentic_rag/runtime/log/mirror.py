@@ -35,6 +35,8 @@ class Mirror:
         self.ended = False
         self.gone = False
         """Whether readers must look for the log anew: this process runs the turn now, or nobody reads here."""
+        self.newest: AgentEvent | None = None
+        """See `RunLog.newest`."""
         self._tail: deque[AgentEvent] = deque()
         self._ahead: dict[int, AgentEvent] = {}
         self._readers: tuple[Wake, ...] = ()
@@ -82,6 +84,7 @@ class Mirror:
 
     def _add(self, event: AgentEvent) -> None:
         self._tail.append(event)
+        self.newest = event
         self.visible = event.seq
         self.ended = event.terminal
         if len(self._tail) > TAIL_EVENTS and self._tail[0].seq <= self.stored:

@@ -12,8 +12,9 @@ from sqlalchemy import Connection
 from agentic_rag.errors import LogGone, NotFound
 from agentic_rag.events import AgentEvent, Notice, decode
 from agentic_rag.ids import TurnId
+from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.runtime.log.mirror import Mirror
-from agentic_rag.runtime.log.runlog import Journal, RunLog, Stall, encode
+from agentic_rag.runtime.log.runlog import Journal, RunLog, Stall
 from agentic_rag.store import run_events, turns
 from agentic_rag.store.clock import now
 
@@ -150,7 +151,13 @@ class LogReader:
             if not waits:
                 return
             try:
-                if self._push(log, push):
+                newest = log.newest
+                if newest is not None and newest.seq == log.visible == self._seq + 1 and push is not None:
+                    if push((newest,)):  # as `_push` would, for the most frequent case
+                        self._seq = newest.seq
+                        if not log.ended:
+                            return
+                elif self._push(log, push):
                     return
             except Exception as exc:  # the reader's, never the turn's
                 failure = exc

@@ -1,53 +1,34 @@
 """The run log: numbered events of turns, journalled in groups, read by any number of readers.
 
-Owns numbering, the one JSON form of an event, and what may be delivered when. Text and thinking are delivered at once
-and journalled with the next group; everything else, and all before it, is in the store when it is delivered. A SQLite
-file takes a group as one record, whose events it gets again as rows of their turns with those turns' next commits
-(`groups`). Knows no turn and no socket; how a log is read is ``reader``'s, what a delegate writes to ``child_log``'s.
+Owns numbering, and what may be delivered when; how an event is written is ``encoder``'s. Text and thinking are
+delivered at once and journalled with the next group; everything else, and all before it, is in the store when it is
+delivered. A SQLite file takes a group as one record, whose events it gets again as rows of their turns with those
+turns' next commits (`groups`). Knows no turn and no socket; how a log is read is ``reader``'s, what a delegate writes
+to ``child_log``'s.
 
 No number means two events, whatever a kill or a loss of power takes from the store. What a process has numbered it
 stores under that number or not at all: a write that the store refuses is tried again as it was. And each owner of a
 turn numbers in an epoch of its own (`EPOCH`), so that how much of the former one's was kept does not matter.
-
-The JSON form is ``{"type", "conversationId", "turnId", "seq", "ts", "agent"?, "parentToolCallId"?, …body}`` in
-camelCase, secrets taken out; it is made once per event, so a delta costs one encoding however many clients read it.
 """
 
-import dataclasses
 import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
-import orjson
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import LeaseLost, ServerStopping, StorageError
-from agentic_rag.events import (
-    DELTA_TYPES,
-    AgentEvent,
-    Delegate,
-    EventBody,
-    Hit,
-    Notice,
-    Option,
-    Reference,
-    Source,
-    Text,
-    Thinking,
-    Usage,
-    decode,
-)
+from agentic_rag.events import DELTA_TYPES, AgentEvent, Delegate, EventBody, Notice, decode
 from agentic_rag.ids import ConversationId, TurnId
-from agentic_rag.json_form import Json, camel, to_text
-from agentic_rag.messages import KeptImage
 from agentic_rag.observer import NOBODY, Observer, given_traceparent
 from agentic_rag.redaction import Redaction
+from agentic_rag.runtime.log.encoder import Encoder, TextKind
 from agentic_rag.runtime.log.groups import Group, Groups
 from agentic_rag.runtime.log.neighbours import Neighbours
 from agentic_rag.store import run_events, run_groups, turns
@@ -73,87 +54,6 @@ TAIL_EVENTS = 4096
 FIRST_RETRY = 0.1
 LAST_RETRY = 5.0
 """Seconds after which a refused write is tried again; each wait is twice the one before, up to the last."""
-
-
-_FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
-    cls: tuple((f.name, camel(f.name), f.default is None) for f in dataclasses.fields(cls))
-    for cls in (*EventBody.__args__, Hit, KeptImage, Option, Reference, Source)
-}
-"""By record: each field, its JSON name, and whether it is left out when it is None."""
-
-
-class Encoder:
-    """Numbers and encodes the events of one turn. ``redaction``: the values that none of them may show."""
-
-    __slots__ = ("_conversation_id", "_heads", "_redaction", "_turn_id")
-
-    def __init__(self, conversation_id: ConversationId, turn_id: TurnId, redaction: Redaction | None = None) -> None:
-        self._conversation_id = conversation_id
-        self._turn_id = turn_id
-        self._redaction = redaction or Redaction()
-        self._heads: dict[tuple[str, Delegate | None], tuple[bytes, bytes]] = {}
-
-    def encode(
-        self, body: EventBody, seq: int, ts: str, agent: Delegate | None = None, *, redacted: bool = False
-    ) -> AgentEvent:
-        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent``: whose it is; 0: outside the log.
-
-        ``redacted``: a text in it has gone through the same redaction, all pieces of it.
-        """
-        kind = body.type
-        if type(body) is Text or type(body) is Thinking:  # the hot path: only number, time and text are new
-            head, middle = self._heads.get((kind, agent)) or self._head(kind, agent)
-            text = orjson.dumps(body.text if redacted or self._redaction.idle else self._redaction(body.text))
-            return AgentEvent(self._turn_id, seq, kind, b'%b%d,"ts":"%b%b%b}' % (head, seq, ts.encode(), middle, text))
-        value: Json = {
-            "type": kind,
-            "conversationId": self._conversation_id,
-            "turnId": self._turn_id,
-            **({"seq": seq} if seq else {}),
-            "ts": ts,
-        }
-        if agent is not None:
-            value |= _of_delegate(agent)
-        fields = _object(body)
-        value.update(fields if self._redaction.idle else self._redaction.json(fields))
-        return AgentEvent(self._turn_id, seq, kind, to_text(value).encode())
-
-    def _head(self, kind: str, agent: Delegate | None) -> tuple[bytes, bytes]:
-        """Return what stands before the number of each delta of a kind, and between its time and its text."""
-        value = {"type": kind, "conversationId": self._conversation_id, "turnId": self._turn_id}
-        head = orjson.dumps(value)[:-1] + b',"seq":'
-        whose = b"," + orjson.dumps(_of_delegate(agent))[1:-1] if agent is not None else b""
-        middle = b'"' + whose + b',"text":'
-        self._heads[kind, agent] = head, middle
-        return head, middle
-
-
-def encode(body: EventBody, *, conversation_id: str, turn_id: str, seq: int, ts: str) -> AgentEvent:
-    """Number and encode one event body alone; see `Encoder`."""
-    return Encoder(ConversationId(conversation_id), TurnId(turn_id)).encode(body, seq, ts)
-
-
-def _of_delegate(agent: Delegate) -> Json:
-    return {"agent": agent.path, "parentToolCallId": agent.tool_call_id}
-
-
-def _object(record: object) -> Json:
-    return {
-        name: _plain(item)
-        for attribute, name, optional in _FIELDS[type(record)]
-        if (item := getattr(record, attribute)) is not None or not optional
-    }
-
-
-def _plain(value: object) -> Any:
-    """Convert nested event values to JSON-ready ones; tool arguments pass as they are."""
-    if isinstance(value, Usage):
-        return value.to_json()
-    if type(value) in _FIELDS:
-        return _object(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
 
 
 class RunLog:
@@ -191,10 +91,12 @@ class RunLog:
         self.first = start + 1
         """Number of the oldest event in memory, or of the next one."""
         self._journal = journal
-        self._encode = Encoder(conversation_id, turn_id, redaction).encode
+        encoder = Encoder(conversation_id, turn_id, redaction)
+        self._encode, self._encode_text = encoder.encode, encoder.encode_text
         self._tail: list[bytes] = []
         """The JSON of the events from ``first`` on. Bytes, since Python's garbage collector looks at anything else."""
-        self._newest: AgentEvent | None = None
+        self.newest: AgentEvent | None = None
+        """The event that was numbered last, if it can be had."""
         self._taken = start
         """Up to which events are in the store, or on their way."""
         self._solid: deque[int] = deque()
@@ -221,6 +123,24 @@ class RunLog:
         else:
             self._advance()
         return event
+
+    def say(self, kind: TextKind, text: str, agent: Delegate | None = None) -> None:
+        """Append a piece of text that holds no secret: as `append` does, in fewer steps."""
+        self.last = seq = self.last + 1
+        event = self.newest = self._encode_text(kind, text, seq, now(), agent)
+        tail = self._tail
+        tail.append(event.data)
+        if len(tail) > TAIL_EVENTS:
+            self._shorten()
+        pending = seq - self._taken
+        if pending == 1 or pending >= GROUP_EVENTS:
+            self._journal.note(self, urgent=pending > 1)
+        if seq == self.visible + 1 and seq <= self.journalled + MAX_UNJOURNALLED:
+            self.visible = seq
+            for wake in self._readers:
+                wake()
+        else:
+            self._advance()
 
     @property
     def crowded(self) -> bool:
@@ -286,7 +206,7 @@ class RunLog:
         """Take back the events that nobody has seen: their commit failed for good, and not for want of a store."""
         del self._tail[max(0, self.visible + 1 - self.first) :]
         self.last, self._taken = self.visible, self.journalled
-        self._newest = None
+        self.newest = None
         self._solid.clear()
         self.failure = None
 
@@ -311,7 +231,7 @@ class RunLog:
         """Let go the events in memory, up to ``last``: the store has them all, and for a long time none follows."""
         self._tail.clear()
         self._solid.clear()
-        self._newest = None
+        self.newest = None
         self.last = self.visible = self.journalled = self.settled = self._taken = last
         self.first = last + 1
 
@@ -338,17 +258,21 @@ class RunLog:
     def _number(self, body: EventBody, agent: Delegate | None = None, *, redacted: bool = False) -> AgentEvent:
         """Give a body its number; the caller sees to it that it is stored."""
         self.last = seq = self.last + 1
-        event = self._newest = self._encode(body, seq, now(), agent, redacted=redacted)
+        event = self.newest = self._encode(body, seq, now(), agent, redacted=redacted)
         tail = self._tail
         tail.append(event.data)
         if event.type not in DELTA_TYPES:
             self._solid.append(seq)
         if len(tail) > TAIL_EVENTS:
-            old = min(len(tail) - TAIL_EVENTS, self.settled + 1 - self.first)
-            if old >= TAIL_EVENTS // 8:  # many at once: each time the others are moved
-                del tail[:old]
-                self.first += old
+            self._shorten()
         return event
+
+    def _shorten(self) -> None:
+        """Let go events in memory that the store has as rows: many at once, since each time the others are moved."""
+        old = min(len(self._tail) - TAIL_EVENTS, self.settled + 1 - self.first)
+        if old >= TAIL_EVENTS // 8:
+            del self._tail[:old]
+            self.first += old
 
     # The journal's side
 
@@ -415,7 +339,7 @@ class RunLog:
         """Return what may be delivered after a number; None if that lies before the tail."""
         if after >= self.visible:
             return []
-        newest = self._newest
+        newest = self.newest
         if newest is not None and newest.seq == self.visible == after + 1:  # a reader that keeps pace
             return [newest]
         if after + 1 < self.first:

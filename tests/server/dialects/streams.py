@@ -39,7 +39,7 @@ from agentic_rag.events import (
     WaitKind,
 )
 from agentic_rag.ids import ConversationId, TurnId
-from agentic_rag.runtime.log.runlog import Encoder
+from agentic_rag.runtime.log.encoder import Encoder
 
 FIRST = Delegate("researcher", "call_d1")
 SECOND = Delegate("researcher-2", "call_d2")
