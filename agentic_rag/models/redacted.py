@@ -21,10 +21,8 @@ class RedactedAnswer:
     def __init__(self, redaction: Redaction) -> None:
         self._redact = redaction
         self._open = Pieces(redaction)
-
-    def passes(self, text: str) -> bool:
-        """Whether a piece of a block's text holds nothing, and nothing of a value is held before it: most do."""
-        return self._open.passes(text)
+        self.passes = self._open.passes
+        """Says of a piece of a block's text that it may leave as it is, and nothing is held before it: of most."""
 
     def take(self, event: ModelEvent) -> Sequence[ModelEvent]:
         """Take an event of the model and return what of it may be known, in the same order."""

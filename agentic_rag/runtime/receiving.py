@@ -69,12 +69,11 @@ class Receiving:
         log, redacted = self._log, self._redacted
         if redacted is None or not redacted.passes(event.text):
             return self._take_pushed(event)
-        if log.crowded:
+        if not log.say("text" if type(event) is TextDelta else "thinking", event.text):
             return False
+        self._receive_text(event)
         if time.monotonic() - self._heard > self._idle / 20:
             self._wait_on()
-        self._receive_text(event)
-        log.say("text" if type(event) is TextDelta else "thinking", event.text)
         return True
 
     def _take(self, event: ModelEvent) -> None:

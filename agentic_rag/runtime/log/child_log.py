@@ -44,10 +44,9 @@ class ChildLog:
         if not self.shut:
             self._root.append(body, self._delegate, redacted=redacted)
 
-    def say(self, kind: TextKind, text: str) -> None:
+    def say(self, kind: TextKind, text: str) -> bool:
         """See `RunLog.say`."""
-        if not self.shut:
-            self._root.say(kind, text, self._delegate)
+        return self.shut or self._root.say(kind, text, self._delegate)
 
     @property
     def crowded(self) -> bool:

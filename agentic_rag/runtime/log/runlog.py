@@ -124,8 +124,10 @@ class RunLog:
             self._advance()
         return event
 
-    def say(self, kind: TextKind, text: str, agent: Delegate | None = None) -> None:
-        """Append a piece of text that holds no secret: as `append` does, in fewer steps."""
+    def say(self, kind: TextKind, text: str, agent: Delegate | None = None) -> bool:
+        """Append a piece of text that holds no secret, unless it is `crowded`: as `append`, in fewer steps."""
+        if self.last - self.journalled >= MAX_UNJOURNALLED:
+            return False
         self.last = seq = self.last + 1
         event = self.newest = self._encode_text(kind, text, seq, now(), agent)
         tail = self._tail
@@ -135,12 +137,13 @@ class RunLog:
         pending = seq - self._taken
         if pending == 1 or pending >= GROUP_EVENTS:
             self._journal.note(self, urgent=pending > 1)
-        if seq == self.visible + 1 and seq <= self.journalled + MAX_UNJOURNALLED:
+        if seq == self.visible + 1:
             self.visible = seq
             for wake in self._readers:
                 wake()
         else:
             self._advance()
+        return True
 
     @property
     def crowded(self) -> bool:
