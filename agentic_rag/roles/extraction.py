@@ -251,8 +251,7 @@ class Extraction:
 
 def note_turn(conn: Connection, turn: turns.TurnRecord, domain_id: str, user_id: str) -> None:
     """Note a turn that ended well, in its last transaction, if its domain wants memories proposed."""
-    domain = domains.get(conn, domain_id)
-    wanted = None if domain is None else domain.settings.get("memory")
+    wanted = domains.memory_settings(conn, domain_id)
     if not wanted:
         return
     every = MemorySettings.model_validate(wanted).every

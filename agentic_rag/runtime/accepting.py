@@ -211,11 +211,13 @@ def find_place(
         TurnInProgress: a SQLite file's turn is another process's.
     """
     owner, session_id = resources.owner, transcript.session_id
-    if conn.dialect.name != "postgresql":
-        if busy is None and (elsewhere := turns.running_elsewhere(conn, session_id, owner)) is not None:
-            raise TurnInProgress(elsewhere)
-        return Place(transcript, busy, owner, sessions.lock(conn, session_id).leaf_message_id)
     head = sessions.lock(conn, session_id)
+    if conn.dialect.name != "postgresql":
+        # who runs a turn in it is its writer
+        elsewhere = turns.running_elsewhere(conn, session_id, owner) if busy is None and head.writer != owner else None
+        if elsewhere is not None:
+            raise TurnInProgress(elsewhere)
+        return Place(transcript, busy, owner, head.leaf_message_id)
     current = turns.current_of(conn, session_id)
     if current is not None:
         return Place(transcript, current.id, current.owner or owner)

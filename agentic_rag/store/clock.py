@@ -8,14 +8,13 @@ from functools import lru_cache
 from typing import Final
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as the numbers do
+_PAIRS = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
+_SHIFTS = range(120, -1, -10)
 
 
-def _base32(number: int, length: int) -> str:
-    digits = []
-    for _ in range(length):
-        number, digit = divmod(number, 32)
-        digits.append(_ALPHABET[digit])
-    return "".join(reversed(digits))
+def _base32(number: int) -> str:
+    """Return a number of 130 bits as 26 digits."""
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
 
 
 def new_id(prefix: str) -> str:
@@ -24,7 +23,12 @@ def new_id(prefix: str) -> str:
     Those of one process sort in the order in which they were made, also within a millisecond and while the clock goes
     back; the next one cannot be guessed.
     """
-    return f"{prefix}_{_base32(_ids.take(time.time_ns() // 1_000_000), 26)}"
+    return f"{prefix}_{_base32(_ids.take(time.time_ns() // 1_000_000))}"
+
+
+def first_id(prefix: str, seconds: float) -> str:
+    """Return an id that no id sorts before that is made so many seconds after 1970 or later."""
+    return f"{prefix}_{_base32(max(0, round(seconds * 1000)) << 80)}"
 
 
 class _Ids:
@@ -54,9 +58,14 @@ def later(seconds: float) -> str:
     return _text(time.time_ns() // 1_000_000 + round(seconds * 1000))
 
 
+def seconds_of(time_text: str) -> float:
+    """Return how many seconds after 1970 a UTC time is, or a day begins, that texts have."""
+    return datetime.fromisoformat(time_text).replace(tzinfo=UTC).timestamp()
+
+
 def seconds_until(time_text: str) -> float:
     """Return how far ahead a time is that `now` or `later` wrote."""
-    return datetime.fromisoformat(time_text).timestamp() - time.time()
+    return seconds_of(time_text) - time.time()
 
 
 def seconds_until_epoch(seconds: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, select, text
 
 from agentic_rag.store.clock import now
-from agentic_rag.store.records import Prepared, RecordTable
+from agentic_rag.store.records import Prepared, RecordTable, parameter
 from agentic_rag.store.turns import TURNS
 
 
@@ -26,6 +26,7 @@ class ImageRecord:
 
 IMAGES = RecordTable(ImageRecord, "images", indexed=("domain_id",), part_of="domain")
 _images = IMAGES.c
+_THERE = Prepared(select(_images.id).where(_images.id == parameter(_images.id)))
 _PUT = Prepared(
     text(  # both databases know this clause; SQLAlchemy has it per dialect only
         f"INSERT INTO images ({', '.join(IMAGES.names)}) VALUES ({', '.join(f':{name}' for name in IMAGES.names)})"
@@ -36,7 +37,8 @@ _PUT = Prepared(
 
 def put(conn: Connection, image_id: str, domain_id: str, definition: Mapping[str, Any]) -> None:
     """Store a definition under its hash; one that is there stays as it is."""
-    _PUT.run(conn, id=image_id, domain_id=domain_id, definition=dict(definition), created_at=now())
+    if _THERE.first(conn, id=image_id) is None:  # a turn's is, mostly: it is not written as text to find that out
+        _PUT.run(conn, id=image_id, domain_id=domain_id, definition=dict(definition), created_at=now())
 
 
 def domain_of(conn: Connection, image_id: str) -> str:

@@ -9,13 +9,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Label, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, Label, bindparam, func, or_, select, text, update
 
 from agentic_rag.events import Usage
 from agentic_rag.ids import NO_CONVERSATION, ConversationId, SessionId, TurnId
 from agentic_rag.json_form import Absent
+from agentic_rag.store.clock import first_id, seconds_of
 from agentic_rag.store.records import BigInt, Prepared, RecordTable
 
 
@@ -83,6 +85,10 @@ class UsageTotal:
     """Those of the calls whose model has no price; absent where there are none."""
 
 
+_APART = 3600.0
+"""Seconds within which a row's id is made and the row is dated, as generously as clocks go wrong."""
+
+
 class Scope(StrEnum):
     """Whose usage is summed by day."""
 
@@ -105,19 +111,25 @@ class DaySumRecord:
     output: BigInt
 
 
-USAGE = RecordTable(UsageRecord, "usage", indexed=("session_id", "turn_id", "created_at"))
+USAGE = RecordTable(UsageRecord, "usage", indexed=("turn_id",))
 DAY_SUMS = RecordTable(DaySumRecord, "usage_day_sums", key=("scope", "subject", "day", "model"))
 _usage = USAGE.c
 _sums = DAY_SUMS.c
 
-_ADD_TEXT = text(
-    "INSERT INTO usage_day_sums (scope, subject, day, model, input, cache_read, cache_write, output) "
-    "VALUES (:scope, :subject, :day, :model, :input, :cache_read, :cache_write, :output) "
-    "ON CONFLICT (scope, subject, day, model) DO UPDATE SET "
-    "input = usage_day_sums.input + excluded.input, cache_read = usage_day_sums.cache_read + excluded.cache_read, "
-    "cache_write = usage_day_sums.cache_write + excluded.cache_write, output = usage_day_sums.output + excluded.output"
-)
-_ADD = Prepared(_ADD_TEXT)
+_TOKENS = ("input", "cache_read", "cache_write", "output")
+
+
+@cache
+def _addition(count: int) -> Prepared:
+    """Return what adds to so many sums; the values of each are named by its columns and its place."""
+    columns = [_sums[name] for name in DAY_SUMS.names]
+    row = "({})".format
+    names = row(", ".join(DAY_SUMS.names))
+    rows = ", ".join(row(", ".join(f":{name}_{place}" for name in DAY_SUMS.names)) for place in range(count))
+    sums = ", ".join(f"{name} = usage_day_sums.{name} + excluded.{name}" for name in _TOKENS)
+    statement = f"INSERT INTO usage_day_sums {names} VALUES {rows} ON CONFLICT (scope, subject, day, model) DO UPDATE"
+    binds = [bindparam(f"{each.name}_{place}", type_=each.type) for place in range(count) for each in columns]
+    return Prepared(text(f"{statement} SET {sums}").bindparams(*binds))
 
 
 def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
@@ -129,22 +141,14 @@ def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
         for scope, subject in ((Scope.DOMAIN, row.domain_id), (Scope.USER, row.user_id), (Scope.KEY, row.key_id)):
             if subject:
                 spent[scope.value, subject, row.created_at[:10], row.model] += tokens
-    # in one order everywhere, or two transactions that lock several sums could wait for each other
-    values = [
-        {
-            **dict(zip(("scope", "subject", "day", "model"), place, strict=True)),
-            "input": tokens.input,
-            "cache_read": tokens.cache_read,
-            "cache_write": tokens.cache_write,
-            "output": tokens.output,
-        }
-        for place, tokens in sorted(spent.items(), key=lambda item: item[0])
-    ]
-    if conn.dialect.name == "sqlite":
-        for each in values:
-            _ADD.run(conn, **each)
-    elif values:
-        conn.execute(_ADD_TEXT, values)
+    if spent:
+        values: dict[str, object] = {}
+        # in one order everywhere, or two transactions that lock several sums could wait for each other
+        for place, key in enumerate(sorted(spent)):
+            sums = spent[key]
+            added = (*key, sums.input, sums.cache_read, sums.cache_write, sums.output)
+            values.update({f"{name}_{place}": each for name, each in zip(DAY_SUMS.names, added, strict=True)})
+        _addition(len(spent)).run(conn, **values)
 
 
 def day_sums(conn: Connection, scope: Scope, subject: str, since: str) -> list[DaySumRecord]:
@@ -161,8 +165,20 @@ def of_session(conn: Connection, session_id: SessionId) -> list[UsageRecord]:
 
 def count_calls(conn: Connection, user_id: str, agent: str, since: str) -> int:
     """Return how many calls an agent made for a user since a time."""
-    own = (_usage.user_id == user_id, _usage.agent == agent, _usage.created_at >= since)
+    own = (_usage.user_id == user_id, _usage.agent == agent, *_since(since))
     return int(conn.execute(select(func.count()).where(*own)).scalar_one())
+
+
+def _since(at: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions that a call ended at a time or later.
+
+    Ids sort by time, so that theirs is the only index that is needed; one is made about when its row is dated.
+    """
+    try:
+        first = first_id("usage", seconds_of(at) - _APART)
+    except ValueError:  # no day of a month, for example: it is compared all the same
+        return (_usage.created_at >= at,)
+    return _usage.created_at >= at, _usage.id >= first
 
 
 def rename_user(conn: Connection, user_id: str, name: str) -> None:
@@ -189,7 +205,6 @@ def totals_of_turns(conn: Connection, turn_ids: Sequence[TurnId]) -> list[tuple[
     return [(row.pop("turn_id"), _total(row)) for row in rows]
 
 
-_TOKENS = ("input", "cache_read", "cache_write", "output")
 _SUMS = (*_TOKENS, "dropped_citations", "unverified_citations")
 _GROUPS = {
     Group.DOMAIN: _usage.domain_id.label("domain_id"),
@@ -228,7 +243,7 @@ def totals(
     if domain_ids is not None:
         query = query.where(or_(_usage.user_id == user_id, _usage.domain_id.in_(domain_ids)))
     if since:
-        query = query.where(_usage.created_at >= since)
+        query = query.where(*_since(since))
     if until:
         query = query.where(_usage.created_at < until)
     rows = conn.execute(query.group_by(*by) if by else query).mappings()
