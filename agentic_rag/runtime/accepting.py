@@ -120,9 +120,9 @@ def queued_row(row: TurnRecord, owner: str) -> TurnRecord:
 
 def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definition: Definition) -> Sequence[EventBody]:
     """Store a turn with its image and its owner's lease, if it has one; return what the hooks add to its events."""
-    image = resources.images.of(definition)
     added = resources.hooks.turn_accepted(conn, row)
-    images.put(conn, image.id, definition.domain_id, image.content)
+    if not images.is_there(conn, row.image_id):  # most are: none is made and written as text to find that out
+        images.put(conn, row.image_id, definition.domain_id, resources.images.of(definition).content)
     turns.add(conn, row)
     return added
 

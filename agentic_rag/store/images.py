@@ -35,10 +35,14 @@ _PUT = Prepared(
 )
 
 
+def is_there(conn: Connection, image_id: str) -> bool:
+    """Say whether a definition is stored."""
+    return _THERE.first(conn, id=image_id) is not None
+
+
 def put(conn: Connection, image_id: str, domain_id: str, definition: Mapping[str, Any]) -> None:
     """Store a definition under its hash; one that is there stays as it is."""
-    if _THERE.first(conn, id=image_id) is None:  # a turn's is, mostly: it is not written as text to find that out
-        _PUT.run(conn, id=image_id, domain_id=domain_id, definition=dict(definition), created_at=now())
+    _PUT.run(conn, id=image_id, domain_id=domain_id, definition=dict(definition), created_at=now())
 
 
 def domain_of(conn: Connection, image_id: str) -> str:

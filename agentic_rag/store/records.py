@@ -69,8 +69,10 @@ def run_by_sqlite(conn: Connection, sql: str, parameters: Sequence[Any] = ()) ->
     Raises:
         DBAPIError: SQLAlchemy's, IntegrityError and so on, as for any other statement.
     """
+    driver: Any = conn.connection.dbapi_connection
     try:
-        return sqlite_of(conn).execute(sql, parameters)
+        cursor: sqlite3.Cursor = driver.execute(sql, parameters)
+        return cursor
     except sqlite3.Error as exc:
         raise DBAPIError.instance(sql, None, exc, sqlite3.Error, dialect=conn.dialect) from exc
 
@@ -228,11 +230,13 @@ class EnumText(TypeDecorator[Any]):
         self.kind = kind
 
     def bind_processor(self, dialect: Dialect) -> _Convert:
-        return lambda value: value.value if isinstance(value, Enum) else value
+        texts = {each: each.value for each in self.kind}
+        return lambda value: texts.get(value, value)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> _Convert:
         kind = self.kind
-        return lambda value: None if value is None else kind(value)
+        members = {each.value: each for each in kind}
+        return lambda value: members.get(value) or (None if value is None else kind(value))
 
 
 class RecordTable(Generic[R]):

@@ -5,7 +5,6 @@ are kept up to date in the transaction of each row. A row outlives its session, 
 whose they were by their ids. Knows no price and no model.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -134,13 +133,14 @@ def _addition(count: int) -> Prepared:
 
 def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
     """Store the usage of calls that have ended."""
-    spent: defaultdict[tuple[str, str, str, str], Usage] = defaultdict(Usage)
+    spent: dict[tuple[str, str, str, str], Usage] = {}
     for row in rows:
         USAGE.insert(conn, row)
         tokens = Usage(row.input, row.cache_read, row.cache_write, row.output)
         for scope, subject in ((Scope.DOMAIN, row.domain_id), (Scope.USER, row.user_id), (Scope.KEY, row.key_id)):
             if subject:
-                spent[scope.value, subject, row.created_at[:10], row.model] += tokens
+                key = scope.value, subject, row.created_at[:10], row.model
+                spent[key] = spent[key] + tokens if key in spent else tokens
     if spent:
         values: dict[str, object] = {}
         # in one order everywhere, or two transactions that lock several sums could wait for each other
