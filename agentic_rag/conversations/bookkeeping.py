@@ -67,10 +67,10 @@ class TurnBookkeeping:
 
     def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
         """Count a turn's messages, and note it where a title or memories are made from what was said."""
-        state = conversations.add_messages(conn, turn.conversation_id, _count_of(conn, turn, final), now())
-        if state is None or not isinstance(final, Done) or final.stop_reason == "refusal":
+        place = conversations.add_messages(conn, turn.conversation_id, _count_of(conn, turn, final), now())
+        if place is None or not isinstance(final, Done) or final.stop_reason == "refusal":
             return
-        note_turn(conn, turn, state.domain_id, state.owner_id)
+        note_turn(conn, turn, place.domain_id, place.owner_id, place.memory)
         first = conversations.get(conn, turn.conversation_id) if turn.parent_message_id is None else None
         if first is not None:
             self._naming.note_turn(turn, first)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, UniqueConstraint
 
 from agentic_rag.ids import ConversationId, DocumentId, SessionId
+from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.records import Prepared, RecordTable, parameter
 from agentic_rag.store.turns import FINISHED, GOES_ON, TURNS, TurnRecord
 
@@ -84,7 +85,9 @@ _MOVE_ON = (
     .values(
         last_message_at=parameter(_conversations.last_message_at), updated_at=parameter(_conversations.last_message_at)
     )
-    .returning(
+)
+_NOTE = Prepared(
+    _MOVE_ON.values(image_id=parameter(_conversations.image_id)).returning(
         _conversations.title,
         _conversations.title_source,
         _conversations.status,
@@ -93,13 +96,17 @@ _MOVE_ON = (
         _conversations.owner_id,
     )
 )
-_NOTE = Prepared(_MOVE_ON.values(image_id=parameter(_conversations.image_id)))
-_ADD = Prepared(_MOVE_ON.values(message_count=_conversations.message_count + parameter(_conversations.message_count)))
+_MEMORY = sa.select(DOMAINS.c.settings["memory"]).where(DOMAINS.c.id == _conversations.domain_id).scalar_subquery()
+_ADD = Prepared(
+    _MOVE_ON.values(message_count=_conversations.message_count + parameter(_conversations.message_count)).returning(
+        _conversations.domain_id, _conversations.owner_id, _MEMORY
+    )
+)
 _TITLE = Prepared(sa.update(CONVERSATIONS.table).where(_BY_ID).values(title=parameter(_conversations.title)))
 
 
 class ConversationState(NamedTuple):
-    """What decides whether a conversation takes a message, and what is made of it: a title, memories."""
+    """What decides whether a conversation takes a message, and whether that gives it a title."""
 
     title: str
     title_source: TitleSource
@@ -108,6 +115,15 @@ class ConversationState(NamedTuple):
     """Messages that no summary stands for."""
     domain_id: str
     owner_id: str
+
+
+class ConversationPlace(NamedTuple):
+    """Where a turn has ended."""
+
+    domain_id: str
+    owner_id: str
+    memory: dict[str, Any] | None
+    """What the domain's settings say of memories; None: nothing, or the domain is gone."""
 
 
 class ConversationFields(TypedDict, total=False):
@@ -272,10 +288,10 @@ def update_of_session(conn: Connection, session_id: SessionId, **fields: Unpack[
     conn.execute(sa.update(CONVERSATIONS.table).where(_conversations.session_id == session_id).values(dict(fields)))
 
 
-def add_messages(conn: Connection, conversation_id: ConversationId, count: int, at: str) -> ConversationState | None:
-    """Count ``count`` more messages, the last one at that time; return the state then, None: no such conversation."""
+def add_messages(conn: Connection, conversation_id: ConversationId, count: int, at: str) -> ConversationPlace | None:
+    """Count ``count`` more messages, the last one at that time; return where, None: there is no such conversation."""
     row = _ADD.first(conn, id=conversation_id, message_count=count, last_message_at=at)
-    return None if row is None else ConversationState(*row)
+    return None if row is None else ConversationPlace(*row)
 
 
 def delete(conn: Connection, conversation_id: ConversationId) -> bool:

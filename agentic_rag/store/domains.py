@@ -33,7 +33,6 @@ class DomainRecord:
 DOMAINS = RecordTable(DomainRecord, "domains")
 _domains = DOMAINS.c
 _GET = Prepared(DOMAINS.select.where(_domains.id == parameter(_domains.id)))
-_MEMORY = Prepared(sa.select(_domains.settings["memory"]).where(_domains.id == parameter(_domains.id)))
 
 
 class DomainFields(TypedDict, total=False):
@@ -58,12 +57,6 @@ def insert(conn: Connection, domain: DomainRecord) -> None:
 def get(conn: Connection, domain_id: str) -> DomainRecord | None:
     """Return the domain, None when there is none."""
     return DOMAINS.first(conn, _GET, id=domain_id)
-
-
-def memory_settings(conn: Connection, domain_id: str) -> Any:
-    """Return what is set of a domain's memories, None: nothing. The end of each turn asks for no more of it."""
-    row = _MEMORY.first(conn, id=domain_id)
-    return None if row is None else row[0]
 
 
 def list_all(conn: Connection) -> list[DomainRecord]:

@@ -178,7 +178,13 @@ def _encoder(kind: TypeEngine[Any], dialect: Dialect) -> _Convert | None:
     """Return what makes of a value of a type what the driver takes; None: it takes the value."""
     if isinstance(kind, sa.Boolean) and dialect.name == "sqlite":
         return _BITS.get  # SQLAlchemy's checks each value in two functions
+    if type(kind) is JSON:  # none of ours tells a NULL from a document that is null
+        return _document_text
     return kind.dialect_impl(dialect).bind_processor(dialect)
+
+
+def _document_text(document: Any) -> str | None:
+    return None if document is None else to_text(document)
 
 
 # Record classes and their tables
@@ -213,7 +219,7 @@ class JsonDocument(TypeDecorator[Any]):
         self._read = reader_of(kind)
 
     def bind_processor(self, dialect: Dialect) -> _Convert:
-        return lambda value: None if value is None else to_text(to_json(value))
+        return lambda value: _document_text(to_json(value))
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return None if value is None else self._read(value)

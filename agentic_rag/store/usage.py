@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from operator import add
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Label, bindparam, func, or_, select, text, update
@@ -119,36 +120,34 @@ _TOKENS = ("input", "cache_read", "cache_write", "output")
 
 
 @cache
-def _addition(count: int) -> Prepared:
-    """Return what adds to so many sums; the values of each are named by its columns and its place."""
-    columns = [_sums[name] for name in DAY_SUMS.names]
-    row = "({})".format
-    names = row(", ".join(DAY_SUMS.names))
-    rows = ", ".join(row(", ".join(f":{name}_{place}" for name in DAY_SUMS.names)) for place in range(count))
+def _addition(count: int) -> tuple[Prepared, Sequence[str]]:
+    """Return what adds to so many sums at once, and the names of its values: all of the first sum, then the second."""
+    binds = [bindparam(f"{name}_{place}", type_=_sums[name].type) for place in range(count) for name in DAY_SUMS.names]
+    width = len(DAY_SUMS.names)
+    rows = (", ".join(f":{each.key}" for each in binds[at : at + width]) for at in range(0, len(binds), width))
     sums = ", ".join(f"{name} = usage_day_sums.{name} + excluded.{name}" for name in _TOKENS)
-    statement = f"INSERT INTO usage_day_sums {names} VALUES {rows} ON CONFLICT (scope, subject, day, model) DO UPDATE"
-    binds = [bindparam(f"{each.name}_{place}", type_=each.type) for place in range(count) for each in columns]
-    return Prepared(text(f"{statement} SET {sums}").bindparams(*binds))
+    statement = text(
+        f"INSERT INTO usage_day_sums ({', '.join(DAY_SUMS.names)}) VALUES {', '.join(f'({row})' for row in rows)} "
+        f"ON CONFLICT (scope, subject, day, model) DO UPDATE SET {sums}"
+    )
+    return Prepared(statement.bindparams(*binds)), [each.key for each in binds]
 
 
 def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
     """Store the usage of calls that have ended."""
-    spent: dict[tuple[str, str, str, str], Usage] = {}
+    spent: dict[tuple[Scope, str, str, str], tuple[int, ...]] = {}
     for row in rows:
         USAGE.insert(conn, row)
-        tokens = Usage(row.input, row.cache_read, row.cache_write, row.output)
+        tokens = row.input, row.cache_read, row.cache_write, row.output
         for scope, subject in ((Scope.DOMAIN, row.domain_id), (Scope.USER, row.user_id), (Scope.KEY, row.key_id)):
             if subject:
-                key = scope.value, subject, row.created_at[:10], row.model
-                spent[key] = spent[key] + tokens if key in spent else tokens
+                key = scope, subject, row.created_at[:10], row.model
+                spent[key] = tuple(map(add, spent[key], tokens)) if key in spent else tokens
     if spent:
-        values: dict[str, object] = {}
         # in one order everywhere, or two transactions that lock several sums could wait for each other
-        for place, key in enumerate(sorted(spent)):
-            sums = spent[key]
-            added = (*key, sums.input, sums.cache_read, sums.cache_write, sums.output)
-            values.update({f"{name}_{place}": each for name, each in zip(DAY_SUMS.names, added, strict=True)})
-        _addition(len(spent)).run(conn, **values)
+        values = [each for key in sorted(spent) for each in (*key, *spent[key])]
+        statement, names = _addition(len(spent))
+        statement.run(conn, **dict(zip(names, values, strict=True)))
 
 
 def day_sums(conn: Connection, scope: Scope, subject: str, since: str) -> list[DaySumRecord]:
