@@ -53,9 +53,14 @@ def to_json(value: Any) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
+    if kind is list or kind is tuple:  # looked at before what takes longer to find out
+        return [to_json(item) for item in value]
     if dataclasses.is_dataclass(kind):
-        members = ((name, getattr(value, attribute), absent) for attribute, name, absent in _members(kind))
-        return {name: to_json(item) for name, item, absent in members if item is not None or not absent}
+        return {
+            name: item if type(item) in _PLAIN else to_json(item)
+            for attribute, name, absent in _members(kind)
+            if (item := getattr(value, attribute)) is not None or not absent
+        }
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):

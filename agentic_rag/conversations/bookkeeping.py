@@ -47,7 +47,7 @@ class TurnBookkeeping:
             ConversationArchived, ConversationFull: it takes no message.
             BudgetExceeded: the domain, the user or the key has nothing left to spend.
         """
-        current = conversations.state(conn, turn.conversation_id)
+        current = conversations.note_message(conn, turn.conversation_id, turn.started_at, turn.image_id)
         if current is None:
             raise NotFound("conversation", turn.conversation_id)
         if current.status is ConversationStatus.ARCHIVED:
@@ -60,16 +60,20 @@ class TurnBookkeeping:
         is_named = is_first and turn.content.strip() and current.title_source is TitleSource.AUTO
         title = title_of(turn.content) if is_named else None
         title = None if title == current.title else title
-        conversations.touch(conn, turn.conversation_id, turn.started_at, turn.image_id, title)
-        return () if title is None else (Title(title),)
+        if title is None:
+            return ()
+        conversations.set_title(conn, turn.conversation_id, title)
+        return (Title(title),)
 
     def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
         """Count a turn's messages, and note it where a title or memories are made from what was said."""
-        conversations.add_messages(conn, turn.conversation_id, _count_of(conn, turn, final), now())
-        place = conversations.get(conn, turn.conversation_id) if isinstance(final, Done) else None
-        if place is not None and isinstance(final, Done) and final.stop_reason != "refusal":
-            note_turn(conn, turn, place.domain_id, place.owner_id)
-            self._naming.note_turn(turn, place)
+        place = conversations.add_messages(conn, turn.conversation_id, _count_of(conn, turn, final), now())
+        if place is None or not isinstance(final, Done) or final.stop_reason == "refusal":
+            return
+        note_turn(conn, turn, place.domain_id, place.owner_id, place.memory)
+        first = conversations.get(conn, turn.conversation_id) if turn.parent_message_id is None else None
+        if first is not None:
+            self._naming.note_turn(turn, first)
 
     def session_branched(self, conn: Connection, session_id: SessionId) -> None:
         """Count the messages of the branch that is the conversation from now on."""

@@ -179,11 +179,14 @@ class Transcripts:
         turn_id: TurnId | None = None,
     ) -> list[ToolCallRecord]:
         """Return the last calls in order; only those of one tool, one status or one agent when given."""
-        return await self._db.read(
-            lambda conn: tool_calls.of_conversation(
-                conn, conversation.id, tool_name=tool_name, status=status, agent=agent, turn_id=turn_id, limit=limit
+
+        def read(conn: Connection) -> list[ToolCallRecord]:
+            family = sessions.family(conn, conversation.session_id)
+            return tool_calls.of_sessions(
+                conn, family, tool_name=tool_name, status=status, agent=agent, turn_id=turn_id, limit=limit
             )
-        )
+
+        return await self._db.read(read)
 
     async def children(self, turn: TurnRecord) -> list[Child]:
         """Return the delegates that a turn has made, in the order in which they began."""

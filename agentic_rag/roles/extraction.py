@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from sqlalchemy import Connection
@@ -32,7 +32,7 @@ from agentic_rag.roles.effective_prompt import definition_now
 from agentic_rag.roles.proposals import Said, ask, engram_of, newest, read_answer, said_in
 from agentic_rag.runtime.core.retry import is_busy
 from agentic_rag.runtime.spending import Account, Spending
-from agentic_rag.store import domains, extractions, sessions, turns, usage
+from agentic_rag.store import extractions, sessions, turns, usage
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
@@ -249,10 +249,13 @@ class Extraction:
         await self._db.write(lambda conn: extractions.strike_out(conn, row.session_id, turn_ids), durable=True)
 
 
-def note_turn(conn: Connection, turn: turns.TurnRecord, domain_id: str, user_id: str) -> None:
-    """Note a turn that ended well, in its last transaction, if its domain wants memories proposed."""
-    domain = domains.get(conn, domain_id)
-    wanted = None if domain is None else domain.settings.get("memory")
+def note_turn(
+    conn: Connection, turn: turns.TurnRecord, domain_id: str, user_id: str, wanted: dict[str, Any] | None
+) -> None:
+    """Note a turn that ended well, in its last transaction, if its domain wants memories proposed.
+
+    ``wanted``: what the domain's settings say of memories.
+    """
     if not wanted:
         return
     every = MemorySettings.model_validate(wanted).every

@@ -120,9 +120,9 @@ def queued_row(row: TurnRecord, owner: str) -> TurnRecord:
 
 def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definition: Definition) -> Sequence[EventBody]:
     """Store a turn with its image and its owner's lease, if it has one; return what the hooks add to its events."""
-    image = resources.images.of(definition)
     added = resources.hooks.turn_accepted(conn, row)
-    images.put(conn, image.id, definition.domain_id, image.content)
+    if not images.is_there(conn, row.image_id):  # most are: none is made and written as text to find that out
+        images.put(conn, row.image_id, definition.domain_id, resources.images.of(definition).content)
     turns.add(conn, row)
     return added
 
@@ -211,11 +211,13 @@ def find_place(
         TurnInProgress: a SQLite file's turn is another process's.
     """
     owner, session_id = resources.owner, transcript.session_id
-    if conn.dialect.name != "postgresql":
-        if busy is None and (elsewhere := turns.running_elsewhere(conn, session_id, owner)) is not None:
-            raise TurnInProgress(elsewhere)
-        return Place(transcript, busy, owner, sessions.lock(conn, session_id).leaf_message_id)
     head = sessions.lock(conn, session_id)
+    if conn.dialect.name != "postgresql":
+        # who runs a turn in it is its writer
+        elsewhere = turns.running_elsewhere(conn, session_id, owner) if busy is None and head.writer != owner else None
+        if elsewhere is not None:
+            raise TurnInProgress(elsewhere)
+        return Place(transcript, busy, owner, head.leaf_message_id)
     current = turns.current_of(conn, session_id)
     if current is not None:
         return Place(transcript, current.id, current.owner or owner)

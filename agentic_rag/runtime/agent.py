@@ -671,7 +671,8 @@ class Agent:
             if question is not None:
                 sessions.set_content(conn, self.transcript.session_id, question.seq, marked)
             if final is not None:
-                waits.cancel(conn, self.row.id, now())
+                if left or self._gone_on:
+                    waits.cancel(conn, self.row.id, now())
                 if self._gone_on:
                     end_delegates(conn, self.row.id)
                 store_end(conn, self.row, self._turn, final)

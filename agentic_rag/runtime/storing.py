@@ -333,9 +333,8 @@ def list_waiting(conn: Connection) -> list[WaitingTurn]:
 def _take(conn: Connection, row: TurnRecord, owner: str) -> TurnRecord:
     resumes = turns.count_resume(conn, row.id) if row.owner else row.resumes
     taken = replace(row, owner=owner, fence=turns.take_lease(conn, row.id, owner), resumes=resumes)
-    if conn.dialect.name == "postgresql":
-        sessions.set_writer(conn, row.session_id, owner)
-        signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
+    sessions.set_writer(conn, row.session_id, owner)
+    signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
     return taken
 
 

@@ -148,6 +148,8 @@ def of_subject(budgets: Sequence[BudgetRecord], scope: Scope, subject: str) -> l
 
 def of_payer(budgets: Sequence[BudgetRecord], payer: Payer) -> list[BudgetRecord]:
     """Return those of some budgets that a call of a payer counts for."""
+    if not budgets:
+        return []
     subjects = [(scope, payer.subject(scope)) for scope in Scope]
     return [each for scope, subject in subjects if subject for each in of_subject(budgets, scope, subject)]
 

@@ -14,14 +14,23 @@ _PLACES: Final = tuple(range(120, -1, -10))
 """Of the 13 pairs of an id, by how many bits each is shifted."""
 
 
+def _base32(number: int) -> str:
+    """Return a number of 130 bits as 26 digits."""
+    return "".join([_PAIRS[number >> place & 1023] for place in _PLACES])
+
+
 def new_id(prefix: str) -> str:
     """Return a new id such as ``turn_01j…``: its time of creation (48 bits of ms), then 80 random bits (as ULID).
 
     Those of one process sort in the order in which they were made, also within a millisecond and while the clock goes
     back; the next one cannot be guessed.
     """
-    number = _ids.take(time.time_ns() // 1_000_000)
-    return f"{prefix}_{''.join([_PAIRS[number >> place & 1023] for place in _PLACES])}"
+    return f"{prefix}_{_base32(_ids.take(time.time_ns() // 1_000_000))}"
+
+
+def first_id(prefix: str, seconds: float) -> str:
+    """Return an id that no id sorts before that is made so many seconds after 1970 or later."""
+    return f"{prefix}_{_base32(max(0, round(seconds * 1000)) << 80)}"
 
 
 def _random(size: int) -> int:
@@ -57,9 +66,14 @@ def later(seconds: float) -> str:
     return _text(time.time_ns() // 1_000_000 + round(seconds * 1000))
 
 
+def seconds_of(time_text: str) -> float:
+    """Return how many seconds after 1970 a UTC time is, or a day begins, that texts have."""
+    return datetime.fromisoformat(time_text).replace(tzinfo=UTC).timestamp()
+
+
 def seconds_until(time_text: str) -> float:
     """Return how far ahead a time is that `now` or `later` wrote."""
-    return datetime.fromisoformat(time_text).timestamp() - time.time()
+    return seconds_of(time_text) - time.time()
 
 
 def seconds_until_epoch(seconds: float) -> float:

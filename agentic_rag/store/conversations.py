@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, UniqueConstraint
 
 from agentic_rag.ids import ConversationId, DocumentId, SessionId
+from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.records import Prepared, RecordTable, parameter
-from agentic_rag.store.turns import FINISHED, TURNS, TurnRecord
+from agentic_rag.store.turns import FINISHED, GOES_ON, TURNS, TurnRecord
 
 SortBy = Literal["started_at", "updated_at", "last_message_at", "title", "message_count"]
 SortOrder = Literal["asc", "desc"]
@@ -78,16 +79,6 @@ _BY_NAME = Prepared(
     )
 )
 _OPEN_COUNT = (_conversations.message_count - _conversations.compacted_count).label("open_count")
-_STATE = Prepared(
-    sa.select(
-        _conversations.title,
-        _conversations.title_source,
-        _conversations.status,
-        _OPEN_COUNT,
-        _conversations.domain_id,
-        _conversations.owner_id,
-    ).where(_BY_ID)
-)
 _MOVE_ON = (
     sa.update(CONVERSATIONS.table)
     .where(_BY_ID)
@@ -95,8 +86,22 @@ _MOVE_ON = (
         last_message_at=parameter(_conversations.last_message_at), updated_at=parameter(_conversations.last_message_at)
     )
 )
-_TOUCH = Prepared(_MOVE_ON.values(image_id=parameter(_conversations.image_id)))
-_ADD = Prepared(_MOVE_ON.values(message_count=_conversations.message_count + parameter(_conversations.message_count)))
+_NOTE = Prepared(
+    _MOVE_ON.values(image_id=parameter(_conversations.image_id)).returning(
+        _conversations.title,
+        _conversations.title_source,
+        _conversations.status,
+        _OPEN_COUNT,
+        _conversations.domain_id,
+        _conversations.owner_id,
+    )
+)
+_MEMORY = sa.select(DOMAINS.c.settings["memory"]).where(DOMAINS.c.id == _conversations.domain_id).scalar_subquery()
+_ADD = Prepared(
+    _MOVE_ON.values(message_count=_conversations.message_count + parameter(_conversations.message_count)).returning(
+        _conversations.domain_id, _conversations.owner_id, _MEMORY
+    )
+)
 _TITLE = Prepared(sa.update(CONVERSATIONS.table).where(_BY_ID).values(title=parameter(_conversations.title)))
 
 
@@ -110,6 +115,15 @@ class ConversationState(NamedTuple):
     """Messages that no summary stands for."""
     domain_id: str
     owner_id: str
+
+
+class ConversationPlace(NamedTuple):
+    """Where a turn has ended."""
+
+    domain_id: str
+    owner_id: str
+    memory: dict[str, Any] | None
+    """What the domain's settings say of memories; None: nothing, or the domain is gone."""
 
 
 class ConversationFields(TypedDict, total=False):
@@ -160,17 +174,18 @@ def turn_of_client_message(
     return TURNS.first(conn, found.limit(1))
 
 
-def state(conn: Connection, conversation_id: ConversationId) -> ConversationState | None:
-    """Return what a message that comes depends on, None when there is no such conversation."""
-    row = _STATE.first(conn, id=conversation_id)
+def note_message(conn: Connection, conversation_id: ConversationId, at: str, image_id: str) -> ConversationState | None:
+    """Note that a message came at that time, and what its turn runs on; return the state that it depends on.
+
+    None: there is no such conversation. Who refuses the message then raises, which undoes this too.
+    """
+    row = _NOTE.first(conn, id=conversation_id, last_message_at=at, image_id=image_id)
     return None if row is None else ConversationState(*row)
 
 
-def touch(conn: Connection, conversation_id: ConversationId, at: str, image_id: str, title: str | None = None) -> None:
-    """Note that a message came at that time, and what its turn runs on; the first one gives a ``title``."""
-    _TOUCH.run(conn, id=conversation_id, last_message_at=at, image_id=image_id)
-    if title is not None:
-        _TITLE.run(conn, id=conversation_id, title=title)
+def set_title(conn: Connection, conversation_id: ConversationId, title: str) -> None:
+    """Give a conversation the title that its first message makes."""
+    _TITLE.run(conn, id=conversation_id, title=title)
 
 
 def improve_title(conn: Connection, conversation_id: ConversationId, before: str, title: str) -> bool:
@@ -225,7 +240,7 @@ def left_transient(conn: Connection, before: str | None = None, *, ended: bool =
     """
     left: list[ColumnElement[bool]] = [_conversations.transient]
     if ended:
-        unfinished = sa.select(TURNS.c.session_id).where(TURNS.c.status.not_in(FINISHED))
+        unfinished = sa.select(TURNS.c.session_id).where(GOES_ON, TURNS.c.status.not_in(FINISHED))
         left.append(_conversations.session_id.not_in(unfinished))
     if before is not None:
         left.append(_conversations.updated_at < before)
@@ -242,7 +257,7 @@ def take_due(conn: Connection, domain_id: str, before: str, at_most: int) -> lis
 
     They stay as old as they are, so that what was not removed then is found again.
     """
-    unfinished = sa.select(TURNS.c.session_id).where(TURNS.c.status.not_in(FINISHED))
+    unfinished = sa.select(TURNS.c.session_id).where(GOES_ON, TURNS.c.status.not_in(FINISHED))
     due = (
         _conversations.domain_id == domain_id,
         _conversations.updated_at < before,
@@ -273,9 +288,10 @@ def update_of_session(conn: Connection, session_id: SessionId, **fields: Unpack[
     conn.execute(sa.update(CONVERSATIONS.table).where(_conversations.session_id == session_id).values(dict(fields)))
 
 
-def add_messages(conn: Connection, conversation_id: ConversationId, count: int, at: str) -> bool:
-    """Count ``count`` more messages, the last one at that time. Returns False when there is no such conversation."""
-    return _ADD.run(conn, id=conversation_id, message_count=count, last_message_at=at) == 1
+def add_messages(conn: Connection, conversation_id: ConversationId, count: int, at: str) -> ConversationPlace | None:
+    """Count ``count`` more messages, the last one at that time; return where, None: there is no such conversation."""
+    row = _ADD.first(conn, id=conversation_id, message_count=count, last_message_at=at)
+    return None if row is None else ConversationPlace(*row)
 
 
 def delete(conn: Connection, conversation_id: ConversationId) -> bool:

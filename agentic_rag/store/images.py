@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, select, text
 
 from agentic_rag.store.clock import now
-from agentic_rag.store.records import Prepared, RecordTable
+from agentic_rag.store.records import Prepared, RecordTable, parameter
 from agentic_rag.store.turns import TURNS
 
 
@@ -26,12 +26,18 @@ class ImageRecord:
 
 IMAGES = RecordTable(ImageRecord, "images", indexed=("domain_id",), part_of="domain")
 _images = IMAGES.c
+_THERE = Prepared(select(_images.id).where(_images.id == parameter(_images.id)))
 _PUT = Prepared(
     text(  # both databases know this clause; SQLAlchemy has it per dialect only
         f"INSERT INTO images ({', '.join(IMAGES.names)}) VALUES ({', '.join(f':{name}' for name in IMAGES.names)})"
         " ON CONFLICT (id) DO NOTHING"
     ).bindparams(*(bindparam(name, type_=_images[name].type) for name in IMAGES.names))
 )
+
+
+def is_there(conn: Connection, image_id: str) -> bool:
+    """Say whether a definition is stored."""
+    return _THERE.first(conn, id=image_id) is not None
 
 
 def put(conn: Connection, image_id: str, domain_id: str, definition: Mapping[str, Any]) -> None:

@@ -12,8 +12,9 @@ import sqlite3
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
@@ -41,7 +42,7 @@ from sqlalchemy.schema import SchemaItem
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from agentic_rag.json_form import reader_of, to_json
+from agentic_rag.json_form import reader_of, to_json, to_text
 
 R = TypeVar("R")
 
@@ -57,7 +58,7 @@ def parameter(column: Column[Any]) -> BindParameter[Any]:
 
 def sqlite_of(conn: Connection) -> sqlite3.Connection:
     """Return SQLite's own connection."""
-    driver = conn.connection.driver_connection
+    driver: Any = conn.connection.dbapi_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
 
@@ -68,8 +69,10 @@ def run_by_sqlite(conn: Connection, sql: str, parameters: Sequence[Any] = ()) ->
     Raises:
         DBAPIError: SQLAlchemy's, IntegrityError and so on, as for any other statement.
     """
+    driver: Any = conn.connection.dbapi_connection
     try:
-        return sqlite_of(conn).execute(sql, parameters)
+        cursor: sqlite3.Cursor = driver.execute(sql, parameters)
+        return cursor
     except sqlite3.Error as exc:
         raise DBAPIError.instance(sql, None, exc, sqlite3.Error, dialect=conn.dialect) from exc
 
@@ -84,22 +87,28 @@ _Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A statement as a driver takes it. ``row``: its values, with ``places`` for those that change each time.
+    """A statement as a driver takes it.
 
-    ``decoders``: what makes a value of a column of what the driver gives, by the column's place.
+    ``row``: its values, with places for those that change each time: by name the ``plain`` ones, which the driver takes
+    as they are, and the ``encoded`` ones. ``decoders``: what makes a value of a column of what the driver gives, by the
+    column's place.
     """
 
     sql: str
-    row: list[Any]
-    places: list[tuple[int, str, _Convert | None]]
-    decoders: list[tuple[int, _Convert]]
+    by_sqlite: bool
+    row: list[Any] = field(default_factory=list)
+    plain: list[tuple[int, str]] = field(default_factory=list)
+    encoded: list[tuple[int, str, _Convert]] = field(default_factory=list)
+    decoders: list[tuple[int, _Convert]] = field(default_factory=list)
 
-    def bind(self, values: Mapping[str, object]) -> list[Any]:
-        """Return the row with values in it, by name."""
+    def run(self, conn: Connection, values: Mapping[str, object]) -> sqlite3.Cursor | CursorResult[Any]:
+        """Run it with values by name."""
         row = self.row.copy()
-        for place, name, encode in self.places:
-            row[place] = values[name] if encode is None else encode(values[name])
-        return row
+        for place, name in self.plain:
+            row[place] = values[name]
+        for place, name, encode in self.encoded:
+            row[place] = encode(values[name])
+        return run_by_sqlite(conn, self.sql, row) if self.by_sqlite else conn.exec_driver_sql(self.sql, tuple(row))
 
     def read(self, row: Sequence[Any]) -> Sequence[Any]:
         """Return a row that was found with the values of its columns."""
@@ -124,52 +133,58 @@ class Prepared:
 
     def run(self, conn: Connection, **values: object) -> int:
         """Run it and return how many rows it changed."""
-        return self._execute(conn, self._of(conn), values).rowcount
+        compiled = self._compiled.get(conn.dialect.name) or self._compile(conn.dialect)
+        return compiled.run(conn, values).rowcount
 
     def first(self, conn: Connection, **values: object) -> Sequence[Any] | None:
-        """Run it and return the first row."""
-        compiled = self._of(conn)
-        row = self._execute(conn, compiled, values).fetchone()
+        """Run it and return the first row that it finds, or of those that it changed (``returning``)."""
+        compiled = self._compiled.get(conn.dialect.name) or self._compile(conn.dialect)
+        row = compiled.run(conn, values).fetchone()
         return None if row is None else compiled.read(row)
 
     def all(self, conn: Connection, **values: object) -> list[Sequence[Any]]:
         """Run it and return all rows."""
-        compiled = self._of(conn)
-        return [compiled.read(row) for row in self._execute(conn, compiled, values).fetchall()]
-
-    def _execute(
-        self, conn: Connection, compiled: _Compiled, values: Mapping[str, object]
-    ) -> sqlite3.Cursor | CursorResult[Any]:
-        row = compiled.bind(values)
-        if conn.dialect.name == "sqlite":
-            return run_by_sqlite(conn, compiled.sql, row)
-        return conn.exec_driver_sql(compiled.sql, tuple(row))
-
-    def _of(self, conn: Connection) -> _Compiled:
-        found = self._compiled.get(conn.dialect.name)
-        if found is None:
-            found = self._compiled[conn.dialect.name] = self._compile(conn.dialect)
-        return found
+        compiled = self._compiled.get(conn.dialect.name) or self._compile(conn.dialect)
+        return [compiled.read(row) for row in compiled.run(conn, values).fetchall()]
 
     def _compile(self, dialect: Dialect) -> _Compiled:
         compiled = self._statement.compile(dialect=dialect)
         assert isinstance(compiled, SQLCompiler)
         assert compiled.positiontup is not None
-        result = _Compiled(compiled.string, [], [], [])
+        result = self._compiled[dialect.name] = _Compiled(compiled.string, dialect.name == "sqlite")
         for place, name in enumerate(compiled.positiontup):
             bind = compiled.binds[name]
-            encode = bind.type.dialect_impl(dialect).bind_processor(dialect)
-            if bind.required:
-                result.row.append(None)
-                result.places.append((place, name.removeprefix(_PREFIX), encode))
-            else:
+            encode = _encoder(bind.type, dialect)
+            if not bind.required:
                 result.row.append(bind.value if encode is None else encode(bind.value))
-        if isinstance(self._statement, Select):
-            for place, column in enumerate(self._statement.selected_columns):
+                continue
+            result.row.append(None)
+            if encode is None:
+                result.plain.append((place, name.removeprefix(_PREFIX)))
+            else:
+                result.encoded.append((place, name.removeprefix(_PREFIX), encode))
+        if not isinstance(self._statement, TextClause):
+            for place, column in enumerate(self._statement.exported_columns):
                 decode = column.type.dialect_impl(dialect).result_processor(dialect, None)
                 if decode is not None:
                     result.decoders.append((place, decode))
         return result
+
+
+_BITS = {False: 0, True: 1}
+
+
+def _encoder(kind: TypeEngine[Any], dialect: Dialect) -> _Convert | None:
+    """Return what makes of a value of a type what the driver takes; None: it takes the value."""
+    if isinstance(kind, sa.Boolean) and dialect.name == "sqlite":
+        return _BITS.get  # SQLAlchemy's checks each value in two functions
+    if type(kind) is JSON:  # none of ours tells a NULL from a document that is null
+        return _document_text
+    return kind.dialect_impl(dialect).bind_processor(dialect)
+
+
+def _document_text(document: Any) -> str | None:
+    return None if document is None else to_text(document)
 
 
 # Record classes and their tables
@@ -203,8 +218,8 @@ class JsonDocument(TypeDecorator[Any]):
         self.kind = kind
         self._read = reader_of(kind)
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        return to_json(value)
+    def bind_processor(self, dialect: Dialect) -> _Convert:
+        return lambda value: _document_text(to_json(value))
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         return None if value is None else self._read(value)
@@ -220,11 +235,14 @@ class EnumText(TypeDecorator[Any]):
         super().__init__()
         self.kind = kind
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        return value.value if isinstance(value, Enum) else value
+    def bind_processor(self, dialect: Dialect) -> _Convert:
+        texts = {each: each.value for each in self.kind}
+        return lambda value: texts.get(value, value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        return None if value is None else self.kind(value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> _Convert:
+        kind = self.kind
+        members = {each.value: each for each in kind}
+        return lambda value: members.get(value) or (None if value is None else kind(value))
 
 
 class RecordTable(Generic[R]):
@@ -260,6 +278,7 @@ class RecordTable(Generic[R]):
         self.select: Select[Any] = sa.select(self.table)
         """All columns, in the order of the record's fields."""
         self._record = record
+        self._get = attrgetter(*self.names)
         self._insert = Prepared(sa.insert(self.table))
         if part_of is not None:
             _PARTS.setdefault(part_of, []).append(self.c[f"{part_of}_id"])
@@ -274,7 +293,7 @@ class RecordTable(Generic[R]):
 
     def values(self, record: R) -> dict[str, Any]:
         """Return a record's fields as the values of its columns."""
-        return {name: getattr(record, name) for name in self.names}
+        return dict(zip(self.names, self._get(record), strict=True))
 
     def first(self, conn: Connection, query: Select[Any] | Prepared, **values: object) -> R | None:
         """Return the first record of a query that extends ``select``, None when it finds none.

@@ -445,6 +445,14 @@ def children(conn: Connection, session_id: SessionId) -> list[SessionId]:
     return list(conn.execute(select(_sessions.id).where(_sessions.parent_turn_id.in_(own))).scalars())
 
 
+def family(conn: Connection, session_id: SessionId) -> list[SessionId]:
+    """Return the ids of a session and of all that delegates run on below it."""
+    own = select(sa.literal(session_id).label("id")).cte("own", recursive=True)
+    below = select(_sessions.id).join(TURNS.table, TURNS.c.id == _sessions.parent_turn_id)
+    own = own.union(below.join(own, own.c.id == TURNS.c.session_id))
+    return list(conn.execute(select(own.c.id)).scalars())
+
+
 def delete(conn: Connection, session_id: SessionId) -> bool:
     """Delete a session with all that it holds, delegates' sessions included; `payloads.refs_of` names its files.
 

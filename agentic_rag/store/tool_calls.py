@@ -3,17 +3,16 @@
 Owns a call's states. Knows no tool and no transcript.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, update
 
 from agentic_rag.events import ToolStatus
-from agentic_rag.ids import ConversationId, SessionId, TurnId
+from agentic_rag.ids import SessionId, TurnId
 from agentic_rag.messages import Block
 from agentic_rag.store.records import Prepared, RecordTable, parameter
-from agentic_rag.store.turns import TURNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +104,9 @@ def of_turn(conn: Connection, turn_id: TurnId) -> list[ToolCallRecord]:
     return TOOL_CALLS.all(conn, _IN_ORDER.where(_calls.turn_id == turn_id))
 
 
-def of_conversation(
+def of_sessions(
     conn: Connection,
-    conversation_id: ConversationId,
+    session_ids: Collection[SessionId],
     *,
     tool_name: str | None = None,
     status: ToolStatus | None = None,
@@ -115,12 +114,11 @@ def of_conversation(
     turn_id: TurnId | None = None,
     limit: int | None = None,
 ) -> list[ToolCallRecord]:
-    """Return the conversation's calls, delegates' included, oldest first; only the last ones when ``limit`` is given.
+    """Return the calls made in these sessions, oldest first; only the last ones when ``limit`` is given.
 
     Only those of one tool, one status, one agent (its path, empty for the main one) or one turn when given.
     """
-    turns = select(TURNS.c.id).where(TURNS.c.conversation_id == conversation_id)
-    query = TOOL_CALLS.select.where(_calls.turn_id.in_(turns))
+    query = TOOL_CALLS.select.where(_calls.session_id.in_(session_ids))
     for column, wanted in (
         (_calls.tool_name, tool_name),
         (_calls.status, status),

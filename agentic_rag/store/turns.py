@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, UniqueConstraint, and_, insert, not_, or_, select, update
+from sqlalchemy import Connection, Index, UniqueConstraint, and_, insert, not_, or_, select, text, update
 
 from agentic_rag.errors import LeaseLost, NotFound
 from agentic_rag.events import Error, Reference, Usage
@@ -93,24 +93,30 @@ class TurnRecord:
         return self.content, self.branch_of, *(image.sha256 for image in self.images)
 
 
+_GOING_ON = "ended_at IS NULL"
+
 TURNS = RecordTable(
     TurnRecord,
     "turns",
     UniqueConstraint("session_id", "client_message_id"),  # its index serves look-ups by session too
-    indexed=("conversation_id", "status"),
+    # of the few that go on: what asks for a state of theirs says so (`GOES_ON`)
+    Index("ix_turns_unfinished", "status", sqlite_where=text(_GOING_ON), postgresql_where=text(_GOING_ON)),
     part_of="session",
 )
 _turns = TURNS.c
 _BY_ID = _turns.id == parameter(_turns.id)
 _OF_SESSION = _turns.session_id == parameter(_turns.session_id)
 _UNFINISHED = and_(*(_turns.status != status for status in FINISHED))
-_LEASED = _turns.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING))  # found by the index
+GOES_ON = _turns.ended_at.is_(None)
+"""Of every turn that has not ended, and of no other; with it the index is used."""
+_LEASED = and_(GOES_ON, _turns.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING)))
+_RUNNING = and_(GOES_ON, _turns.status == TurnStatus.RUNNING)
 _IN_ORDER = TURNS.select.order_by(_turns.started_at, _turns.id)
 _GET = Prepared(TURNS.select.where(_BY_ID))
 _BY_CLIENT_MESSAGE = Prepared(
     TURNS.select.where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
 )
-_QUEUED = _IN_ORDER.where(_turns.status == TurnStatus.QUEUED)
+_QUEUED = _IN_ORDER.where(GOES_ON, _turns.status == TurnStatus.QUEUED)
 _QUEUED_OF = Prepared(_QUEUED.where(_OF_SESSION))
 _CURRENT_OF = Prepared(_IN_ORDER.where(_OF_SESSION, _UNFINISHED))
 _LEASE_END = DatabaseTime(LEASE_SECONDS)
@@ -151,7 +157,7 @@ def by_client_message(conn: Connection, session_id: SessionId, client_message_id
 
 def list_running(conn: Connection) -> list[TurnRecord]:
     """Return all running turns of all sessions: after a crash, those to resume."""
-    return TURNS.all(conn, _IN_ORDER.where(_turns.status == TurnStatus.RUNNING))
+    return TURNS.all(conn, _IN_ORDER.where(_RUNNING))
 
 
 def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[TurnRecord]:
@@ -324,7 +330,7 @@ def take_rested(conn: Connection, turn_id: TurnId, owner: str) -> int | None:
 
 def list_waiting(conn: Connection) -> list[TurnRecord]:
     """Return all turns that were put down, of all sessions, those of delegates too."""
-    return TURNS.all(conn, _IN_ORDER.where(_turns.status == TurnStatus.WAITING))
+    return TURNS.all(conn, _IN_ORDER.where(GOES_ON, _turns.status == TurnStatus.WAITING))
 
 
 _ELSEWHERE = Prepared(
@@ -351,8 +357,8 @@ def ask_interrupt(conn: Connection, turn_id: TurnId) -> bool:
 
 def queued_sessions(conn: Connection, owner: str) -> list[SessionId]:
     """Return the sessions in which the next thing is a turn of ``owner``'s queue: nothing runs or waits there."""
-    held = select(_turns.session_id).where(_turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
-    mine = (_turns.status == TurnStatus.QUEUED, _turns.owner == owner, _turns.session_id.not_in(held))
+    held = select(_turns.session_id).where(GOES_ON, _turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
+    mine = (GOES_ON, _turns.status == TurnStatus.QUEUED, _turns.owner == owner, _turns.session_id.not_in(held))
     return list(conn.execute(select(_turns.session_id).where(*mine).distinct()).scalars())
 
 
@@ -428,7 +434,7 @@ def put_down(conn: Connection, owner: str, *, only_queued: bool = False) -> int:
 
     A turn without an owner is gone on with at once, and that counts as no resume.
     """
-    mine = (_turns.owner == owner, _turns.status == TurnStatus.QUEUED if only_queued else _LEASED)
+    mine = (_turns.owner == owner, _LEASED, *([_turns.status == TurnStatus.QUEUED] if only_queued else []))
     count = conn.execute(update(TURNS.table).where(*mine).values(owner="", lease_until=None)).rowcount
     if count:
         signals.send(conn, SignalKind.TURNS)

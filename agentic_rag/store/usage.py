@@ -5,17 +5,19 @@ are kept up to date in the transaction of each row. A row outlives its session, 
 whose they were by their ids. Knows no price and no model.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from operator import add
 from typing import Any
 
-from sqlalchemy import Connection, Label, func, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, Label, bindparam, func, or_, select, text, update
 
 from agentic_rag.events import Usage
 from agentic_rag.ids import NO_CONVERSATION, ConversationId, SessionId, TurnId
 from agentic_rag.json_form import Absent
+from agentic_rag.store.clock import first_id, seconds_of
 from agentic_rag.store.records import BigInt, Prepared, RecordTable
 
 
@@ -83,6 +85,10 @@ class UsageTotal:
     """Those of the calls whose model has no price; absent where there are none."""
 
 
+_APART = 3600.0
+"""Seconds within which a row's id is made and the row is dated, as generously as clocks go wrong."""
+
+
 class Scope(StrEnum):
     """Whose usage is summed by day."""
 
@@ -105,46 +111,43 @@ class DaySumRecord:
     output: BigInt
 
 
-USAGE = RecordTable(UsageRecord, "usage", indexed=("session_id", "turn_id", "created_at"))
+USAGE = RecordTable(UsageRecord, "usage", indexed=("turn_id",))
 DAY_SUMS = RecordTable(DaySumRecord, "usage_day_sums", key=("scope", "subject", "day", "model"))
 _usage = USAGE.c
 _sums = DAY_SUMS.c
 
-_ADD_TEXT = text(
-    "INSERT INTO usage_day_sums (scope, subject, day, model, input, cache_read, cache_write, output) "
-    "VALUES (:scope, :subject, :day, :model, :input, :cache_read, :cache_write, :output) "
-    "ON CONFLICT (scope, subject, day, model) DO UPDATE SET "
-    "input = usage_day_sums.input + excluded.input, cache_read = usage_day_sums.cache_read + excluded.cache_read, "
-    "cache_write = usage_day_sums.cache_write + excluded.cache_write, output = usage_day_sums.output + excluded.output"
-)
-_ADD = Prepared(_ADD_TEXT)
+_TOKENS = ("input", "cache_read", "cache_write", "output")
+
+
+@cache
+def _addition(count: int) -> tuple[Prepared, Sequence[str]]:
+    """Return what adds to so many sums at once, and the names of its values: all of the first sum, then the second."""
+    binds = [bindparam(f"{name}_{place}", type_=_sums[name].type) for place in range(count) for name in DAY_SUMS.names]
+    width = len(DAY_SUMS.names)
+    rows = (", ".join(f":{each.key}" for each in binds[at : at + width]) for at in range(0, len(binds), width))
+    sums = ", ".join(f"{name} = usage_day_sums.{name} + excluded.{name}" for name in _TOKENS)
+    statement = text(
+        f"INSERT INTO usage_day_sums ({', '.join(DAY_SUMS.names)}) VALUES {', '.join(f'({row})' for row in rows)} "
+        f"ON CONFLICT (scope, subject, day, model) DO UPDATE SET {sums}"
+    )
+    return Prepared(statement.bindparams(*binds)), [each.key for each in binds]
 
 
 def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
     """Store the usage of calls that have ended."""
-    spent: defaultdict[tuple[str, str, str, str], Usage] = defaultdict(Usage)
+    spent: dict[tuple[Scope, str, str, str], tuple[int, ...]] = {}
     for row in rows:
         USAGE.insert(conn, row)
-        tokens = Usage(row.input, row.cache_read, row.cache_write, row.output)
+        tokens = row.input, row.cache_read, row.cache_write, row.output
         for scope, subject in ((Scope.DOMAIN, row.domain_id), (Scope.USER, row.user_id), (Scope.KEY, row.key_id)):
             if subject:
-                spent[scope.value, subject, row.created_at[:10], row.model] += tokens
-    # in one order everywhere, or two transactions that lock several sums could wait for each other
-    values = [
-        {
-            **dict(zip(("scope", "subject", "day", "model"), place, strict=True)),
-            "input": tokens.input,
-            "cache_read": tokens.cache_read,
-            "cache_write": tokens.cache_write,
-            "output": tokens.output,
-        }
-        for place, tokens in sorted(spent.items(), key=lambda item: item[0])
-    ]
-    if conn.dialect.name == "sqlite":
-        for each in values:
-            _ADD.run(conn, **each)
-    elif values:
-        conn.execute(_ADD_TEXT, values)
+                key = scope, subject, row.created_at[:10], row.model
+                spent[key] = tuple(map(add, spent[key], tokens)) if key in spent else tokens
+    if spent:
+        # in one order everywhere, or two transactions that lock several sums could wait for each other
+        values = [each for key in sorted(spent) for each in (*key, *spent[key])]
+        statement, names = _addition(len(spent))
+        statement.run(conn, **dict(zip(names, values, strict=True)))
 
 
 def day_sums(conn: Connection, scope: Scope, subject: str, since: str) -> list[DaySumRecord]:
@@ -161,8 +164,20 @@ def of_session(conn: Connection, session_id: SessionId) -> list[UsageRecord]:
 
 def count_calls(conn: Connection, user_id: str, agent: str, since: str) -> int:
     """Return how many calls an agent made for a user since a time."""
-    own = (_usage.user_id == user_id, _usage.agent == agent, _usage.created_at >= since)
+    own = (_usage.user_id == user_id, _usage.agent == agent, *_since(since))
     return int(conn.execute(select(func.count()).where(*own)).scalar_one())
+
+
+def _since(at: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions that a call ended at a time or later.
+
+    Ids sort by time, so that theirs is the only index that is needed; one is made about when its row is dated.
+    """
+    try:
+        first = first_id("usage", seconds_of(at) - _APART)
+    except ValueError:  # no day of a month, for example: it is compared all the same
+        return (_usage.created_at >= at,)
+    return _usage.created_at >= at, _usage.id >= first
 
 
 def rename_user(conn: Connection, user_id: str, name: str) -> None:
@@ -189,7 +204,6 @@ def totals_of_turns(conn: Connection, turn_ids: Sequence[TurnId]) -> list[tuple[
     return [(row.pop("turn_id"), _total(row)) for row in rows]
 
 
-_TOKENS = ("input", "cache_read", "cache_write", "output")
 _SUMS = (*_TOKENS, "dropped_citations", "unverified_citations")
 _GROUPS = {
     Group.DOMAIN: _usage.domain_id.label("domain_id"),
@@ -228,7 +242,7 @@ def totals(
     if domain_ids is not None:
         query = query.where(or_(_usage.user_id == user_id, _usage.domain_id.in_(domain_ids)))
     if since:
-        query = query.where(_usage.created_at >= since)
+        query = query.where(*_since(since))
     if until:
         query = query.where(_usage.created_at < until)
     rows = conn.execute(query.group_by(*by) if by else query).mappings()

@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import pytest
+from sqlalchemy import Connection
 
 from agentic_rag.errors import ModelError, TurnInProgress
 from agentic_rag.events import AgentEvent
@@ -16,6 +17,7 @@ from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay, sizes_of
 from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.runtime.storing import take_left
 from agentic_rag.store import run_events, turns
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel, Stalled
@@ -217,7 +219,12 @@ async def test_an_owner_that_lost_its_turn_stops_without_a_word(tmp_path: Path) 
         row = await b.turn(accepted.turn_id)
         assert (row.fence, row.status) == (1, "running")
         assert row.lease_until is not None
-        assert await b.database.write(lambda conn: turns.take_lease(conn, accepted.turn_id, "other")) == 2
+
+        def take(conn: Connection) -> int:
+            left = take_left(conn, "other", alone=True, first=False)
+            return left.running[0].fence
+
+        assert await b.database.write(take) == 2
         before = await b.transcript()
         slow.until.set()
         with anyio.fail_after(30):

@@ -8,7 +8,6 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import ModelError
 from agentic_rag.events import Usage
-from agentic_rag.ids import ConversationId
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import MessageStarted, ModelEvent
 from agentic_rag.store import tool_calls, usage
@@ -79,9 +78,7 @@ async def test_calls_that_the_end_of_a_turn_cut_off_are_recorded_as_ended(tmp_pa
         await b.say("Again")
 
         def statuses(conn: Connection) -> list[tuple[str, str]]:
-            return [
-                (call.tool_name, call.status) for call in tool_calls.of_conversation(conn, ConversationId("conv_test"))
-            ]
+            return [(call.tool_name, call.status) for call in tool_calls.of_sessions(conn, [SESSION])]
 
         assert await b.database.read(statuses) == [("hang", "interrupted"), ("lookup", "error")]
 

@@ -168,14 +168,16 @@ async def test_a_conversation_changes_by_field_and_counts_its_messages(database:
         )
     )
     counted = await database.write(lambda conn: conversations.add_messages(conn, ConversationId("conv_1"), 2, LATER))
-    assert (change, counted) == (True, True)
+    assert change is True
+    assert counted is not None
+    assert (counted.domain_id, counted.owner_id, counted.memory) == ("dom_1", "local", None)
     found = await database.read(lambda conn: conversations.get(conn, ConversationId("conv_1")))
     assert found is not None
     assert (found.title, found.title_source, found.meta, found.status) == ("New", "user", {"a": 1}, "active")
     assert (found.message_count, found.last_message_at, found.updated_at) == (2, LATER, LATER)
     assert await database.write(lambda conn: conversations.update(conn, ConversationId("conv_9"), title="x")) is False
     assert (
-        await database.write(lambda conn: conversations.add_messages(conn, ConversationId("conv_9"), 2, LATER)) is False
+        await database.write(lambda conn: conversations.add_messages(conn, ConversationId("conv_9"), 2, LATER)) is None
     )
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import NotFound
 from agentic_rag.events import Error, Reference, ToolStatus, Usage
-from agentic_rag.ids import ConversationId, SessionId, TurnId
+from agentic_rag.ids import SessionId, TurnId
 from agentic_rag.store import run_events, tool_calls, turns
 from agentic_rag.store.database import Database
 from agentic_rag.store.database_time import DatabaseTime
@@ -269,10 +269,8 @@ async def test_a_tool_call_ends_once_and_keeps_its_first_result(database: Databa
     assert await database.read(lambda conn: tool_calls.get(conn, TurnId("turn_9"), "toolu_1")) is None
 
 
-async def test_tool_calls_of_a_conversation_are_filtered(database: Database) -> None:
+async def test_tool_calls_of_sessions_are_filtered(database: Database) -> None:
     def fill(conn: Connection) -> None:
-        for ident, conversation in (("turn_1", "conv_1"), ("turn_2", "conv_1"), ("turn_3", "conv_2")):
-            turns.TURNS.insert(conn, turn(ident, conversation_id=conversation))
         tool_calls.start(conn, [])
         tool_calls.start(conn, [tool_call("toolu_1"), tool_call("toolu_2", tool_name="delegate")])
         tool_calls.start(conn, [tool_call("toolu_1", "turn_2", started_at=LATER, status="error", agent="digger")])
@@ -281,7 +279,7 @@ async def test_tool_calls_of_a_conversation_are_filtered(database: Database) -> 
     await database.write(fill)
 
     async def found(**filters: Any) -> list[tuple[str, str]]:
-        calls = await database.read(lambda conn: tool_calls.of_conversation(conn, ConversationId("conv_1"), **filters))
+        calls = await database.read(lambda conn: tool_calls.of_sessions(conn, [SessionId("sess_1")], **filters))
         return [(call.turn_id, call.tool_call_id) for call in calls]
 
     assert await found() == [("turn_1", "toolu_1"), ("turn_1", "toolu_2"), ("turn_2", "toolu_1")]

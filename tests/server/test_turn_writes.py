@@ -1,0 +1,68 @@
+"""What a turn writes to a SQLite file: statements and pages of its acceptance and of its end, counted."""
+
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.store.records import sqlite_of
+from agentic_rag.testing.steps import say
+from tests.databases import POSTGRESQL
+
+from .rig import Rig
+
+pytestmark = pytest.mark.skipif(POSTGRESQL, reason="it counts what SQLite does")
+
+TURNS = 6
+WAL_HEAD, FRAME_HEAD, PAGE = 32, 24, 4096
+
+
+class Transactions:
+    """The statements of each transaction of a writer, as SQLite runs them, and the pages that it changed."""
+
+    def __init__(self, wal: Path) -> None:
+        self._wal = wal
+        self._running: list[str] = []
+        self.done: list[tuple[list[str], int]] = []
+
+    def note(self, statement: str) -> None:
+        if statement.startswith("BEGIN"):
+            self.finish()
+        self._running.append(statement)
+
+    def finish(self) -> None:
+        """Take note of what the transaction before has written."""
+        self.done.append((self._running, self._count()))
+        self._running = []
+
+    def _count(self) -> int:
+        """Return how many pages stand in the write-ahead log since it was begun anew."""
+        data = self._wal.read_bytes()
+        salt = data[16:24]
+        frames = range(WAL_HEAD, len(data), FRAME_HEAD + PAGE)
+        return sum(data[at + 8 : at + 16] == salt for at in frames)
+
+    def of(self, mark: str) -> tuple[list[int], list[int]]:
+        """Return the numbers of statements and of pages of the transactions that have a statement with this in it."""
+        statements, pages = [], []
+        for (_, before), (run, after) in zip(self.done, self.done[1:], strict=False):
+            if any(mark in each for each in run):
+                statements.append(len(run))
+                pages.append(after - before)
+        return statements, pages
+
+
+async def test_a_turns_transactions_stay_small(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[say("Yes.")] * (TURNS + 1)) as rig:
+        conversation = await rig.conversation()
+        await rig.say(conversation, "The first message gives the title.")
+        seen = Transactions(rig.settings.data / "agentic-rag.db-wal")
+        await rig.application.database.write(lambda conn: sqlite_of(conn).set_trace_callback(seen.note))
+        for number in range(TURNS):
+            await rig.say(conversation, f"Question {number}?")
+        await rig.application.database.write(lambda conn: sqlite_of(conn).set_trace_callback(None))
+        seen.finish()
+    for mark, most_statements, most_pages in (("INSERT INTO turns", 9, 10), ("SET status='done'", 10, 13)):
+        statements, pages = seen.of(mark)
+        assert len(statements) == TURNS
+        assert min(statements) <= most_statements  # what the journal stored before an end adds one
+        assert min(pages) <= most_pages  # a page that is full takes others along

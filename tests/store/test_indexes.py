@@ -1,0 +1,91 @@
+"""Which indexes look-ups take, where only few of many rows are meant."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from agentic_rag.ids import SessionId, TurnId
+from agentic_rag.store import conversations, sessions, tool_calls, turns, usage
+from agentic_rag.store.database import Database
+from agentic_rag.store.records import run_by_sqlite, sqlite_of
+from agentic_rag.store.usage import Group
+
+from .records import AT, spent, turn
+
+
+def _plans(conn: Connection, look: Callable[[Connection], Any]) -> list[str]:
+    """Return the steps of SQLite's plans for all statements of a function."""
+    seen: list[str] = []
+    sqlite_of(conn).set_trace_callback(seen.append)
+    look(conn)
+    sqlite_of(conn).set_trace_callback(None)
+    plans = [run_by_sqlite(conn, f"EXPLAIN QUERY PLAN {each}") for each in seen if each != "BEGIN"]
+    return [step for plan in plans for *_, step in plan.fetchall()]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        turns.list_running,
+        turns.list_queued,
+        turns.list_waiting,
+        partial(turns.is_any_left, owner="host:1"),
+        partial(turns.lock_left, owner="host:1", alone=True),
+        partial(turns.queued_sessions, owner="host:1"),
+        partial(turns.renew, owner="host:1"),
+        partial(turns.put_down, owner="host:1"),
+        partial(turns.put_down, owner="host:1", only_queued=True),
+        partial(turns.expire, owner="host:1"),
+        partial(conversations.take_due, domain_id="dom_1", before=AT, at_most=5),
+        conversations.left_transient,
+    ],
+)
+async def test_turns_that_go_on_are_found_without_a_look_at_those_that_have_ended(
+    sqlite: Database, look: Callable[[Connection], Any]
+) -> None:
+    steps = await sqlite.write(lambda conn: _plans(conn, look))
+    mine = [step for step in steps if " turns " in f"{step} "]
+    assert any("ix_turns_unfinished" in step for step in mine)
+    assert not [step for step in mine if "ix_turns_unfinished" not in step and "(id=?)" not in step]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        partial(usage.count_calls, user_id="local", agent="", since=AT),
+        partial(usage.totals, groups=[Group.MODEL], since=AT, until="", user_id="local", domain_ids=["dom_1"]),
+    ],
+)
+async def test_usage_since_a_time_is_found_by_its_ids(sqlite: Database, look: Callable[[Connection], Any]) -> None:
+    (step,) = [each for each in await sqlite.write(lambda conn: _plans(conn, look)) if " usage " in f"{each} "]
+    assert step == "SEARCH usage USING INDEX sqlite_autoindex_usage_1 (id>?)"
+
+
+async def test_usage_since_a_day_that_does_not_exist_is_compared_as_text(database: Database) -> None:
+    await database.write(lambda conn: usage.put(conn, [spent("usage_1", created_at="2026-02-28T12:00:00.000Z")]))
+    for since, count in (("2026-02-28", 1), ("2026-02-30", 0)):
+        own = partial(usage.count_calls, user_id="local", agent="", since=since)
+        assert await database.read(own) == count
+
+
+async def test_a_sessions_family_are_its_delegates_and_theirs(database: Database) -> None:
+    def fill(conn: Connection) -> None:
+        for ident, parent in (("sess_1", None), ("sess_2", "turn_1"), ("sess_3", "turn_2"), ("sess_4", None)):
+            above = None if parent is None else TurnId(parent)
+            sessions.create(
+                conn, SessionId(ident), sessions.SessionLabels(), created_at=AT, parent_turn_id=above, tool_call_id="a"
+            )
+        for ident, session in (("turn_1", "sess_1"), ("turn_2", "sess_2"), ("turn_3", "sess_3"), ("turn_4", "sess_4")):
+            turns.TURNS.insert(conn, turn(ident, session))
+
+    await database.write(fill)
+    assert sorted(await database.read(lambda conn: sessions.family(conn, SessionId("sess_1")))) == [
+        "sess_1",
+        "sess_2",
+        "sess_3",
+    ]
+    assert await database.read(lambda conn: sessions.family(conn, SessionId("sess_4"))) == ["sess_4"]
+    assert await database.read(lambda conn: tool_calls.of_sessions(conn, [])) == []
