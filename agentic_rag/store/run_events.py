@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, delete, func, select
 
 from agentic_rag.ids import TurnId
-from agentic_rag.store.records import BigInt, RecordTable
+from agentic_rag.store.records import BigInt, RecordTable, run_by_sqlite
 from agentic_rag.store.turns import FINISHED, TURNS
 
 
@@ -42,7 +42,7 @@ MOST = 512
 """Events of a row: who reads some of it reads all of it."""
 _events = RUN_EVENTS.c
 _APPEND = f"INSERT INTO run_events ({', '.join(RUN_EVENTS.names)}) VALUES "
-_DRIVERS = {"sqlite": "(?, ?, ?, ?)", "postgresql": "($1, $2, $3, $4)"}
+_BY_SQLITE, _BY_POSTGRES = _APPEND + "(?, ?, ?, ?)", _APPEND + "($1, $2, $3, $4)"
 _READ = (
     select(_events.first_seq, _events.last_seq, _events.payload)
     .where(_events.turn_id == bindparam("turn"), _events.last_seq > bindparam("after"))
@@ -71,8 +71,11 @@ def append(conn: Connection, batches: Iterable[Batch]) -> None:
         IntegrityError: a number of the turn is taken as the last of another row.
     """
     rows = [row for batch in batches for row in _rows(batch)]
-    if rows:  # as text for the driver: building the statement anew costs more than running it
-        conn.exec_driver_sql(_APPEND + _DRIVERS[conn.dialect.name], rows)
+    if conn.dialect.name == "sqlite":  # by the driver: SQLAlchemy takes longer than the statement
+        for row in rows:
+            run_by_sqlite(conn, _BY_SQLITE, row)
+    elif rows:
+        conn.exec_driver_sql(_BY_POSTGRES, rows)
 
 
 def _rows(batch: Batch) -> Iterator[tuple[str, int, int, bytes]]:

@@ -158,8 +158,9 @@ class SqliteFile:
                     self._join(conn, write)
             run_by_sqlite(conn, "COMMIT")
         finally:
-            conn.rollback()  # of what was not committed; SQLAlchemy begins a transaction of its own with its first use
-            sqlite_of(conn).rollback()
+            if conn.in_transaction():  # SQLAlchemy's own, which it begins with the first statement that it runs
+                conn.rollback()
+            sqlite_of(conn).rollback()  # of what was not committed
 
     def _join(self, conn: Connection, write: _Write) -> None:
         run_by_sqlite(conn, "SAVEPOINT joined")
