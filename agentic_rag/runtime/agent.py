@@ -31,7 +31,7 @@ from agentic_rag.errors import (
     first_cause,
 )
 from agentic_rag.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
-from agentic_rag.messages import REFUSED, Block, refs_of_images
+from agentic_rag.messages import REFUSED, Block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.asking import Asking, TurnClock, TurnPause
 from agentic_rag.runtime.compaction import Compaction, compacted_event
@@ -44,7 +44,6 @@ from agentic_rag.runtime.core.request import (
     BuiltRequest,
     begin_told,
     build_request,
-    lost_documents,
     prompt_of,
     servers_back,
     turn_notes,
@@ -388,10 +387,9 @@ class Agent:
         self._tell_of_servers(toolset)
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
-        window = self.transcript.window()
         gone = await self._gone_chunks(self.transcript.cited)
-        lost = lost_documents(window, gone) if gone else {}
-        back = servers_back(window, toolset.missing, {tool.server for tool in self._tools})
+        lost = self.transcript.lost_documents(gone)
+        back = servers_back(self.transcript.down, toolset.missing, {tool.server for tool in self._tools})
         await self._store_told(told, turn_notes(toolset.missing, changed, news, lost, back))
 
     def _offer(self, tools: tuple[ToolInfo, ...]) -> None:
@@ -524,16 +522,17 @@ class Agent:
         if not fits and not self._told_full:
             self._told_full = True
             self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
-        window = self.transcript.window()
         built = build_request(
             self._asked,
             self._tools,
-            window,
+            self.transcript.window(),
             told=self.transcript.told,
             gone=await self._gone_chunks(self.transcript.cited),
-            pictures=await self._pictures.of(refs_of_images(window)),
+            pictures=await self._pictures.of(self.transcript.pictures),
             tool_choice=None if fits and not call.last else {"type": "none"},
+            before=self.transcript.take_sent(),
         )
+        self.transcript.keep_sent(built.messages)
         wanted = built.request.max_tokens * call.room
         return replace(built, request=replace(built.request, max_tokens=self._context.answer_room(wanted)))
 

@@ -1,26 +1,23 @@
 """A session's transcript in memory, and how much of it is sent. Pure.
 
-Owns the order of messages and the numbers they get; the rules about size:
-counting tokens, moving the window, leaving out results. Tokens are what the model last reported plus a third of the
-UTF-8 bytes that were added since. The store is the truth; a transcript is its copy, kept so that a turn re-reads
-nothing. What is decided here, `context` carries out.
+Owns the order of messages and the numbers they get; the rules about size: moving the window, leaving out results.
+Tokens are what the model last reported plus what was added since (`sizes`). The store is the truth; a transcript is its
+copy, kept so that a turn re-reads nothing. No message changes in place. What is decided here, `context` carries out.
 """
 
-import sys
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
 from agentic_rag.ids import MessageId, SessionId, TurnId
-from agentic_rag.json_form import to_text
 from agentic_rag.messages import (
     ACTIVATION,
+    DOWN,
+    GONE,
     REF,
     REFUSED,
     SHED,
-    SIZE,
     Activation,
     Block,
     Message,
@@ -28,18 +25,26 @@ from agentic_rag.messages import (
     image_in_words,
     plain_text,
     ref_of_image,
+    refs_of_images,
     text_block,
     tool_uses,
-    without_private,
 )
 from agentic_rag.runtime.core.definition import Limits
-from agentic_rag.runtime.core.repeats import Repeats
+from agentic_rag.runtime.core.repeats import Repeats, without_repeats_in
+from agentic_rag.runtime.core.sent_messages import SentMessages
+from agentic_rag.runtime.core.sizes import (
+    SHED_MARK,
+    memory_of,
+    message_tokens,
+    picture_tokens,
+    pictures_in,
+    tokens_of,
+)
 from agentic_rag.runtime.core.told import Told
 from agentic_rag.store.sessions import SessionLabels
-from agentic_rag.tools.pictures import Picture, count_beyond
+from agentic_rag.tools.pictures import count_beyond
 
 ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conversation]\n{text}'
-SHED_MARK = "[result of {name}, kept as ref {ref}]"
 KEPT_STEPS = 3
 """The newest steps, whose results are left out last."""
 KEPT_SHARE = 0.25
@@ -48,6 +53,8 @@ KEPT_SHARE = 0.25
 
 FIXED_BYTES = 2_000
 """What a transcript has in memory besides its messages and what it was told."""
+RESTING_BYTES = 256 * 1024
+"""Of encoded messages that stay between turns; of more, a turn's first request is encoded anew."""
 ENTRY_BYTES = 800
 """What an entry has besides its content: its ids, its message, what was counted of it."""
 
@@ -70,41 +77,6 @@ class Sheddable:
     ref: str
     saved: int
     pictures: int = 0
-
-
-def tokens_of(value: Any) -> int:
-    """Return about how many tokens a JSON value costs; private keys are not sent and cost nothing."""
-    return (len(to_text(without_private(value)).encode("utf-8", "replace")) + 2) // 3
-
-
-def memory_of(value: Any) -> int:
-    """Return about how many bytes a JSON value has in memory; what it shares with others counts, keys do not."""
-    size = sys.getsizeof(value)
-    if isinstance(value, dict):
-        return size + sum(map(memory_of, value.values()))
-    return size + sum(map(memory_of, value)) if isinstance(value, list | tuple) else size
-
-
-def message_tokens(message: Message) -> int:
-    """Return about how many tokens a message costs as it is sent; images by their pixels."""
-    sent = [as_sent(block) for block in message["content"]]
-    return sum(map(tokens_of, sent)) + picture_tokens(sent) + 4
-
-
-def pictures_in(content: Iterable[Block]) -> list[Picture]:
-    """Return the images in some blocks, those inside results too, as requests hold them."""
-    found = []
-    for block in content:
-        if block["type"] == "tool_result" and SHED not in block:
-            found += pictures_in(block["content"])
-        elif block["type"] == "image" and SIZE in block:
-            found.append(Picture(block["source"]["media_type"], *block[SIZE]))
-    return found
-
-
-def picture_tokens(content: Iterable[Block]) -> int:
-    """Return what the images in some blocks cost."""
-    return sum(picture.tokens for picture in pictures_in(content))
 
 
 def pictures_to_shed(messages: Sequence[Message]) -> list[Sheddable]:
@@ -189,36 +161,10 @@ def _activation(messages: Sequence[Message]) -> Block | None:
 # Inside a running turn
 
 
-def as_sent(block: Block) -> Block:
-    """Return a block as requests hold it: a result that was left out is a mark."""
-    shed = block.get(SHED)
-    if shed is None:
-        return block
-    mark = text_block(SHED_MARK.format(name=shed["name"], ref=shed["ref"]))
-    return {**{key: value for key, value in block.items() if key != SHED}, "content": [mark]}
-
-
-def without_repeats(messages: Sequence[Message], apart: Collection[str] = ()) -> list[Message]:
-    """Return messages in which each passage stands once, where it came first, and is named where it comes again.
-
-    A message without repeats is the same object. ``apart``: see `Repeats`.
-    """
-    repeats = Repeats(apart)
-    return [_without_repeats_in(message, repeats) if message["role"] == "user" else message for message in messages]
-
-
-def _without_repeats_in(message: Message, repeats: Repeats) -> Message:
-    before = message["content"]
-    if not any(block["type"] == "tool_result" for block in before):  # most of a conversation: asked for every request
-        return message
-    content = [repeats.leave_out(block) if block["type"] == "tool_result" else block for block in before]
-    same = all(new is old for new, old in zip(content, before, strict=True))
-    return message if same else {"role": "user", "content": content}
-
-
 def count_seen(messages: Sequence[Message]) -> int:
     """Return how many of a window's messages the model has seen: those before its newest answer."""
-    return max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=0)
+    places = range(len(messages) - 1, -1, -1)
+    return next((place for place in places if messages[place]["role"] == "assistant"), 0)
 
 
 def without_bound(content: Sequence[Block]) -> list[Block]:
@@ -359,6 +305,36 @@ def cited_chunks(transcript: Iterable[Message]) -> set[str]:
     }
 
 
+class Passages:
+    """The passages of results in some messages, by the chunks that their sentences are of."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[str, list[int]] = {}
+        """In which passages each chunk stands, by their places."""
+        self._passages: list[tuple[str, str, frozenset[str]]] = []
+        """Document, its name, chunks."""
+        self._told_gone: set[str] = set()
+
+    def add(self, message: Message) -> None:
+        """Take the passages of a message, and what a note in it says of deleted documents."""
+        for block in message["content"]:
+            self._told_gone.update(block.get(GONE, ()))
+            if block["type"] != "tool_result" or SHED in block:
+                continue
+            for part in block["content"]:
+                if (passage := Passage.of(part)) is not None:
+                    for chunk in dict.fromkeys(passage.chunk_ids):
+                        self.chunks.setdefault(chunk, []).append(len(self._passages))
+                    chunks = frozenset(passage.chunk_ids)
+                    self._passages.append((passage.document_id, passage.document_name, chunks))
+
+    def lost(self, gone: Collection[str]) -> dict[str, str]:
+        """Return the documents of passages all of whose sentences are gone and of which no note tells: id and name."""
+        places = sorted({place for chunk in gone for place in self.chunks.get(chunk, ())})
+        lost = [self._passages[place] for place in places if self._passages[place][2].issubset(gone)]
+        return {ident: name for ident, name, _ in lost if ident not in self._told_gone}
+
+
 def last_activation(transcript: Sequence[Message]) -> Activation | None:
     """Return the newest role activation in a transcript, or None."""
     blocks = (block for message in reversed(transcript) for block in reversed(message["content"]))
@@ -374,32 +350,65 @@ class _Window:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.has_pictures = False
-        self.cited: set[str] = set()
+        self.messages: list[Message] = []
+        self.turns: list[TurnSize] = []
+        self.pictures: set[str] = set()
+        """Where its images are kept."""
+        self.passages = Passages()
         self.activation: Activation | None = None
+        self.down: tuple[str, ...] = ()
+        """See `Transcript.down`."""
         self._repeats = Repeats()
+        self._places: list[int] = []
         self._tokens = [0]
         """Of the first entries together, by how many: what stands in the window twice counts once."""
 
     def add(self, entry: Entry, size: int) -> None:
         """Take an entry. ``size``: what its message costs by itself."""
         message = entry.message
-        sent = _without_repeats_in(message, self._repeats) if message["role"] == "user" else message
+        sent = without_repeats_in(message, self._repeats) if message["role"] == "user" else message
         self._tokens.append(self._tokens[-1] + (size if sent is message else message_tokens(sent)))
-        self.has_pictures = self.has_pictures or bool(pictures_in(message["content"]))
-        self.cited |= cited_chunks([message])
+        if self.entries and self.entries[-1].turn_id == entry.turn_id:
+            last = self.turns.pop()
+            self.turns.append(TurnSize(last.first_seq, last.tokens + size))
+        else:
+            self.turns.append(TurnSize(entry.seq, size))
+        self.pictures |= refs_of_images([message])
+        self.passages.add(message)
         self.activation = last_activation([message]) or self.activation
+        self.down = next((tuple(each[DOWN]) for each in reversed(message["content"]) if DOWN in each), self.down)
         self.entries.append(entry)
+        self.messages.append(message)
+        self._places.append(entry.seq)
+
+    def take_back(self, entry: Entry, size: int) -> bool:
+        """Take back the last entry, if this is it and nothing is known of it but its size; return whether it was."""
+        if not self.entries or self.entries[-1] is not entry or any(map(_is_more_than_words, entry.message["content"])):
+            return False
+        for grown in (self.entries, self.messages, self._places, self._tokens):
+            grown.pop()
+        last = self.turns.pop()
+        if last.first_seq != entry.seq:
+            self.turns.append(TurnSize(last.first_seq, last.tokens - size))
+        return True
 
     def tokens(self, first: int, end: int | None) -> int:
         """Return the tokens of the entries from one place to before another."""
-        low = bisect_left(self.entries, first, key=_place_of)
-        high = len(self.entries) if end is None else bisect_left(self.entries, end, key=_place_of)
+        low = bisect_left(self._places, first)
+        high = len(self._places) if end is None else bisect_left(self._places, end)
         return self._tokens[max(low, high)] - self._tokens[low]
+
+
+def _is_more_than_words(block: Block) -> bool:
+    return block["type"] != "text" or not block.keys().isdisjoint((ACTIVATION, DOWN, GONE))
 
 
 def _place_of(entry: Entry) -> int:
     return entry.seq
+
+
+def _weight_of(entry: Entry) -> int:
+    return ENTRY_BYTES + memory_of(entry.message["content"])
 
 
 class Transcript:
@@ -447,19 +456,16 @@ class Transcript:
         self._sizes: dict[int, tuple[list[Block], int]] = {}
         """Tokens by place, each with the content that was counted: other content is counted anew."""
         self._told_weighed: tuple[Told | None, int] = (None, 0)
-        self._weights: dict[int, tuple[list[Block], int]] = {}
-        """Bytes in memory by place, in the same way."""
+        self._weighed, self._weight = 0, 0
+        """How many of the entries were weighed, and their bytes."""
+        self._sent: SentMessages | None = None
 
     @property
     def memory(self) -> int:
         """About how many bytes it has in memory; what was counted once is not walked again."""
-        return FIXED_BYTES + sum(map(self._weight, self.entries)) + self._told_weight()
-
-    def _weight(self, entry: Entry) -> int:
-        content, known = entry.message["content"], self._weights.get(entry.seq)
-        if known is None or known[0] is not content:
-            known = self._weights[entry.seq] = content, ENTRY_BYTES + memory_of(content)
-        return known[1]
+        self._weight += sum(map(_weight_of, self.entries[self._weighed :]))
+        self._weighed = len(self.entries)
+        return FIXED_BYTES + self._weight + self._told_weight() + (0 if self._sent is None else self._sent.memory)
 
     def _told_weight(self) -> int:
         told = self.told
@@ -496,8 +502,8 @@ class Transcript:
 
     def window(self) -> list[Message]:
         """Return the messages that are sent to the model, oldest first, what stands before them included."""
-        sent = [entry.message for entry in self.in_window()]
-        return [{"role": "user", "content": list(self.head)}, *sent] if self.head else sent
+        sent = self._present_window().messages
+        return [{"role": "user", "content": list(self.head)}, *sent] if self.head else list(sent)
 
     def in_window(self) -> list[Entry]:
         """Return the entries from the window's start on; turns that a model declined to answer are not among them."""
@@ -506,7 +512,21 @@ class Transcript:
     @property
     def cited(self) -> set[str]:
         """Ids of all chunks whose sentences stand in what is sent."""
-        return self._present_window().cited | cited_chunks([{"role": "user", "content": self.head}])
+        return self._present_window().passages.chunks.keys() | cited_chunks([{"role": "user", "content": self.head}])
+
+    def lost_documents(self, gone: Collection[str]) -> dict[str, str]:
+        """Return the documents of passages all of whose chunks are gone and of which no note tells: id and name."""
+        return self._present_window().passages.lost(gone)
+
+    @property
+    def pictures(self) -> AbstractSet[str]:
+        """Where the images are kept that are sent."""
+        return self._present_window().pictures | refs_of_images([{"role": "user", "content": self.head}])
+
+    @property
+    def down(self) -> tuple[str, ...]:
+        """Names of the servers that the newest note on servers says cannot be called."""
+        return self._present_window().down
 
     @property
     def activation(self) -> Activation | None:
@@ -529,8 +549,16 @@ class Transcript:
 
     def rewrite(self, entry: Entry, content: list[Block]) -> None:
         """Take other content of a message, which the store has committed."""
-        entry.message["content"] = content
-        self._begin_window()
+        place = bisect_left(self.entries, entry.seq, key=_place_of)
+        before = self.entries[place]
+        after = replace(before, message={"role": before.message["role"], "content": content})
+        self.entries[place] = after
+        if place < self._weighed:
+            self._weight += _weight_of(after) - _weight_of(before)
+        if self._taken == len(self.entries) == place + 1 and self._window.take_back(before, self._size(before)):
+            self._taken -= 1
+        else:
+            self._begin_window()
 
     def question_of(self, turn_id: TurnId) -> Entry:
         """Return the user's message with which a turn began."""
@@ -545,6 +573,23 @@ class Transcript:
         self._refused.add(question.turn_id)
         self.rewrite(question, content)
         self.measure = None
+
+    # What its requests are built from
+
+    def take_sent(self) -> SentMessages | None:
+        """Return what the last request was built from, for the next one, which uses it up; None: nothing is kept."""
+        sent, self._sent = self._sent, None
+        return sent
+
+    def keep_sent(self, sent: SentMessages) -> None:
+        """Keep what a request was built from, until the next one."""
+        self._sent = sent
+
+    def rest(self) -> int:
+        """Let go of encoded messages, if they are many, since nothing needs the transcript now; return its memory."""
+        if self._sent is not None:
+            self._sent.forget_bytes(RESTING_BYTES)
+        return self.memory
 
     # Size
 
@@ -562,7 +607,7 @@ class Transcript:
     def pictures_to_shed(self) -> list[Sheddable]:
         """See `pictures_to_shed`; most conversations have no images, and are not walked for it."""
         window = self._present_window()
-        return pictures_to_shed([entry.message for entry in window.entries]) if window.has_pictures else []
+        return pictures_to_shed(window.messages) if window.pictures else []
 
     def _size(self, entry: Entry) -> int:
         content, known = entry.message["content"], self._sizes.get(entry.seq)
@@ -576,16 +621,12 @@ class Transcript:
 
     def turn_sizes(self) -> list[TurnSize]:
         """Return the turns of the window, oldest first."""
-        sizes = []
-        for _, group in groupby(self.in_window(), key=lambda entry: entry.turn_id):
-            entries = list(group)
-            sizes.append(TurnSize(entries[0].seq, sum(map(self._size, entries))))
-        return sizes
+        return list(self._present_window().turns)
 
     def unseen_turns(self) -> int:
         """Return how many of the newest turns hold results that no model has seen, and all after them."""
-        entries = self.in_window()
-        for entry in entries[count_seen([entry.message for entry in entries]) :]:
+        entries = self._present_window().entries
+        for entry in entries[count_seen(self._present_window().messages) :]:
             if any(map(_is_result, entry.message["content"])):
                 turns = dict.fromkeys(each.turn_id for each in entries)
                 return len(turns) - list(turns).index(entry.turn_id)
@@ -638,6 +679,6 @@ class Transcript:
         self._base_seq = self.last_seq
         self.entries = list(kept)
         self._sizes.clear()
-        self._weights.clear()
+        self._weighed = self._weight = 0
         self.compact_past = 0.0
         self.set_window(start, head)
