@@ -9,7 +9,6 @@ import logging
 import random
 import time
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
@@ -54,6 +53,7 @@ from agentic_rag.runtime.core.told import Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.early_call import EarlyCall, NextCall
+from agentic_rag.runtime.gone_chunks import find_gone
 from agentic_rag.runtime.kept_results import Pictures, with_own_tools
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
@@ -387,7 +387,7 @@ class Agent:
         self._tell_of_servers(toolset)
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
-        gone = await self._gone_chunks(self.transcript.cited)
+        gone = await find_gone(self.resources, self._definition.domain_id, self.transcript)
         lost = self.transcript.lost_documents(gone)
         back = servers_back(self.transcript.down, toolset.missing, {tool.server for tool in self._tools})
         await self._store_told(told, turn_notes(toolset.missing, changed, news, lost, back))
@@ -527,7 +527,7 @@ class Agent:
             self._tools,
             self.transcript.window(),
             told=self.transcript.told,
-            gone=await self._gone_chunks(self.transcript.cited),
+            gone=await find_gone(self.resources, self._definition.domain_id, self.transcript),
             pictures=await self._pictures.of(self.transcript.pictures),
             tool_choice=None if fits and not call.last else {"type": "none"},
             before=self.transcript.take_sent(),
@@ -604,13 +604,6 @@ class Agent:
                 await anyio.sleep(delay)
         spent = round((time.monotonic() - began) * 1000)
         self._turn.timings["generation"] = self._turn.timings.get("generation", 0) + spent
-
-    async def _gone_chunks(self, chunks: set[str]) -> AbstractSet[str]:
-        """Return those that no answer may cite any more. Asked at each step: a deletion interrupts nobody."""
-        if not chunks:
-            return frozenset()
-        missing_chunks = self.resources.services.missing_chunks
-        return await self.resources.journal.insist(partial(missing_chunks, self._definition.domain_id, chunks))
 
     async def _stream(self, request: ModelRequest) -> None:
         """Stream one model call into the turn, if it may cost what it costs.

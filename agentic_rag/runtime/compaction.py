@@ -36,8 +36,9 @@ from agentic_rag.runtime.core.summary import (
     read_summary,
     words_of,
 )
-from agentic_rag.runtime.core.transcript import Entry, Transcript, list_rewrites
+from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
 from agentic_rag.runtime.core.turn import Spent
+from agentic_rag.runtime.core.window import Entry
 from agentic_rag.runtime.kept_results import Pictures
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.spending import Account

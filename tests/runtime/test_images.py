@@ -7,7 +7,8 @@ from agentic_rag.messages import text_block, user_message
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.definition import MAX_KNOWN, Image, Images
 from agentic_rag.runtime.core.sizes import message_tokens
-from agentic_rag.runtime.core.transcript import Entry, Transcript
+from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.core.window import Entry
 from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 

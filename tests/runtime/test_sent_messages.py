@@ -19,6 +19,7 @@ from agentic_rag.messages import (
     REFUSED,
     SHED,
     Block,
+    Message,
     Passage,
     kept_image,
     refs_of_images,
@@ -31,14 +32,9 @@ from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.request import BuiltRequest, build_request, servers_back
 from agentic_rag.runtime.core.results import search_result_block
-from agentic_rag.runtime.core.transcript import (
-    RESTING_BYTES,
-    Entry,
-    Transcript,
-    cited_chunks,
-    list_rewrites,
-    shed_results,
-)
+from agentic_rag.runtime.core.shedding import choose_to_shed, shed_results
+from agentic_rag.runtime.core.transcript import RESTING_BYTES, Transcript, list_rewrites
+from agentic_rag.runtime.core.window import Entry, cited_chunks
 from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 from tests.runtime.test_repeats import hit, runs
@@ -168,6 +164,10 @@ def whole_body(request: ModelRequest) -> Any:
     return json.loads(json.dumps(whole, ensure_ascii=False).encode("utf-8", "replace"))
 
 
+def window_of(talk: Talk) -> list[Message]:
+    return [entry.message for entry in talk.transcript.in_window()]
+
+
 def lost_anew(talk: Talk) -> dict[str, str]:
     """Return what `Transcript.lost_documents` is to find, by looking at all that is sent."""
     blocks = [block for message in talk.transcript.window() for block in message["content"]]
@@ -194,7 +194,10 @@ def test_what_is_built_from_the_last_request_is_what_is_built_from_nothing(data:
         assert talk.transcript.lost_documents(talk.deleted) == lost_anew(talk)
         downs = [block[DOWN] for message in window for block in message["content"] if DOWN in block]
         assert servers_back(talk.transcript.down, {}, {"fs"}) == (downs[-1] if downs else [])
-        fresh = Transcript(SessionId("s"), SessionLabels(), entries=talk.transcript.entries)
+        start, old = talk.transcript.window_start, choose_to_shed(window_of(talk), 10**9, old_only=True)
+        assert talk.transcript.saved_by_old() == sum(each.saved for each in old)
+        fresh = Transcript(SessionId("s"), SessionLabels(), entries=talk.transcript.entries, window_start=start)
+        assert talk.transcript.cited == fresh.cited
         sent = grown.messages.memory
         assert talk.transcript.memory == fresh.memory + sent, "what was weighed as it grew"
         if data.draw(st.booleans()):  # another turn's way to the same: what was given back is not used up

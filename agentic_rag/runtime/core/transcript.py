@@ -13,42 +13,25 @@ from dataclasses import dataclass, replace
 from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import (
     ACTIVATION,
-    DOWN,
-    GONE,
-    REF,
     REFUSED,
-    SHED,
     Activation,
     Block,
     Message,
-    Passage,
-    image_in_words,
     plain_text,
-    ref_of_image,
     refs_of_images,
     text_block,
-    tool_uses,
 )
 from agentic_rag.runtime.core.definition import Limits
-from agentic_rag.runtime.core.repeats import Repeats, without_repeats_in
 from agentic_rag.runtime.core.sent_messages import SentMessages
-from agentic_rag.runtime.core.sizes import (
-    SHED_MARK,
-    memory_of,
-    message_tokens,
-    picture_tokens,
-    pictures_in,
-    tokens_of,
-)
+from agentic_rag.runtime.core.shedding import KEPT_STEPS, Sheddable, count_seen, has_results, pictures_to_shed
+from agentic_rag.runtime.core.sizes import memory_of, message_tokens, tokens_of
 from agentic_rag.runtime.core.told import Told
+from agentic_rag.runtime.core.window import Entry, TurnSize, Window, cited_chunks, last_activation
 from agentic_rag.store.sessions import SessionLabels
-from agentic_rag.tools.pictures import count_beyond
 
 ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conversation]\n{text}'
-KEPT_STEPS = 3
-"""The newest steps, whose results are left out last."""
 KEPT_SHARE = 0.25
-"""Share of the limit that they may have when a compaction leaves them where they are."""
+"""Share of the limit that the newest steps may have when a compaction leaves them where they are."""
 
 
 FIXED_BYTES = 2_000
@@ -57,37 +40,8 @@ RESTING_BYTES = 256 * 1024
 """Of encoded messages that stay between turns; of more, a turn's first request is encoded anew."""
 ENTRY_BYTES = 800
 """What an entry has besides its content: its ids, its message, what was counted of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnSize:
-    """One turn of a window: the place of its first message, and its tokens."""
-
-    first_seq: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sheddable:
-    """A tool result that may be left out of requests. ``ref`` is where its whole is kept already, or empty."""
-
-    tool_use_id: str
-    name: str
-    text: str
-    ref: str
-    saved: int
-    pictures: int = 0
-
-
-def pictures_to_shed(messages: Sequence[Message]) -> list[Sheddable]:
-    """Return the oldest results with images that must go, since a request takes large images in small numbers only."""
-    excess = count_beyond([picture for message in messages for picture in pictures_in(message["content"])])
-    chosen = []
-    for result in sheddable(messages[: count_seen(messages)]) if excess > 0 else ():
-        if result.pictures and excess > 0:
-            chosen.append(result)
-            excess -= result.pictures
-    return chosen
+ASKED_BYTES = 64
+"""What is kept of a chunk that was asked for."""
 
 
 # The window
@@ -161,12 +115,6 @@ def _activation(messages: Sequence[Message]) -> Block | None:
 # Inside a running turn
 
 
-def count_seen(messages: Sequence[Message]) -> int:
-    """Return how many of a window's messages the model has seen: those before its newest answer."""
-    places = range(len(messages) - 1, -1, -1)
-    return next((place for place in places if messages[place]["role"] == "assistant"), 0)
-
-
 def without_bound(content: Sequence[Block]) -> list[Block]:
     """Return an answer as it may go on when something before it was rewritten: without thinking and citations.
 
@@ -174,90 +122,6 @@ def without_bound(content: Sequence[Block]) -> list[Block]:
     """
     kept = [block for block in content if block["type"] not in ("thinking", "redacted_thinking")]
     return [{key: value for key, value in block.items() if key != "citations"} for block in kept]
-
-
-def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
-    """Return the tool results that may be left out of requests, oldest first.
-
-    A role stays: the model acts by it. What is smaller than its mark stays too.
-    """
-    names: dict[str, str] = {}
-    found = []
-    for message in messages:
-        names |= {use["id"]: use["name"] for use in tool_uses(message["content"])}
-        for block in message["content"]:
-            if block["type"] != "tool_result" or ACTIVATION in block or SHED in block:
-                continue
-            name = names.get(block["tool_use_id"], "a tool")
-            mark = SHED_MARK.format(name=name, ref=block.get(REF) or "ref_" + "0" * 26)
-            saved = tokens_of(block["content"]) + picture_tokens(block["content"]) - tokens_of([text_block(mark)])
-            if saved > 0:
-                alone = ref_of_image(block["content"][0]) if len(block["content"]) == 1 else None
-                ref = block.get(REF) or alone or ""
-                pictures = len(pictures_in([block]))
-                found.append(Sheddable(block["tool_use_id"], name, result_text(block), ref, saved, pictures))
-    return found
-
-
-def choose_to_shed(
-    messages: Sequence[Message], excess: int, spare: int = 0, *, old_only: bool = False
-) -> list[Sheddable]:
-    """Return the results of a window that must go to save ``excess`` tokens, oldest first; all that may, if too few.
-
-    What the model has not seen yet stays. ``spare`` is saved beyond the need, so that it happens rarely, but not of the
-    newest steps, which go last, and with ``old_only`` not at all.
-    """
-    steps = [place for place, message in enumerate(messages) if any(map(_is_result, message["content"]))]
-    newest = steps[-KEPT_STEPS:][0] if steps else 0
-    old = sheddable(messages[: min(newest, count_seen(messages))])
-    chosen = _first_to_save(old, excess + spare) if excess > 0 else []
-    saved = sum(result.saved for result in chosen)
-    if saved < excess and not old_only:
-        chosen += _first_to_save(sheddable(messages[: count_seen(messages)])[len(old) :], excess - saved)
-    return chosen
-
-
-def largest_to_shed(messages: Sequence[Message], excess: int) -> list[Sheddable]:
-    """Return the largest results of a window, seen or not, that save ``excess`` tokens together; one in any case."""
-    by_size = sorted(sheddable(messages), key=lambda result: -result.saved)
-    return _first_to_save(by_size, max(1, excess))
-
-
-def _first_to_save(results: Iterable[Sheddable], tokens: int) -> list[Sheddable]:
-    chosen: list[Sheddable] = []
-    for result in results:
-        if tokens <= 0:
-            break
-        chosen.append(result)
-        tokens -= result.saved
-    return chosen
-
-
-def _is_result(block: Block) -> bool:
-    return bool(block["type"] == "tool_result")
-
-
-def shed_results(content: Sequence[Block], refs: dict[str, Block]) -> list[Block]:
-    """Return a message's blocks with the named results marked as left out; ``refs``: by call id."""
-    return [
-        {**block, SHED: refs[block["tool_use_id"]]}
-        if block["type"] == "tool_result" and block["tool_use_id"] in refs
-        else block
-        for block in content
-    ]
-
-
-def result_text(block: Block) -> str:
-    """Return the text of a tool result; a search result is its title and its sentences."""
-    parts = []
-    for part in block["content"]:
-        if part["type"] == "text":
-            parts.append(part["text"])
-        elif part["type"] == "search_result":
-            parts.append(f"{part['title']}\n" + " ".join(each["text"] for each in part["content"]))
-        elif ref_of_image(part):
-            parts.append(image_in_words(part))
-    return "\n\n".join(parts)
 
 
 def list_rewrites(entries: Iterable["Entry"]) -> list[tuple["Entry", list[Block]]]:
@@ -274,133 +138,11 @@ def _is_answer(entry: "Entry") -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One message with its place. ``message_id`` is what clients know it by."""
-
-    seq: int
-    turn_id: TurnId
-    step: int
-    message_id: MessageId
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
 class Measure:
     """What a model reported of a request that held the messages before ``until``."""
 
     tokens: int
     until: int
-
-
-def cited_chunks(transcript: Iterable[Message]) -> set[str]:
-    """Return the ids of all chunks whose sentences stand in a transcript."""
-    return {
-        chunk
-        for message in transcript
-        for block in message["content"]
-        if block["type"] == "tool_result" and SHED not in block
-        for part in block["content"]
-        if (passage := Passage.of(part)) is not None
-        for chunk in passage.chunk_ids
-    }
-
-
-class Passages:
-    """The passages of results in some messages, by the chunks that their sentences are of."""
-
-    def __init__(self) -> None:
-        self.chunks: dict[str, list[int]] = {}
-        """In which passages each chunk stands, by their places."""
-        self._passages: list[tuple[str, str, frozenset[str]]] = []
-        """Document, its name, chunks."""
-        self._told_gone: set[str] = set()
-
-    def add(self, message: Message) -> None:
-        """Take the passages of a message, and what a note in it says of deleted documents."""
-        for block in message["content"]:
-            self._told_gone.update(block.get(GONE, ()))
-            if block["type"] != "tool_result" or SHED in block:
-                continue
-            for part in block["content"]:
-                if (passage := Passage.of(part)) is not None:
-                    for chunk in dict.fromkeys(passage.chunk_ids):
-                        self.chunks.setdefault(chunk, []).append(len(self._passages))
-                    chunks = frozenset(passage.chunk_ids)
-                    self._passages.append((passage.document_id, passage.document_name, chunks))
-
-    def lost(self, gone: Collection[str]) -> dict[str, str]:
-        """Return the documents of passages all of whose sentences are gone and of which no note tells: id and name."""
-        places = sorted({place for chunk in gone for place in self.chunks.get(chunk, ())})
-        lost = [self._passages[place] for place in places if self._passages[place][2].issubset(gone)]
-        return {ident: name for ident, name, _ in lost if ident not in self._told_gone}
-
-
-def last_activation(transcript: Sequence[Message]) -> Activation | None:
-    """Return the newest role activation in a transcript, or None."""
-    blocks = (block for message in reversed(transcript) for block in reversed(message["content"]))
-    return next((found for block in blocks if (found := Activation.of(block)) is not None), None)
-
-
-class _Window:
-    """The entries that requests hold, with what is asked of them several times a step.
-
-    It only grows. Whatever changes a message or the window's start takes a new one, so that a long conversation is not
-    walked again for each question about it.
-    """
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.messages: list[Message] = []
-        self.turns: list[TurnSize] = []
-        self.pictures: set[str] = set()
-        """Where its images are kept."""
-        self.passages = Passages()
-        self.activation: Activation | None = None
-        self.down: tuple[str, ...] = ()
-        """See `Transcript.down`."""
-        self._repeats = Repeats()
-        self._places: list[int] = []
-        self._tokens = [0]
-        """Of the first entries together, by how many: what stands in the window twice counts once."""
-
-    def add(self, entry: Entry, size: int) -> None:
-        """Take an entry. ``size``: what its message costs by itself."""
-        message = entry.message
-        sent = without_repeats_in(message, self._repeats) if message["role"] == "user" else message
-        self._tokens.append(self._tokens[-1] + (size if sent is message else message_tokens(sent)))
-        if self.entries and self.entries[-1].turn_id == entry.turn_id:
-            last = self.turns.pop()
-            self.turns.append(TurnSize(last.first_seq, last.tokens + size))
-        else:
-            self.turns.append(TurnSize(entry.seq, size))
-        self.pictures |= refs_of_images([message])
-        self.passages.add(message)
-        self.activation = last_activation([message]) or self.activation
-        self.down = next((tuple(each[DOWN]) for each in reversed(message["content"]) if DOWN in each), self.down)
-        self.entries.append(entry)
-        self.messages.append(message)
-        self._places.append(entry.seq)
-
-    def take_back(self, entry: Entry, size: int) -> bool:
-        """Take back the last entry, if this is it and nothing is known of it but its size; return whether it was."""
-        if not self.entries or self.entries[-1] is not entry or any(map(_is_more_than_words, entry.message["content"])):
-            return False
-        for grown in (self.entries, self.messages, self._places, self._tokens):
-            grown.pop()
-        last = self.turns.pop()
-        if last.first_seq != entry.seq:
-            self.turns.append(TurnSize(last.first_seq, last.tokens - size))
-        return True
-
-    def tokens(self, first: int, end: int | None) -> int:
-        """Return the tokens of the entries from one place to before another."""
-        low = bisect_left(self._places, first)
-        high = len(self._places) if end is None else bisect_left(self._places, end)
-        return self._tokens[max(low, high)] - self._tokens[low]
-
-
-def _is_more_than_words(block: Block) -> bool:
-    return block["type"] != "text" or not block.keys().isdisjoint((ACTIVATION, DOWN, GONE))
 
 
 def _place_of(entry: Entry) -> int:
@@ -409,6 +151,15 @@ def _place_of(entry: Entry) -> int:
 
 def _weight_of(entry: Entry) -> int:
     return ENTRY_BYTES + memory_of(entry.message["content"])
+
+
+@dataclass(frozen=True, slots=True)
+class GoneChunks:
+    """Which chunks were asked for while no document was another (``mark`` is), and those that no longer exist."""
+
+    mark: object = None
+    asked: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
 
 
 class Transcript:
@@ -450,7 +201,7 @@ class Transcript:
         self._refused = {
             entry.turn_id for entry in self.entries for block in entry.message["content"] if REFUSED in block
         }
-        self._window = _Window()
+        self._window = Window()
         self._taken = 0
         """How many of the entries were offered to the window."""
         self._sizes: dict[int, tuple[list[Block], int]] = {}
@@ -459,13 +210,16 @@ class Transcript:
         self._weighed, self._weight = 0, 0
         """How many of the entries were weighed, and their bytes."""
         self._sent: SentMessages | None = None
+        self.gone_chunks = GoneChunks()
 
     @property
     def memory(self) -> int:
         """About how many bytes it has in memory; what was counted once is not walked again."""
         self._weight += sum(map(_weight_of, self.entries[self._weighed :]))
         self._weighed = len(self.entries)
-        return FIXED_BYTES + self._weight + self._told_weight() + (0 if self._sent is None else self._sent.memory)
+        sent = 0 if self._sent is None else self._sent.memory
+        asked = ASKED_BYTES * len(self.gone_chunks.asked)
+        return FIXED_BYTES + self._weight + self._told_weight() + self._window.memory + sent + asked
 
     def _told_weight(self) -> int:
         told = self.told
@@ -518,6 +272,10 @@ class Transcript:
         """Return the documents of passages all of whose chunks are gone and of which no note tells: id and name."""
         return self._present_window().passages.lost(gone)
 
+    def note_gone(self, gone: GoneChunks) -> None:
+        """Take what is known of its chunks."""
+        self.gone_chunks = gone
+
     @property
     def pictures(self) -> AbstractSet[str]:
         """Where the images are kept that are sent."""
@@ -534,7 +292,7 @@ class Transcript:
         newest = self._present_window().activation
         return newest or last_activation([{"role": "user", "content": self.head}])
 
-    def _present_window(self) -> _Window:
+    def _present_window(self) -> Window:
         while self._taken < len(self.entries):
             entry = self.entries[self._taken]
             if self.is_sent(entry):
@@ -544,7 +302,7 @@ class Transcript:
 
     def _begin_window(self) -> None:
         """Look at all entries anew: some of them, or which of them are sent, has changed."""
-        self._window = _Window()
+        self._window = Window()
         self._taken = 0
 
     def rewrite(self, entry: Entry, content: list[Block]) -> None:
@@ -623,11 +381,15 @@ class Transcript:
         """Return the turns of the window, oldest first."""
         return list(self._present_window().turns)
 
+    def saved_by_old(self) -> int:
+        """Return how many tokens all results have together that may be left out before the newest steps."""
+        return self._present_window().saved_by_old()
+
     def unseen_turns(self) -> int:
         """Return how many of the newest turns hold results that no model has seen, and all after them."""
         entries = self._present_window().entries
         for entry in entries[count_seen(self._present_window().messages) :]:
-            if any(map(_is_result, entry.message["content"])):
+            if has_results(entry.message):
                 turns = dict.fromkeys(each.turn_id for each in entries)
                 return len(turns) - list(turns).index(entry.turn_id)
         return 0
