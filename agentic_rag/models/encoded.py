@@ -11,7 +11,7 @@ from typing import Final
 from agentic_rag.messages import Message
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of one conversation while it works; what is beyond is encoded for each request."""
+"""Of one conversation: as many as a window of a million tokens takes. What is beyond is encoded for each request."""
 MOST_PIECES: Final = 64
 """Pieces in which the bytes lie; more become one, so that none is copied often."""
 
@@ -34,8 +34,7 @@ class Encoded:
         given = tuple(messages)
         known = len(self._messages)
         if self._messages != given[:known]:  # the same objects mostly, which is seen at a glance
-            self.clear()
-            known = 0
+            self._messages, self._pieces, self.size, known = (), (), 0, 0
         new: list[bytes] = []
         for message in given[known:]:
             encoded = encode(message)
@@ -49,10 +48,6 @@ class Encoded:
         if len(self._pieces) > MOST_PIECES:
             self._pieces = (b",".join(self._pieces),)
         return len(self._messages), self._pieces
-
-    def clear(self) -> None:
-        """Keep nothing of what was encoded."""
-        self._messages, self._pieces, self.size = (), (), 0
 
 
 @dataclass(frozen=True, slots=True)

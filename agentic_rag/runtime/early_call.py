@@ -14,13 +14,13 @@ from agentic_rag.messages import Activation, user_message
 from agentic_rag.models.base import ModelRequest, PreparedRequest, PreparingModel, SentRequest
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.sizes import message_tokens
-from agentic_rag.runtime.core.transcript import RESTING_BYTES, Transcript
+from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.services import AgentServices, Resources
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import Toolset
 
-MOST_BYTES = RESTING_BYTES
+MOST_BYTES = 256 * 1024
 """Of a prepared request: a longer one is read by the model for much longer than it takes to store a message."""
 KNOWN_IDS = 64
 """Client message ids of a session that are remembered: what is sent again is asked once."""

@@ -184,7 +184,7 @@ class LiveSession:
     def _rest(self) -> None:
         """Say that nothing needs the transcript now, if so it is: it may be let go for others."""
         if self.idle and self._transcript is not None:
-            self._resources.transcripts.keep(self, self._transcript.rest() + self._ahead.size)
+            self._resources.transcripts.keep(self, self._transcript.memory + self._ahead.size)
 
     async def _present(self, *, anew: bool = False) -> Transcript:
         """Return the transcript, read again if it was let go meanwhile or ``anew``; ``_accepting`` is held.

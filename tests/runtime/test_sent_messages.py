@@ -33,7 +33,7 @@ from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.request import BuiltRequest, build_request, servers_back
 from agentic_rag.runtime.core.results import search_result_block
 from agentic_rag.runtime.core.shedding import choose_to_shed, shed_results
-from agentic_rag.runtime.core.transcript import RESTING_BYTES, Transcript, list_rewrites
+from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
 from agentic_rag.runtime.core.window import Entry, cited_chunks
 from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
@@ -134,12 +134,9 @@ class Talk:
     def add_tool(self) -> None:
         self.tools = (*self.tools, info(f"fs__more{len(self.tools)}"))
 
-    def rest(self) -> None:
-        self.transcript.rest()
-
     def go_on(self) -> None:
         acts = (self.ask, self.answer, self.call, self.results) * 3
-        rarely = (self.shed, self.refuse, self.move, self.delete, self.ask_another, self.add_tool, self.rest)
+        rarely = (self.shed, self.refuse, self.move, self.delete, self.ask_another, self.add_tool)
         act: Callable[[], None] = self.draw(*acts, *rarely)
         act()
 
@@ -250,7 +247,7 @@ def take_turn(talk: Transcript, number: int) -> None:
         assert not talk.pictures
         assert not talk.lost_documents({"c1-1"})
         assert not talk.down
-    talk.rest()
+    assert talk.memory
     assert talk.turn_sizes()
     assert not talk.unseen_turns()
 
@@ -305,21 +302,15 @@ def test_images_beyond_what_may_stand_together_are_words_and_no_image_is_kept_in
         assert before.memory < 100_000
 
 
-def test_what_is_encoded_counts_as_the_transcripts_memory_and_goes_when_it_rests_if_it_is_much() -> None:
-    for words, stays in (("word " * 100, True), ("word " * 10_000, False)):
-        talk = conversation(40, words)
-        bare = talk.memory
-        built = build_request(definition(model=MODELS[0]), TOOLS, talk.window(), before=talk.take_sent())
-        talk.keep_sent(built.messages)
-        made = talk.memory
-        assert made > bare
-        body = encoded_body(built.request, profile_of(MODELS[0]))
-        assert talk.memory > made + sum(map(len, body)) * 0.8
-        resting = talk.rest()
-        assert resting == talk.memory
-        assert resting <= made + RESTING_BYTES
-        assert (resting > made) is stays
-        assert b"".join(encoded_body(built.request, profile_of(MODELS[0]))) == b"".join(body)
+def test_what_is_made_and_encoded_of_a_conversation_counts_as_its_memory() -> None:
+    talk = conversation(400)
+    bare = talk.memory
+    built = build_request(definition(model=MODELS[0]), TOOLS, talk.window(), before=talk.take_sent())
+    talk.keep_sent(built.messages)
+    made = talk.memory
+    assert made > bare
+    body = encoded_body(built.request, profile_of(MODELS[0]))
+    assert talk.memory > made + sum(map(len, body)) * 0.8
 
 
 def test_a_long_conversation_with_what_is_kept_of_it_has_less_than_twice_its_memory() -> None:

@@ -40,8 +40,8 @@ MESSAGE_BYTES = 64
 """What a message has in memory that is sent as it stands in the transcript: its places in lists."""
 MADE_BYTES = 500
 """What one has in memory that had to be made, besides blocks that are the transcript's."""
-PASSAGE_BYTES = 1_200
-SENTENCE_BYTES = 150
+PASSAGE_BYTES = 800
+SENTENCE_BYTES = 80
 """What is kept of a passage that can be cited, and of each sentence of it."""
 
 
@@ -105,11 +105,6 @@ class SentMessages:
         """What of a request need not be encoded again; images are sent anew each time, and nothing after them."""
         places = self._settled.pictured
         return Settled(places[0] if places else len(self._settled.messages), self._encoded)
-
-    def forget_bytes(self, most: int) -> None:
-        """Let go what is encoded if it is more than so many bytes."""
-        if self._encoded.size > most:
-            self._encoded.clear()
 
     def continues(
         self, model: str, tools: Sequence[ToolInfo], gone: Collection[str], conversation: Sequence[Message]

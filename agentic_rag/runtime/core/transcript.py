@@ -36,8 +36,6 @@ KEPT_SHARE = 0.25
 
 FIXED_BYTES = 2_000
 """What a transcript has in memory besides its messages and what it was told."""
-RESTING_BYTES = 256 * 1024
-"""Of encoded messages that stay between turns; of more, a turn's first request is encoded anew."""
 ENTRY_BYTES = 800
 """What an entry has besides its content: its ids, its message, what was counted of it."""
 ASKED_BYTES = 64
@@ -342,12 +340,6 @@ class Transcript:
     def keep_sent(self, sent: SentMessages) -> None:
         """Keep what a request was built from, until the next one."""
         self._sent = sent
-
-    def rest(self) -> int:
-        """Let go of encoded messages, if they are many, since nothing needs the transcript now; return its memory."""
-        if self._sent is not None:
-            self._sent.forget_bytes(RESTING_BYTES)
-        return self.memory
 
     # Size
 
