@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -39,7 +39,7 @@ from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 from tests.runtime.test_repeats import hit, runs
 
-MODELS = ("claude-sonnet-5-5", "claude-opus-4-8", "local", "claude-haiku-5-5")
+MODELS = ("claude-sonnet-5-5", "claude-opus-4-8", "local", "anthropic:claude-sonnet-5-5")
 TOOLS = (info("search_documents", origin="builtin"), info("fs__read"))
 
 
@@ -100,10 +100,16 @@ class Talk:
         self.say("assistant", [*self.thought(), *uses])
 
     def results(self) -> None:
-        kinds = {each: self.draw("found", "found", "image", "tools", "plain", "") for each in self.calls}
+        """Give the last call its results, but for some that a crash has lost, or for a call that is not there."""
+        kinds = {each: self.draw("found", "found", "found", "image", "tools", "plain", "") for each in self.calls}
         drawn = {each: self.data.draw(st.lists(runs, max_size=2)) for each in self.calls}
         results = [result_of(kind, each, drawn[each], self.count) for each, kind in kinds.items() if kind]
         self.say("user", [*results, text_block("And?")][self.draw(0, 0, 0, 1) :])
+
+    def search(self) -> None:
+        self.call()
+        self.check()
+        self.results()
 
     def shed(self) -> None:
         entries = self.transcript.in_window()
@@ -131,14 +137,41 @@ class Talk:
     def ask_another(self) -> None:
         self.model = self.draw(*MODELS)
 
-    def add_tool(self) -> None:
-        self.tools = (*self.tools, info(f"fs__more{len(self.tools)}"))
+    def edit_tool(self) -> None:
+        read = replace(self.tools[1], description=f"Reads {self.count}.")
+        self.tools = (self.tools[0], read)
 
     def go_on(self) -> None:
-        acts = (self.ask, self.answer, self.call, self.results) * 3
-        rarely = (self.shed, self.refuse, self.move, self.delete, self.ask_another, self.add_tool)
-        act: Callable[[], None] = self.draw(*acts, *rarely)
+        often = (self.ask, self.answer, self.call, self.results, self.search, self.search) * 2
+        rarely = (self.shed, self.refuse, self.move, self.delete, self.ask_another, self.edit_tool)
+        act: Callable[[], None] = self.draw(*often, *rarely)
         act()
+        self.check()
+
+    def check(self) -> None:
+        """Build the next request from the last one and from nothing; ask the transcript, and one that is read anew."""
+        grown, anew = self.build(self.transcript.take_sent()), self.build(None)
+        self.transcript.keep_sent(grown.messages)
+        assert grown == anew
+        assert body_of(grown.request) == whole_body(anew.request)
+        talk, window = self.transcript, self.transcript.window()
+        fresh = Transcript(
+            SessionId("sess_2"),
+            SessionLabels(),
+            entries=talk.entries,
+            window_start=talk.window_start,
+            head=talk.head,
+        )
+        assert talk.in_window() == fresh.in_window() == [each for each in talk.entries if talk.is_sent(each)]
+        assert talk.pictures == fresh.pictures == refs_of_images(window)
+        assert talk.cited == fresh.cited == cited_chunks(window)
+        assert talk.lost_documents(self.deleted) == lost_anew(window, self.deleted)
+        assert (talk.tokens(5), talk.turn_sizes()) == (fresh.tokens(5), fresh.turn_sizes())
+        assert talk.memory == fresh.memory + grown.messages.memory, "what was weighed as it grew"
+        downs = [block[DOWN] for message in window for block in message["content"] if DOWN in block]
+        assert servers_back(talk.down, {}, {"fs"}) == (downs[-1] if downs else [])
+        old = choose_to_shed([each.message for each in talk.in_window()], 10**9, old_only=True)
+        assert talk.saved_by_old() == sum(each.saved for each in old)
 
     def build(self, before: Any) -> BuiltRequest:
         pictures = {ref: "aGk=" for ref in self.transcript.pictures if not ref.endswith("3")}
@@ -161,17 +194,13 @@ def whole_body(request: ModelRequest) -> Any:
     return json.loads(json.dumps(whole, ensure_ascii=False).encode("utf-8", "replace"))
 
 
-def window_of(talk: Talk) -> list[Message]:
-    return [entry.message for entry in talk.transcript.in_window()]
-
-
-def lost_anew(talk: Talk) -> dict[str, str]:
+def lost_anew(window: list[Message], deleted: set[str]) -> dict[str, str]:
     """Return what `Transcript.lost_documents` is to find, by looking at all that is sent."""
-    blocks = [block for message in talk.transcript.window() for block in message["content"]]
+    blocks = [block for message in window for block in message["content"]]
     told = {ident for block in blocks for ident in block.get(GONE, ())}
     parts = [part for each in blocks if each["type"] == "tool_result" and SHED not in each for part in each["content"]]
     passages = [passage for part in parts if (passage := Passage.of(part)) is not None]
-    lost = [passage for passage in passages if talk.deleted.issuperset(passage.chunk_ids)]
+    lost = [passage for passage in passages if deleted.issuperset(passage.chunk_ids)]
     return {each.document_id: each.document_name for each in lost if each.document_id not in told}
 
 
@@ -181,24 +210,6 @@ def test_what_is_built_from_the_last_request_is_what_is_built_from_nothing(data:
     talk = Talk(data)
     for _ in range(data.draw(st.integers(1, 25))):
         talk.go_on()
-        grown, anew = talk.build(talk.transcript.take_sent()), talk.build(None)
-        talk.transcript.keep_sent(grown.messages)
-        assert grown == anew
-        assert body_of(grown.request) == whole_body(anew.request)
-        window = talk.transcript.window()
-        assert talk.transcript.pictures == refs_of_images(window)
-        assert talk.transcript.cited == cited_chunks(window)
-        assert talk.transcript.lost_documents(talk.deleted) == lost_anew(talk)
-        downs = [block[DOWN] for message in window for block in message["content"] if DOWN in block]
-        assert servers_back(talk.transcript.down, {}, {"fs"}) == (downs[-1] if downs else [])
-        start, old = talk.transcript.window_start, choose_to_shed(window_of(talk), 10**9, old_only=True)
-        assert talk.transcript.saved_by_old() == sum(each.saved for each in old)
-        fresh = Transcript(SessionId("s"), SessionLabels(), entries=talk.transcript.entries, window_start=start)
-        assert talk.transcript.cited == fresh.cited
-        sent = grown.messages.memory
-        assert talk.transcript.memory == fresh.memory + sent, "what was weighed as it grew"
-        if data.draw(st.booleans()):  # another turn's way to the same: what was given back is not used up
-            talk.transcript.keep_sent(grown.messages)
 
 
 def conversation(count: int, words: str = "And what of this?") -> Transcript:

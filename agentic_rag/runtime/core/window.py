@@ -108,7 +108,7 @@ class Window:
         """Of the messages with results, by how many stand before them."""
         self._names: dict[str, str] = {}
         self._saved = [0]
-        """What could be left out of the first messages, by how many; counted where somebody asks for it."""
+        """What could be left out of the first messages, by how many: of old ones, where somebody asks for it."""
         self._tokens = [0]
         """Of the first entries together, by how many: what stands in the window twice counts once."""
 
@@ -138,7 +138,6 @@ class Window:
             return False
         for grown in (self.entries, self.messages, self._places, self._tokens):
             grown.pop()
-        del self._saved[len(self.entries) + 1 :]
         last = self.turns.pop()
         if last.first_seq != entry.seq:
             self.turns.append(TurnSize(last.first_seq, last.tokens - size))
