@@ -351,6 +351,21 @@ def test_a_long_conversation_with_what_is_kept_of_it_has_less_than_twice_its_mem
     assert talk.memory < 2 * bare
 
 
+def test_a_tool_that_is_found_is_described_as_it_is_by_then() -> None:
+    talk, tools, before = Transcript(SessionId("sess_1"), SessionLabels()), TOOLS, None
+    use: Block = {"type": "tool_use", "id": "toolu_1", "name": "find_tools", "input": {"query": "read"}}
+    said: list[Message] = [
+        user_message("Read it."),
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result_of("tools", "toolu_1", [], 0)]},
+    ]
+    for step, message in enumerate(said):
+        talk.extend(talk.plan(TurnId("turn_1"), step, MessageId("msg"), [message]))
+        built = build_request(definition(model="local"), tools, talk.window(), before=before)
+        before, tools = built.messages, (TOOLS[0], replace(TOOLS[1], description=f"Reads, edition {step}."))
+    assert "Reads, edition 1." in str(built.request.messages)
+
+
 def test_the_first_entry_of_a_transcript_can_be_rewritten_as_any_other() -> None:
     talk = conversation(8)
     for place in (7, 0, 4):

@@ -92,8 +92,8 @@ def build_request(
     """
     profile, conversation = profile_of(definition.model), list(transcript)
     if before is None or not before.continues(definition.model, tools, gone, conversation):
-        before = SentMessages(definition.model, tools, gone)
-    sent = before.take(conversation)
+        before = SentMessages(definition.model, gone)
+    sent = before.take(conversation, tools)
     show_pictures(sent, pictures if profile.images else None)
     if told is None:
         told = begin_told(definition, prompt_of(definition, tools), tools)

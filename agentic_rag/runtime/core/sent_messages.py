@@ -81,9 +81,10 @@ class SentMessages:
     All but the last messages of one role in a row are settled: others may still join those, or answer their calls.
     """
 
-    def __init__(self, model: str, tools: Sequence[ToolInfo], gone: Collection[str]) -> None:
-        """``gone``: ids of chunks that no longer exist; ``tools``: the turn's, for a service without references."""
-        self._model, self._tools, self._gone = model, tuple(tools), frozenset(gone)
+    def __init__(self, model: str, gone: Collection[str]) -> None:
+        """``gone``: ids of chunks that no longer exist."""
+        self._model, self._gone = model, frozenset(gone)
+        self._tools: tuple[ToolInfo, ...] = ()
         self._profile = profile_of(model)
         self._stays = is_claude(self._profile.name)
         self._named = False
@@ -114,8 +115,12 @@ class SentMessages:
         taken = len(self._taken)
         return same and (not self._named or self._tools == tuple(tools)) and conversation[:taken] == self._taken
 
-    def take(self, conversation: Sequence[Message]) -> Sent:
-        """Return what a conversation is, which this one continues: as far as it is settled, that is remembered."""
+    def take(self, conversation: Sequence[Message], tools: Sequence[ToolInfo]) -> Sent:
+        """Return what a conversation is, which this one continues: as far as it is settled, that is remembered.
+
+        ``tools``: the turn's, which are described where a service knows no references to them.
+        """
+        self._tools = tuple(tools)
         runs = [list(run) for _, run in groupby(conversation[len(self._taken) :], key=_role_of)]
         for run in runs[:-1]:
             self._memory += self._add(self._settled, run, self._repeats)
