@@ -10,7 +10,7 @@ Blocks are plain JSON objects, exactly as the API takes them, with one addition:
 import hashlib
 import itertools
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NotRequired, TypedDict
 
@@ -183,6 +183,13 @@ def refs_of_images(messages: Iterable[Message]) -> frozenset[str]:
     return frozenset(ref for each in (*blocks, *parts) if (ref := ref_of_image(each)))
 
 
+def has_kept_image(block: Block) -> bool:
+    """Tell whether a block is an image that is kept, or a result with one."""
+    if block["type"] == "tool_result":
+        return any(map(has_kept_image, block["content"]))
+    return ref_of_image(block) is not None
+
+
 def image_in_words(block: Block) -> str:
     """Return the words for an image that is kept."""
     width, height = block[SIZE]
@@ -214,22 +221,14 @@ def without_private(value: Any) -> Any:
     return value
 
 
-def join_neighbours(messages: Sequence[Message]) -> list[Message]:
-    """Join neighbouring messages of one role; in user messages tool results come first.
+def results_first(message: Message) -> Message:
+    """Return a user's message with tool results at its head, where the API wants them: the same if so they are.
 
-    The API joins neighbours itself, but wants the results of a ``tool_use`` at the head of the next user
-    message; after an interrupt the next user text lands beside them.
+    After an interrupt the next user's text lands beside them.
     """
-    result: list[Message] = []
-    for message in messages:
-        if result and result[-1]["role"] == message["role"]:
-            result[-1] = {"role": message["role"], "content": result[-1]["content"] + message["content"]}
-        else:
-            result.append({"role": message["role"], "content": list(message["content"])})
-    for message in result:
-        if message["role"] == "user" and len(message["content"]) > 1:
-            message["content"].sort(key=lambda block: block.get("type") != "tool_result")
-    return result
+    content = message["content"]
+    ordered = sorted(content, key=lambda block: block.get("type") != "tool_result") if len(content) > 1 else content
+    return message if ordered == content else {"role": message["role"], "content": ordered}
 
 
 def whole_content(blocks: Iterable[Block]) -> list[Block]:

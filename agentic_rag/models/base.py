@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from agentic_rag.events import Usage
 from agentic_rag.messages import Block, Message, ToolSpec
+from agentic_rag.models.encoded import Settled
 
 ThinkingMode = Literal["off", "auto"]
 """``auto``: the model thinks as it sees fit; ``off``: as little as it lets itself be told."""
@@ -27,7 +28,8 @@ class ModelRequest:
 
     ``tool_choice`` is None (the model decides) or an API value such as ``{"type": "none"}``.
     ``temperature`` and ``effort`` None leave the model's default; one that the model does not take is not sent.
-    ``max_tokens`` is what the answer may have: thinking gets its own room above it.
+    ``max_tokens`` is what the answer may have: thinking gets its own room above it. ``settled``: what of its messages
+    an adapter need not encode again.
     """
 
     model: str
@@ -39,6 +41,7 @@ class ModelRequest:
     temperature: float | None = None
     thinking: ThinkingMode = "auto"
     effort: str | None = None
+    settled: Settled | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,12 @@ class PreparedRequest(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes in memory."""
+        """Bytes of it."""
+        ...
+
+    @property
+    def memory(self) -> int:
+        """Bytes in memory that are not kept with the conversation anyway (`Settled`)."""
         ...
 
     def send(self, text: str) -> SentRequest | None:

@@ -76,6 +76,10 @@ class _Prepared:
     def size(self) -> int:
         return self.inner.size
 
+    @property
+    def memory(self) -> int:
+        return self.inner.memory
+
     def send(self, text: str) -> SentRequest | None:
         sent = self.inner.send(text)
         return None if sent is None else _Sent(self, text, sent)

@@ -9,7 +9,6 @@ import logging
 import random
 import time
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
@@ -31,7 +30,7 @@ from agentic_rag.errors import (
     first_cause,
 )
 from agentic_rag.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
-from agentic_rag.messages import REFUSED, Block, refs_of_images
+from agentic_rag.messages import REFUSED, Block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.asking import Asking, TurnClock, TurnPause
 from agentic_rag.runtime.change import Once
@@ -45,7 +44,6 @@ from agentic_rag.runtime.core.request import (
     BuiltRequest,
     begin_told,
     build_request,
-    lost_documents,
     prompt_of,
     servers_back,
     turn_notes,
@@ -56,6 +54,7 @@ from agentic_rag.runtime.core.told import Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.early_call import EarlyCall, NextCall
+from agentic_rag.runtime.gone_chunks import find_gone
 from agentic_rag.runtime.kept_results import Pictures, with_own_tools
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
@@ -394,10 +393,9 @@ class Agent:
             self.log.append(notice)
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
-        window = self.transcript.window()
-        gone = await self._gone_chunks(self.transcript.cited)
-        lost = lost_documents(window, gone) if gone else {}
-        back = servers_back(window, toolset.missing, {tool.server for tool in self._tools})
+        gone = await find_gone(self.resources, self._definition.domain_id, self.transcript)
+        lost = self.transcript.lost_documents(gone)
+        back = servers_back(self.transcript.down, toolset.missing, {tool.server for tool in self._tools})
         await self._store_told(told, turn_notes(toolset.missing, changed, news, lost, back))
 
     def _offer(self, tools: tuple[ToolInfo, ...]) -> None:
@@ -523,16 +521,17 @@ class Agent:
         if not fits and not self._told_full:
             self._told_full = True
             self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
-        window = self.transcript.window()
         built = build_request(
             self._asked,
             self._tools,
-            window,
+            self.transcript.window(),
             told=self.transcript.told,
-            gone=await self._gone_chunks(self.transcript.cited),
-            pictures=await self._pictures.of(refs_of_images(window)),
+            gone=await find_gone(self.resources, self._definition.domain_id, self.transcript),
+            pictures=await self._pictures.of(self.transcript.pictures),
             tool_choice=None if fits and not call.last else {"type": "none"},
+            before=self.transcript.take_sent(),
         )
+        self.transcript.keep_sent(built.messages)
         wanted = built.request.max_tokens * call.room
         return replace(built, request=replace(built.request, max_tokens=self._context.answer_room(wanted)))
 
@@ -604,13 +603,6 @@ class Agent:
                 await anyio.sleep(delay)
         spent = round((time.monotonic() - began) * 1000)
         self._turn.timings["generation"] = self._turn.timings.get("generation", 0) + spent
-
-    async def _gone_chunks(self, chunks: set[str]) -> AbstractSet[str]:
-        """Return those that no answer may cite any more. Asked at each step: a deletion interrupts nobody."""
-        if not chunks:
-            return frozenset()
-        missing_chunks = self.resources.services.missing_chunks
-        return await self.resources.journal.insist(partial(missing_chunks, self._definition.domain_id, chunks))
 
     async def _stream(self, request: ModelRequest) -> None:
         """Stream one model call into the turn, if it may cost what it costs.

@@ -16,13 +16,14 @@ from sqlalchemy import Connection
 
 from agentic_rag.errors import CompactionNotNeeded, GenerationTimeout, ModelError, UnusableSummary
 from agentic_rag.events import Compacted, Usage
-from agentic_rag.messages import Block, Message, refs_of_images
+from agentic_rag.messages import Block, Message
 from agentic_rag.models.base import MessageCompleted, MessageStarted, ModelRequest, TextDelta
 from agentic_rag.observer import working_for
 from agentic_rag.runtime.accepting import check_unmoved
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay
+from agentic_rag.runtime.core.sizes import tokens_of
 from agentic_rag.runtime.core.summary import (
     CARRIED_SHARE,
     MINIMUM,
@@ -35,8 +36,9 @@ from agentic_rag.runtime.core.summary import (
     read_summary,
     words_of,
 )
-from agentic_rag.runtime.core.transcript import Entry, Transcript, list_rewrites, tokens_of
+from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
 from agentic_rag.runtime.core.turn import Spent
+from agentic_rag.runtime.core.window import Entry
 from agentic_rag.runtime.kept_results import Pictures
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.spending import Account
@@ -143,7 +145,7 @@ class Compaction:
     async def _summary(self) -> Summary:
         missing = self._resources.services.missing_chunks
         window = self._transcript.window()
-        self._shown = await Pictures(self._resources.database, self._resources.payloads).of(refs_of_images(window))
+        self._shown = await Pictures(self._resources.database, self._resources.payloads).of(self._transcript.pictures)
         chunks = self._transcript.cited
         self._gone = frozenset(await missing(self._definition.domain_id, chunks)) if chunks else frozenset()
         documents = documents_of(window, self._gone)

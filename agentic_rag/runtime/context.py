@@ -17,17 +17,8 @@ from agentic_rag.messages import Block
 from agentic_rag.models.profiles import most_output, profile_of
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import fixed_tokens
-from agentic_rag.runtime.core.transcript import (
-    Measure,
-    Sheddable,
-    Transcript,
-    choose_to_shed,
-    largest_to_shed,
-    list_rewrites,
-    move_head,
-    move_start,
-    shed_results,
-)
+from agentic_rag.runtime.core.shedding import Sheddable, choose_to_shed, largest_to_shed, shed_results
+from agentic_rag.runtime.core.transcript import Measure, Transcript, list_rewrites, move_head, move_start
 from agentic_rag.runtime.services import Resources
 from agentic_rag.store import payloads, sessions, turns
 from agentic_rag.store.clock import new_id
@@ -113,7 +104,7 @@ class Context:
         """
         tokens, limit = self.tokens, self.limit
         excess = tokens - round(limit * ROOM_SHARE)
-        if excess <= 0 or tokens < self._transcript.compact_past or self._saved_by_old() >= excess:
+        if excess <= 0 or tokens < self._transcript.compact_past or self._transcript.saved_by_old() >= excess:
             return False
         replaced = self._transcript.tokens_to_archive(None if over else self._turn_id, limit)
         counted = self._fixed + self._transcript.head_tokens + sum(t.tokens for t in self._transcript.turn_sizes())
@@ -129,11 +120,6 @@ class Context:
         needed, self._most = sizes or (self.tokens, round(min(self.limit, self.tokens) * ROOM_SHARE))
         self._scale = self.tokens / max(1, needed)
         self._transcript.compact_past = 0.0
-
-    def _saved_by_old(self) -> int:
-        """Return how many tokens all results have that may go before the newest steps."""
-        window = [entry.message for entry in self._transcript.in_window()]
-        return sum(result.saved for result in choose_to_shed(window, self.tokens, old_only=True))
 
     @property
     def tokens(self) -> int:
@@ -185,7 +171,7 @@ class Context:
             StorageFull: a result could not be kept.
         """
         excess = self.tokens - round(self.limit * ROOM_SHARE)
-        if excess > 0 and self._saved_by_old() >= max(excess, round(self.limit * WORTH_SHARE)):
+        if excess > 0 and self._transcript.saved_by_old() >= max(excess, round(self.limit * WORTH_SHARE)):
             window = [entry.message for entry in self._transcript.in_window()]
             await self._shed(choose_to_shed(window, excess, round(self.limit * SPARE), old_only=True))
 

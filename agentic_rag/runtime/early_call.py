@@ -13,7 +13,8 @@ from agentic_rag.events import EventBody, IterationStart
 from agentic_rag.messages import Activation, user_message
 from agentic_rag.models.base import ModelRequest, PreparedRequest, PreparingModel, SentRequest
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.transcript import Transcript, message_tokens
+from agentic_rag.runtime.core.sizes import message_tokens
+from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.services import AgentServices, Resources
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.turns import TurnRecord
@@ -21,12 +22,10 @@ from agentic_rag.tools.base import Toolset
 
 MOST_BYTES = 256 * 1024
 """Of a prepared request: a longer one is read by the model for much longer than it takes to store a message."""
-MOST_MEMORY = 4 * MOST_BYTES
-"""Of a transcript whose request is not even encoded."""
 KNOWN_IDS = 64
 """Client message ids of a session that are remembered: what is sent again is asked once."""
-MESSAGE_BYTES = 256
-"""What a message of a request has in memory beside its blocks, which are the transcript's."""
+MESSAGE_BYTES = 16
+"""What a message of a request has in memory beside what is the transcript's: its place, and the prepared one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class NextCall:
     """The first call of a session's next turn, but for the message; for as long as nothing changes that it depends on.
 
     ``documents``: see `AgentServices.documents_mark`; None: the session cites none. ``spare``: tokens that the message
-    may have. ``size``: bytes in memory.
+    may have. ``size``: bytes in memory beside the transcript's.
     """
 
     prepared: PreparedRequest
@@ -76,7 +75,7 @@ class NextCall:
         """
         model = services.model(definition.domain_id)
         given = asked.tool_choice is not None or definition.binding.draft.files
-        if not isinstance(model, PreparingModel) or given or spare <= 0 or transcript.memory > MOST_MEMORY:
+        if not isinstance(model, PreparingModel) or given or spare <= 0:
             return None
         window = transcript.window()
         if window[-1]["role"] != "assistant":
@@ -98,7 +97,7 @@ class NextCall:
             transcript.activation,
             mark if cited else None,
             spare,
-            prepared.size + MESSAGE_BYTES * len(request.messages),
+            prepared.memory + MESSAGE_BYTES * len(request.messages),
         )
 
     async def send(self, services: AgentServices, definition: Definition, text: str) -> EarlyCall | None:

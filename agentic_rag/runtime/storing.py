@@ -19,8 +19,9 @@ from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import FinishedCall
 from agentic_rag.runtime.core.told import Prompt, Told
-from agentic_rag.runtime.core.transcript import Entry, Measure, Transcript, without_bound
+from agentic_rag.runtime.core.transcript import Measure, Transcript, without_bound
 from agentic_rag.runtime.core.turn import Commit, Spent, Turn
+from agentic_rag.runtime.core.window import Entry
 from agentic_rag.store import (
     budgets,
     domains,

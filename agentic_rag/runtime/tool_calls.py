@@ -22,8 +22,8 @@ from agentic_rag.runtime.core.calls import Because, PlannedCall, Policy, error_o
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.many_tools import FIND, find_tools
 from agentic_rag.runtime.core.questions import ASK_TOOL, answer_of, question_of
-from agentic_rag.runtime.core.request import OUTCOME_UNKNOWN
 from agentic_rag.runtime.core.results import ResultRoom
+from agentic_rag.runtime.core.sent_messages import OUTCOME_UNKNOWN
 from agentic_rag.runtime.core.sources import sources_of
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn

@@ -35,8 +35,8 @@ from agentic_rag.models.sse import SSEReader
 from agentic_rag.redaction import Pieces, Redaction
 from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.runtime.core.citations import MAX_REFERENCES, verify
-from agentic_rag.runtime.core.request import CitablePassage
 from agentic_rag.runtime.core.results import cut_at_section, head_and_tail
+from agentic_rag.runtime.core.sent_messages import CitablePassage
 from agentic_rag.tools.entries import placeholders
 from agentic_rag.tools.entries.reading import read_entries, read_name
 from agentic_rag.tools.launch.bundles import Manifest

@@ -14,7 +14,8 @@ from agentic_rag.ids import ConversationId
 from agentic_rag.messages import plain_text, user_message
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.runtime.core.request import OUTCOME_UNKNOWN, build_request
+from agentic_rag.runtime.core.request import build_request
+from agentic_rag.runtime.core.sent_messages import OUTCOME_UNKNOWN
 from agentic_rag.store import sessions, tool_calls
 from agentic_rag.store.database import Database
 from agentic_rag.store.sessions import SessionLabels

@@ -6,7 +6,9 @@ from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import text_block, user_message
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.definition import MAX_KNOWN, Image, Images
-from agentic_rag.runtime.core.transcript import Entry, Transcript, message_tokens
+from agentic_rag.runtime.core.sizes import message_tokens
+from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.core.window import Entry
 from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 
@@ -53,5 +55,6 @@ def test_a_message_that_was_changed_is_counted_anew() -> None:
     )
     assert session.tokens(7) == 7 + sum(map(message_tokens, messages))
     session.rewrite(session.entries[0], [text_block("a longer note " * 20), *messages[0]["content"]])
+    messages = session.window()
     assert session.tokens(7) == 7 + sum(map(message_tokens, messages))
     assert session.turn_sizes()[0].tokens == sum(map(message_tokens, messages))

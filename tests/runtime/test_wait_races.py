@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from agentic_rag.events import Answerer, WaitKind
 from agentic_rag.ids import ConversationId, SessionId, TurnId, WaitId
 from agentic_rag.redaction import Redactor
-from agentic_rag.runtime.core.request import OUTCOME_UNKNOWN
+from agentic_rag.runtime.core.sent_messages import OUTCOME_UNKNOWN
 from agentic_rag.runtime.services import Answers
 from agentic_rag.store import sessions, turns, waits
 from agentic_rag.store.clock import now

@@ -16,7 +16,7 @@ from agentic_rag.json_form import Json
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.accepting import Accepted
 from agentic_rag.runtime.asking import TurnClock
-from agentic_rag.runtime.core.request import OUTCOME_UNKNOWN
+from agentic_rag.runtime.core.sent_messages import OUTCOME_UNKNOWN
 from agentic_rag.store import turns, waits
 from agentic_rag.store.clock import later, now
 from agentic_rag.store.database import Database

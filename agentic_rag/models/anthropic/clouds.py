@@ -6,12 +6,12 @@ provider's, else what the cloud's own tools find on the machine. Both need an ex
 """
 
 import importlib
+import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from agentic_rag.errors import ModelError
-from agentic_rag.json_form import Json
 from agentic_rag.messages import clean_json
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error
@@ -52,12 +52,14 @@ class CloudModel(AnthropicModel):
     def _open_push(self, client: "AsyncAnthropic") -> None:
         return None
 
-    async def _post(self, client: "AsyncAnthropic", body: Json, headers: Mapping[str, str]) -> "AsyncStream[Any]":
+    async def _post(
+        self, client: "AsyncAnthropic", body: bytes, headers: Mapping[str, str], model: str
+    ) -> "AsyncStream[Any]":
         from anthropic import AsyncStream
 
         return await client.post(
             "/v1/messages",
-            body=clean_json(body),
+            body=clean_json(json.loads(body)),  # orjson would make of a large integer a float
             cast_to=object,
             options={"headers": dict(headers)},
             stream=True,

@@ -26,7 +26,7 @@ from agentic_rag.models.anthropic.answer import AnswerEvents, EventsAhead
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error, refusal_of
 from agentic_rag.models.anthropic.prepared import PreparedPost
-from agentic_rag.models.anthropic.request import BINDING_BETA, request_body, without_thinking
+from agentic_rag.models.anthropic.request import BINDING_BETA, encoded_body, request_body, without_thinking
 from agentic_rag.models.base import Model, ModelEvent, ModelRequest, PreparedRequest
 from agentic_rag.models.http_stream import (
     PROFILE_SECONDS,
@@ -178,22 +178,23 @@ class AnthropicModel(Model):
         try:
             if sent is not None and (answer := await self._answer_of(sent, request.model)) is not None:
                 return answer
-            return await self._send(request_body(request, profile, cites=cites), self._headers_of(profile))
+            body = b"".join(encoded_body(request, profile, cites=cites))
+            return await self._send(body, self._headers_of(profile), request.model)
         except ModelError as error:
             if error.http_status != 400 or BOUND_ELSEWHERE not in str(error):
                 raise
-        body = request_body(request, profile, cites=cites)
+        whole = {**request_body(request, profile, cites=cites), "stream": True}
         self.mismatches += 1
         logger.warning("thinking of an earlier turn does not fit its conversation any more; sent again without it")
-        if (body.get("thinking") or {}).get("type") in ("adaptive", "enabled"):
+        if (whole.get("thinking") or {}).get("type") in ("adaptive", "enabled"):
             binding = {"prefix_mismatch_behavior": "drop_block"}
-            again = {**body, "thinking": {**body["thinking"], "block_binding": binding}}
+            again = {**whole, "thinking": {**whole["thinking"], "block_binding": binding}}
             try:
-                return await self._send(again, self._headers_of(profile, BINDING_BETA))
+                return await self._send(encode(again), self._headers_of(profile, BINDING_BETA), request.model)
             except ModelError as error:
                 if error.http_status != 400:
                     raise
-        return await self._send(without_thinking(body), self._headers_of(profile))
+        return await self._send(encode(without_thinking(whole)), self._headers_of(profile), request.model)
 
     def _headers_of(self, profile: ModelProfile, beta: str = "") -> Json:
         """Return the headers of a request: the model's, and the betas of the provider, the model and this request."""
@@ -202,21 +203,21 @@ class AnthropicModel(Model):
         given = {"Accept": "text/event-stream", **profile.headers}
         return {**given, BETA: joined} if joined else given
 
-    async def _send(self, body: Json, headers: Mapping[str, str]) -> Answer:
+    async def _send(self, body: bytes, headers: Mapping[str, str], model: str) -> Answer:
         client = await self._ready()
         try:
-            return await self._post(client, {**body, "stream": True}, headers)
+            return await self._post(client, body, headers, model)
         except ModelError:
             raise
         except Exception as exc:
-            raise model_error(exc, self._endpoint, model=body["model"]) from exc
+            raise model_error(exc, self._endpoint, model=model) from exc
 
-    async def _post(self, client: "AsyncAnthropic", body: Json, headers: Mapping[str, str]) -> Answer:
+    async def _post(self, client: "AsyncAnthropic", body: bytes, headers: Mapping[str, str], model: str) -> Answer:
         """Send a body as we encode it, which the SDK would do more slowly."""
         push = self._push
         if push is not None:
-            response = await push.post(self._head(client, push, headers), encode(body))
-            if (answer := await self._accept(response, body["model"])) is not None:
+            response = await push.post(self._head(client, push, headers), body)
+            if (answer := await self._accept(response, model)) is not None:
                 return answer
             if self._push is push:
                 self._push = None  # the SDK's client follows where it points, with this request and all others
@@ -225,7 +226,7 @@ class AnthropicModel(Model):
 
         return await client.post(
             "/v1/messages",
-            content=encode(body),
+            content=body,
             cast_to=object,
             options={"headers": {"Content-Type": "application/json", **headers}},
             stream=True,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from uuid import uuid4
 
 from agentic_rag.messages import user_message
-from agentic_rag.models.anthropic.request import request_body
+from agentic_rag.models.anthropic.request import encoded_body
 from agentic_rag.models.base import ModelEvent, ModelRequest
 from agentic_rag.models.http_stream import encode
 from agentic_rag.models.profiles import ModelProfile
@@ -32,32 +32,38 @@ class Sender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreparedPost:
-    """Implements `PreparedRequest`. ``request`` is what stands before the message."""
+    """Implements `PreparedRequest`. ``request`` is what stands before the message.
+
+    ``before`` are pieces, of which most are kept with the conversation: they are joined when it is sent. ``memory`` is
+    of the others.
+    """
 
     model: Sender
     push: "PushClient"
     head: bytes
     request: ModelRequest
-    before: bytes
+    before: tuple[bytes, ...]
     after: bytes
+    memory: int
 
     @classmethod
     def of(cls, model: Sender, push: "PushClient", head: bytes, request: ModelRequest, profile: ModelProfile) -> Self:
         """Encode a request with a mark where the words are to stand; nobody can have written that before."""
         mark = uuid4().hex
         whole = replace(request, messages=(*request.messages, user_message(mark)))
-        before, _, after = encode({**request_body(whole, profile), "stream": True}).partition(mark.encode())
-        return cls(model, push, head, request, before, after)
+        *settled, last, around = encoded_body(whole, profile)
+        before, _, rest = last.partition(mark.encode())
+        return cls(model, push, head, request, (*settled, before), rest + around, len(before) + len(rest) + len(around))
 
     @property
     def size(self) -> int:
-        return len(self.before) + len(self.after)
+        return sum(map(len, self.before)) + len(self.after)
 
     def send(self, text: str) -> "SentCall | None":
         """See `PreparedRequest.send`. Blank words get no breakpoint of the cache, as the mark has one."""
         if not text.strip():
             return None
-        sent = self.push.send(self.head, self.before + encode(text)[1:-1] + self.after)
+        sent = self.push.send(self.head, b"".join((*self.before, encode(text)[1:-1], self.after)))
         if sent is None:
             return None
         whole = replace(self.request, messages=(*self.request.messages, user_message(text)))

@@ -1,4 +1,4 @@
-"""A `ModelRequest` as the body of a Messages API call (a pure function).
+"""A `ModelRequest` as the body of a Messages API call (pure functions).
 
 Owns what leaves: private keys dropped, parameters chosen by the model's profile, cache breakpoints placed. Knows no
 client, no event and nothing of how a transcript came to be; it neither joins nor repairs messages. An answer goes back
@@ -8,11 +8,13 @@ Private ``_`` keys are looked for on blocks only (also those inside a ``tool_res
 ``source`` or a schema such a key is somebody's data. Blocks that need no change are passed on uncopied.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from agentic_rag.json_form import Json
 from agentic_rag.messages import Block, Message, ToolSpec
 from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.http_stream import encode
 from agentic_rag.models.profiles import ModelProfile, most_output, profile_of
 
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
@@ -36,10 +38,53 @@ def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, 
     """
     known = profile or profile_of(request.model)
     messages = [_message(message, cites=cites) for message in request.messages]
-    control = (CACHE_AN_HOUR if known.hour_cache else CACHE_CONTROL) if known.caching else None
+    control = _control(known)
     if control:
         _mark_users(messages, control)
-    body: Json = {"model": request.model, "max_tokens": request.max_tokens, "messages": messages}
+    return {"messages": messages} | _body_around(request, known, control)
+
+
+def encoded_body(request: ModelRequest, profile: ModelProfile, *, cites: bool = True) -> list[bytes]:
+    """Return the bytes of `request_body` with ``stream``, in pieces to be joined.
+
+    Messages that were encoded for an earlier request are not looked at (`ModelRequest.settled`); all from the last but
+    one of the user's on, where breakpoints stand, are in the last piece but one.
+    """
+    control = _control(profile)
+    pieces, kept = [b'{"messages":['], 0
+    if request.settled is not None and cites:
+        first = min(request.settled.count, _first_marked(request.messages))
+        kept, encoded = request.settled.encoded.of(request.messages[:first], _encode_message)
+        for piece in encoded:
+            pieces += (piece, b",")
+    messages = [_message(message, cites=cites) for message in request.messages[kept:]]
+    if control:
+        _mark_users(messages, control)
+    around = encode({**_body_around(request, profile, control), "stream": True})
+    return [*pieces, encode(messages)[1:-1], b"]," + around[1:]]
+
+
+def _encode_message(message: Message) -> bytes:
+    return encode(_message(message, cites=True))
+
+
+def _first_marked(messages: Sequence[Message]) -> int:
+    """Return the place of the first message that may carry a breakpoint."""
+    left = CACHED_USER_MESSAGES
+    for place in range(len(messages) - 1, -1, -1):
+        left -= messages[place]["role"] == "user"
+        if not left:
+            return place
+    return 0
+
+
+def _control(profile: ModelProfile) -> Block | None:
+    return (CACHE_AN_HOUR if profile.hour_cache else CACHE_CONTROL) if profile.caching else None
+
+
+def _body_around(request: ModelRequest, profile: ModelProfile, control: Block | None) -> Json:
+    """Return all of a body but its messages."""
+    body: Json = {"model": request.model, "max_tokens": request.max_tokens}
     if request.system:
         system = [_block(block) for block in request.system]
         body["system"] = _with_breakpoint(system, control) if control else system
@@ -48,7 +93,7 @@ def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, 
         body["tools"] = _with_breakpoint(tools, control) if control else tools
     if request.tool_choice is not None:
         body["tool_choice"] = request.tool_choice
-    return body | _parameters(request, known)
+    return body | _parameters(request, profile)
 
 
 def _parameters(request: ModelRequest, profile: ModelProfile) -> Json:

@@ -11,7 +11,7 @@ from agentic_rag.events import Reference
 from agentic_rag.json_form import from_json, to_json
 from agentic_rag.messages import PASSAGE, REFERENCES, Block, Message, Passage, without_private
 from agentic_rag.models.base import Citation
-from agentic_rag.runtime.core.request import CitablePassage
+from agentic_rag.runtime.core.sent_messages import CitablePassage
 
 MAX_REFERENCES = 1_000
 """What one turn may cite: each citation is looked for among them."""

@@ -12,7 +12,7 @@ from agentic_rag.events import ToolStatus
 from agentic_rag.json_form import Json, to_text
 from agentic_rag.messages import BROKEN_INPUT, Block, Message, ToolSpec, text_block
 from agentic_rag.models.profiles import profile_of
-from agentic_rag.runtime.core.transcript import tokens_of
+from agentic_rag.runtime.core.sizes import tokens_of
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import BY_NAME, CALL_TOOL, FIND_TOOLS
 from agentic_rag.tools.tool_index import ToolIndex
@@ -192,12 +192,12 @@ def _definitions(found: Sequence[ToolInfo]) -> str:
 
 def references_in_words(message: Message, tools: Sequence[ToolInfo]) -> Message:
     """Return a message for a service that knows no references of tools: what they refer to, as `find_tools` says it."""
-    if message["role"] != "user" or not any(map(_has_references, message["content"])):
+    if message["role"] != "user" or not any(map(has_references, message["content"])):
         return message
     known = {tool.name: tool for tool in tools}
     content = []
     for block in message["content"]:
-        if _has_references(block):
+        if has_references(block):
             names = [part["tool_name"] for part in block["content"] if part["type"] == "tool_reference"]
             found = _definitions([known[name] for name in names if name in known])
             others = [part for part in block["content"] if part["type"] != "tool_reference"]
@@ -206,7 +206,8 @@ def references_in_words(message: Message, tools: Sequence[ToolInfo]) -> Message:
     return {"role": "user", "content": content}
 
 
-def _has_references(block: Block) -> bool:
+def has_references(block: Block) -> bool:
+    """Tell whether a block is a result that refers to tools."""
     return block["type"] == "tool_result" and any(part["type"] == "tool_reference" for part in block["content"])
 
 

@@ -9,15 +9,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from agentic_rag.messages import PASSAGE, SHED, SHOWN_BEFORE, Block, text_block
+from agentic_rag.messages import PASSAGE, SHED, SHOWN_BEFORE, Block, Message, text_block
 
 
 @dataclass(slots=True)
 class Repeats:
     """Takes the results of a request in their order. ``apart``: chunks that are never named, since their text is not
-    sent any more."""
+    sent any more. ``before``: what was shown before its own results, which are not added there."""
 
     apart: Collection[str] = ()
+    before: "Repeats | None" = None
     _titles: dict[str, str] = field(default_factory=dict)
     """Under which title each chunk was shown."""
     _texts: dict[str, set[str]] = field(default_factory=dict)
@@ -51,18 +52,30 @@ class Repeats:
         texts = self._texts.setdefault(passage["documentId"], set())
         sentences = list(zip(passage["chunkIds"], part["content"], strict=True))
         chunks = [(chunk, [each for _, each in group]) for chunk, group in groupby(sentences, key=lambda pair: pair[0])]
+        earlier = self.before.shown_of(passage["documentId"]) if self.before is not None else ()
+        titles = [self._title(chunk) for chunk, _ in chunks]
         again = [
-            chunk in self._titles and chunk not in self.apart and all(each["text"] in texts for each in sentences)
-            for chunk, sentences in chunks
+            title is not None
+            and chunk not in self.apart
+            and all(each["text"] in texts or each["text"] in earlier for each in sentences)
+            for (chunk, sentences), title in zip(chunks, titles, strict=True)
         ]
-        repeated = [self._titles[chunk] for (chunk, _), known in zip(chunks, again, strict=True) if known]
-        for chunk, group in chunks:
-            self._titles.setdefault(chunk, part["title"])
+        repeated = [title for title, known in zip(titles, again, strict=True) if known and title is not None]
+        for (chunk, group), title in zip(chunks, titles, strict=True):
+            self._titles.setdefault(chunk, part["title"] if title is None else title)
             texts.update(each["text"] for each in group)
         if not repeated:
             return [part], []
         runs = groupby(zip(chunks, again, strict=True), key=lambda pair: pair[1])
         return [_part_of(part, passage, [chunk for chunk, _ in run]) for known, run in runs if not known], repeated
+
+    def shown_of(self, document_id: str) -> Collection[str]:
+        """Return the sentences of a document that were shown."""
+        return self._texts.get(document_id, ())
+
+    def _title(self, chunk: str) -> str | None:
+        title = self._titles.get(chunk)
+        return self.before._title(chunk) if title is None and self.before is not None else title
 
 
 def _name_shown(titles: Sequence[str]) -> Block:
@@ -74,3 +87,22 @@ def _part_of(part: Block, passage: Mapping[str, object], chunks: Sequence[tuple[
     ids = [chunk for chunk, sentences in chunks for _ in sentences]
     content = [sentence for _, sentences in chunks for sentence in sentences]
     return {**part, "content": content, PASSAGE: {**passage, "chunkIds": ids}}
+
+
+def without_repeats(messages: Sequence[Message], apart: Collection[str] = ()) -> list[Message]:
+    """Return messages in which each passage stands once, where it came first, and is named where it comes again.
+
+    A message without repeats is the same object. ``apart``: see `Repeats`.
+    """
+    repeats = Repeats(apart)
+    return [without_repeats_in(message, repeats) if message["role"] == "user" else message for message in messages]
+
+
+def without_repeats_in(message: Message, repeats: Repeats) -> Message:
+    """Return a message without the passages that were shown before it: the same object where there are none."""
+    before = message["content"]
+    if not any(block["type"] == "tool_result" for block in before):  # most of a conversation: asked for every request
+        return message
+    content = [repeats.leave_out(block) if block["type"] == "tool_result" else block for block in before]
+    same = all(new is old for new, old in zip(content, before, strict=True))
+    return message if same else {"role": "user", "content": content}

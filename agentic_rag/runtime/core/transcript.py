@@ -1,121 +1,45 @@
 """A session's transcript in memory, and how much of it is sent. Pure.
 
-Owns the order of messages and the numbers they get; the rules about size:
-counting tokens, moving the window, leaving out results. Tokens are what the model last reported plus a third of the
-UTF-8 bytes that were added since. The store is the truth; a transcript is its copy, kept so that a turn re-reads
-nothing. What is decided here, `context` carries out.
+Owns the order of messages and the numbers they get; the rules about size: moving the window, leaving out results.
+Tokens are what the model last reported plus what was added since (`sizes`). The store is the truth; a transcript is its
+copy, kept so that a turn re-reads nothing. No message changes in place. What is decided here, `context` carries out.
 """
 
-import sys
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
 from agentic_rag.ids import MessageId, SessionId, TurnId
-from agentic_rag.json_form import to_text
 from agentic_rag.messages import (
     ACTIVATION,
-    REF,
     REFUSED,
-    SHED,
-    SIZE,
     Activation,
     Block,
     Message,
-    Passage,
-    image_in_words,
     plain_text,
-    ref_of_image,
+    refs_of_images,
     text_block,
-    tool_uses,
-    without_private,
 )
 from agentic_rag.runtime.core.definition import Limits
-from agentic_rag.runtime.core.repeats import Repeats
+from agentic_rag.runtime.core.sent_messages import SentMessages
+from agentic_rag.runtime.core.shedding import KEPT_STEPS, Sheddable, count_seen, has_results, pictures_to_shed
+from agentic_rag.runtime.core.sizes import memory_of, message_tokens, tokens_of
 from agentic_rag.runtime.core.told import Told
+from agentic_rag.runtime.core.window import Entry, TurnSize, Window, cited_chunks, last_activation
 from agentic_rag.store.sessions import SessionLabels
-from agentic_rag.tools.pictures import Picture, count_beyond
 
 ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conversation]\n{text}'
-SHED_MARK = "[result of {name}, kept as ref {ref}]"
-KEPT_STEPS = 3
-"""The newest steps, whose results are left out last."""
 KEPT_SHARE = 0.25
-"""Share of the limit that they may have when a compaction leaves them where they are."""
+"""Share of the limit that the newest steps may have when a compaction leaves them where they are."""
 
 
 FIXED_BYTES = 2_000
 """What a transcript has in memory besides its messages and what it was told."""
 ENTRY_BYTES = 800
 """What an entry has besides its content: its ids, its message, what was counted of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnSize:
-    """One turn of a window: the place of its first message, and its tokens."""
-
-    first_seq: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sheddable:
-    """A tool result that may be left out of requests. ``ref`` is where its whole is kept already, or empty."""
-
-    tool_use_id: str
-    name: str
-    text: str
-    ref: str
-    saved: int
-    pictures: int = 0
-
-
-def tokens_of(value: Any) -> int:
-    """Return about how many tokens a JSON value costs; private keys are not sent and cost nothing."""
-    return (len(to_text(without_private(value)).encode("utf-8", "replace")) + 2) // 3
-
-
-def memory_of(value: Any) -> int:
-    """Return about how many bytes a JSON value has in memory; what it shares with others counts, keys do not."""
-    size = sys.getsizeof(value)
-    if isinstance(value, dict):
-        return size + sum(map(memory_of, value.values()))
-    return size + sum(map(memory_of, value)) if isinstance(value, list | tuple) else size
-
-
-def message_tokens(message: Message) -> int:
-    """Return about how many tokens a message costs as it is sent; images by their pixels."""
-    sent = [as_sent(block) for block in message["content"]]
-    return sum(map(tokens_of, sent)) + picture_tokens(sent) + 4
-
-
-def pictures_in(content: Iterable[Block]) -> list[Picture]:
-    """Return the images in some blocks, those inside results too, as requests hold them."""
-    found = []
-    for block in content:
-        if block["type"] == "tool_result" and SHED not in block:
-            found += pictures_in(block["content"])
-        elif block["type"] == "image" and SIZE in block:
-            found.append(Picture(block["source"]["media_type"], *block[SIZE]))
-    return found
-
-
-def picture_tokens(content: Iterable[Block]) -> int:
-    """Return what the images in some blocks cost."""
-    return sum(picture.tokens for picture in pictures_in(content))
-
-
-def pictures_to_shed(messages: Sequence[Message]) -> list[Sheddable]:
-    """Return the oldest results with images that must go, since a request takes large images in small numbers only."""
-    excess = count_beyond([picture for message in messages for picture in pictures_in(message["content"])])
-    chosen = []
-    for result in sheddable(messages[: count_seen(messages)]) if excess > 0 else ():
-        if result.pictures and excess > 0:
-            chosen.append(result)
-            excess -= result.pictures
-    return chosen
+ASKED_BYTES = 64
+"""What is kept of a chunk that was asked for."""
 
 
 # The window
@@ -189,38 +113,6 @@ def _activation(messages: Sequence[Message]) -> Block | None:
 # Inside a running turn
 
 
-def as_sent(block: Block) -> Block:
-    """Return a block as requests hold it: a result that was left out is a mark."""
-    shed = block.get(SHED)
-    if shed is None:
-        return block
-    mark = text_block(SHED_MARK.format(name=shed["name"], ref=shed["ref"]))
-    return {**{key: value for key, value in block.items() if key != SHED}, "content": [mark]}
-
-
-def without_repeats(messages: Sequence[Message], apart: Collection[str] = ()) -> list[Message]:
-    """Return messages in which each passage stands once, where it came first, and is named where it comes again.
-
-    A message without repeats is the same object. ``apart``: see `Repeats`.
-    """
-    repeats = Repeats(apart)
-    return [_without_repeats_in(message, repeats) if message["role"] == "user" else message for message in messages]
-
-
-def _without_repeats_in(message: Message, repeats: Repeats) -> Message:
-    before = message["content"]
-    if not any(block["type"] == "tool_result" for block in before):  # most of a conversation: asked for every request
-        return message
-    content = [repeats.leave_out(block) if block["type"] == "tool_result" else block for block in before]
-    same = all(new is old for new, old in zip(content, before, strict=True))
-    return message if same else {"role": "user", "content": content}
-
-
-def count_seen(messages: Sequence[Message]) -> int:
-    """Return how many of a window's messages the model has seen: those before its newest answer."""
-    return max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=0)
-
-
 def without_bound(content: Sequence[Block]) -> list[Block]:
     """Return an answer as it may go on when something before it was rewritten: without thinking and citations.
 
@@ -228,90 +120,6 @@ def without_bound(content: Sequence[Block]) -> list[Block]:
     """
     kept = [block for block in content if block["type"] not in ("thinking", "redacted_thinking")]
     return [{key: value for key, value in block.items() if key != "citations"} for block in kept]
-
-
-def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
-    """Return the tool results that may be left out of requests, oldest first.
-
-    A role stays: the model acts by it. What is smaller than its mark stays too.
-    """
-    names: dict[str, str] = {}
-    found = []
-    for message in messages:
-        names |= {use["id"]: use["name"] for use in tool_uses(message["content"])}
-        for block in message["content"]:
-            if block["type"] != "tool_result" or ACTIVATION in block or SHED in block:
-                continue
-            name = names.get(block["tool_use_id"], "a tool")
-            mark = SHED_MARK.format(name=name, ref=block.get(REF) or "ref_" + "0" * 26)
-            saved = tokens_of(block["content"]) + picture_tokens(block["content"]) - tokens_of([text_block(mark)])
-            if saved > 0:
-                alone = ref_of_image(block["content"][0]) if len(block["content"]) == 1 else None
-                ref = block.get(REF) or alone or ""
-                pictures = len(pictures_in([block]))
-                found.append(Sheddable(block["tool_use_id"], name, result_text(block), ref, saved, pictures))
-    return found
-
-
-def choose_to_shed(
-    messages: Sequence[Message], excess: int, spare: int = 0, *, old_only: bool = False
-) -> list[Sheddable]:
-    """Return the results of a window that must go to save ``excess`` tokens, oldest first; all that may, if too few.
-
-    What the model has not seen yet stays. ``spare`` is saved beyond the need, so that it happens rarely, but not of the
-    newest steps, which go last, and with ``old_only`` not at all.
-    """
-    steps = [place for place, message in enumerate(messages) if any(map(_is_result, message["content"]))]
-    newest = steps[-KEPT_STEPS:][0] if steps else 0
-    old = sheddable(messages[: min(newest, count_seen(messages))])
-    chosen = _first_to_save(old, excess + spare) if excess > 0 else []
-    saved = sum(result.saved for result in chosen)
-    if saved < excess and not old_only:
-        chosen += _first_to_save(sheddable(messages[: count_seen(messages)])[len(old) :], excess - saved)
-    return chosen
-
-
-def largest_to_shed(messages: Sequence[Message], excess: int) -> list[Sheddable]:
-    """Return the largest results of a window, seen or not, that save ``excess`` tokens together; one in any case."""
-    by_size = sorted(sheddable(messages), key=lambda result: -result.saved)
-    return _first_to_save(by_size, max(1, excess))
-
-
-def _first_to_save(results: Iterable[Sheddable], tokens: int) -> list[Sheddable]:
-    chosen: list[Sheddable] = []
-    for result in results:
-        if tokens <= 0:
-            break
-        chosen.append(result)
-        tokens -= result.saved
-    return chosen
-
-
-def _is_result(block: Block) -> bool:
-    return bool(block["type"] == "tool_result")
-
-
-def shed_results(content: Sequence[Block], refs: dict[str, Block]) -> list[Block]:
-    """Return a message's blocks with the named results marked as left out; ``refs``: by call id."""
-    return [
-        {**block, SHED: refs[block["tool_use_id"]]}
-        if block["type"] == "tool_result" and block["tool_use_id"] in refs
-        else block
-        for block in content
-    ]
-
-
-def result_text(block: Block) -> str:
-    """Return the text of a tool result; a search result is its title and its sentences."""
-    parts = []
-    for part in block["content"]:
-        if part["type"] == "text":
-            parts.append(part["text"])
-        elif part["type"] == "search_result":
-            parts.append(f"{part['title']}\n" + " ".join(each["text"] for each in part["content"]))
-        elif ref_of_image(part):
-            parts.append(image_in_words(part))
-    return "\n\n".join(parts)
 
 
 def list_rewrites(entries: Iterable["Entry"]) -> list[tuple["Entry", list[Block]]]:
@@ -328,17 +136,6 @@ def _is_answer(entry: "Entry") -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One message with its place. ``message_id`` is what clients know it by."""
-
-    seq: int
-    turn_id: TurnId
-    step: int
-    message_id: MessageId
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
 class Measure:
     """What a model reported of a request that held the messages before ``until``."""
 
@@ -346,60 +143,21 @@ class Measure:
     until: int
 
 
-def cited_chunks(transcript: Iterable[Message]) -> set[str]:
-    """Return the ids of all chunks whose sentences stand in a transcript."""
-    return {
-        chunk
-        for message in transcript
-        for block in message["content"]
-        if block["type"] == "tool_result" and SHED not in block
-        for part in block["content"]
-        if (passage := Passage.of(part)) is not None
-        for chunk in passage.chunk_ids
-    }
-
-
-def last_activation(transcript: Sequence[Message]) -> Activation | None:
-    """Return the newest role activation in a transcript, or None."""
-    blocks = (block for message in reversed(transcript) for block in reversed(message["content"]))
-    return next((found for block in blocks if (found := Activation.of(block)) is not None), None)
-
-
-class _Window:
-    """The entries that requests hold, with what is asked of them several times a step.
-
-    It only grows. Whatever changes a message or the window's start takes a new one, so that a long conversation is not
-    walked again for each question about it.
-    """
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self.has_pictures = False
-        self.cited: set[str] = set()
-        self.activation: Activation | None = None
-        self._repeats = Repeats()
-        self._tokens = [0]
-        """Of the first entries together, by how many: what stands in the window twice counts once."""
-
-    def add(self, entry: Entry, size: int) -> None:
-        """Take an entry. ``size``: what its message costs by itself."""
-        message = entry.message
-        sent = _without_repeats_in(message, self._repeats) if message["role"] == "user" else message
-        self._tokens.append(self._tokens[-1] + (size if sent is message else message_tokens(sent)))
-        self.has_pictures = self.has_pictures or bool(pictures_in(message["content"]))
-        self.cited |= cited_chunks([message])
-        self.activation = last_activation([message]) or self.activation
-        self.entries.append(entry)
-
-    def tokens(self, first: int, end: int | None) -> int:
-        """Return the tokens of the entries from one place to before another."""
-        low = bisect_left(self.entries, first, key=_place_of)
-        high = len(self.entries) if end is None else bisect_left(self.entries, end, key=_place_of)
-        return self._tokens[max(low, high)] - self._tokens[low]
-
-
 def _place_of(entry: Entry) -> int:
     return entry.seq
+
+
+def _weight_of(entry: Entry) -> int:
+    return ENTRY_BYTES + memory_of(entry.message["content"])
+
+
+@dataclass(frozen=True, slots=True)
+class GoneChunks:
+    """Which chunks were asked for while no document was another (``mark`` is), and those that no longer exist."""
+
+    mark: object = None
+    asked: frozenset[str] = frozenset()
+    gone: frozenset[str] = frozenset()
 
 
 class Transcript:
@@ -441,25 +199,25 @@ class Transcript:
         self._refused = {
             entry.turn_id for entry in self.entries for block in entry.message["content"] if REFUSED in block
         }
-        self._window = _Window()
+        self._window = Window()
         self._taken = 0
         """How many of the entries were offered to the window."""
         self._sizes: dict[int, tuple[list[Block], int]] = {}
         """Tokens by place, each with the content that was counted: other content is counted anew."""
         self._told_weighed: tuple[Told | None, int] = (None, 0)
-        self._weights: dict[int, tuple[list[Block], int]] = {}
-        """Bytes in memory by place, in the same way."""
+        self._weighed, self._weight = 0, 0
+        """How many of the entries were weighed, and their bytes."""
+        self._sent: SentMessages | None = None
+        self.gone_chunks = GoneChunks()
 
     @property
     def memory(self) -> int:
         """About how many bytes it has in memory; what was counted once is not walked again."""
-        return FIXED_BYTES + sum(map(self._weight, self.entries)) + self._told_weight()
-
-    def _weight(self, entry: Entry) -> int:
-        content, known = entry.message["content"], self._weights.get(entry.seq)
-        if known is None or known[0] is not content:
-            known = self._weights[entry.seq] = content, ENTRY_BYTES + memory_of(content)
-        return known[1]
+        self._weight += sum(map(_weight_of, self.entries[self._weighed :]))
+        self._weighed = len(self.entries)
+        sent = 0 if self._sent is None else self._sent.memory
+        asked = ASKED_BYTES * len(self.gone_chunks.asked)
+        return FIXED_BYTES + self._weight + self._told_weight() + self._window.memory + sent + asked
 
     def _told_weight(self) -> int:
         told = self.told
@@ -496,8 +254,8 @@ class Transcript:
 
     def window(self) -> list[Message]:
         """Return the messages that are sent to the model, oldest first, what stands before them included."""
-        sent = [entry.message for entry in self.in_window()]
-        return [{"role": "user", "content": list(self.head)}, *sent] if self.head else sent
+        sent = self._present_window().messages
+        return [{"role": "user", "content": list(self.head)}, *sent] if self.head else list(sent)
 
     def in_window(self) -> list[Entry]:
         """Return the entries from the window's start on; turns that a model declined to answer are not among them."""
@@ -506,7 +264,25 @@ class Transcript:
     @property
     def cited(self) -> set[str]:
         """Ids of all chunks whose sentences stand in what is sent."""
-        return self._present_window().cited | cited_chunks([{"role": "user", "content": self.head}])
+        return self._present_window().passages.chunks.keys() | cited_chunks([{"role": "user", "content": self.head}])
+
+    def lost_documents(self, gone: Collection[str]) -> dict[str, str]:
+        """Return the documents of passages all of whose chunks are gone and of which no note tells: id and name."""
+        return self._present_window().passages.lost(gone)
+
+    def note_gone(self, gone: GoneChunks) -> None:
+        """Take what is known of its chunks."""
+        self.gone_chunks = gone
+
+    @property
+    def pictures(self) -> AbstractSet[str]:
+        """Where the images are kept that are sent."""
+        return self._present_window().pictures | refs_of_images([{"role": "user", "content": self.head}])
+
+    @property
+    def down(self) -> tuple[str, ...]:
+        """Names of the servers that the newest note on servers says cannot be called."""
+        return self._present_window().down
 
     @property
     def activation(self) -> Activation | None:
@@ -514,7 +290,7 @@ class Transcript:
         newest = self._present_window().activation
         return newest or last_activation([{"role": "user", "content": self.head}])
 
-    def _present_window(self) -> _Window:
+    def _present_window(self) -> Window:
         while self._taken < len(self.entries):
             entry = self.entries[self._taken]
             if self.is_sent(entry):
@@ -524,13 +300,21 @@ class Transcript:
 
     def _begin_window(self) -> None:
         """Look at all entries anew: some of them, or which of them are sent, has changed."""
-        self._window = _Window()
+        self._window = Window()
         self._taken = 0
 
     def rewrite(self, entry: Entry, content: list[Block]) -> None:
         """Take other content of a message, which the store has committed."""
-        entry.message["content"] = content
-        self._begin_window()
+        place = bisect_left(self.entries, entry.seq, key=_place_of)
+        before = self.entries[place]
+        after = replace(before, message={"role": before.message["role"], "content": content})
+        self.entries[place] = after
+        if place < self._weighed:
+            self._weight += _weight_of(after) - _weight_of(before)
+        if self._taken == len(self.entries) == place + 1 and self._window.take_back(before, self._size(before)):
+            self._taken -= 1
+        else:
+            self._begin_window()
 
     def question_of(self, turn_id: TurnId) -> Entry:
         """Return the user's message with which a turn began."""
@@ -545,6 +329,17 @@ class Transcript:
         self._refused.add(question.turn_id)
         self.rewrite(question, content)
         self.measure = None
+
+    # What its requests are built from
+
+    def take_sent(self) -> SentMessages | None:
+        """Return what the last request was built from, for the next one, which uses it up; None: nothing is kept."""
+        sent, self._sent = self._sent, None
+        return sent
+
+    def keep_sent(self, sent: SentMessages) -> None:
+        """Keep what a request was built from, until the next one."""
+        self._sent = sent
 
     # Size
 
@@ -562,7 +357,7 @@ class Transcript:
     def pictures_to_shed(self) -> list[Sheddable]:
         """See `pictures_to_shed`; most conversations have no images, and are not walked for it."""
         window = self._present_window()
-        return pictures_to_shed([entry.message for entry in window.entries]) if window.has_pictures else []
+        return pictures_to_shed(window.messages) if window.pictures else []
 
     def _size(self, entry: Entry) -> int:
         content, known = entry.message["content"], self._sizes.get(entry.seq)
@@ -576,17 +371,17 @@ class Transcript:
 
     def turn_sizes(self) -> list[TurnSize]:
         """Return the turns of the window, oldest first."""
-        sizes = []
-        for _, group in groupby(self.in_window(), key=lambda entry: entry.turn_id):
-            entries = list(group)
-            sizes.append(TurnSize(entries[0].seq, sum(map(self._size, entries))))
-        return sizes
+        return list(self._present_window().turns)
+
+    def saved_by_old(self) -> int:
+        """Return how many tokens all results have together that may be left out before the newest steps."""
+        return self._present_window().saved_by_old()
 
     def unseen_turns(self) -> int:
         """Return how many of the newest turns hold results that no model has seen, and all after them."""
-        entries = self.in_window()
-        for entry in entries[count_seen([entry.message for entry in entries]) :]:
-            if any(map(_is_result, entry.message["content"])):
+        entries = self._present_window().entries
+        for entry in entries[count_seen(self._present_window().messages) :]:
+            if has_results(entry.message):
                 turns = dict.fromkeys(each.turn_id for each in entries)
                 return len(turns) - list(turns).index(entry.turn_id)
         return 0
@@ -638,6 +433,6 @@ class Transcript:
         self._base_seq = self.last_seq
         self.entries = list(kept)
         self._sizes.clear()
-        self._weights.clear()
+        self._weighed = self._weight = 0
         self.compact_past = 0.0
         self.set_window(start, head)

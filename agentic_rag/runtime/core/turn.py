@@ -75,8 +75,9 @@ from agentic_rag.runtime.core.calls import PlannedCall, Policy, error_outcome, p
 from agentic_rag.runtime.core.citations import references_of, verify, with_resolving
 from agentic_rag.runtime.core.failures import failure_of
 from agentic_rag.runtime.core.many_tools import unwrap_call
-from agentic_rag.runtime.core.request import CitablePassage, last_step_note
+from agentic_rag.runtime.core.request import last_step_note
 from agentic_rag.runtime.core.results import ROOM, FinishedCall, ResultRoom, finished_call
+from agentic_rag.runtime.core.sent_messages import CitablePassage
 from agentic_rag.runtime.core.told import note_block
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import CALL_TOOL, SEARCH

@@ -1,0 +1,58 @@
+"""The bytes of a conversation's messages as one adapter sends them, kept from request to request.
+
+Owns how many are kept, and what they stand for: the first messages of a conversation, by their values. Knows no
+service: what a message is in bytes, an adapter says. Who has the messages has these, too, and counts them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agentic_rag.messages import Message
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of one conversation: as many as a window of a million tokens takes. What is beyond is encoded for each request."""
+MOST_PIECES: Final = 64
+"""Pieces in which the bytes lie; more become one, so that none is copied often."""
+
+
+class Encoded:
+    """Messages of one conversation, each without what varies from request to request. ``most``: bytes of them."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most = most
+        self._messages: tuple[Message, ...] = ()
+        self._pieces: tuple[bytes, ...] = ()
+        self.size = 0
+        """Bytes in memory."""
+
+    def of(self, messages: Sequence[Message], encode: Callable[[Message], bytes]) -> tuple[int, tuple[bytes, ...]]:
+        """Return how many of a request's first messages are kept, and their bytes in pieces to be joined by commas.
+
+        Those that are new are encoded; other messages than before take the place of all.
+        """
+        given = tuple(messages)
+        known = len(self._messages)
+        if self._messages != given[:known]:  # the same objects mostly, which is seen at a glance
+            self._messages, self._pieces, self.size, known = (), (), 0, 0
+        new: list[bytes] = []
+        for message in given[known:]:
+            encoded = encode(message)
+            if self.size + len(encoded) >= self._most:
+                break
+            self.size += len(encoded) + 1
+            new.append(encoded)
+        if new:
+            self._messages = given[: known + len(new)]
+            self._pieces = (*self._pieces, b",".join(new))
+        if len(self._pieces) > MOST_PIECES:
+            self._pieces = (b",".join(self._pieces),)
+        return len(self._messages), self._pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The first ``count`` messages of a request are the same in all later ones of its conversation, and kept here."""
+
+    count: int
+    encoded: Encoded

@@ -1,0 +1,295 @@
+"""What the messages of a conversation are in the requests to one model, made of each message once. Pure.
+
+Owns what of a transcript is sent and its repair (every ``tool_use`` answered), the numbers of its search results, and
+where in a growing conversation nothing can change any more: there the next request goes on. Knows no definition, no
+tools of a request, and no bytes of images.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from agentic_rag.messages import (
+    MADE_BY,
+    NOTE,
+    Block,
+    Message,
+    Passage,
+    has_kept_image,
+    image_in_words,
+    ref_of_image,
+    results_first,
+    text_block,
+    tool_result_block,
+    tool_uses,
+)
+from agentic_rag.models.encoded import Encoded, Settled
+from agentic_rag.models.profiles import is_claude, profile_of
+from agentic_rag.runtime.core.many_tools import has_references, references_in_words
+from agentic_rag.runtime.core.repeats import Repeats, without_repeats_in
+from agentic_rag.runtime.core.sizes import as_sent, pictures_in
+from agentic_rag.tools.base import ToolInfo
+from agentic_rag.tools.pictures import MOST, count_beyond
+
+OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"
+REMOVED = "[removed]"
+"""What a sentence of a deleted document reads for a model that keeps no cache and no thinking; block counts stay, so
+that indexes do."""
+BLIND = "[this model cannot be shown images]"
+MESSAGE_BYTES = 64
+"""What a message has in memory that is sent as it stands in the transcript: its places in lists."""
+MADE_BYTES = 500
+"""What one has in memory that had to be made, besides blocks that are the transcript's."""
+PASSAGE_BYTES = 800
+SENTENCE_BYTES = 80
+"""What is kept of a passage that can be cited, and of each sentence of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CitablePassage:
+    """One ``search_result`` of a request: ``texts[i]`` is its block i. A chunk that is gone has no id."""
+
+    source: Passage
+    texts: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Sent:
+    """Messages as requests hold them, but for the bytes of images.
+
+    ``passages[i]`` is what the API calls ``search_result_index`` i; None where nothing may be cited. ``call_ids``: of
+    all calls. ``pictured``: places of messages with images. ``open_ids``: calls of the last message.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    passages: list[CitablePassage | None] = field(default_factory=list)
+    call_ids: set[str] = field(default_factory=set)
+    pictured: list[int] = field(default_factory=list)
+    open_ids: list[str] = field(default_factory=list)
+
+    def copy(self) -> "Sent":
+        """Return one that grows by itself."""
+        return Sent(
+            self.messages.copy(), self.passages.copy(), self.call_ids.copy(), self.pictured.copy(), self.open_ids
+        )
+
+
+class SentMessages:
+    """The messages of one conversation for one model. They only grow, and so does this; where one has changed, or what
+    they are made with, another takes its place (`continues`).
+
+    All but the last messages of one role in a row are settled: others may still join those, or answer their calls.
+    """
+
+    def __init__(self, model: str, gone: Collection[str]) -> None:
+        """``gone``: ids of chunks that no longer exist."""
+        self._model, self._gone = model, frozenset(gone)
+        self._tools: tuple[ToolInfo, ...] = ()
+        self._profile = profile_of(model)
+        self._stays = is_claude(self._profile.name)
+        self._named = False
+        """Whether definitions of the tools stand in the messages."""
+        self._repeats = Repeats(() if self._stays else self._gone)
+        self._taken: list[Message] = []
+        """Those of the conversation that are settled."""
+        self._settled = Sent()
+        self._encoded = Encoded()
+        self._memory = 0
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes it has in memory, besides what is the transcript's."""
+        return self._memory + self._encoded.size
+
+    @property
+    def settled(self) -> Settled:
+        """What of a request need not be encoded again; images are sent anew each time, and nothing after them."""
+        places = self._settled.pictured
+        return Settled(places[0] if places else len(self._settled.messages), self._encoded)
+
+    def continues(
+        self, model: str, tools: Sequence[ToolInfo], gone: Collection[str], conversation: Sequence[Message]
+    ) -> bool:
+        """Whether what is settled is what a conversation begins with, made with the same."""
+        same = self._model == model and self._profile == profile_of(model) and self._gone == gone
+        taken = len(self._taken)
+        return same and (not self._named or self._tools == tuple(tools)) and conversation[:taken] == self._taken
+
+    def take(self, conversation: Sequence[Message], tools: Sequence[ToolInfo]) -> Sent:
+        """Return what a conversation is, which this one continues: as far as it is settled, that is remembered.
+
+        ``tools``: the turn's, which are described where a service knows no references to them.
+        """
+        self._tools = tuple(tools)
+        runs = [list(run) for _, run in groupby(conversation[len(self._taken) :], key=_role_of)]
+        for run in runs[:-1]:
+            self._memory += self._add(self._settled, run, self._repeats)
+            self._taken += run
+        sent = self._settled.copy()
+        for run in runs[-1:]:
+            self._add(sent, run, Repeats(self._repeats.apart, self._repeats))
+        if sent.open_ids:
+            sent.messages.append({"role": "user", "content": list(map(_unknown, sent.open_ids))})
+        return sent
+
+    def _add(self, sent: Sent, run: list[Message], repeats: Repeats) -> int:
+        """Add neighbours of one role as one message; return about how many bytes that takes."""
+        message = run[0] if len(run) == 1 else {"role": run[0]["role"], "content": _joined(run)}
+        message = without_others(message, self._model)
+        passages = len(sent.passages)
+        if message["role"] == "user":
+            message = self._answering(message, sent.open_ids, repeats, sent.passages)
+            sent.open_ids = []
+            if not message["content"]:
+                return MESSAGE_BYTES
+        elif not sent.messages:  # a request begins with a user: an answer whose question is gone goes too
+            return MESSAGE_BYTES
+        else:
+            sent.open_ids = [block["id"] for block in tool_uses(message["content"])]
+            sent.call_ids.update(sent.open_ids)
+        for each in _with_system_message(message) if self._profile.system_messages else (message,):
+            if any(map(has_kept_image, each["content"])):
+                sent.pictured.append(len(sent.messages))
+            sent.messages.append(each)
+        new = [passage for passage in sent.passages[passages:] if passage is not None]
+        found = sum(PASSAGE_BYTES + SENTENCE_BYTES * len(passage.texts) for passage in new)
+        return MESSAGE_BYTES + (0 if message is run[0] else MADE_BYTES) + found
+
+    def _answering(
+        self,
+        message: Message,
+        open_ids: Sequence[str],
+        repeats: Repeats,
+        passages: list[CitablePassage | None],
+    ) -> Message:
+        """Return a user's message as it is sent after an answer with these calls; what it lets be cited is added."""
+        if not self._profile.deferred_tools and any(map(has_references, message["content"])):
+            self._named = True
+            message = references_in_words(message, self._tools)
+        message = without_repeats_in(with_results(results_first(message), open_ids), repeats)
+
+        def rendered(block: Block) -> Block:
+            return self._rendered(block, passages) if block["type"] == "tool_result" else block
+
+        return _with_blocks(message, rendered)
+
+    def _rendered(self, result: Block, passages: list[CitablePassage | None]) -> Block:
+        result = as_sent(result)
+        if not any(part["type"] == "search_result" for part in result["content"]):
+            return result
+        content: list[Block] = []
+        for part in result["content"]:  # in their order: a delegate's words come before its passages
+            if part["type"] == "search_result":
+                part, passage = _search_result(part, self._gone, stays=self._stays)
+                passages.append(passage)
+            content.append(part)
+        return {**result, "content": content}
+
+
+def _role_of(message: Message) -> str:
+    return message["role"]
+
+
+def _joined(messages: Iterable[Message]) -> list[Block]:
+    return [block for message in messages for block in message["content"]]
+
+
+def _with_blocks(message: Message, change: Callable[[Block], Block]) -> Message:
+    """Return a message with its blocks changed: the same object where none is."""
+    before = message["content"]
+    content = [change(block) for block in before]
+    same = all(new is old for new, old in zip(content, before, strict=True))
+    return message if same else {"role": message["role"], "content": content}
+
+
+def without_others(message: Message, model: str) -> Message:
+    """Return a message without the thinking of other models than the one that is asked: the same where it has none."""
+    content = message["content"]
+    if all(block.get(MADE_BY, model) == model for block in content):
+        return message
+    return {"role": message["role"], "content": [block for block in content if block.get(MADE_BY, model) == model]}
+
+
+# Calls and their results
+
+
+def with_results(message: Message, open_ids: Sequence[str]) -> Message:
+    """Return a user's message with a result for each of these calls, and for no other: the same where that is so.
+
+    A call without a result, which a crash or a kill leaves, gets one that says that the outcome is unknown. Results
+    without a call, which only a moved window can leave, are dropped.
+    """
+    content = message["content"]
+    results = [block for block in content if block["type"] == "tool_result"]
+    if [block["tool_use_id"] for block in results] == list(open_ids):
+        return message
+    present = {block["tool_use_id"]: block for block in results}
+    answers = [present.get(ident) or _unknown(ident) for ident in open_ids]
+    return {"role": "user", "content": answers + [block for block in content if block["type"] != "tool_result"]}
+
+
+def _unknown(tool_use_id: str) -> Block:
+    return tool_result_block(tool_use_id, [text_block(OUTCOME_UNKNOWN)], is_error=True)
+
+
+def _search_result(block: Block, gone: frozenset[str], *, stays: bool) -> tuple[Block, CitablePassage | None]:
+    passage = Passage.of(block)
+    if passage is None:
+        return block, None
+    if not gone.isdisjoint(passage.chunk_ids):
+        lost = all(chunk in gone for chunk in passage.chunk_ids)
+        if not stays:
+            content = [
+                text_block(REMOVED) if chunk in gone else part
+                for chunk, part in zip(passage.chunk_ids, block["content"], strict=True)
+            ]
+            block = {**block, "content": content, **({"title": REMOVED} if lost else {})}
+        if lost:
+            return block, None
+        passage = replace(passage, chunk_ids=tuple("" if chunk in gone else chunk for chunk in passage.chunk_ids))
+    return block, CitablePassage(passage, tuple(part["text"] for part in block["content"]))
+
+
+def _with_system_message(message: Message) -> tuple[Message, ...]:
+    """Return a user's message with the notes in it as a system message after it, which nobody else can write."""
+    notes = [block for block in message["content"] if NOTE in block]
+    if message["role"] != "user" or not notes or len(notes) == len(message["content"]):
+        return (message,)
+    others = [block for block in message["content"] if NOTE not in block]
+    return {"role": "user", "content": others}, {"role": "system", "content": notes}
+
+
+# Images
+
+
+def show_pictures(sent: Sent, pictures: Mapping[str, str] | None) -> None:
+    """Put the bytes of its images, as base64 by ref, into what is sent; None: the model cannot be shown any."""
+    shown = [sent.messages[place] for place in sent.pictured]
+    # more than may stand together, and none of them seen yet: those that may not are words
+    if pictures is not None and count_beyond([each for message in shown for each in pictures_in(message["content"])]):
+        small = [ref for ref in pictures if not _is_large(ref, shown)]
+        pictures = {ref: pictures[ref] for ref in small[:MOST]}
+    for place, message in zip(sent.pictured, shown, strict=True):
+        sent.messages[place] = _with_blocks(message, lambda block: _with_picture(block, pictures))
+
+
+def _is_large(ref: str, messages: Sequence[Message]) -> bool:
+    blocks = (block for message in messages for block in message["content"])
+    parts = (part for block in blocks for part in (block["content"] if block["type"] == "tool_result" else (block,)))
+    return any(picture.is_large for part in parts if ref_of_image(part) == ref for picture in pictures_in([part]))
+
+
+def _with_picture(block: Block, pictures: Mapping[str, str] | None) -> Block:
+    """Return a block with the bytes of its images: the same object where it has none."""
+    if block["type"] == "tool_result":
+        content = [_with_picture(part, pictures) for part in block["content"]]
+        return {**block, "content": content} if has_kept_image(block) else block
+    ref = ref_of_image(block)
+    if ref is None:
+        return block
+    if pictures is None:
+        return text_block(f"{image_in_words(block)}\n{BLIND}")
+    if ref not in pictures:
+        return text_block(image_in_words(block))
+    source = {"type": "base64", "media_type": block["source"]["media_type"], "data": pictures[ref]}
+    return {"type": "image", "source": source}

@@ -1,0 +1,69 @@
+"""Messages that were encoded once stay so: what is sent is what would be encoded anew."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_rag.messages import user_message
+from agentic_rag.models.anthropic.request import encoded_body, request_body
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.encoded import MOST_PIECES, Encoded, Settled
+from agentic_rag.models.profiles import profile_of
+from tests.models.test_request import HISTORY
+
+MODELS = ("claude-sonnet-5-5", "claude-haiku-4-5", "other-model")
+
+
+def body_of(request: ModelRequest) -> Any:
+    return json.loads(b"".join(encoded_body(request, profile_of(request.model))))
+
+
+def whole_body(request: ModelRequest) -> Any:
+    """Return the body by its definition, as it comes out of its bytes."""
+    whole = {**request_body(request), "stream": True}
+    return json.loads(json.dumps(whole, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+@given(
+    st.sampled_from(MODELS),
+    st.lists(st.text(st.characters(), max_size=5).map(user_message), max_size=5),
+    st.lists(st.integers(1, 4), max_size=5),
+)
+def test_a_conversation_that_grows_has_the_body_of_one_that_is_encoded_anew(
+    model: str, more: list[Any], steps: list[int]
+) -> None:
+    messages, kept, end = (*HISTORY, *more, *HISTORY), Encoded(), 0
+    for step in steps:
+        end += step
+        request = ModelRequest(model, 10, (), messages[:end], settled=Settled(end, kept))
+        assert body_of(request) == whole_body(request)
+    numbered = ModelRequest(model, 10, (), HISTORY, settled=Settled(len(HISTORY), kept))
+    marks = b"".join(encoded_body(numbered, profile_of(model), cites=False))
+    assert json.loads(marks) == {**request_body(numbered, cites=False), "stream": True}
+
+
+def test_more_than_may_be_kept_is_encoded_each_time() -> None:
+    messages = tuple(user_message(f"{number} " * 50) for number in range(40))
+    kept = Encoded(most=1_000)
+    for end in (5, 30, 40):
+        request = ModelRequest("claude-sonnet-5-5", 10, (), messages[:end], settled=Settled(end, kept))
+        assert body_of(request) == whole_body(request)
+        assert kept.size <= 1_000
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=100), st.integers(0, 300))
+def test_pieces_are_joined_and_other_messages_take_their_place(steps: list[int], changed: int) -> None:
+    messages = [user_message(f"{number}") for number in range(sum(steps))]
+    kept, end = Encoded(), 0
+    for step in steps:
+        end += step
+        count, pieces = kept.of(messages[:end], lambda message: json.dumps(message).encode())
+        assert count == end
+        assert json.loads(b"[" + b",".join(pieces) + b"]") == messages[:end]
+        assert len(pieces) <= MOST_PIECES
+    if changed < end:
+        messages[changed] = user_message("another")
+        count, pieces = kept.of(messages, lambda message: json.dumps(message).encode())
+        assert (count, json.loads(b"[" + b",".join(pieces) + b"]")) == (end, messages)

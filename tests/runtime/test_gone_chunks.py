@@ -1,0 +1,48 @@
+"""Passages are looked for once, until a document changes: then all of them, before anything is sent."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.testing.fake_api import FakeMessagesAPI
+from tests.runtime.test_append_only import World, ask, brain, delete_document, opened, system_texts, tools_of
+
+
+@dataclass
+class Library(World):
+    """A world that says when a document changes, if it knows, and remembers what it was asked for."""
+
+    mark: object = field(default_factory=object)
+    asked: list[set[str]] = field(default_factory=list)
+
+    def documents_mark(self, domain_id: str) -> object:
+        return self.mark
+
+    async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> set[str]:
+        self.asked.append(set(chunk_ids))
+        return await super().missing_chunks(domain_id, chunk_ids)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_what_was_asked_is_asked_again_once_a_document_is_another(tmp_path: Path, known: bool) -> None:
+    async with FakeMessagesAPI(then=brain) as api:
+        model = AnthropicModel(api.key, api.url)
+        library = Library(model, tools_of())
+        if not known:
+            library.mark = None
+        async with opened(tmp_path, api, library) as (b, world):
+            for _ in range(3):
+                await ask(b, world, "How many days?")
+            assert set.union(*library.asked) == {"doc_1-c0"}
+            assert (len(library.asked) == 1) is known
+            library.asked.clear()
+            delete_document(world)
+            library.mark = object() if known else None
+            await ask(b, world, "Sure?")
+            assert library.asked[0] == {"doc_1-c0"}
+            assert (len(library.asked) == 1) is known
+        await model.aclose()
+    assert "doc_1.md was deleted" in system_texts(api.requests[-1])
+    assert api.refused == []

@@ -1,0 +1,378 @@
+"""A conversation's next request is built from its last one: it is what would be built from nothing, and costs less."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentic_rag.ids import MessageId, SessionId, TurnId
+from agentic_rag.messages import (
+    DOWN,
+    GONE,
+    MADE_BY,
+    NOTE,
+    REFUSED,
+    SHED,
+    Block,
+    Message,
+    Passage,
+    kept_image,
+    refs_of_images,
+    text_block,
+    tool_result_block,
+    tool_uses,
+    user_message,
+)
+from agentic_rag.models.anthropic.request import encoded_body, request_body
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.profiles import profile_of
+from agentic_rag.runtime.core.request import BuiltRequest, build_request, servers_back
+from agentic_rag.runtime.core.results import search_result_block
+from agentic_rag.runtime.core.shedding import choose_to_shed, shed_results
+from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
+from agentic_rag.runtime.core.window import Entry, cited_chunks
+from agentic_rag.store.sessions import SessionLabels
+from tests.runtime.harness import definition, info
+from tests.runtime.test_repeats import chunks_in, hit, runs
+
+MODELS = ("claude-sonnet-5-5", "claude-opus-4-8", "local", "anthropic:claude-sonnet-5-5")
+TOOLS = (info("search_documents", origin="builtin"), info("fs__read"))
+
+
+def result_of(kind: str, ident: str, found: list[tuple[int, int, int]], number: int) -> Block:
+    """Return the result of a call, by its kind."""
+    passages: list[Block] = [search_result_block(hit(run)) for run in found]
+    parts: dict[str, list[Block]] = {
+        "found": [text_block("Found."), *passages],
+        "image": [text_block("Look."), kept_image("image/png", f"ref_{number}", (number * 500 + 1, 10))],
+        "tools": [{"type": "tool_reference", "tool_name": "fs__read"}],
+        "plain": [text_block("Nothing.")],
+    }
+    return tool_result_block(ident, parts[kind])
+
+
+@dataclass
+class Talk:
+    """A conversation that goes on by what was drawn, with its requests, each built from the one before it."""
+
+    data: st.DataObject
+    transcript: Transcript = field(default_factory=lambda: Transcript(SessionId("sess_1"), SessionLabels()))
+    model: str = MODELS[0]
+    deleted: set[str] = field(default_factory=set)
+    shown: set[str] = field(default_factory=set)
+    tools: Any = TOOLS
+    calls: list[str] = field(default_factory=list)
+    count: int = 0
+    turn: int = 0
+
+    def draw(self, *choices: Any) -> Any:
+        return self.data.draw(st.sampled_from(choices))
+
+    def say(self, role: str, content: list[Block], step: int = 1) -> None:
+        self.count += 1
+        turn, place = TurnId(f"turn_{self.turn}"), self.transcript.last_seq + 1
+        self.transcript.append(place, turn, step, MessageId("msg"), {"role": role, "content": content})  # type: ignore[typeddict-item]
+
+    def ask(self) -> None:
+        self.turn += 1
+        note = self.draw({}, {DOWN: ["fs"]}, {GONE: ["doc_1"]}, {DOWN: []})
+        notes: list[Block] = [text_block("[note]") | {NOTE: True} | note] if self.draw(True, False) else []
+        images = [kept_image("image/png", f"ref_{self.count}", (10, 10))] if self.draw(False, False, True) else []
+        self.say("user", [*images, text_block(f"question {self.count} \ud800")], 0)
+        if notes:
+            question = self.transcript.question_of(TurnId(f"turn_{self.turn}"))
+            self.transcript.rewrite(question, [*notes, *question.message["content"]])
+
+    def thought(self) -> list[Block]:
+        thought = {"type": "thinking", "thinking": "Well.", "signature": "x", MADE_BY: self.draw(*MODELS)}
+        return [thought] if self.draw(True, False) else []
+
+    def answer(self) -> None:
+        self.say("assistant", [*self.thought(), text_block("So."), text_block("It is.") | {"_references": []}])
+
+    def call(self) -> None:
+        self.calls = [f"toolu_{self.count}_{number}" for number in range(self.draw(1, 1, 2))]
+        uses: list[Block] = [{"type": "tool_use", "id": each, "name": "fs__read", "input": {}} for each in self.calls]
+        self.say("assistant", [*self.thought(), *uses])
+
+    def results(self) -> None:
+        """Give the last call its results, but for some that a crash has lost, or for a call that is not there."""
+        kinds = {
+            each: self.draw("found", "found", "found", "image", "tools", "tools", "plain", "") for each in self.calls
+        }
+        drawn = {each: self.data.draw(st.lists(runs, max_size=2)) for each in self.calls}
+        results = [result_of(kind, each, drawn[each], self.count) for each, kind in kinds.items() if kind]
+        self.say("user", [*results, text_block("And?")][self.draw(0, 0, 0, 1) :])
+
+    def search(self) -> None:
+        self.call()
+        self.check()
+        self.results()
+
+    def shed(self) -> None:
+        entries = self.transcript.in_window()
+        results = [(each, block) for each in entries for block in each.message["content"] if "tool_use_id" in block]
+        if results:
+            entry, block = self.draw(*results)
+            kept = shed_results(entry.message["content"], {block["tool_use_id"]: {"name": "x", "ref": "ref_x"}})
+            later = list_rewrites([each for each in entries if each.seq > entry.seq])
+            for each, content in [(entry, kept), *later]:
+                self.transcript.rewrite(each, content)
+
+    def refuse(self) -> None:
+        if self.turn:
+            question = self.transcript.question_of(TurnId(f"turn_{self.turn}"))
+            self.transcript.leave_out(question, [{**block, REFUSED: True} for block in question.message["content"]])
+
+    def move(self) -> None:
+        if self.transcript.entries:
+            start = self.draw(*self.transcript.entries).seq
+            self.transcript.set_window(start, [text_block("Before.")] if self.draw(True, False) else [])
+
+    def delete(self) -> None:
+        self.deleted.add(f"c{self.draw(0, 1)}-{self.draw(*range(7))}")
+
+    def ask_another(self) -> None:
+        self.model = self.draw(*MODELS)
+
+    def edit_tool(self) -> None:
+        read = replace(self.tools[1], description=f"Reads {self.count}.")
+        self.tools = (self.tools[0], read)
+
+    def go_on(self) -> None:
+        often = (self.ask, self.answer, self.call, self.results, self.search, self.search) * 2
+        rarely = (self.shed, self.refuse, self.move, self.delete, self.ask_another, self.edit_tool)
+        act: Callable[[], None] = self.draw(*often, *rarely)
+        act()
+        self.check()
+
+    def check(self) -> None:
+        """Build the next request from the last one and from nothing; ask the transcript, and one that is read anew."""
+        grown, anew = self.build(self.transcript.take_sent()), self.build(None)
+        self.transcript.keep_sent(grown.messages)
+        assert grown == anew
+        assert body_of(grown.request) == whole_body(anew.request)
+        check_sent(grown.request, whole=not self.deleted)
+        talk, window = self.transcript, self.transcript.window()
+        fresh = Transcript(
+            SessionId("sess_2"),
+            SessionLabels(),
+            entries=talk.entries,
+            window_start=talk.window_start,
+            head=talk.head,
+        )
+        assert talk.in_window() == fresh.in_window() == [each for each in talk.entries if talk.is_sent(each)]
+        assert talk.pictures == fresh.pictures == refs_of_images(window)
+        assert talk.cited == fresh.cited == cited_chunks(window)
+        assert talk.lost_documents(self.deleted) == lost_anew(window, self.deleted)
+        assert (talk.tokens(5), talk.turn_sizes()) == (fresh.tokens(5), fresh.turn_sizes())
+        assert talk.memory == fresh.memory + grown.messages.memory, "what was weighed as it grew"
+        downs = [block[DOWN] for message in window for block in message["content"] if DOWN in block]
+        assert servers_back(talk.down, {}, {"fs"}) == (downs[-1] if downs else [])
+        old = choose_to_shed([each.message for each in talk.in_window()], 10**9, old_only=True)
+        assert talk.saved_by_old() == sum(each.saved for each in old)
+
+    def build(self, before: Any) -> BuiltRequest:
+        pictures = {ref: "aGk=" for ref in self.transcript.pictures if not ref.endswith("3")}
+        return build_request(
+            definition(model=self.model),
+            self.tools,
+            self.transcript.window(),
+            gone=self.deleted & self.transcript.cited,
+            pictures=pictures,
+            before=before,
+        )
+
+
+def body_of(request: ModelRequest) -> Any:
+    return json.loads(b"".join(encoded_body(request, profile_of(request.model))))
+
+
+def whole_body(request: ModelRequest) -> Any:
+    whole = {**request_body(request), "stream": True}
+    return json.loads(json.dumps(whole, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def check_sent(request: ModelRequest, *, whole: bool) -> None:
+    """Check that calls are answered, nothing else is, and (``whole``) that no passage stands twice."""
+    open_ids: list[str] = []
+    for message in request.messages:
+        if message["role"] == "user":
+            answers = [block["tool_use_id"] for block in message["content"] if block["type"] == "tool_result"]
+            assert answers == open_ids
+            open_ids = []
+        elif message["role"] == "assistant":
+            open_ids = [block["id"] for block in tool_uses(message["content"])]
+    assert not open_ids
+    shown = chunks_in(request.messages)
+    assert len(shown) == len(set(shown)) or not whole
+
+
+def lost_anew(window: list[Message], deleted: set[str]) -> dict[str, str]:
+    """Return what `Transcript.lost_documents` is to find, by looking at all that is sent."""
+    blocks = [block for message in window for block in message["content"]]
+    told = {ident for block in blocks for ident in block.get(GONE, ())}
+    parts = [part for each in blocks if each["type"] == "tool_result" and SHED not in each for part in each["content"]]
+    passages = [passage for part in parts if (passage := Passage.of(part)) is not None]
+    lost = [passage for passage in passages if deleted.issuperset(passage.chunk_ids)]
+    return {each.document_id: each.document_name for each in lost if each.document_id not in told}
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_what_is_built_from_the_last_request_is_what_is_built_from_nothing(data: st.DataObject) -> None:
+    talk = Talk(data, model=data.draw(st.sampled_from(MODELS)))
+    for _ in range(data.draw(st.integers(1, 25))):
+        talk.go_on()
+
+
+def conversation(count: int, words: str = "And what of this?") -> Transcript:
+    """Return a conversation of so many messages, with a search in each turn."""
+    talk = Transcript(SessionId("sess_1"), SessionLabels())
+    for number in range(count // 4):
+        grow(talk, number, words)
+    return talk
+
+
+def grow(talk: Transcript, number: int, words: str = "And what of this?") -> None:
+    use: Block = {"type": "tool_use", "id": f"toolu_{number}", "name": "search_documents", "input": {"query": "x"}}
+    found = tool_result_block(use["id"], [search_result_block(hit((number, number, 2)))])
+    turn, answer = TurnId(f"turn_{number}"), [text_block("So it is.")]
+    entries = talk.plan(
+        turn,
+        0,
+        MessageId("msg"),
+        [
+            user_message(words),
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [found]},
+            {"role": "assistant", "content": answer},
+        ],
+    )
+    talk.extend(entries)
+
+
+def take_turn(talk: Transcript, number: int) -> None:
+    """Do with a conversation what a turn does: two requests, encoded, and what is asked of it besides."""
+    grow(talk, number)
+    held = talk.entries[-3:]
+    del talk.entries[-3:]
+    for entries in (held[:2], held[2:]):
+        built = build_request(
+            definition(model=MODELS[0]),
+            TOOLS,
+            talk.window(),
+            gone=talk.cited & {"c1-1"},
+            before=talk.take_sent(),
+        )
+        talk.keep_sent(built.messages)
+        assert encoded_body(built.request, profile_of(MODELS[0]))
+        talk.extend(entries)
+        assert talk.tokens(0)
+        assert not talk.pictures
+        assert not talk.lost_documents({"c1-1"})
+        assert not talk.down
+    assert talk.memory
+    assert talk.turn_sizes()
+    assert not talk.unseen_turns()
+
+
+def calls_of(work: Callable[[], None]) -> int:
+    """Return how many Python functions a piece of work calls."""
+    count = 0
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_a_turn_calls_as_many_functions_in_a_long_conversation_as_in_a_short_one() -> None:
+    counts = []
+    for length in (50, 1000):
+        talk = conversation(length)
+        for number in range(length, length + 3):
+            take_turn(talk, number)
+        counts.append(calls_of(lambda talk=talk, number=length + 3: take_turn(talk, number)))  # type: ignore[misc]
+    short, long = counts
+    assert abs(long - short) <= short / 10
+
+
+def test_images_beyond_what_may_stand_together_are_words_and_no_image_is_kept_in_bytes() -> None:
+    talk = Transcript(SessionId("sess_1"), SessionLabels())
+    before = None
+    for number in range(25):
+        width = 3_000 if number == 22 else 10
+        content = [kept_image("image/png", f"ref_{number}", (width, 10)), text_block("Look.")]
+        talk.append(2 * number + 1, TurnId(f"turn_{number}"), 0, MessageId("msg"), {"role": "user", "content": content})
+        pictures = {f"ref_{each}": "aGk=" * 50_000 for each in range(number + 1)}
+        built = build_request(definition(model=MODELS[0]), (), talk.window(), pictures=pictures, before=before)
+        before = built.messages
+        assert body_of(built.request) == whole_body(built.request)
+        blocks = [message["content"][0] for message in built.request.messages if message["role"] == "user"]
+        assert [block["type"] for block in blocks] == [
+            "text" if each == 22 and number >= 22 else "image" for each in range(number + 1)
+        ]
+        answer = [text_block("A thing.")]
+        talk.append(
+            2 * number + 2, TurnId(f"turn_{number}"), 1, MessageId("msg"), {"role": "assistant", "content": answer}
+        )
+        assert before.memory < 100_000
+
+
+def test_what_is_made_and_encoded_of_a_conversation_counts_as_its_memory() -> None:
+    talk = conversation(400)
+    bare = talk.memory
+    built = build_request(definition(model=MODELS[0]), TOOLS, talk.window(), before=talk.take_sent())
+    talk.keep_sent(built.messages)
+    made = talk.memory
+    assert made > bare
+    body = encoded_body(built.request, profile_of(MODELS[0]))
+    assert talk.memory > made + sum(map(len, body)) * 0.8
+
+
+def test_a_long_conversation_with_what_is_kept_of_it_has_less_than_twice_its_memory() -> None:
+    talk = conversation(2_000)
+    bare = talk.memory
+    for number in range(2_000, 2_010):
+        take_turn(talk, number)
+    assert talk.memory < 2 * bare
+
+
+def test_a_tool_that_is_found_is_described_as_it_is_by_then() -> None:
+    talk, tools, before = Transcript(SessionId("sess_1"), SessionLabels()), TOOLS, None
+    use: Block = {"type": "tool_use", "id": "toolu_1", "name": "find_tools", "input": {"query": "read"}}
+    said: list[Message] = [
+        user_message("Read it."),
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result_of("tools", "toolu_1", [], 0)]},
+    ]
+    for step, message in enumerate(said):
+        talk.extend(talk.plan(TurnId("turn_1"), step, MessageId("msg"), [message]))
+        built = build_request(definition(model="local"), tools, talk.window(), before=before)
+        before, tools = built.messages, (TOOLS[0], replace(TOOLS[1], description=f"Reads, edition {step}."))
+    assert "Reads, edition 1." in str(built.request.messages)
+
+
+def test_the_first_entry_of_a_transcript_can_be_rewritten_as_any_other() -> None:
+    talk = conversation(8)
+    for place in (7, 0, 4):
+        entry = talk.entries[place]
+        talk.rewrite(entry, [text_block("Other."), *entry.message["content"]])
+        assert talk.entries[place].message["content"][0] == text_block("Other.")
+        assert entry.message["content"][0] != text_block("Other."), "who has the old one keeps it"
+        assert talk.in_window() == talk.entries
+        assert [each.seq for each in talk.entries] == list(range(1, 9))
+        assert isinstance(talk.entries[place], Entry)
