@@ -171,7 +171,7 @@ class SentPost:
         return PushedBody(self._client, self._connection) if streams else None
 
     def pour(self, sink: Sink) -> None:
-        """Give the body of a stream of events to ``sink`` from its first byte, while the answer is waited for.
+        """Give the body of an answer that is a stream of events to ``sink`` from its first byte, as it is waited for.
 
         Who waits goes on when ``sink`` says so, or nothing more comes. What came before goes the usual way.
         """
@@ -382,6 +382,10 @@ class _Connection(asyncio.Protocol):
 
 def _is_event_stream(headers: Sequence[tuple[bytes, bytes]]) -> bool:
     """Whether a body is a stream of events that needs no decoding; of what is not plainly one others make an error."""
-    kind = next((value for name, value in headers if name == b"content-type"), b"")
-    coded = any(name == b"content-encoding" for name, _ in headers)
-    return not coded and kind.partition(b";")[0].strip().lower() == b"text/event-stream"
+    kind = b""
+    for name, value in headers:
+        if name == b"content-encoding":
+            return False
+        if name == b"content-type":
+            kind = value
+    return kind.partition(b";")[0].strip().lower() == b"text/event-stream"

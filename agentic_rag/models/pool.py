@@ -67,13 +67,13 @@ class ModelPool(Model):
                 f"There is no provider of the model {request.model!r} any more. "
                 "Choose another one in the domain's settings."
             )
-        return model.stream(_named(request, bare))
+        return model.stream(_for_model(request, bare))
 
     def prepare(self, request: ModelRequest) -> PreparedRequest | None:
         """See `PreparingModel.prepare`."""
         provider, bare = self.names.split(request.model)
         model = self._preparing.get(provider)
-        return None if model is None else model.prepare(_named(request, bare))
+        return None if model is None else model.prepare(_for_model(request, bare))
 
     async def warm_up(self) -> None:
         """Get the default provider's model ready; the others are when they are first asked."""
@@ -113,5 +113,5 @@ class ModelPool(Model):
         return f"This server has {', '.join(parts)}."
 
 
-def _named(request: ModelRequest, model: str) -> ModelRequest:
+def _for_model(request: ModelRequest, model: str) -> ModelRequest:
     return request if request.model == model else replace(request, model=model)

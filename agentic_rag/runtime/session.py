@@ -60,6 +60,8 @@ from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 T = TypeVar("T")
+Decision = Callable[[], Awaitable[T | None]]
+"""Returns None when something must come to its end before; then it is asked again."""
 logger = logging.getLogger(__name__)
 
 MAX_RESUMES = 3
@@ -295,11 +297,8 @@ class LiveSession:
         self._rest()
         return chosen
 
-    async def _decide(self, work: Callable[[], Awaitable[T | None]]) -> T:
-        """Decide what runs next, once nothing is about to end or to be compacted; nothing else decides meanwhile.
-
-        ``work`` returns None when something must come to its end before; then it is done again.
-        """
+    async def _decide(self, work: Decision[T]) -> T:
+        """Decide what runs next, once nothing is about to end or to be compacted; nothing else decides meanwhile."""
         while True:
             while self._held:  # its terminal event may be out: who has seen that must not be told "busy"
                 await self._next_change()

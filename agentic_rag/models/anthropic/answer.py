@@ -41,6 +41,10 @@ class Answered(Protocol):
         ...
 
 
+Opening = Callable[[], Awaitable[Answered]]
+"""Waits for the answer to a request, or makes it anew. Raises as `Model.stream` does."""
+
+
 class AnswerEvents(PushingEvents):
     """The events of an answer with 200. ``endpoint`` and ``model``: whom errors name."""
 
@@ -156,7 +160,7 @@ class EventsAhead(AnswerEvents, AbstractAsyncContextManager["EventsAhead"]):
     def __init__(
         self,
         sent: "SentPost",
-        opening: "Callable[[], Awaitable[Answered]]",
+        opening: Opening,
         decoder: AnswerDecoder,
         endpoint: Endpoint,
         model: str,
