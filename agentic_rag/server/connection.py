@@ -50,6 +50,10 @@ class Connection(Protocol):
         """Send each text (UTF-8) as a message, at once; only while `ready`."""
         ...
 
+    def offer(self, text: bytes) -> bool:
+        """`write` a text, if it is `ready`; whether it was. In one step, since most are a word of an answer."""
+        ...
+
     def hold(self, texts: Sequence[bytes]) -> None:
         """Send the same with what is written next, in one write, or alone once all that is due has run; while `ready`.
 
@@ -115,6 +119,12 @@ class PlainConnection:
         self._texts.extend(texts)
         self._size += sum(map(len, texts))
         self._notify()
+
+    def offer(self, text: bytes) -> bool:
+        if self.ready:
+            self.write((text,))
+            return True
+        return False
 
     def hold(self, texts: Sequence[bytes]) -> None:
         self.write(texts)  # `relay` sends each by itself

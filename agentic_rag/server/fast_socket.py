@@ -126,7 +126,18 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         return not (self._crowded or self.close_sent or self.transport.is_closing())
 
     def write(self, texts: Sequence[bytes]) -> None:
-        frames = _frame(texts[0]) if len(texts) == 1 else frame_texts(texts)
+        self._write(frame_texts(texts))
+
+    def offer(self, text: bytes) -> bool:
+        if self._crowded or self.close_sent or self.transport.is_closing():
+            return False
+        if self._held:
+            self._write(_frame(text))
+        else:
+            self.transport.write(_frame(text))
+        return True
+
+    def _write(self, frames: bytes) -> None:
         if self._held:
             frames, self._held = self._held + frames, b""
         self.transport.write(frames)

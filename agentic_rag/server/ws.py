@@ -516,12 +516,13 @@ class Socket:
         encoder = join(get_dialect(self._dialect), after)
         encode, is_native = encoder.frames, isinstance(encoder, Native)
 
+        conversation_id, offer, followed = subscription.conversation_id, self._connection.offer, self._subscriptions.get
+
         def push(events: Sequence[AgentEvent]) -> int:
+            if is_native and len(events) == 1:  # a delta, mostly: its frame is the event's JSON
+                return 1 if followed(conversation_id) is subscription and offer(events[0].data) else 0
             if not self._connection.ready or not self._is_current(subscription) or encoder.ended:
                 return 0
-            if is_native and len(events) == 1:  # a delta, mostly: its frame is the event's JSON
-                self._connection.write((events[0].data,))
-                return 1
             texts: list[bytes] = []
             taken = size = 0
             for event in events:
