@@ -50,10 +50,10 @@ from agentic_rag.runtime.core.request import (
 )
 from agentic_rag.runtime.core.results import ResultRoom
 from agentic_rag.runtime.core.retry import Attempts, after, is_busy, is_too_long, retry_delay, sizes_of
-from agentic_rag.runtime.core.told import Told, changes
+from agentic_rag.runtime.core.told import Prompt, Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
-from agentic_rag.runtime.early_call import EarlyCall, NextCall
+from agentic_rag.runtime.early_call import EarlyCall, NextCall, Seen
 from agentic_rag.runtime.gone_chunks import find_gone
 from agentic_rag.runtime.kept_results import Pictures, with_own_tools
 from agentic_rag.runtime.log.child_log import ChildLog
@@ -142,6 +142,9 @@ class Agent:
         self._asking = Asking(resources, row, transcript.labels, log, self._clock, self._pause)
         self._calls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking)
         self._last_request: ModelRequest | None = None
+        self._today = ""
+        self._documents: object = None
+        """Both as they were when that was made."""
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._restored, self._told_full = True, False
@@ -194,7 +197,8 @@ class Agent:
         same = self._asked is definition and not self._account.limited
         if self._toolset is None or asked is None or self._end != "end_turn" or not same:
             return None
-        return NextCall.after(services, definition, self._toolset, self.transcript, asked, self._context.spare)
+        seen = Seen(self._today, self._documents, self._context.spare)
+        return NextCall.after(services, definition, self._toolset, self.transcript, asked, seen)
 
     def interrupt(self) -> None:
         """End the turn as a user asked. Idempotent; a turn that has ended stays as it is."""
@@ -405,9 +409,14 @@ class Agent:
         self._turn.offer(tools)
         self._context.offer(tools)
 
+    def _prompt(self) -> Prompt:
+        """Return what a session is told first that begins now."""
+        self._today = str(self.resources.services.today)
+        return prompt_of(self._definition, self._tools, self._today)
+
     def _tell(self) -> tuple[Told, list[str]]:
         """Return what the session was told once this turn has begun, and what of it is new."""
-        current = prompt_of(self._definition, self._tools, str(self.resources.services.today))
+        current = self._prompt()
         before = self.transcript.told
         if before is None:
             return begin_told(self._definition, current, self._tools), []
@@ -512,8 +521,7 @@ class Agent:
             self._context.note_failure()
             return
         self.log.append(compacted_event(record))
-        current = prompt_of(self._definition, self._tools, str(self.resources.services.today))
-        await self._store_told(begin_told(self._definition, current, self._tools), [])
+        await self._store_told(begin_told(self._definition, self._prompt(), self._tools), [])
 
     async def _request(self, call: CallModel) -> BuiltRequest:
         """Build the request of a step, once room is made for it."""
@@ -521,6 +529,7 @@ class Agent:
         if not fits and not self._told_full:
             self._told_full = True
             self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
+        self._documents = self.resources.services.documents_mark(self._definition.domain_id)
         built = build_request(
             self._asked,
             self._tools,

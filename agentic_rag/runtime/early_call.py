@@ -42,21 +42,31 @@ class EarlyCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What a turn's last request was made of, as it was when that was made.
+
+    ``documents``: see `AgentServices.documents_mark`. ``spare``: tokens that the next message may have.
+    """
+
+    today: str
+    documents: object
+    spare: int
+
+
+@dataclass(frozen=True, slots=True)
 class NextCall:
     """The first call of a session's next turn, but for the message; for as long as nothing changes that it depends on.
 
-    ``documents``: see `AgentServices.documents_mark`; None: the session cites none. ``spare``: tokens that the message
-    may have. ``size``: bytes in memory beside the transcript's.
+    ``cites``: whether the session cites documents. ``size``: bytes in memory beside the transcript's.
     """
 
     prepared: PreparedRequest
     request: ModelRequest
     definition: Definition
     toolset: Toolset
-    today: str
+    seen: Seen
     activation: Activation | None
-    documents: object
-    spare: int
+    cites: bool
     size: int
 
     @classmethod
@@ -67,21 +77,21 @@ class NextCall:
         toolset: Toolset,
         transcript: Transcript,
         asked: ModelRequest,
-        spare: int,
+        seen: Seen,
     ) -> Self | None:
         """Return what follows a turn: its last request (``asked``), the answer, and then the next message.
 
-        None: it has to be made when it is asked for. ``spare``: see `Context.spare`.
+        None: it has to be made when it is asked for.
         """
         model = services.model(definition.domain_id)
         given = asked.tool_choice is not None or definition.binding.draft.files
-        if not isinstance(model, PreparingModel) or given or spare <= 0:
+        if not isinstance(model, PreparingModel) or given or seen.spare <= 0:
             return None
         window = transcript.window()
         if window[-1]["role"] != "assistant":
             return None
-        cited, mark = bool(transcript.cited), services.documents_mark(definition.domain_id)
-        if cited and mark is None:
+        cites = bool(transcript.cited)
+        if cites and seen.documents is None:
             return None
         # a step that went on with an answer that was cut off had more room than the first one gets
         request = replace(asked, max_tokens=definition.max_tokens, messages=(*asked.messages, window[-1]))
@@ -93,17 +103,16 @@ class NextCall:
             request,
             definition,
             toolset,
-            str(services.today),
+            seen,
             transcript.activation,
-            mark if cited else None,
-            spare,
+            cites,
             prepared.memory + MESSAGE_BYTES * len(request.messages),
         )
 
     async def send(self, services: AgentServices, definition: Definition, text: str) -> EarlyCall | None:
         """Send it with a message, if that is what a turn on this definition asks now; else None."""
         message = user_message(text)
-        if message_tokens(message) > self.spare or not self._holds(services, definition):
+        if message_tokens(message) > self.seen.spare or not self._holds(services, definition):
             return None
         if not await self._has_role(services) or (sent := self.prepared.send(text)) is None:
             return None
@@ -111,8 +120,10 @@ class NextCall:
         return EarlyCall(whole, sent, (*services.opening_notices, IterationStart(1)))
 
     def _holds(self, services: AgentServices, definition: Definition) -> bool:
-        cited = self.documents is None or services.documents_mark(definition.domain_id) is self.documents
-        return cited and self.toolset.fresh and str(services.today) == self.today and self.definition == definition
+        if self.cites and services.documents_mark(definition.domain_id) is not self.seen.documents:
+            return False
+        same_day = str(services.today) == self.seen.today
+        return same_day and self.toolset.fresh and self.definition == definition
 
     async def _has_role(self, services: AgentServices) -> bool:
         """Whether the role that was activated is still the same."""
