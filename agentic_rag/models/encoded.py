@@ -15,6 +15,9 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 MOST_PIECES: Final = 64
 """Pieces in which the bytes lie; more become one, so that none is copied often."""
 
+Encode = Callable[[Message], bytes]
+"""Returns what an adapter sends of a message, without what varies from request to request."""
+
 
 class Encoded:
     """Messages of one conversation, each without what varies from request to request. ``most``: bytes of them."""
@@ -26,7 +29,7 @@ class Encoded:
         self.size = 0
         """Bytes in memory."""
 
-    def of(self, messages: Sequence[Message], encode: Callable[[Message], bytes]) -> tuple[int, tuple[bytes, ...]]:
+    def of(self, messages: Sequence[Message], encode: Encode) -> tuple[int, tuple[bytes, ...]]:
         """Return how many of a request's first messages are kept, and their bytes in pieces to be joined by commas.
 
         Those that are new are encoded; other messages than before take the place of all.

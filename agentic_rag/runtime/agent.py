@@ -115,8 +115,7 @@ class Agent:
         early: EarlyCall | None = None,
     ) -> None:
         self.resources, self._early = resources, early
-        self.transcript = transcript
-        self.row = row
+        self.transcript, self.row = transcript, row
         self._definition = self._asked = definition  # asked: another model may answer for the rest of the turn
         self._others = list(definition.fallback_models)
         self.log = log
@@ -142,9 +141,7 @@ class Agent:
         self._asking = Asking(resources, row, transcript.labels, log, self._clock, self._pause)
         self._calls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking)
         self._last_request: ModelRequest | None = None
-        self._today = ""
-        self._documents: object = None
-        """Both as they were when that was made."""
+        self._today, self._documents = "", object()  # as they were when that was made
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._restored, self._told_full = True, False

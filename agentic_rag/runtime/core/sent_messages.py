@@ -5,7 +5,7 @@ where in a growing conversation nothing can change any more: there the next requ
 tools of a request, and no bytes of images.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -134,7 +134,7 @@ class SentMessages:
 
     def _add(self, sent: Sent, run: list[Message], repeats: Repeats) -> int:
         """Add neighbours of one role as one message; return about how many bytes that takes."""
-        message = run[0] if len(run) == 1 else {"role": run[0]["role"], "content": _joined(run)}
+        message = run[0] if len(run) == 1 else {"role": run[0]["role"], "content": _blocks_of(run)}
         message = without_others(message, self._model)
         passages = len(sent.passages)
         if message["role"] == "user":
@@ -168,12 +168,12 @@ class SentMessages:
             message = references_in_words(message, self._tools)
         message = without_repeats_in(with_results(results_first(message), open_ids), repeats)
 
-        def rendered(block: Block) -> Block:
-            return self._rendered(block, passages) if block["type"] == "tool_result" else block
+        content = [
+            self._render(block, passages) if block["type"] == "tool_result" else block for block in message["content"]
+        ]
+        return _with_content(message, content)
 
-        return _with_blocks(message, rendered)
-
-    def _rendered(self, result: Block, passages: list[CitablePassage | None]) -> Block:
+    def _render(self, result: Block, passages: list[CitablePassage | None]) -> Block:
         result = as_sent(result)
         if not any(part["type"] == "search_result" for part in result["content"]):
             return result
@@ -190,14 +190,13 @@ def _role_of(message: Message) -> str:
     return message["role"]
 
 
-def _joined(messages: Iterable[Message]) -> list[Block]:
+def _blocks_of(messages: Iterable[Message]) -> list[Block]:
     return [block for message in messages for block in message["content"]]
 
 
-def _with_blocks(message: Message, change: Callable[[Block], Block]) -> Message:
-    """Return a message with its blocks changed: the same object where none is."""
+def _with_content(message: Message, content: list[Block]) -> Message:
+    """Return a message with other blocks: the same object where each is the same."""
     before = message["content"]
-    content = [change(block) for block in before]
     same = all(new is old for new, old in zip(content, before, strict=True))
     return message if same else {"role": message["role"], "content": content}
 
@@ -270,7 +269,7 @@ def show_pictures(sent: Sent, pictures: Mapping[str, str] | None) -> None:
         small = [ref for ref in pictures if not _is_large(ref, shown)]
         pictures = {ref: pictures[ref] for ref in small[:MOST]}
     for place, message in zip(sent.pictured, shown, strict=True):
-        sent.messages[place] = _with_blocks(message, lambda block: _with_picture(block, pictures))
+        sent.messages[place] = _with_content(message, [_with_picture(block, pictures) for block in message["content"]])
 
 
 def _is_large(ref: str, messages: Sequence[Message]) -> bool:

@@ -268,7 +268,7 @@ class Transcript:
 
     def lost_documents(self, gone: Collection[str]) -> dict[str, str]:
         """Return the documents of passages all of whose chunks are gone and of which no note tells: id and name."""
-        return self._present_window().passages.lost(gone)
+        return self._present_window().passages.find_lost(gone)
 
     def note_gone(self, gone: GoneChunks) -> None:
         """Take what is known of its chunks."""

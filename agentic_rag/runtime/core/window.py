@@ -72,7 +72,7 @@ class Passages:
                     chunks = frozenset(passage.chunk_ids)
                     self._passages.append((passage.document_id, passage.document_name, chunks))
 
-    def lost(self, gone: Collection[str]) -> dict[str, str]:
+    def find_lost(self, gone: Collection[str]) -> dict[str, str]:
         """Return the documents of passages all of whose sentences are gone and of which no note tells: id and name."""
         places = sorted({place for chunk in gone for place in self.chunks.get(chunk, ())})
         lost = [self._passages[place] for place in places if self._passages[place][2].issubset(gone)]

@@ -105,16 +105,16 @@ class Group(Generic[H]):
         self.lost.clear()
         if len(held) < len(self.batches.keys() | self.settling.keys()):
             self.lost.update(log for log in written if log.turn_id not in held)
-        batches = self._kept(self.batches)
+        batches = self._without_lost(self.batches)
         if self.number is None:
             run_events.append(conn, batches)
             return
         run_groups.add(conn, self.number, batches)
         if self.settling:
-            run_events.append(conn, self._kept(self.settling))
+            run_events.append(conn, self._without_lost(self.settling))
             run_groups.drop_before(conn, self.needed)
 
-    def _kept(self, batches: Mapping[H, Batch]) -> Iterable[Batch]:
+    def _without_lost(self, batches: Mapping[H, Batch]) -> Iterable[Batch]:
         if not self.lost:
             return batches.values()
         return [batch for log, batch in batches.items() if log not in self.lost]
