@@ -20,7 +20,7 @@ from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.many_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.prompt import skills_block
 from agentic_rag.runtime.core.request import begin_told, prompt_of, tool_specs
-from agentic_rag.runtime.core.sizes import tokens_of
+from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.runtime.kept_results import with_own_tools
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.tools.base import ToolInfo

@@ -23,7 +23,6 @@ from agentic_rag.runtime.accepting import check_unmoved
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay
-from agentic_rag.runtime.core.sizes import tokens_of
 from agentic_rag.runtime.core.summary import (
     CARRIED_SHARE,
     MINIMUM,
@@ -38,7 +37,7 @@ from agentic_rag.runtime.core.summary import (
 )
 from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
 from agentic_rag.runtime.core.turn import Spent
-from agentic_rag.runtime.core.window import Entry
+from agentic_rag.runtime.core.window import Entry, tokens_of
 from agentic_rag.runtime.kept_results import Pictures
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.spending import Account

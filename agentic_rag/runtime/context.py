@@ -17,8 +17,8 @@ from agentic_rag.messages import Block
 from agentic_rag.models.profiles import most_output, profile_of
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import fixed_tokens
-from agentic_rag.runtime.core.shedding import Sheddable, choose_to_shed, largest_to_shed, shed_results
 from agentic_rag.runtime.core.transcript import Measure, Transcript, list_rewrites, move_head, move_start
+from agentic_rag.runtime.core.window import Sheddable, choose_to_shed, largest_to_shed, shed_results
 from agentic_rag.runtime.services import Resources
 from agentic_rag.store import payloads, sessions, turns
 from agentic_rag.store.clock import new_id

@@ -13,8 +13,8 @@ from agentic_rag.events import EventBody, IterationStart
 from agentic_rag.messages import Activation, user_message
 from agentic_rag.models.base import ModelRequest, PreparedRequest, PreparingModel, SentRequest
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.sizes import message_tokens
 from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.core.window import message_tokens
 from agentic_rag.runtime.services import AgentServices, Resources
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.turns import TurnRecord

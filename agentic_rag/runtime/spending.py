@@ -24,7 +24,7 @@ from agentic_rag.events import Notice, Usage
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.prices import Prices
 from agentic_rag.models.profiles import profile_of
-from agentic_rag.runtime.core.sizes import message_tokens, tokens_of
+from agentic_rag.runtime.core.window import message_tokens, tokens_of
 from agentic_rag.store import budgets, usage
 from agentic_rag.store.budgets import BudgetRecord, Payer, Period, ReservationRecord, Unit
 from agentic_rag.store.clock import new_id, now, seconds_until

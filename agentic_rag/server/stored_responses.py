@@ -29,7 +29,7 @@ from agentic_rag.events import (
 )
 from agentic_rag.json_form import Json
 from agentic_rag.operations.calls import KeptTurn
-from agentic_rag.runtime.core.shedding import result_text
+from agentic_rag.runtime.core.window import result_text
 from agentic_rag.runtime.log.encoder import Encoder
 from agentic_rag.server.dialects.openai_responses import OpenAiResponses, ResponseFrame, response_id
 from agentic_rag.server.dialects.settled import settle

@@ -23,8 +23,8 @@ from agentic_rag.messages import Message, plain_text, text_block, user_message
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.extractive import ExtractiveModel, decide
 from agentic_rag.runtime.core.definition import Definition, Limits
-from agentic_rag.runtime.core.sizes import tokens_of
 from agentic_rag.runtime.core.summary import Documents, Summary, ask_apart, head_after, read_summary, said_before
+from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.store import compactions, sessions, usage
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.database import Database

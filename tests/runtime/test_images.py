@@ -6,9 +6,8 @@ from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import text_block, user_message
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.definition import MAX_KNOWN, Image, Images
-from agentic_rag.runtime.core.sizes import message_tokens
 from agentic_rag.runtime.core.transcript import Transcript
-from agentic_rag.runtime.core.window import Entry
+from agentic_rag.runtime.core.window import Entry, message_tokens
 from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.ids import ConversationId, SessionId
 from agentic_rag.messages import text_block
-from agentic_rag.runtime.core.sizes import memory_of
+from agentic_rag.runtime.core.window import memory_of
 from agentic_rag.runtime.kept_transcripts import KeptTranscripts
 from agentic_rag.store import sessions
 from agentic_rag.store.clock import now

@@ -23,10 +23,8 @@ from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.repeats import without_repeats
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.results import search_result_block
-from agentic_rag.runtime.core.shedding import shed_results
-from agentic_rag.runtime.core.sizes import message_tokens
 from agentic_rag.runtime.core.transcript import Transcript
-from agentic_rag.runtime.core.window import Entry, cited_chunks, last_activation
+from agentic_rag.runtime.core.window import Entry, cited_chunks, last_activation, message_tokens, shed_results
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use
 from agentic_rag.tools.base import CallOutcome, CallRequest

@@ -33,9 +33,8 @@ from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.request import BuiltRequest, build_request, servers_back
 from agentic_rag.runtime.core.results import search_result_block
-from agentic_rag.runtime.core.shedding import choose_to_shed, shed_results
 from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
-from agentic_rag.runtime.core.window import Entry, cited_chunks
+from agentic_rag.runtime.core.window import Entry, choose_to_shed, cited_chunks, shed_results
 from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 from tests.runtime.test_repeats import chunks_in, hit, runs

@@ -7,10 +7,16 @@ from hypothesis import strategies as st
 
 from agentic_rag.messages import Block, Message, text_block, tool_result_block, user_message
 from agentic_rag.runtime.core.definition import Limits
-from agentic_rag.runtime.core.shedding import choose_to_shed, shed_results, sheddable
-from agentic_rag.runtime.core.sizes import as_sent, message_tokens, tokens_of
 from agentic_rag.runtime.core.transcript import carried_role, move_head, move_start
-from agentic_rag.runtime.core.window import TurnSize
+from agentic_rag.runtime.core.window import (
+    TurnSize,
+    as_sent,
+    choose_to_shed,
+    message_tokens,
+    shed_results,
+    sheddable,
+    tokens_of,
+)
 
 ROLE = {"role": "guide", "hash": "h1"}
 

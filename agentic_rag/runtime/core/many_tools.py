@@ -12,7 +12,7 @@ from agentic_rag.events import ToolStatus
 from agentic_rag.json_form import Json, to_text
 from agentic_rag.messages import BROKEN_INPUT, Block, Message, ToolSpec, text_block
 from agentic_rag.models.profiles import profile_of
-from agentic_rag.runtime.core.sizes import tokens_of
+from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import BY_NAME, CALL_TOOL, FIND_TOOLS
 from agentic_rag.tools.tool_index import ToolIndex

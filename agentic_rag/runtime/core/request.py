@@ -16,8 +16,8 @@ from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.many_tools import CALL, catalogue, list_deferred, many_tokens, shown_tools
 from agentic_rag.runtime.core.prompt import bootstrap_prompt, is_chinese, present_block, skills_block
 from agentic_rag.runtime.core.sent_messages import CitablePassage, SentMessages, show_pictures
-from agentic_rag.runtime.core.sizes import tokens_of
 from agentic_rag.runtime.core.told import Prompt, Told, note_block
+from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.system import ACTION, DELEGATE, SEARCH
 

@@ -27,7 +27,7 @@ from agentic_rag.models.encoded import Encoded, Settled
 from agentic_rag.models.profiles import is_claude, profile_of
 from agentic_rag.runtime.core.many_tools import has_references, references_in_words
 from agentic_rag.runtime.core.repeats import Repeats, without_repeats_in
-from agentic_rag.runtime.core.sizes import as_sent, pictures_in
+from agentic_rag.runtime.core.window import as_sent, has_results, pictures_in
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.pictures import MOST, count_beyond
 
@@ -166,8 +166,10 @@ class SentMessages:
         if not self._profile.deferred_tools and any(map(has_references, message["content"])):
             self._named = True
             message = references_in_words(message, self._tools)
-        message = without_repeats_in(with_results(results_first(message), open_ids), repeats)
-
+        message = with_results(results_first(message), open_ids)
+        if not has_results(message):
+            return message
+        message = without_repeats_in(message, repeats)
         content = [
             self._render(block, passages) if block["type"] == "tool_result" else block for block in message["content"]
         ]

@@ -32,10 +32,9 @@ from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.marks import count_shared
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import first_bytes
-from agentic_rag.runtime.core.shedding import result_text
-from agentic_rag.runtime.core.sizes import tokens_of
 from agentic_rag.runtime.core.told import note_block
 from agentic_rag.runtime.core.transcript import carried_role
+from agentic_rag.runtime.core.window import result_text, tokens_of
 from agentic_rag.tools.system import SEARCH
 
 MINIMUM = 20

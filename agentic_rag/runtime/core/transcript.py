@@ -23,10 +23,22 @@ from agentic_rag.messages import (
 )
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.sent_messages import SentMessages
-from agentic_rag.runtime.core.shedding import KEPT_STEPS, Sheddable, count_seen, has_results, pictures_to_shed
-from agentic_rag.runtime.core.sizes import memory_of, message_tokens, tokens_of
 from agentic_rag.runtime.core.told import Told
-from agentic_rag.runtime.core.window import Entry, TurnSize, Window, cited_chunks, last_activation
+from agentic_rag.runtime.core.window import (
+    KEPT_STEPS,
+    Entry,
+    Sheddable,
+    TurnSize,
+    Window,
+    cited_chunks,
+    count_seen,
+    has_results,
+    last_activation,
+    memory_of,
+    message_tokens,
+    pictures_to_shed,
+    tokens_of,
+)
 from agentic_rag.store.sessions import SessionLabels
 
 ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conversation]\n{text}'

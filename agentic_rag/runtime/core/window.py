@@ -1,17 +1,217 @@
-"""The messages of a transcript that requests hold, with what a turn asks of them. Pure.
+"""The messages of a transcript that requests hold: what they cost, what is asked of them, what may be left out. Pure.
 
-Owns what is known of them as they grow: tokens, turns, passages, images, notes. Each is looked at once.
+Owns what is known of a window's messages as they grow (tokens, turns, passages, images, notes; each is looked at once)
+and the choice of the tool results that requests leave out where there is no room for them. Tokens are a third of the
+UTF-8 bytes, images go by their pixels. What leaving out comes to in memory and in the store, `context` carries out.
 """
 
+import sys
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agentic_rag.ids import MessageId, TurnId
-from agentic_rag.messages import ACTIVATION, DOWN, GONE, SHED, Activation, Block, Message, Passage, refs_of_images
+from agentic_rag.json_form import to_text
+from agentic_rag.messages import (
+    ACTIVATION,
+    DOWN,
+    GONE,
+    REF,
+    SHED,
+    SIZE,
+    Activation,
+    Block,
+    Message,
+    Passage,
+    image_in_words,
+    ref_of_image,
+    refs_of_images,
+    text_block,
+    tool_uses,
+    without_private,
+)
 from agentic_rag.runtime.core.repeats import Repeats, without_repeats_in
-from agentic_rag.runtime.core.shedding import count_old, has_results, sheddable_in
-from agentic_rag.runtime.core.sizes import message_tokens
+from agentic_rag.tools.pictures import Picture, count_beyond
+
+SHED_MARK = "[result of {name}, kept as ref {ref}]"
+
+
+def tokens_of(value: Any) -> int:
+    """Return about how many tokens a JSON value costs; private keys are not sent and cost nothing."""
+    return (len(to_text(without_private(value)).encode("utf-8", "replace")) + 2) // 3
+
+
+def memory_of(value: Any) -> int:
+    """Return about how many bytes a JSON value has in memory; what it shares with others counts, keys do not."""
+    size = sys.getsizeof(value)
+    if isinstance(value, dict):
+        return size + sum(map(memory_of, value.values()))
+    return size + sum(map(memory_of, value)) if isinstance(value, list | tuple) else size
+
+
+def message_tokens(message: Message) -> int:
+    """Return about how many tokens a message costs as it is sent; images by their pixels."""
+    sent = [as_sent(block) for block in message["content"]]
+    return sum(map(tokens_of, sent)) + picture_tokens(sent) + 4
+
+
+def pictures_in(content: Iterable[Block]) -> list[Picture]:
+    """Return the images in some blocks, those inside results too, as requests hold them."""
+    found = []
+    for block in content:
+        if block["type"] == "tool_result" and SHED not in block:
+            found += pictures_in(block["content"])
+        elif block["type"] == "image" and SIZE in block:
+            found.append(Picture(block["source"]["media_type"], *block[SIZE]))
+    return found
+
+
+def picture_tokens(content: Iterable[Block]) -> int:
+    """Return what the images in some blocks cost."""
+    return sum(picture.tokens for picture in pictures_in(content))
+
+
+def as_sent(block: Block) -> Block:
+    """Return a block as requests hold it: a result that was left out is a mark."""
+    shed = block.get(SHED)
+    if shed is None:
+        return block
+    mark = text_block(SHED_MARK.format(name=shed["name"], ref=shed["ref"]))
+    return {**{key: value for key, value in block.items() if key != SHED}, "content": [mark]}
+
+
+# Results that are left out
+
+
+KEPT_STEPS = 3
+"""The newest steps, whose results are left out last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheddable:
+    """A tool result that may be left out of requests. ``ref`` is where its whole is kept already, or empty."""
+
+    tool_use_id: str
+    name: str
+    text: str
+    ref: str
+    saved: int
+    pictures: int = 0
+
+
+def pictures_to_shed(messages: Sequence[Message]) -> list[Sheddable]:
+    """Return the oldest results with images that must go, since a request takes large images in small numbers only."""
+    excess = count_beyond([picture for message in messages for picture in pictures_in(message["content"])])
+    chosen = []
+    for result in sheddable(messages[: count_seen(messages)]) if excess > 0 else ():
+        if result.pictures and excess > 0:
+            chosen.append(result)
+            excess -= result.pictures
+    return chosen
+
+
+def count_seen(messages: Sequence[Message]) -> int:
+    """Return how many of a window's messages the model has seen: those before its newest answer."""
+    places = range(len(messages) - 1, -1, -1)
+    return next((place for place in places if messages[place]["role"] == "assistant"), 0)
+
+
+def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
+    """Return the tool results that may be left out of requests, oldest first.
+
+    A role stays: the model acts by it. What is smaller than its mark stays too.
+    """
+    names: dict[str, str] = {}
+    return [each for message in messages for each in sheddable_in(message, names)]
+
+
+def sheddable_in(message: Message, names: dict[str, str]) -> list[Sheddable]:
+    """Return those of one message; ``names``: of the tools that were called before it, by call; its own are added."""
+    names |= {use["id"]: use["name"] for use in tool_uses(message["content"])}
+    found = []
+    for block in message["content"]:
+        if block["type"] != "tool_result" or ACTIVATION in block or SHED in block:
+            continue
+        name = names.get(block["tool_use_id"], "a tool")
+        mark = SHED_MARK.format(name=name, ref=block.get(REF) or "ref_" + "0" * 26)
+        saved = tokens_of(block["content"]) + picture_tokens(block["content"]) - tokens_of([text_block(mark)])
+        if saved > 0:
+            alone = ref_of_image(block["content"][0]) if len(block["content"]) == 1 else None
+            ref = block.get(REF) or alone or ""
+            pictures = len(pictures_in([block]))
+            found.append(Sheddable(block["tool_use_id"], name, result_text(block), ref, saved, pictures))
+    return found
+
+
+def choose_to_shed(
+    messages: Sequence[Message], excess: int, spare: int = 0, *, old_only: bool = False
+) -> list[Sheddable]:
+    """Return the results of a window that must go to save ``excess`` tokens, oldest first; all that may, if too few.
+
+    What the model has not seen yet stays. ``spare`` is saved beyond the need, so that it happens rarely, but not of the
+    newest steps, which go last, and with ``old_only`` not at all.
+    """
+    steps = [place for place, message in enumerate(messages) if has_results(message)]
+    old = sheddable(messages[: count_old(messages, steps)])
+    chosen = _first_to_save(old, excess + spare) if excess > 0 else []
+    saved = sum(result.saved for result in chosen)
+    if saved < excess and not old_only:
+        chosen += _first_to_save(sheddable(messages[: count_seen(messages)])[len(old) :], excess - saved)
+    return chosen
+
+
+def count_old(messages: Sequence[Message], steps: Sequence[int]) -> int:
+    """Return how many messages stand before the newest steps and were seen; ``steps``: places of those with results."""
+    return min(steps[-KEPT_STEPS:][0] if steps else 0, count_seen(messages))
+
+
+def largest_to_shed(messages: Sequence[Message], excess: int) -> list[Sheddable]:
+    """Return the largest results of a window, seen or not, that save ``excess`` tokens together; one in any case."""
+    by_size = sorted(sheddable(messages), key=lambda result: -result.saved)
+    return _first_to_save(by_size, max(1, excess))
+
+
+def _first_to_save(results: Iterable[Sheddable], tokens: int) -> list[Sheddable]:
+    chosen: list[Sheddable] = []
+    for result in results:
+        if tokens <= 0:
+            break
+        chosen.append(result)
+        tokens -= result.saved
+    return chosen
+
+
+def has_results(message: Message) -> bool:
+    """Tell whether a message holds results of tools."""
+    return any(block["type"] == "tool_result" for block in message["content"])
+
+
+def shed_results(content: Sequence[Block], refs: dict[str, Block]) -> list[Block]:
+    """Return a message's blocks with the named results marked as left out; ``refs``: by call id."""
+    return [
+        {**block, SHED: refs[block["tool_use_id"]]}
+        if block["type"] == "tool_result" and block["tool_use_id"] in refs
+        else block
+        for block in content
+    ]
+
+
+def result_text(block: Block) -> str:
+    """Return the text of a tool result; a search result is its title and its sentences."""
+    parts = []
+    for part in block["content"]:
+        if part["type"] == "text":
+            parts.append(part["text"])
+        elif part["type"] == "search_result":
+            parts.append(f"{part['title']}\n" + " ".join(each["text"] for each in part["content"]))
+        elif ref_of_image(part):
+            parts.append(image_in_words(part))
+    return "\n\n".join(parts)
+
+
+# The window
+
 
 CHUNK_BYTES = 600
 """What is kept of a chunk: its passage, its title and its sentences, which are the transcript's."""
@@ -115,7 +315,7 @@ class Window:
     def add(self, entry: Entry, size: int) -> None:
         """Take an entry. ``size``: what its message costs by itself."""
         message = entry.message
-        sent = without_repeats_in(message, self._repeats) if message["role"] == "user" else message
+        sent = without_repeats_in(message, self._repeats) if has_results(message) else message
         self._tokens.append(self._tokens[-1] + (size if sent is message else message_tokens(sent)))
         if self.entries and self.entries[-1].turn_id == entry.turn_id:
             last = self.turns.pop()
