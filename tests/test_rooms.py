@@ -11,8 +11,8 @@ from tests.ws.serving import client, serving
 MARK = "zqxjkvwp"
 MESSAGE_ROOMS = 25
 """Six more than before turns waited for people, were measured and paid for: what accepts, stores a turn with its lease,
-keeps the books, asks, calls, and tells of a model's calls, are rooms of their own. Three more since a turn costs what is
-new in it: what is sent of a conversation is kept by one room, what a socket is told is written before the model is
+keeps the books, asks, calls, and tells of a model's calls, are rooms of their own. Three more since a turn costs what
+is new in it: what is sent of a conversation is kept by one room, what a socket is told is written before the model is
 asked, and an event is written by a room of its own."""
 ENTRY_ROOMS = 16
 """Four more than before changes were kept: what is kept of one, without secrets, is a text with rooms of its own."""
