@@ -87,6 +87,17 @@ class WatchedConnection:
         self._connection.write(texts)
         self._points("send.end")
 
+    def offer(self, text: bytes) -> bool:
+        self._points("send.begin")
+        written = self._connection.offer(text)
+        self._points("send.end")
+        return written
+
+    def hold(self, texts: Sequence[bytes]) -> None:
+        self._points("send.begin")
+        self._connection.hold(texts)
+        self._points("send.end")
+
     async def room(self) -> None:
         await self._connection.room()
 
@@ -110,7 +121,8 @@ class Watched:
 
         extensions = scope.get("extensions") or {}
         if EXTENSION in extensions:
-            extensions[EXTENSION] = {"connection": WatchedConnection(extensions[EXTENSION]["connection"], self._points)}
+            connection: Connection = WatchedConnection(extensions[EXTENSION]["connection"], self._points)
+            extensions[EXTENSION] = {"connection": connection}
         await self._app(scope, receive, watched)
 
     async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:
