@@ -42,8 +42,8 @@ MUTANTS = (
     Mutant(
         "deliver before durable",
         "runtime/log/runlog.py",
-        "while visible < limit and self._tail[visible + 1 - first].type in DELTA_TYPES:",
-        "while visible < limit:",
+        "min(journalled + MAX_UNJOURNALLED, solid[0] - 1 if solid else self.last, self.last)",
+        "min(journalled + MAX_UNJOURNALLED, self.last)",
     ),
     Mutant(
         "use void numbers again after a resume",

@@ -305,7 +305,7 @@ async def test_one_domains_uploads_do_not_hold_up_anothers(tmp_path: Path) -> No
     async with Rig(tmp_path) as rig:
         large, small = await rig.domain(), await rig.domain()
         path = f"/api/domains/{large}/documents"
-        made = [await rig.ok("POST", path, files={"f": (f"{number}.md", text_of(40 + number))}) for number in range(8)]
+        made = [await rig.ok("POST", path, files={"f": (f"{number}.md", text_of(40 + number))}) for number in range(24)]
         assert (await rig.upload(small, "leave.md", LEAVE))["status"] == "indexed"
         items = (await rig.ok("GET", path))["items"]
         waiting = [item for item in items if item["status"] == "queued"]
