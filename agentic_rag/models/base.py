@@ -149,7 +149,7 @@ Push = Callable[[ModelEvent], bool]
 """Takes an event at once and returns True, or leaves it. It runs where bytes come in: it must not wait."""
 
 PushText = Callable[[TextDelta | ThinkingDelta], bool]
-"""A `Push` of nothing but pieces of text: what most events are, and the first of a block never is."""
+"""A `Push` of pieces of text, which most events are."""
 
 
 class PushingEvents(AsyncIterator["ModelEvent"]):
@@ -159,7 +159,7 @@ class PushingEvents(AsyncIterator["ModelEvent"]):
     def push(self, take: Push, take_text: PushText | None = None) -> None:
         """Offer each event to ``take`` while the next one is waited for; one that it takes is not waited for any more.
 
-        ``take_text``: who gets pieces of text in its place.
+        ``take_text``: who is offered pieces of text instead; None: ``take``.
 
         Events come in their order, whichever way. What ``take`` raises, who waits for the next event gets.
         """

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from sqlalchemy import Connection
@@ -24,6 +24,7 @@ from agentic_rag.domains.definitions import Definitions
 from agentic_rag.errors import AgenticRagError, GenerationTimeout, ModelError, NotFound
 from agentic_rag.events import Usage
 from agentic_rag.ids import TurnId
+from agentic_rag.json_form import Json
 from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.observer import working_for
@@ -249,9 +250,7 @@ class Extraction:
         await self._db.write(lambda conn: extractions.strike_out(conn, row.session_id, turn_ids), durable=True)
 
 
-def note_turn(
-    conn: Connection, turn: turns.TurnRecord, domain_id: str, user_id: str, wanted: dict[str, Any] | None
-) -> None:
+def note_turn(conn: Connection, turn: turns.TurnRecord, domain_id: str, user_id: str, wanted: Json | None) -> None:
     """Note a turn that ended well, in its last transaction, if its domain wants memories proposed.
 
     ``wanted``: what the domain's settings say of memories.

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, UniqueConstraint
 
 from agentic_rag.ids import ConversationId, DocumentId, SessionId
+from agentic_rag.json_form import Json
 from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.records import Prepared, RecordTable, parameter
 from agentic_rag.store.turns import FINISHED, GOES_ON, TURNS, TurnRecord
@@ -122,7 +123,7 @@ class ConversationPlace(NamedTuple):
 
     domain_id: str
     owner_id: str
-    memory: dict[str, Any] | None
+    memory: Json | None
     """What the domain's settings say of memories; None: nothing, or the domain is gone."""
 
 
