@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import anyio
 import pytest
 from playwright.async_api import Route, expect
 
@@ -44,7 +45,8 @@ async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language
 
 async def test_a_part_that_could_not_be_fetched_is_fetched_when_it_is_wanted_again(tmp_path: Path) -> None:
     async with console(tmp_path, say("Yes."), expected=("Failed to fetch dynamically",)) as desk:
-        page, refused = desk.page, list[str]()
+        page, refused, module_failed = desk.page, list[str](), anyio.Event()
+        page.on("requestfailed", lambda request: module_failed.set() if request.url.endswith("/list.js") else None)
 
         async def refuse_once(route: Route) -> None:
             path = route.request.url
@@ -52,6 +54,8 @@ async def test_a_part_that_could_not_be_fetched_is_fetched_when_it_is_wanted_aga
                 await route.continue_()
             else:
                 refused.append(path)
+                if "/lang/" in path:  # a page that offers another attempt too early has one that is about to fail
+                    await module_failed.wait()
                 await route.abort()
 
         domain = await desk.rig.domain()
@@ -69,6 +73,7 @@ async def test_a_part_that_could_not_be_fetched_is_fetched_when_it_is_wanted_aga
         await expect(page.locator('.turn[data-status="done"]')).to_contain_text("Yes.")
         await expect(message).to_have_value("")
         await page.get_by_role("navigation").get_by_role("link", name="Domains").click()
+        await expect(page.get_by_role("heading", name="This could not be loaded")).to_be_visible()
         await page.get_by_role("button", name="Try again").click()
         await expect(page.get_by_role("heading", name="Domains", level=1)).to_be_visible()
         assert len(refused) == 3

@@ -17,7 +17,8 @@ MARK = "zqxjkvwp"
 ENGRAM = {"content": "steep it for two minutes", "schema": f"{MARK} green", "strength": 0.8, "type": "ATOMIC"}
 ENTRANCE = "agentic_rag/models/observed.py"
 LEDGER = "mcp_servers/promptx/ledger.py"
-TURN_ROOMS = 27
+TURN_ROOMS = 28
+"""One more than when the run log wrote its events itself: that is ``encoder``'s."""
 PROMPTX_ROOMS = 9
 
 

@@ -119,3 +119,10 @@ export function lazily(load) {
     }
   };
 }
+
+/** Return what several loads give. One that fails is told of when all have ended: who then tries again begins anew with
+ * each that failed, and does not join one that is about to. */
+export async function loadAll(...loads) {
+  await Promise.allSettled(loads);
+  return Promise.all(loads);
+}

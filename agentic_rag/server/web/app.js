@@ -1,6 +1,6 @@
 // The shell: who is signed in, which page an address means, what all pages share.
 
-import { api, lazily, onSignedOut } from "./api.js";
+import { api, lazily, loadAll, onSignedOut } from "./api.js";
 import { h, loadStyle, replace } from "./dom.js";
 import { ownDrafts } from "./drafts.js";
 import { chooseLanguage, language, languages, loadWords, t } from "./i18n.js";
@@ -125,7 +125,7 @@ async function route() {
   }
   mark(found.page);
   try {
-    const [module] = await Promise.all([found.page.load(), loadWords(found.page.words), loadStyle(found.page.style)]);
+    const [module] = await loadAll(found.page.load(), loadWords(found.page.words), loadStyle(found.page.style));
     if (own !== turn) return;
     replace(main);
     main.className = `main page-${found.page.name}`;

@@ -1,7 +1,7 @@
 // The source panel: a cited passage in its place. A page of a PDF with the words marked, a row below the header of its
 // table, or the paragraphs around it; the original to download.
 
-import { api } from "./api.js";
+import { api, loadAll } from "./api.js";
 import { h, loadStyle, replace } from "./dom.js";
 import { formatNumber, loadWords, t } from "./i18n.js";
 import { icon } from "./icons.js";
@@ -13,7 +13,7 @@ const MOST_ASKED = 6000; // bytes of the address that say what was cited: proxie
 
 /** Open the panel at a passage. `sentence`: the words of it that are cited, marked in it; "": the passage as a whole. */
 export async function openSource({ domainId, documentId, chunkId, sentence = "" }) {
-  await Promise.all([loadWords("source"), loadStyle("/web/source.css")]);
+  await loadAll(loadWords("source"), loadStyle("/web/source.css"));
   const panel = new SourcePanel(domainId, documentId);
   await panel.show(chunkId, sentence);
   return panel.dialog;

@@ -1,6 +1,6 @@
 // Where one types: kept as a draft until it is sent, with images if one likes, and documents for the domain.
 
-import { lazily } from "../api.js";
+import { lazily, loadAll } from "../api.js";
 import { draft } from "../drafts.js";
 import { debounce, h, replace } from "../dom.js";
 import { loadWords, t } from "../i18n.js";
@@ -227,7 +227,7 @@ export class Composer {
   async #attach(files) {
     if (!this.mayAdd) return void toast(t("chat.mayNotAttach"), { kind: "error" });
     const { domain } = this;
-    const [{ AttachedDocuments }] = await Promise.all([documentParts(), loadWords("documents")]);
+    const [{ AttachedDocuments }] = await loadAll(documentParts(), loadWords("documents"));
     if (domain !== this.domain) return undefined;
     if (!this.attached) replace(this.documents, (this.attached = new AttachedDocuments(domain, () => this.#changed())).element);
     return this.attached.add(files);

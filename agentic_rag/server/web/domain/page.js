@@ -1,7 +1,7 @@
 // One domain: its head and the tabs in which it is looked after. Each tab is a module of its own, loaded when it is
 // shown: `async function show(panel, {domain, rest, app, place})` may return `leave()` or `{leave, update(rest)}`.
 
-import { api, lazily } from "../api.js";
+import { api, lazily, loadAll } from "../api.js";
 import { h, replace } from "../dom.js";
 import { loadWords, t } from "../i18n.js";
 import { button, checkbox, emptyState, field, input, menu, openDialog, skeleton, tabLinks } from "../ui.js";
@@ -49,7 +49,7 @@ export async function show(main, { params, app }) {
     drawHead(domain, tabs, chosen?.key);
     if (!chosen) return replace(panel, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
     replace(panel, skeleton());
-    const [module] = await Promise.all([chosen.load(), loadWords(...chosen.words)]);
+    const [module] = await loadAll(chosen.load(), loadWords(...chosen.words));
     if (own !== turn) return undefined;
     replace(panel);
     panel.className = `domain-panel panel-${chosen.key}`;
