@@ -4,7 +4,10 @@ Owns appending, reading after a number, and pruning. Knows no event type.
 
 Events that are stored together and follow each other in number share one row: at fifty deltas a second a row for
 each would be the greatest cost of the log. A row's payload is the lengths of its events, as four bytes in network order
-each, then the events.
+each, then the events, then the id of their conversation. That is needed for those that do not begin with ``{``. They
+are short, which a SQLite file has them: more than half of an event of the hot path is what all events of its turn
+begin with, and ``text 12,…`` stands for ``{"type":"text","conversationId":"…","turnId":"…","seq":12,…`` (`lead_of`,
+`whole`). Without an id all are as they are. PostgreSQL has them whole: programs of the version before read there, too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +16,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
+import orjson
 from sqlalchemy import Connection, bindparam, delete, func, select
 
 from agentic_rag.ids import TurnId
@@ -52,16 +56,33 @@ _READ = (
 
 
 class Batch(NamedTuple):
-    """Events of a turn that follow each other in number, the first of which is ``first``."""
+    """Events of a turn that follow each other in number, the first of which is ``first``.
+
+    ``conversation_id``: needed if some of them are short.
+    """
 
     turn_id: str
     first: int
     events: Sequence[bytes]
+    conversation_id: str = ""
 
     @property
     def last(self) -> int:
         """Number of the last one; of none, the one before ``first``."""
         return self.first + len(self.events) - 1
+
+
+def lead_of(conversation_id: str, turn_id: str) -> bytes:
+    """Return what stands in each event of a turn between the name of its type and its number."""
+    return b'","conversationId":%b,"turnId":%b,"seq":' % (orjson.dumps(conversation_id), orjson.dumps(turn_id))
+
+
+def whole(event: bytes, lead: bytes) -> bytes:
+    """Return an event of a turn with this lead that may be a short one."""
+    if event[:1] == b"{":
+        return event
+    kind, _, rest = event.partition(b" ")
+    return b'{"type":"%b%b%b' % (kind, lead, rest)
 
 
 def append(conn: Connection, batches: Iterable[Batch]) -> None:
@@ -70,33 +91,40 @@ def append(conn: Connection, batches: Iterable[Batch]) -> None:
     Raises:
         IntegrityError: a number of the turn is taken as the last of another row.
     """
-    rows = [row for batch in batches for row in _rows(batch)]
     if conn.dialect.name == "sqlite":  # by the driver: SQLAlchemy takes longer than the statement
-        for row in rows:
-            run_by_sqlite(conn, _BY_SQLITE, row)
-    elif rows:
+        for batch in batches:
+            for row in _rows(batch):
+                run_by_sqlite(conn, _BY_SQLITE, row)
+    elif rows := [row for batch in batches for row in _rows(_as_whole(batch))]:
         conn.exec_driver_sql(_BY_POSTGRES, rows)
+
+
+def _as_whole(batch: Batch) -> Batch:
+    if not batch.conversation_id:
+        return batch
+    lead = lead_of(batch.conversation_id, batch.turn_id)
+    return Batch(batch.turn_id, batch.first, [whole(event, lead) for event in batch.events])
 
 
 def _rows(batch: Batch) -> Iterator[tuple[str, int, int, bytes]]:
     for at in range(0, len(batch.events), MOST):
         events = batch.events[at : at + MOST]
         first = batch.first + at
-        yield batch.turn_id, first + len(events) - 1, first, pack(events)
+        yield batch.turn_id, first + len(events) - 1, first, pack(events) + batch.conversation_id.encode()
 
 
-def batches_of(turn_id: str, events: Iterable[tuple[int, bytes]]) -> Iterator[Batch]:
+def batches_of(turn_id: str, events: Iterable[tuple[int, bytes]], conversation_id: str = "") -> Iterator[Batch]:
     """Yield a turn's events, each with its number, as batches."""
     first, neighbours = 0, list[bytes]()
     for seq, event in events:
         if neighbours and seq != first + len(neighbours):
-            yield Batch(turn_id, first, neighbours)
+            yield Batch(turn_id, first, neighbours, conversation_id)
             neighbours = []
         if not neighbours:
             first = seq
         neighbours.append(event)
     if neighbours:
-        yield Batch(turn_id, first, neighbours)
+        yield Batch(turn_id, first, neighbours, conversation_id)
 
 
 @lru_cache(maxsize=1024)
@@ -105,24 +133,28 @@ def _lengths(count: int) -> Struct:
 
 
 def pack(events: Sequence[bytes]) -> bytes:
-    """Return events as the payload of a row."""
+    """Return the lengths of events, and the events."""
     return _lengths(len(events)).pack(*map(len, events)) + b"".join(events)
 
 
-def unpack(first: int, last: int, payload: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the events of a row as (seq, payload)."""
-    lengths = _lengths(last + 1 - first)
-    at = lengths.size
-    for seq, length in enumerate(lengths.unpack_from(payload), first):
-        yield seq, payload[at : at + length]
+def unpack(count: int, payload: bytes) -> tuple[list[bytes], bytes]:
+    """Return so many events that were packed, and what follows them."""
+    lengths = _lengths(count)
+    events, at = list[bytes](), lengths.size
+    for length in lengths.unpack_from(payload):
+        events.append(payload[at : at + length])
         at += length
+    return events, payload[at:]
 
 
 def read(conn: Connection, turn_id: TurnId, after: int, limit: int) -> list[tuple[int, bytes]]:
     """Return the first ``limit`` events of the turn strictly after ``after``, as (seq, payload)."""
     events: list[tuple[int, bytes]] = []
-    for row in conn.execute(_READ, {"turn": turn_id, "after": after, "limit": limit}):
-        events += [(seq, payload) for seq, payload in unpack(*row) if seq > after]
+    for first, last, payload in conn.execute(_READ, {"turn": turn_id, "after": after, "limit": limit}):
+        stored, conversation_id = unpack(last + 1 - first, payload)
+        lead = lead_of(conversation_id.decode(), turn_id) if conversation_id else b""
+        found = stored if not lead else [whole(event, lead) for event in stored]
+        events += [(seq, event) for seq, event in enumerate(found, first) if seq > after]
         if len(events) >= limit:
             break
     return events[:limit]

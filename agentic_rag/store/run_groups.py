@@ -5,8 +5,9 @@ change a page of the key's tree for each; these records stand one after the othe
 by nobody: the process that wrote them has their events in memory, stores them as rows of their turns before long and
 drops the records then; what a killed one left is moved by the next start.
 
-A payload is the length of its heads, as four bytes in network order, the heads, ``[turn id, last seq, first seq,
-length]`` each, as JSON, and the payloads of as many rows of `run_events`.
+A payload is the length of its heads, as four bytes in network order, the heads, ``[turn id, first seq, number of
+events]`` each, as JSON, and the events of all of them, packed as those of one row of `run_events`; they may be short,
+as there.
 """
 
 from collections.abc import Iterable, Iterator
@@ -44,16 +45,14 @@ def add(conn: Connection, group: int, batches: Iterable[Batch]) -> None:
     Raises:
         IntegrityError: there is that record.
     """
-    heads: list[tuple[str, int, int, int]] = []
-    payloads: list[bytes] = []
-    for turn_id, first, events in batches:
-        payload = run_events.pack(events)
-        heads.append((turn_id, first + len(events) - 1, first, len(payload)))
-        payloads.append(payload)
+    heads: list[tuple[str, int, int]] = []
+    events: list[bytes] = []
+    for turn_id, first, own, _ in batches:
+        heads.append((turn_id, first, len(own)))
+        events += own
     packed = orjson.dumps(heads)
-    RUN_GROUPS.insert(
-        conn, RunGroupRecord(id=BigInt(group), payload=b"".join((_LENGTH.pack(len(packed)), packed, *payloads)))
-    )
+    payload = b"".join((_LENGTH.pack(len(packed)), packed, run_events.pack(events)))
+    RUN_GROUPS.insert(conn, RunGroupRecord(id=BigInt(group), payload=payload))
 
 
 def is_there(conn: Connection, group: int) -> bool:
@@ -73,18 +72,22 @@ def settle(conn: Connection) -> int:
     for payload in payloads:
         for turn_id, events in _unpack(payload):
             left.setdefault(turn_id, []).extend(events)
-    there = conn.execute(select(TURNS.c.id).where(TURNS.c.id.in_(left))).scalars().all()  # others were deleted
-    stored = run_events.last_seqs(conn, there)  # by a commit whose record another turn still needed
-    for turn_id in there:
+    query = select(TURNS.c.id, TURNS.c.conversation_id).where(TURNS.c.id.in_(left))
+    there = {TurnId(turn_id): conversation_id for turn_id, conversation_id in conn.execute(query)}  # or deleted
+    stored = run_events.last_seqs(conn, [*there])  # by a commit whose record another turn still needed
+    for turn_id, conversation_id in there.items():
         after = stored.get(turn_id, 0)
         new = ((seq, event) for seq, event in left[turn_id] if seq > after)
-        run_events.append(conn, run_events.batches_of(turn_id, new))
+        run_events.append(conn, run_events.batches_of(turn_id, new, conversation_id))
     conn.execute(delete(RUN_GROUPS.table))
     return len(payloads)
 
 
 def _unpack(payload: bytes) -> Iterator[tuple[TurnId, Iterable[tuple[int, bytes]]]]:
     at = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
-    for turn_id, last, first, length in orjson.loads(payload[_LENGTH.size : at]):
-        yield TurnId(turn_id), run_events.unpack(first, last, payload[at : at + length])
-        at += length
+    heads = orjson.loads(payload[_LENGTH.size : at])
+    events, _ = run_events.unpack(sum(count for _, _, count in heads), payload[at:])
+    start = 0
+    for turn_id, first, count in heads:
+        yield TurnId(turn_id), enumerate(events[start : start + count], first)
+        start += count

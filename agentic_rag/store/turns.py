@@ -14,11 +14,10 @@ from sqlalchemy import Connection, Index, UniqueConstraint, and_, insert, not_, 
 from agentic_rag.errors import LeaseLost, NotFound
 from agentic_rag.events import Error, Reference, Usage
 from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
-from agentic_rag.json_form import to_text
 from agentic_rag.messages import KeptImage
 from agentic_rag.store import signals
 from agentic_rag.store.database_time import DatabaseTime
-from agentic_rag.store.records import Prepared, RecordTable, parameter, run_by_sqlite
+from agentic_rag.store.records import Prepared, RecordTable, parameter
 from agentic_rag.store.signals import SignalKind
 
 
@@ -415,18 +414,6 @@ def is_held(conn: Connection, turn_id: TurnId, fence: int) -> bool:
     """Say whether the fencing number still counts, for the rest of the transaction; the turn may have ended."""
     row = _FENCE.first(conn, id=turn_id)
     return row is not None and row[0] == fence
-
-
-_FENCES = "SELECT id, fence FROM turns WHERE id IN (SELECT value FROM json_each(?))"
-
-
-def list_held(conn: Connection, fences: Mapping[TurnId, int]) -> set[TurnId]:
-    """Return those of these turns whose fencing numbers still count; see `is_held`."""
-    if conn.dialect.name == "sqlite":  # one statement: they are asked for with every group of the run log
-        present = dict(run_by_sqlite(conn, _FENCES, [to_text([*fences])]).fetchall())
-        return {turn_id for turn_id, fence in fences.items() if present.get(turn_id) == fence}
-    # in one order everywhere, or two transactions that lock several turns could wait for each other
-    return {turn_id for turn_id in sorted(fences) if is_held(conn, turn_id, fences[turn_id])}
 
 
 def put_down(conn: Connection, owner: str, *, only_queued: bool = False) -> int:

@@ -44,7 +44,7 @@ async def running(folder: Path) -> AsyncIterator[Desk]:
         async with anyio.create_task_group() as tasks:
             with anyio.fail_after(PATIENCE):
                 for turn_id in ("turn_test", "turn_other"):  # events are stored for who has the turn's lease
-                    row = turn(turn_id, fence=1)
+                    row = turn(turn_id, fence=1, conversation_id=ConversationId("conv_test"))
                     await database.write(partial(turns.TURNS.insert, record=row))
                 desk = Desk(database, Journal(database))
                 tasks.start_soon(desk.journal.run)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.events import Delegate, Text, Thinking, decode
+from agentic_rag.events import Delegate, IterationStart, Text, Thinking, ToolArguments, ToolCall, decode
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.log.encoder import Encoder
@@ -41,6 +41,29 @@ def test_a_delta_has_the_form_of_every_event(
         event = encoder.encode(kind(text), seq, TS, Delegate(agent, conversation) if agent else None)
         assert event.data == orjson.dumps(expected)
         assert event == decode(turn, seq, event.data)
+
+
+@given(text=WORDS, agent=WORDS, conversation=WORDS, turn=WORDS, seq=st.integers(1, 2**31))
+def test_an_event_is_what_is_made_of_its_short_form_again(
+    text: str, agent: str, conversation: str, turn: str, seq: int
+) -> None:
+    encoder = Encoder(ConversationId(conversation), TurnId(turn))
+    delegate = Delegate(agent, conversation) if agent else None
+    for body in (Text(text), Thinking(text), IterationStart(seq), ToolArguments("call_1", text)):
+        event = encoder.encode(body, seq, TS, delegate)
+        short = encoder.shorten(event)
+        assert encoder.restore(seq, short) == event
+        assert len(short) < len(event.data)
+        assert not short.startswith(b"{")
+    said, short = encoder.encode_text("text", text, seq, TS, delegate)
+    assert (said, short) == (encoder.encode(Text(text), seq, TS, delegate), encoder.shorten(said))
+
+
+def test_an_event_that_another_library_must_write_is_stored_as_it_is() -> None:
+    encoder = Encoder(ConversationId("conv_1"), TurnId("turn_1"))
+    event = encoder.encode(ToolCall("call_1", "add", "numbers", {"number": 2**70}), 1, TS)
+    assert encoder.shorten(event) == event.data
+    assert encoder.restore(1, event.data) == event
 
 
 def test_secrets_are_taken_out_of_deltas_too() -> None:

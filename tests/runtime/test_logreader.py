@@ -205,6 +205,26 @@ async def test_a_turn_that_falls_silent_is_settled_and_nothing_is_left_when_all_
         assert [seq for seq, _ in stored] == [1, 2, 3]
 
 
+@needs_groups
+async def test_a_turn_that_is_to_be_settled_while_nothing_is_to_be_written_is_settled_later(tmp_path: Path) -> None:
+    async with running(tmp_path) as desk:
+        silent = RunLog(desk.journal, ConversationId("conv_test"), TurnId("turn_other"))
+        desk.journal.add(silent)
+        for log, count in ((silent, 1), (desk.log, GROUPS)):
+            for number in range(count):
+                log.append(IterationStart(number))
+                while log.journalled < log.last:
+                    await anyio.lowlevel.checkpoint()
+        desk.log.append(Text("meanwhile"))
+        desk.log.take()  # as a commit does that is under way
+        desk.journal.note(desk.log, urgent=True)
+        await anyio.wait_all_tasks_blocked()
+        desk.log.take_success()
+        await silent.commit([DONE], lambda conn: None)
+        stored = await desk.database.read(lambda conn: run_events.read(conn, TurnId("turn_other"), 0, 10))
+        assert [seq for seq, _ in stored] == [1, 2]
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_wherever_the_process_ends_its_store_has_once_what_it_had_journalled(tmp_path: Path, seed: int) -> None:
     random = Random(seed)

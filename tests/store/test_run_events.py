@@ -37,6 +37,20 @@ async def test_a_group_is_read_from_its_middle(database: Database) -> None:
     assert await database.read(lambda conn: run_events.last_seq(conn, TurnId("turn_1"))) == 8
 
 
+async def test_short_events_are_read_whole_and_postgresql_stores_them_so(database: Database) -> None:
+    short = [b'text 5,"text":"a"}', b'{"type":"done"}', b'text 7,"text":"}"}']
+    whole = [
+        b'{"type":"text","conversationId":"conv_1","turnId":"turn_1","seq":5,"text":"a"}',
+        b'{"type":"done"}',
+        b'{"type":"text","conversationId":"conv_1","turnId":"turn_1","seq":7,"text":"}"}',
+    ]
+    await database.write(lambda conn: run_events.append(conn, [Batch("turn_1", 5, short, "conv_1")]))
+    found = await database.read(lambda conn: run_events.read(conn, TurnId("turn_1"), 4, 10))
+    assert found == [*enumerate(whole, 5)]
+    stored = await database.read(lambda conn: conn.execute(select(run_events.RUN_EVENTS.c.payload)).scalar_one())
+    assert run_events.unpack(3, stored) == ((short, b"conv_1") if database.name == "sqlite" else (whole, b""))
+
+
 async def test_a_group_that_ends_at_a_stored_end_is_refused_whole(database: Database) -> None:
     await database.write(lambda conn: run_events.append(conn, [Batch("turn_1", 1, [b"x", b"x"])]))
     with pytest.raises(IntegrityError):
@@ -52,8 +66,10 @@ def test_any_split_into_groups_packs_and_unpacks_to_the_same_events(numbers: lis
     events: list[Logged] = [("turn_1", seq, b"%d" % seq * (seq % 7)) for seq in numbers]
     bounds = sorted({0, len(events), *(cut for cut in cuts if cut < len(events))})
     stored = [batch for start, end in pairwise(bounds) for batch in batches(*events[start:end])]
-    unpacked = [
-        event for batch in stored for event in run_events.unpack(batch.first, batch.last, run_events.pack(batch.events))
-    ]
+    unpacked: list[tuple[int, bytes]] = []
+    for batch in stored:
+        found, rest = run_events.unpack(len(batch.events), run_events.pack(batch.events) + b"conv_1")
+        assert rest == b"conv_1"
+        unpacked += enumerate(found, batch.first)
     assert unpacked == [(seq, payload) for _, seq, payload in events]
     assert [batch.last for batch in stored] == sorted(batch.last for batch in stored)

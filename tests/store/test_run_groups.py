@@ -1,6 +1,8 @@
 """Groups of the run log as records that several turns share, and how they become rows of their turns."""
 
+import struct
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +14,8 @@ from agentic_rag.ids import TurnId
 from agentic_rag.runtime.log.groups import AT_ONCE, GROUPS, Groups
 from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.database import Database
+from agentic_rag.store.migrations import Revisions
+from agentic_rag.store.records import BigInt
 from agentic_rag.store.run_events import Batch
 from tests.store.logged import Logged, batches
 from tests.store.records import turn
@@ -34,21 +38,40 @@ async def count(database: Database) -> int:
 async def test_what_a_dead_process_left_in_groups_becomes_rows_of_its_turns_once(database: Database) -> None:
     await add_turns(database, "turn_1", "turn_2")
     groups: list[list[Logged]] = [
-        [("turn_1", 1, b"a"), ("turn_1", 2, b"b"), ("turn_2", 1, b"")],
-        [("turn_1", 3, b"c"), ("turn_gone", 1, b"deleted meanwhile")],
-        [("turn_1", 4, b"d"), ("turn_2", 2, bytes(range(256)))],
+        [("turn_1", 1, b"{a}"), ("turn_1", 2, b'text 2,"text":"short"}'), ("turn_2", 1, b"{}")],
+        [("turn_1", 3, b"{c}"), ("turn_gone", 1, b"deleted meanwhile")],
+        [("turn_1", 4, b"{d}"), ("turn_2", 2, b"{" + bytes(range(256)))],
     ]
     for number, events in enumerate(groups):
         await database.write(partial(run_groups.add, group=number, batches=batches(*events)))
     committed = [*groups[0][:2], groups[1][0]]  # by its turn, while another one still needed the records
-    await database.write(partial(run_events.append, batches=batches(*committed)))
+    rows = [batch._replace(conversation_id="conv_1") for batch in batches(*committed)]
+    await database.write(partial(run_events.append, batches=rows))
 
     assert await database.write(run_groups.settle) == 3
-    assert await read(database, "turn_1") == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
-    assert await read(database, "turn_2") == [(1, b""), (2, bytes(range(256)))]
+    second = b'{"type":"text","conversationId":"conv_1","turnId":"turn_1","seq":2,"text":"short"}'
+    assert await read(database, "turn_1") == [(1, b"{a}"), (2, second), (3, b"{c}"), (4, b"{d}")]
+    assert await read(database, "turn_2") == [(1, b"{}"), (2, b"{" + bytes(range(256)))]
     assert await read(database, "turn_gone") == []
     assert await count(database) == 0
     assert await database.write(run_groups.settle) == 0
+
+
+async def test_what_a_program_of_the_version_before_left_in_groups_is_found(tmp_path: Path) -> None:
+    older = await Database.open(tmp_path / "store.db", Revisions(head="0008"))
+    await add_turns(older, "turn_1", "turn_2")
+    heads = b'[["turn_1",6,5,13],["turn_2",1,1,6]]'
+    payload = struct.pack(">I", len(heads)) + heads + struct.pack(">II", 2, 3) + b"{}{1}" + struct.pack(">I", 2) + b"{}"
+    record = run_groups.RunGroupRecord(id=BigInt(7), payload=payload)
+    await older.write(lambda conn: run_groups.RUN_GROUPS.insert(conn, record))
+    await older.aclose()
+    database = await Database.open(tmp_path / "store.db")
+    try:
+        assert await database.write(run_groups.settle) == 1
+        assert await read(database, "turn_1") == [(5, b"{}"), (6, b"{1}")]
+        assert await read(database, "turn_2") == [(1, b"{}")]
+    finally:
+        await database.aclose()
 
 
 async def test_a_record_is_there_until_those_before_another_are_dropped(database: Database) -> None:

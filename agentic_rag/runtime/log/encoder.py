@@ -21,11 +21,13 @@ from agentic_rag.events import (
     Text,
     Thinking,
     Usage,
+    decode,
 )
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.json_form import Json, camel, to_text
 from agentic_rag.messages import KeptImage
 from agentic_rag.redaction import Redaction
+from agentic_rag.store.run_events import lead_of, whole
 
 TextKind = Literal["text", "thinking"]
 """The types of the events that are pieces of text."""
@@ -40,13 +42,14 @@ _FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
 class Encoder:
     """Numbers and encodes the events of one turn. ``redaction``: the values that none of them may show."""
 
-    __slots__ = ("_conversation_id", "_heads", "_redaction", "_turn_id")
+    __slots__ = ("_conversation_id", "_heads", "_lead", "_redaction", "_turn_id")
 
     def __init__(self, conversation_id: ConversationId, turn_id: TurnId, redaction: Redaction | None = None) -> None:
         self._conversation_id = conversation_id
         self._turn_id = turn_id
         self._redaction = redaction or Redaction()
-        self._heads: dict[tuple[TextKind, Delegate] | TextKind, tuple[bytes, bytes]] = {}
+        self._lead = lead_of(conversation_id, turn_id)
+        self._heads: dict[tuple[TextKind, Delegate] | TextKind, tuple[bytes, bytes, bytes]] = {}
 
     def encode(
         self, body: EventBody, seq: int, ts: str, agent: Delegate | None = None, *, redacted: bool = False
@@ -57,7 +60,7 @@ class Encoder:
         """
         if type(body) is Text or type(body) is Thinking:
             text = body.text if redacted or self._redaction.idle else self._redaction(body.text)
-            return self.encode_text("text" if type(body) is Text else "thinking", text, seq, ts, agent)
+            return self.encode_text("text" if type(body) is Text else "thinking", text, seq, ts, agent)[0]
         kind = body.type
         value: Json = {
             "type": kind,
@@ -72,20 +75,33 @@ class Encoder:
         value.update(fields if self._redaction.idle else self._redaction.json(fields))
         return AgentEvent(self._turn_id, seq, kind, to_text(value).encode())
 
-    def encode_text(self, kind: TextKind, text: str, seq: int, ts: str, agent: Delegate | None = None) -> AgentEvent:
-        """Return the event of a piece of text that holds no secret. Only number, time and text are new in it."""
-        head, middle = self._heads.get(kind if agent is None else (kind, agent)) or self._head(kind, agent)
-        data = b'%b%d,"ts":"%b%b%b}' % (head, seq, ts.encode(), middle, orjson.dumps(text))
-        return AgentEvent(self._turn_id, seq, kind, data)
+    def encode_text(
+        self, kind: TextKind, text: str, seq: int, ts: str, agent: Delegate | None = None
+    ) -> tuple[AgentEvent, bytes]:
+        """Return the event of a piece of text that holds no secret, and its short form (`shorten`).
 
-    def _head(self, kind: TextKind, agent: Delegate | None) -> tuple[bytes, bytes]:
-        """Return what stands before the number of each piece of a kind, and between its time and its text."""
-        value = {"type": kind, "conversationId": self._conversation_id, "turnId": self._turn_id}
-        head = orjson.dumps(value)[:-1] + b',"seq":'
+        Only number, time and text are new in it.
+        """
+        head, mark, middle = self._heads.get(kind if agent is None else (kind, agent)) or self._head(kind, agent)
+        rest = b'%d,"ts":"%b%b%b}' % (seq, ts.encode(), middle, orjson.dumps(text))
+        return AgentEvent(self._turn_id, seq, kind, head + rest), mark + rest
+
+    def _head(self, kind: TextKind, agent: Delegate | None) -> tuple[bytes, bytes, bytes]:
+        """Return what stands before the number of each piece of a kind, its short form, and what before the text."""
         whose = b"," + orjson.dumps(_of_delegate(agent))[1:-1] if agent is not None else b""
-        middle = b'"' + whose + b',"text":'
-        self._heads[kind if agent is None else (kind, agent)] = head, middle
-        return head, middle
+        head = b'{"type":"%b%b' % (kind.encode(), self._lead), kind.encode() + b" ", b'"' + whose + b',"text":'
+        self._heads[kind if agent is None else (kind, agent)] = head
+        return head
+
+    def shorten(self, event: AgentEvent) -> bytes:
+        """Return an event without what all events of the turn begin with; see ``store.run_events``."""
+        kind = event.type.encode()
+        head = b'{"type":"%b%b' % (kind, self._lead)
+        return b"%b %b" % (kind, event.data[len(head) :]) if event.data.startswith(head) else event.data
+
+    def restore(self, seq: int, short: bytes) -> AgentEvent:
+        """Return the event of a short form."""
+        return decode(self._turn_id, seq, whole(short, self._lead))
 
 
 def encode(body: EventBody, *, conversation_id: str, turn_id: str, seq: int, ts: str) -> AgentEvent:

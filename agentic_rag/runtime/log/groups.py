@@ -12,7 +12,8 @@ from typing import Generic, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from agentic_rag.ids import TurnId
-from agentic_rag.store import run_events, run_groups, turns
+from agentic_rag.store import run_events, run_groups
+from agentic_rag.store.fences import list_held
 from agentic_rag.store.run_events import Batch
 
 
@@ -100,11 +101,11 @@ class Group(Generic[H]):
 
     def write(self, conn: Connection) -> None:
         """Store it; a transaction may be tried again."""
-        written = (*self.batches, *self.settling)
-        held = turns.list_held(conn, {log.turn_id: log.fence for log in written})
+        written = {log.turn_id: log for log in (*self.batches, *self.settling)}
+        held = list_held(conn, {turn_id: log.fence for turn_id, log in written.items()})
         self.lost.clear()
-        if len(held) < len(self.batches.keys() | self.settling.keys()):
-            self.lost.update(log for log in written if log.turn_id not in held)
+        if len(held) < len(written):
+            self.lost.update(log for turn_id, log in written.items() if turn_id not in held)
         batches = self._without_lost(self.batches)
         if self.number is None:
             run_events.append(conn, batches)

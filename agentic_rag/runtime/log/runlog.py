@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import LeaseLost, ServerStopping, StorageError
-from agentic_rag.events import DELTA_TYPES, AgentEvent, Delegate, EventBody, Notice, decode
+from agentic_rag.events import DELTA_TYPES, AgentEvent, Delegate, EventBody, Notice
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.observer import NOBODY, Observer, given_traceparent
 from agentic_rag.redaction import Redaction
@@ -93,8 +93,10 @@ class RunLog:
         self._journal = journal
         encoder = Encoder(conversation_id, turn_id, redaction)
         self._encode, self._encode_text = encoder.encode, encoder.encode_text
+        self._shorten_event, self._restore = encoder.shorten, encoder.restore
+        self._conversation_id = conversation_id
         self._tail: list[bytes] = []
-        """The JSON of the events from ``first`` on. Bytes, since Python's garbage collector looks at anything else."""
+        """The events from ``first`` on, short. Bytes, since Python's garbage collector looks at anything else."""
         self.newest: AgentEvent | None = None
         """The event that was numbered last, if it can be had."""
         self._taken = start
@@ -129,9 +131,9 @@ class RunLog:
         if self.last - self.journalled >= MAX_UNJOURNALLED:
             return False
         self.last = seq = self.last + 1
-        event = self.newest = self._encode_text(kind, text, seq, now(), agent)
+        self.newest, short = self._encode_text(kind, text, seq, now(), agent)
         tail = self._tail
-        tail.append(event.data)
+        tail.append(short)
         if len(tail) > TAIL_EVENTS:
             self._shorten()
         pending = seq - self._taken
@@ -263,7 +265,7 @@ class RunLog:
         self.last = seq = self.last + 1
         event = self.newest = self._encode(body, seq, now(), agent, redacted=redacted)
         tail = self._tail
-        tail.append(event.data)
+        tail.append(self._shorten_event(event))
         if event.type not in DELTA_TYPES:
             self._solid.append(seq)
         if len(tail) > TAIL_EVENTS:
@@ -296,7 +298,8 @@ class RunLog:
         return self._batch(self.settled, self.journalled)
 
     def _batch(self, after: int, last: int) -> Batch:
-        return Batch(self.turn_id, after + 1, self._tail[after + 1 - self.first : last + 1 - self.first])
+        events = self._tail[after + 1 - self.first : last + 1 - self.first]
+        return Batch(self.turn_id, after + 1, events, self._conversation_id)
 
     def take_success(self) -> None:
         """Say that what was taken is in the store."""
@@ -306,8 +309,8 @@ class RunLog:
             self._advance()
         if self._journal_moved is not None:
             self._wake_writer()
-        if self.last > self._taken:  # came while this batch was under way
-            self._journal.note(self, urgent=True)
+        if (pending := self.last - self._taken) > 0:  # came while this batch was under way
+            self._journal.note(self, urgent=bool(self._solid) or pending >= GROUP_EVENTS)
 
     def take_failure(self, exc: BaseException) -> None:
         """Say that a batch could not be stored: the turn cannot go on."""
@@ -348,7 +351,7 @@ class RunLog:
         if after + 1 < self.first:
             return None
         batch = self._batch(after, self.visible)
-        return [decode(self.turn_id, seq, data) for seq, data in enumerate(batch.events, batch.first)]
+        return [self._restore(seq, event) for seq, event in enumerate(batch.events, batch.first)]
 
     @property
     def reader_count(self) -> int:
@@ -576,8 +579,7 @@ class Journal:
         due, dirty, self._dirty = self.groups.due(), self._dirty, {}
         logs = [log for log in (dirty | dict.fromkeys(due) if due else dirty) if not log.busy and log.failure is None]
         settling = {log: log.take_unsettled() for log in due if log in logs}
-        taken = {log: log.take() for log in logs}
-        batches = {log: batch for log, batch in taken.items() if batch.events}
+        batches = {log: batch for log in logs if (batch := log.take()).events}
         number = self.groups.begin(batches) if batches and not self.database.shared else None
         group = Group(batches, settling, number, min(self.groups.needed_without(settling), number or 0))
         try:
@@ -591,11 +593,11 @@ class Journal:
                 return
             raise
         for log in logs:
-            if log in group.lost:
+            if group.lost and log in group.lost:
                 log.take_failure(LeaseLost(log.turn_id))
                 continue
-            if number is None:
-                log.settled = taken[log].last
+            if number is None and log in batches:
+                log.settled = batches[log].last
             log.take_success()
         if number is not None and settling:
             self._note_settled(group)

@@ -1,0 +1,37 @@
+"""A SQLite file has the events of a turn without what all of them begin with, and groups of them have one list."""
+
+from struct import Struct
+
+import orjson
+from alembic import op
+from sqlalchemy import text
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+_LENGTH = Struct(">I")
+
+
+def upgrade() -> None:
+    conn = op.get_bind()
+    for group, payload in conn.execute(text("SELECT id, payload FROM run_groups")).all():  # what a kill has left
+        conn.execute(
+            text("UPDATE run_groups SET payload = :payload WHERE id = :id"), {"id": group, "payload": _changed(payload)}
+        )
+
+
+def _changed(payload: bytes) -> bytes:
+    """Return a record that had the events of each turn packed by themselves as one that has them packed together."""
+    at = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
+    heads, lengths, events = [], list[int](), list[bytes]()
+    for turn_id, last, first, size in orjson.loads(payload[_LENGTH.size : at]):
+        count = last + 1 - first
+        table = Struct(f">{count}I")
+        heads.append((turn_id, first, count))
+        lengths += table.unpack_from(payload, at)
+        events.append(payload[at + table.size : at + size])
+        at += size
+    packed = orjson.dumps(heads)
+    return b"".join((_LENGTH.pack(len(packed)), packed, Struct(f">{len(lengths)}I").pack(*lengths), *events))

@@ -1,0 +1,84 @@
+"""Which turns are still their owners': asked for together, and not again while nothing has moved."""
+
+from functools import partial
+
+import pytest
+from sqlalchemy import Connection
+
+from agentic_rag.ids import TurnId
+from agentic_rag.store import turns
+from agentic_rag.store.database import Database
+from agentic_rag.store.fences import list_held
+from agentic_rag.store.records import sqlite_of
+from tests.databases import POSTGRESQL
+from tests.store.records import turn
+
+NAMES = [TurnId(f"turn_{number}") for number in range(4)]
+FIRST = dict.fromkeys(NAMES, 1)
+
+
+async def begin(database: Database) -> None:
+    for name in NAMES:
+        await database.write(partial(turns.TURNS.insert, record=turn(name, fence=1)))
+    assert await database.write(partial(list_held, fences=FIRST)) == set(NAMES)
+
+
+def delete(conn: Connection, turn_id: TurnId) -> None:
+    conn.execute(turns.TURNS.table.delete().where(turns.TURNS.c.id == turn_id))
+
+
+async def test_a_number_that_moved_and_a_turn_that_is_gone_count_no_more(database: Database) -> None:
+    await begin(database)
+    await database.write(partial(turns.release, turn_id=NAMES[0]))
+    await database.write(partial(delete, turn_id=NAMES[1]))
+    assert await database.write(partial(list_held, fences=FIRST)) == set(NAMES[2:])
+    assert await database.write(partial(list_held, fences={**FIRST, NAMES[0]: 2})) == {NAMES[0], *NAMES[2:]}
+    assert await database.write(partial(list_held, fences={TurnId("turn_9"): 1})) == set()
+
+
+async def test_what_moved_in_the_same_transaction_counts_as_that_ends(database: Database) -> None:
+    await begin(database)
+
+    def move(conn: Connection, fail: bool) -> set[TurnId]:
+        turns.release(conn, NAMES[0])
+        held = list_held(conn, FIRST)
+        if fail:
+            raise LookupError
+        return held
+
+    with pytest.raises(LookupError):
+        await database.write(partial(move, fail=True))
+    assert await database.write(partial(list_held, fences=FIRST)) == set(NAMES)
+    assert await database.write(partial(move, fail=False)) == set(NAMES[1:])
+    assert await database.write(partial(list_held, fences=FIRST)) == set(NAMES[1:])
+
+
+async def test_a_first_proof_that_is_undone_is_made_again(database: Database) -> None:
+    def fail(conn: Connection) -> None:
+        list_held(conn, FIRST)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await database.write(fail)
+    await begin(database)
+
+
+@pytest.mark.skipif(POSTGRESQL, reason="it counts what SQLite does")
+async def test_only_what_is_new_is_asked_for(sqlite: Database) -> None:
+    await begin(sqlite)
+    asked: list[str] = []
+
+    def look(conn: Connection, given: dict[TurnId, int]) -> set[TurnId]:
+        sqlite_of(conn).set_trace_callback(asked.append)
+        try:
+            return list_held(conn, given)
+        finally:
+            sqlite_of(conn).set_trace_callback(None)
+
+    assert await sqlite.write(partial(look, given=FIRST)) == set(NAMES)
+    assert len(asked) == 1
+    later = TurnId("turn_later")
+    await sqlite.write(partial(turns.TURNS.insert, record=turn(later, fence=1)))
+    assert await sqlite.write(partial(look, given={**FIRST, later: 1})) == {*NAMES, later}
+    assert "turn_later" in asked[-1]
+    assert "turn_1" not in asked[-1]
