@@ -108,8 +108,8 @@ MUTANTS = (
     Mutant(
         "replay the event that was asked to be passed",
         "store/run_events.py",
-        "in unpack(*row) if seq > after]",
-        "in unpack(*row) if seq >= after]",
+        "in enumerate(found, first) if seq > after]",
+        "in enumerate(found, first) if seq >= after]",
     ),
     Mutant(
         "end a turn that was given up without naming the gap",
