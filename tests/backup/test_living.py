@@ -47,7 +47,7 @@ async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_from_it_as_
     resumed = await restore_into(tmp_path / "resumed" / "data", backup, end_turns=False)
     rows = read_rows(tmp_path / "resumed" / "data" / DATABASE)
     assert rows["run_groups"] == []
-    assert '"type":"text"' in "".join(map(str, rows["run_events"])), "a running turn's events are not in its rows"
+    assert '"text":"The "' in "".join(map(str, rows["run_events"])), "a running turn's events are not in its rows"
     ended = await restore_into(tmp_path / "ended" / "data", backup, end_turns=True)
     assert (resumed.settled.turns, ended.settled.turns) == (1, 1)
     for name in ("resumed", "ended"):
