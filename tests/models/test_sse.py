@@ -1,7 +1,7 @@
 """The SSE reader: the same events whatever the chunking, line ends or spelling."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentic_rag.errors import EventTooLarge
@@ -44,6 +44,8 @@ ODD = st.sampled_from((b"\xef\xbb\xbf", b"\r", b"\n", b": note\n", b"data: x\n",
 
 
 @given(st.lists(USUAL | USUAL | ODD, max_size=8), st.lists(st.integers(0, 200), max_size=4))
+@example([b"data: x\n", b"event: a\ndata: y\n\n"], [])
+@example([b"event: named\n", b"event: a\ndata: y\n\n", b"data: x\n\n"], [])
 def test_events_in_the_usual_spelling_are_read_as_any_others_are(pieces: list[bytes], places: list[int]) -> None:
     data = b"".join(pieces)
     assert read(data) == read(*cut(data, places)) == read(*pieces) == read(*(bytes([each]) for each in data))
