@@ -142,15 +142,17 @@ class KeptImage:
     sha256: str
 
 
-def question_blocks(text: str, images: Iterable[KeptImage] = ()) -> list[Block]:
+def question_blocks(text: str, images: Collection[KeptImage] = ()) -> list[Block]:
     """Return the blocks of a user's message: its images, then its words, if it has any."""
+    if not images:
+        return [text_block(text)]
     shown = [kept_image(each.media_type, each.ref, (each.width, each.height)) for each in images]
-    return [*shown, text_block(text)] if text.strip() or not shown else shown
+    return [*shown, text_block(text)] if text.strip() else shown
 
 
-def user_message(text: str, images: Iterable[KeptImage] = ()) -> Message:
+def user_message(text: str, images: Collection[KeptImage] = ()) -> Message:
     """Return a user message of one text block, after the images that were sent with it."""
-    return {"role": "user", "content": question_blocks(text, images)}
+    return {"role": "user", "content": question_blocks(text, images) if images else [text_block(text)]}
 
 
 def tool_result_block(tool_use_id: str, content: list[Block], *, is_error: bool = False) -> Block:
@@ -200,6 +202,17 @@ def image_in_words(block: Block) -> str:
 def plain_text(content: Iterable[Block]) -> str:
     """Return the text of all text blocks, joined without separator (a block is a span, not a paragraph)."""
     return "".join(block["text"] for block in content if block.get("type") == "text")
+
+
+def is_words(message: Message) -> bool:
+    """Tell whether a message is text and nothing else: no call, result, image or thinking, no citation or private key.
+
+    Most are; whoever looks for any of those need look no further.
+    """
+    for block in message["content"]:
+        if len(block) != 2 or block["type"] != "text":
+            return False
+    return bool(message["content"])
 
 
 def tool_uses(content: Iterable[Block]) -> list[Block]:

@@ -64,8 +64,8 @@ class _Automaton:
             self._beginnings.update(form[:size] for size in range(1, _HEAD))
             insort(self._by_head.setdefault(form[:_HEAD], []), form)
 
-    def finds(self, text: str) -> bool:
-        return bool(self._search.find_matches_as_indexes(text.encode(*_CODING)))
+    def finds(self, data: bytes) -> bool:
+        return bool(self._search.find_matches_as_indexes(data))
 
     def replace(self, text: str, *, named: bool) -> str:
         """Return the text with each form replaced by a word, which says its name if ``named``."""
@@ -217,6 +217,13 @@ class Redaction:
         """Return a JSON value with every string redacted; the names of members are structure, and stay."""
         return _change_strings(value, self) if self._values else value
 
+    def is_clear_json(self, data: bytes) -> bool:
+        """Whether the bytes of a JSON value say that `json` would leave it as it is; those of most do.
+
+        As long as nothing in them is escaped, each of its strings stands in them as it is.
+        """
+        return not self._values or not (b"\\" in data or self._current().finds(data))
+
     def members(self, value: Any) -> Any:
         """Return a JSON value redacted as by `json`, with the names of members too: a model chose them."""
         if isinstance(value, Mapping):
@@ -230,7 +237,7 @@ class Redaction:
         if not self._values:
             return False
         if isinstance(value, str):
-            return self._current().finds(value)
+            return self._current().finds(value.encode(*_CODING))
         if isinstance(value, Mapping):
             return any(self.found_in(key) or self.found_in(item) for key, item in value.items())
         return isinstance(value, list | tuple) and any(map(self.found_in, value))
@@ -333,7 +340,7 @@ class Pieces:
     def end(self) -> str:
         """Return what was still held."""
         held, self._held = self._held, ""
-        return self._redact(held)
+        return self._redact(held) if held else ""
 
 
 def _parts(value: str) -> Iterator[str]:

@@ -43,6 +43,21 @@ class ModelRequest:
     effort: str | None = None
     settled: Settled | None = field(default=None, compare=False, repr=False)
 
+    def followed_by(self, *messages: Message) -> "ModelRequest":
+        """Return it with these messages at its end; `dataclasses.replace` would take three times as long."""
+        return ModelRequest(
+            self.model,
+            self.max_tokens,
+            self.system,
+            (*self.messages, *messages),
+            self.tools,
+            self.tool_choice,
+            self.temperature,
+            self.thinking,
+            self.effort,
+            self.settled,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Citation:

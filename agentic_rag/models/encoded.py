@@ -1,7 +1,8 @@
-"""The bytes of a conversation's messages as one adapter sends them, kept from request to request.
+"""The bytes of a conversation's requests as one adapter sends them, kept from request to request.
 
-Owns how many are kept, and what they stand for: the first messages of a conversation, by their values. Knows no
-service: what a message is in bytes, an adapter says. Who has the messages has these, too, and counts them.
+Owns how many are kept, and what they stand for: the first messages of a conversation, and what stands around them, by
+their values. Knows no service: what they are in bytes, an adapter says. Who has the messages has these, too, and counts
+them.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,14 +21,31 @@ Encode = Callable[[Message], bytes]
 
 
 class Encoded:
-    """Messages of one conversation, each without what varies from request to request. ``most``: bytes of them."""
+    """Messages of one conversation, each without what varies from request to request, and what stands around them.
+
+    ``most``: bytes of both.
+    """
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
         self._messages: tuple[Message, ...] = ()
         self._pieces: tuple[bytes, ...] = ()
-        self.size = 0
+        self._around: tuple[object, bytes] = None, b""
+        self._size = 0
+
+    @property
+    def size(self) -> int:
         """Bytes in memory."""
+        return self._size + len(self._around[1])
+
+    def around(self, parts: object, encode: Callable[[], bytes]) -> bytes:
+        """Return what stands around the messages; it is encoded anew when it is made of other ``parts`` than before.
+
+        They are compared by value: the same objects mostly, which is seen at a glance.
+        """
+        if self._around[0] != parts:
+            self._around = parts, encode()
+        return self._around[1]
 
     def of(self, messages: Sequence[Message], encode: Encode) -> tuple[int, tuple[bytes, ...]]:
         """Return how many of a request's first messages are kept, and their bytes in pieces to be joined by commas.
@@ -37,13 +55,13 @@ class Encoded:
         given = tuple(messages)
         known = len(self._messages)
         if self._messages != given[:known]:  # the same objects mostly, which is seen at a glance
-            self._messages, self._pieces, self.size, known = (), (), 0, 0
+            self._messages, self._pieces, self._size, known = (), (), 0, 0
         new: list[bytes] = []
         for message in given[known:]:
             encoded = encode(message)
             if self.size + len(encoded) >= self._most:
                 break
-            self.size += len(encoded) + 1
+            self._size += len(encoded) + 1
             new.append(encoded)
         if new:
             self._messages = given[: known + len(new)]

@@ -8,7 +8,7 @@ Here and not at each way out: the transcript, the events with their numbers of c
 whatever a tool is given are all made of this.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from agentic_rag.messages import BROKEN_INPUT, SECRET, Block, bounded_use
 from agentic_rag.models.base import BlockStarted, BlockStopped, InputDelta, ModelEvent, TextDelta, ThinkingDelta
@@ -38,15 +38,16 @@ class RedactedAnswer:
             return (BlockStarted(event.index, {**event.block, "text": self._open.take(event.block["text"])}),)
         if type(event) is BlockStarted and event.block["type"] == "tool_use":
             return (BlockStarted(event.index, {**event.block, "name": self._redact.json(event.block["name"])}),)
-        return tuple(self._close_block(event)) if type(event) is BlockStopped else (event,)
+        return self._close_block(event) if type(event) is BlockStopped else (event,)
 
-    def _close_block(self, event: BlockStopped) -> Iterator[ModelEvent]:
+    def _close_block(self, event: BlockStopped) -> Sequence[ModelEvent]:
         block, rest = event.block, self._open.end()
-        if rest and block["type"] == "tool_use":
-            yield InputDelta(event.index, rest)
-        elif rest:
-            yield (ThinkingDelta if block["type"] == "thinking" else TextDelta)(event.index, rest)
-        yield BlockStopped(event.index, self._block(block))
+        stopped = BlockStopped(event.index, self._block(block))
+        if not rest:
+            return (stopped,)
+        if block["type"] == "tool_use":
+            return InputDelta(event.index, rest), stopped
+        return (ThinkingDelta if block["type"] == "thinking" else TextDelta)(event.index, rest), stopped
 
     def _block(self, block: Block) -> Block:
         if block["type"] == "text":

@@ -13,8 +13,13 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 """A line, or the data of one event, larger than this is an attack or a fault, not an answer."""
 
 _BOM = b"\xef\xbb\xbf"
-_WHOLE = re.compile(rb"event: ([^\r\n]*)\ndata: ([^\r\n]+)\n\n").fullmatch
-"""One event in the usual spelling and nothing else: what most pieces of a stream are."""
+_USUAL = rb"event: ([^\r\n]*)\ndata: ([^\r\n]+)\n\n"
+"""One event in the usual spelling."""
+_WHOLE = re.compile(_USUAL).fullmatch
+"""One such event and nothing else: what most pieces of a stream are."""
+_SOME = re.compile(rb"(?:%b)+" % _USUAL).fullmatch
+"""Some such events and nothing else: what the others mostly are."""
+_EACH = re.compile(_USUAL).findall
 
 
 class SSEReader:
@@ -54,9 +59,10 @@ class SSEReader:
         """
         if self._too_large:
             raise EventTooLarge(self._limit)
-        whole = _WHOLE(chunk) if self._between and len(chunk) <= self._limit else None
-        if whole is not None:
-            return [(whole[1].decode("utf-8", "replace") or "message", whole[2])]
+        between = not (self._tail or self._data or self._name or self._after_cr)
+        if between and len(chunk) <= self._limit and _SOME(chunk):
+            self._first = False
+            return [(name.decode("utf-8", "replace") or "message", data) for name, data in _EACH(chunk)]
         events: list[tuple[str, bytes]] = []
         try:
             for line in self._lines(chunk):
@@ -77,11 +83,6 @@ class SSEReader:
             if not events:
                 raise
         return events
-
-    @property
-    def _between(self) -> bool:
-        """Whether an event is complete and nothing of the next one is there."""
-        return not (self._tail or self._data or self._name or self._first or self._after_cr)
 
     def _lines(self, chunk: bytes) -> list[bytes]:
         """Return the lines that this chunk ends, without their ends; the rest waits in the tail."""

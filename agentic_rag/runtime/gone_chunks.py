@@ -15,6 +15,8 @@ async def find_gone(resources: Resources, domain_id: str, transcript: Transcript
     Where several servers share a store another one may delete a document: all are asked for then.
     """
     services, chunks = resources.services, transcript.cited
+    if not chunks:
+        return frozenset()
     mark = None if resources.shared else services.documents_mark(domain_id)
     known = transcript.gone_chunks
     if mark is None or known.mark is not mark:

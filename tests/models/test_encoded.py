@@ -1,12 +1,13 @@
 """Messages that were encoded once stay so: what is sent is what would be encoded anew."""
 
 import json
+from dataclasses import fields, replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.messages import user_message
+from agentic_rag.messages import ToolSpec, user_message
 from agentic_rag.models.anthropic.request import encoded_body, request_body
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.encoded import MOST_PIECES, Encoded, Settled
@@ -14,6 +15,7 @@ from agentic_rag.models.profiles import profile_of
 from tests.models.test_request import HISTORY
 
 MODELS = ("claude-sonnet-5-5", "claude-haiku-4-5", "other-model")
+TOOLS = (ToolSpec(name="a", description="Reads.", input_schema={"type": "object"}),)
 
 
 def body_of(request: ModelRequest) -> Any:
@@ -42,6 +44,54 @@ def test_a_conversation_that_grows_has_the_body_of_one_that_is_encoded_anew(
     numbered = ModelRequest(model, 10, (), HISTORY, settled=Settled(len(HISTORY), kept))
     marks = b"".join(encoded_body(numbered, profile_of(model), cites=False))
     assert json.loads(marks) == {**request_body(numbered, cites=False), "stream": True}
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "model": st.sampled_from(MODELS),
+                "max_tokens": st.sampled_from((10, 5_000)),
+                "system": st.sampled_from(((), ({"type": "text", "text": "You answer."},))),
+                "tools": st.sampled_from(((), TOOLS, (*TOOLS, ToolSpec(name="b", description="", input_schema={})))),
+                "tool_choice": st.sampled_from((None, {"type": "none"})),
+                "temperature": st.sampled_from((None, 0.5)),
+                "thinking": st.sampled_from(("auto", "off")),
+                "effort": st.sampled_from((None, "low", "high")),
+            }
+        ),
+        max_size=6,
+    )
+)
+def test_what_stands_around_the_messages_is_that_of_the_request(requests: list[dict[str, Any]]) -> None:
+    kept = Encoded()
+    for each in requests:
+        assert set(each) == {member.name for member in fields(ModelRequest)} - {"messages", "settled"}
+        request = ModelRequest(**each, messages=HISTORY, settled=Settled(len(HISTORY), kept))
+        assert body_of(request) == body_of(request) == whole_body(request)
+        assert kept.size > 0
+
+
+def test_what_stands_around_the_messages_is_encoded_once_and_counts_as_memory() -> None:
+    kept, made = Encoded(), []
+
+    def encode() -> bytes:
+        made.append(kept)
+        return b"around"
+
+    for _ in range(3):
+        assert kept.around(("a", 1), encode) == b"around"
+    assert (len(made), kept.size) == (1, len(b"around"))
+    kept.around(("a", 2), encode)
+    assert (len(made), kept.size) == (2, len(b"around"))
+
+
+def test_a_request_that_is_followed_by_messages_is_the_same_but_for_them() -> None:
+    settled, more = Settled(0, Encoded()), (user_message("More."), user_message("And more."))
+    request = ModelRequest("m", 10, ({"type": "text"},), HISTORY, TOOLS, {"type": "any"}, 0.5, "off", "low", settled)
+    followed = request.followed_by(*more)
+    assert followed == replace(request, messages=(*HISTORY, *more))
+    assert followed.settled is settled
 
 
 def test_more_than_may_be_kept_is_encoded_each_time() -> None:

@@ -1,7 +1,7 @@
 """The SSE reader: the same events whatever the chunking, line ends or spelling."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentic_rag.errors import EventTooLarge
@@ -23,6 +23,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 SPELLINGS = """data: x|data:y|data|data: |data:  two|event: ping|event:named|event|: note||id: 7|retry: 5|unknown: z
 |data: 你好 🚀|event: é|\ufeffdata: marked""".replace("\n", "")
 LINES = st.sampled_from([line.encode() for line in SPELLINGS.split("|")])
+WORDS = st.binary(max_size=3).filter(lambda data: data != b"" and not set(data) & set(b"\r\n"))
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 
 
@@ -36,6 +37,18 @@ def test_any_chunking_of_a_stream_gives_the_same_events(lines: list[tuple[bytes,
 def test_the_kind_of_line_end_does_not_change_the_events(lines: list[bytes]) -> None:
     whole = [*lines, b"", b"data: last", b"", b""]
     assert read(b"\n".join(whole)) == read(b"\r\n".join(whole)) == read(b"\r".join(whole))
+
+
+USUAL = st.builds(b"event: %b\ndata: %b\n\n".__mod__, st.tuples(st.sampled_from((b"", b"a", b"\xff")), WORDS))
+ODD = st.sampled_from((b"\xef\xbb\xbf", b"\r", b"\n", b": note\n", b"data: x\n", b"event: named\n", b"data:"))
+
+
+@given(st.lists(USUAL | USUAL | ODD, max_size=8), st.lists(st.integers(0, 200), max_size=4))
+@example([b"data: x\n", b"event: a\ndata: y\n\n"], [])
+@example([b"event: named\n", b"event: a\ndata: y\n\n", b"data: x\n\n"], [])
+def test_events_in_the_usual_spelling_are_read_as_any_others_are(pieces: list[bytes], places: list[int]) -> None:
+    data = b"".join(pieces)
+    assert read(data) == read(*cut(data, places)) == read(*pieces) == read(*(bytes([each]) for each in data))
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300)))

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.events import Delegate, IterationStart, Text, Thinking, ToolArguments, ToolCall, decode
+from agentic_rag.events import (
+    Delegate,
+    IterationStart,
+    Text,
+    Thinking,
+    ToolArguments,
+    ToolCall,
+    ToolResult,
+    ToolStatus,
+    decode,
+)
 from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.log.encoder import Encoder
@@ -71,6 +81,17 @@ def test_secrets_are_taken_out_of_deltas_too() -> None:
     redaction.add("KEY", "hunter2-hunter2")
     encoder = Encoder(ConversationId("conv_1"), TurnId("turn_1"), redaction)
     assert encoder.encode(Text("it is hunter2-hunter2"), 1, TS).fields()["text"] == "it is [secret KEY]"
+
+
+def test_an_event_is_redacted_however_its_json_writes_a_value() -> None:
+    redaction = Redaction()
+    redaction.add("KEY", 'hunter"2-hunter"2')
+    encoder = Encoder(ConversationId("conv_1"), TurnId("turn_1"), redaction)
+    for said in ('hunter"2-hunter"2', "hunter&quot;2-hunter&quot;2", "aHVudGVyIjItaHVudGVyIjI="):
+        result = ToolResult("toolu_1", "fs__read", "fs", ToolStatus.OK, said, False, 3, structured={"a": [said, 7]})
+        fields = encoder.encode(result, 1, TS).fields()
+        assert (fields["content"], fields["structured"]) == ("[secret KEY]", {"a": ["[secret KEY]", 7]})
+        assert (fields["status"], fields["truncated"], fields["durationMs"], "ref" in fields) == ("ok", False, 3, False)
 
 
 def test_a_text_that_is_no_unicode_is_refused() -> None:

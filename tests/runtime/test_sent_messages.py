@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import (
+    ACTIVATION,
     DOWN,
     GONE,
     MADE_BY,
@@ -34,7 +35,7 @@ from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.request import BuiltRequest, build_request, servers_back
 from agentic_rag.runtime.core.results import search_result_block
 from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
-from agentic_rag.runtime.core.window import Entry, choose_to_shed, cited_chunks, shed_results
+from agentic_rag.runtime.core.window import Entry, choose_to_shed, cited_chunks, last_activation, shed_results
 from agentic_rag.store.sessions import SessionLabels
 from tests.runtime.harness import definition, info
 from tests.runtime.test_repeats import chunks_in, hit, runs
@@ -51,8 +52,10 @@ def result_of(kind: str, ident: str, found: list[tuple[int, int, int]], number: 
         "image": [text_block("Look."), kept_image("image/png", f"ref_{number}", (number * 500 + 1, 10))],
         "tools": [{"type": "tool_reference", "tool_name": "fs__read"}],
         "plain": [text_block("Nothing.")],
+        "role": [text_block("You sell.")],
     }
-    return tool_result_block(ident, parts[kind])
+    activated = {ACTIVATION: {"role": f"role-{number}", "hash": "x"}} if kind == "role" else {}
+    return tool_result_block(ident, parts[kind]) | activated
 
 
 @dataclass
@@ -92,7 +95,8 @@ class Talk:
         return [thought] if self.draw(True, False) else []
 
     def answer(self) -> None:
-        self.say("assistant", [*self.thought(), text_block("So."), text_block("It is.") | {"_references": []}])
+        said = self.draw([text_block("So.")], [text_block("So."), text_block("It is.") | {"_references": []}])
+        self.say("assistant", [*self.thought(), *said])
 
     def call(self) -> None:
         self.calls = [f"toolu_{self.count}_{number}" for number in range(self.draw(1, 1, 2))]
@@ -102,7 +106,8 @@ class Talk:
     def results(self) -> None:
         """Give the last call its results, but for some that a crash has lost, or for a call that is not there."""
         kinds = {
-            each: self.draw("found", "found", "found", "image", "tools", "tools", "plain", "") for each in self.calls
+            each: self.draw("found", "found", "found", "image", "tools", "tools", "plain", "role", "")
+            for each in self.calls
         }
         drawn = {each: self.data.draw(st.lists(runs, max_size=2)) for each in self.calls}
         results = [result_of(kind, each, drawn[each], self.count) for each, kind in kinds.items() if kind]
@@ -170,11 +175,27 @@ class Talk:
         assert talk.cited == fresh.cited == cited_chunks(window)
         assert talk.lost_documents(self.deleted) == lost_anew(window, self.deleted)
         assert (talk.tokens(5), talk.turn_sizes()) == (fresh.tokens(5), fresh.turn_sizes())
+        assert talk.activation == fresh.activation == last_activation(window)
         assert talk.memory == fresh.memory + grown.messages.memory, "what was weighed as it grew"
         downs = [block[DOWN] for message in window for block in message["content"] if DOWN in block]
         assert servers_back(talk.down, {}, {"fs"}) == (downs[-1] if downs else [])
         old = choose_to_shed([each.message for each in talk.in_window()], 10**9, old_only=True)
         assert talk.saved_by_old() == sum(each.saved for each in old)
+        self.check_words(grown)
+
+    def check_words(self, built: BuiltRequest) -> None:
+        """Check that messages of words, which nobody looks into, are sent, sized and asked of as any others are."""
+        marked = replace(self, transcript=Transcript(SessionId("sess_3"), SessionLabels(), head=self.transcript.head))
+        marked.transcript.entries += [
+            replace(entry, message=marked_words(entry.message)) for entry in self.transcript.in_window()
+        ]
+        others = marked.build(None)
+        assert whole_body(others.request) == whole_body(built.request)
+        assert (others.passages, others.call_ids) == (built.passages, built.call_ids)
+        assert marked.transcript.tokens(5) == self.transcript.tokens(5)
+        assert [each.tokens for each in marked.transcript.turn_sizes()] == [
+            each.tokens for each in self.transcript.turn_sizes()
+        ]
 
     def build(self, before: Any) -> BuiltRequest:
         pictures = {ref: "aGk=" for ref in self.transcript.pictures if not ref.endswith("3")}
@@ -186,6 +207,12 @@ class Talk:
             pictures=pictures,
             before=before,
         )
+
+
+def marked_words(message: Message) -> Message:
+    """Return a message that is more than words, by a key that is never sent."""
+    role, content = message["role"], message["content"]
+    return {"role": role, "content": [{**block, "_mark": 1} if block["type"] == "text" else block for block in content]}
 
 
 def body_of(request: ModelRequest) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic_rag.json_form import to_text
 from agentic_rag.redaction import KEPT_VALUES, Pieces, Redaction, redacted_logs
 
 pytestmark = pytest.mark.attack(kind="secrets")
@@ -154,6 +155,30 @@ def test_only_strings_are_changed() -> None:
     assert changed == {"size": 12345678, "list": [1, 12345678.0, None, True], "12345678": "x[secret TOKEN]y"}
     assert redact.found_in({"a": [{"b": "..12345678"}]})
     assert not redact.found_in({"a": 12345678})
+
+
+@given(
+    value=st.sampled_from((VALUE, "plain-secret", "käse/und+brot", "<tag> & 'quote'")),
+    encoding=st.sampled_from(("as it is", *ENCODINGS)),
+    before=st.text(max_size=3),
+    after=st.text(max_size=3),
+    escaped=st.integers(0, 2),
+    number=st.integers() | st.floats(allow_nan=False),
+)
+def test_json_that_is_taken_for_clear_holds_no_value_in_any_form(
+    value: str, encoding: str, before: str, after: str, escaped: int, number: float
+) -> None:
+    redact = known(value)
+    text = before + (ENCODINGS[encoding](value) if encoding in ENCODINGS else value) + after
+    for _ in range(escaped):
+        text = json.dumps(text)
+    document = {"a": [number, {"b": text, "c": None}]}
+    assert redact.is_clear_json(to_text(document).encode()) <= (redact.json(document) == document)
+
+
+def test_json_without_a_value_is_clear() -> None:
+    assert known("plain-secret").is_clear_json(b'{"a":["plain","secret",12345678]}')
+    assert known().is_clear_json(b'{"a":"\\n"}')
 
 
 def test_without_secrets_a_value_is_handed_back_as_it_is() -> None:

@@ -26,6 +26,8 @@ from agentic_rag.models.service_errors import broken_stream, stream_error
 MALFORMED = "cannot be read: the service sent a malformed event"
 MAX_BLOCKS = 10_000
 """Content blocks of one answer; more is a fault of the endpoint."""
+_NOT_THE_API = ValueError, KeyError, TypeError, AttributeError
+"""What comes of reading an event that is not what the API sends."""
 
 
 class _OpenBlock:
@@ -113,19 +115,39 @@ class AnswerDecoder:
             ModelError: the service reports an error, or the data is not what the API sends.
         """
         try:
-            event = orjson.loads(data)
-        except ValueError as exc:
+            return self._read(orjson.loads(data))
+        except _NOT_THE_API as exc:
             raise broken_stream(MALFORMED, "malformed_stream") from exc
-        return self.take(event)
 
     def take(self, event: Json) -> ModelEvent | None:
         """Return the model event of one event; see `decode`."""
         try:
-            if event["type"] == "content_block_delta":
-                return self._delta(event["index"], event["delta"])
-            return self._other(event)
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            return self._read(event)
+        except _NOT_THE_API as exc:
             raise broken_stream(MALFORMED, "malformed_stream") from exc
+
+    def _read(self, event: Json) -> ModelEvent | None:
+        kind = event["type"]
+        if kind == "content_block_delta":
+            return self._delta(event["index"], event["delta"])
+        if kind == "content_block_start":
+            return self._block_start(event["index"], event["content_block"])
+        if kind == "content_block_stop":
+            return BlockStopped(event["index"], self._open.pop(event["index"]).whole())
+        if kind == "message_start":
+            message = event["message"]
+            self._count(message.get("usage") or {})
+            return MessageStarted(self._prefix + message["model"], self._usage_so_far())
+        if kind == "message_delta":
+            self._stop_reason = event["delta"]["stop_reason"] or self._stop_reason
+            self._category = (event["delta"].get("stop_details") or {}).get("category")
+            self._count(event.get("usage") or {})
+        elif kind == "message_stop":
+            return self._complete()
+        elif kind == "error":
+            error = event.get("error") or {}
+            raise stream_error(str(error.get("type") or ""), str(error.get("message") or ""))
+        return None
 
     def _delta(self, index: int, delta: Json) -> ModelEvent | None:
         kind = delta["type"]
@@ -165,27 +187,6 @@ class AnswerDecoder:
             ),
         )
 
-    def _other(self, event: Json) -> ModelEvent | None:
-        kind = event["type"]
-        if kind == "content_block_start":
-            return self._block_start(event["index"], event["content_block"])
-        if kind == "content_block_stop":
-            return BlockStopped(event["index"], self._open.pop(event["index"]).whole())
-        if kind == "message_start":
-            message = event["message"]
-            self._count(message.get("usage") or {})
-            return MessageStarted(self._prefix + message["model"], self._usage_so_far())
-        if kind == "message_delta":
-            self._stop_reason = event["delta"]["stop_reason"] or self._stop_reason
-            self._category = (event["delta"].get("stop_details") or {}).get("category")
-            self._count(event.get("usage") or {})
-        elif kind == "message_stop":
-            return self._complete()
-        elif kind == "error":
-            error = event.get("error") or {}
-            raise stream_error(str(error.get("type") or ""), str(error.get("message") or ""))
-        return None
-
     def _block_start(self, index: int, block: Block) -> ModelEvent:
         self._started += 1
         if index in self._open or self._started > MAX_BLOCKS:
@@ -213,4 +214,4 @@ class AnswerDecoder:
 
     def _count(self, usage: Json) -> None:
         """Figures are totals so far; one that is absent keeps its last value."""
-        self._usage.update((key, value) for key, value in usage.items() if isinstance(value, int))
+        self._usage.update({key: value for key, value in usage.items() if isinstance(value, int)})

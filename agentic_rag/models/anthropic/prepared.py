@@ -6,7 +6,7 @@ sends it to know.
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 from uuid import uuid4
 
@@ -34,8 +34,8 @@ class Sender(Protocol):
 class PreparedPost:
     """Implements `PreparedRequest`. ``request`` is what stands before the message.
 
-    ``before`` are pieces, of which most are kept with the conversation: they are joined when it is sent. ``memory`` is
-    of the others.
+    ``before`` and ``after`` are pieces, of which most are kept with the conversation: they are joined when it is sent.
+    ``memory`` is of the others.
     """
 
     model: Sender
@@ -43,30 +43,31 @@ class PreparedPost:
     head: bytes
     request: ModelRequest
     before: tuple[bytes, ...]
-    after: bytes
+    after: tuple[bytes, ...]
     memory: int
 
     @classmethod
     def of(cls, model: Sender, push: "PushClient", head: bytes, request: ModelRequest, profile: ModelProfile) -> Self:
         """Encode a request with a mark where the words are to stand; nobody can have written that before."""
         mark = uuid4().hex
-        whole = replace(request, messages=(*request.messages, user_message(mark)))
+        whole = request.followed_by(user_message(mark))
         *settled, last, around = encoded_body(whole, profile)
         before, _, rest = last.partition(mark.encode())
-        return cls(model, push, head, request, (*settled, before), rest + around, len(before) + len(rest) + len(around))
+        memory = len(before) + len(rest) + (len(around) if request.settled is None else 0)
+        return cls(model, push, head, request, (*settled, before), (rest, around), memory)
 
     @property
     def size(self) -> int:
-        return sum(map(len, self.before)) + len(self.after)
+        return sum(map(len, (*self.before, *self.after)))
 
     def send(self, text: str) -> "SentCall | None":
         """See `PreparedRequest.send`. Blank words get no breakpoint of the cache, as the mark has one."""
         if not text.strip():
             return None
-        sent = self.push.send(self.head, b"".join((*self.before, encode(text)[1:-1], self.after)))
+        sent = self.push.send(self.head, b"".join((*self.before, encode(text)[1:-1], *self.after)))
         if sent is None:
             return None
-        whole = replace(self.request, messages=(*self.request.messages, user_message(text)))
+        whole = self.request.followed_by(user_message(text))
         return SentCall(self.model, whole, sent)
 
 

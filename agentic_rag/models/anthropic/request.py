@@ -9,6 +9,7 @@ Private ``_`` keys are looked for on blocks only (also those inside a ``tool_res
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from agentic_rag.json_form import Json
@@ -47,21 +48,43 @@ def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, 
 def encoded_body(request: ModelRequest, profile: ModelProfile, *, cites: bool = True) -> list[bytes]:
     """Return the bytes of `request_body` with ``stream``, in pieces to be joined.
 
-    Messages that were encoded for an earlier request are not looked at (`ModelRequest.settled`); all from the last but
-    one of the user's on, where breakpoints stand, are in the last piece but one.
+    What was encoded for an earlier request is not looked at (`ModelRequest.settled`): the first messages, and the last
+    piece, which is all but messages. Those from the last but one of the user's on, where breakpoints stand, are in the
+    last piece but one.
     """
     control = _control(profile)
-    pieces, kept = [b'{"messages":['], 0
-    if request.settled is not None and cites:
-        first = min(request.settled.count, _first_marked(request.messages))
-        kept, encoded = request.settled.encoded.of(request.messages[:first], _encode_message)
+    pieces, kept, settled = [b'{"messages":['], 0, request.settled if cites else None
+    if settled is None:
+        around = _encode_around(request, profile)
+    else:
+        around = settled.encoded.around(_parts_around(request, profile), partial(_encode_around, request, profile))
+        first = min(settled.count, _first_marked(request.messages))
+        kept, encoded = settled.encoded.of(request.messages[:first], _encode_message)
         for piece in encoded:
             pieces += (piece, b",")
     messages = [_message(message, cites=cites) for message in request.messages[kept:]]
     if control:
         _mark_users(messages, control)
-    around = encode({**_body_around(request, profile, control), "stream": True})
-    return [*pieces, encode(messages)[1:-1], b"]," + around[1:]]
+    return [*pieces, encode(messages)[1:-1], around]
+
+
+def _parts_around(request: ModelRequest, profile: ModelProfile) -> tuple[object, ...]:
+    """Return all that `_encode_around` makes its bytes of: whatever of a request is not its messages."""
+    return (
+        profile,
+        request.model,
+        request.max_tokens,
+        request.system,
+        request.tools,
+        request.tool_choice,
+        request.temperature,
+        request.thinking,
+        request.effort,
+    )
+
+
+def _encode_around(request: ModelRequest, profile: ModelProfile) -> bytes:
+    return b"]," + encode({**_body_around(request, profile, _control(profile)), "stream": True})[1:]
 
 
 def _encode_message(message: Message) -> bytes:
@@ -159,7 +182,10 @@ def search_results(messages: tuple[Message, ...] | list[Message]) -> list[Block]
 def _message(message: Message, *, cites: bool) -> Message:
     return {
         "role": message["role"],
-        "content": [_block(block, strip_citations=not cites) for block in message["content"]],
+        "content": [
+            block if len(block) == 2 and block["type"] == "text" else _block(block, strip_citations=not cites)
+            for block in message["content"]  # mostly text with nothing beside it
+        ],
     }
 
 

@@ -8,6 +8,7 @@ tools of a request, and no bytes of images.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from operator import itemgetter
 
 from agentic_rag.messages import (
     MADE_BY,
@@ -17,6 +18,7 @@ from agentic_rag.messages import (
     Passage,
     has_kept_image,
     image_in_words,
+    is_words,
     ref_of_image,
     results_first,
     text_block,
@@ -43,6 +45,8 @@ MADE_BYTES = 500
 PASSAGE_BYTES = 800
 SENTENCE_BYTES = 80
 """What is kept of a passage that can be cited, and of each sentence of it."""
+
+_ROLE = itemgetter("role")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class SentMessages:
         ``tools``: the turn's, which are described where a service knows no references to them.
         """
         self._tools = tuple(tools)
-        runs = [list(run) for _, run in groupby(conversation[len(self._taken) :], key=_role_of)]
+        runs = [list(run) for _, run in groupby(conversation[len(self._taken) :], key=_ROLE)]
         for run in runs[:-1]:
             self._memory += self._add(self._settled, run, self._repeats)
             self._taken += run
@@ -134,6 +138,10 @@ class SentMessages:
 
     def _add(self, sent: Sent, run: list[Message], repeats: Repeats) -> int:
         """Add neighbours of one role as one message; return about how many bytes that takes."""
+        if len(run) == 1 and not sent.open_ids and is_words(run[0]):  # most messages, of which nothing is to be made
+            if sent.messages or run[0]["role"] == "user":
+                sent.messages.append(run[0])
+            return MESSAGE_BYTES
         message = run[0] if len(run) == 1 else {"role": run[0]["role"], "content": _blocks_of(run)}
         message = without_others(message, self._model)
         passages = len(sent.passages)
@@ -186,10 +194,6 @@ class SentMessages:
                 passages.append(passage)
             content.append(part)
         return {**result, "content": content}
-
-
-def _role_of(message: Message) -> str:
-    return message["role"]
 
 
 def _blocks_of(messages: Iterable[Message]) -> list[Block]:

@@ -34,10 +34,6 @@ class Prompt:
         content = orjson.dumps([self.system, self.tools], option=orjson.OPT_SORT_KEYS)
         return f"prm_{hashlib.sha256(content).hexdigest()[:32]}"
 
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(tool["name"] for tool in self.tools)
-
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -62,7 +58,7 @@ class Told:
     @property
     def names(self) -> frozenset[str]:
         """Of all tools that it was ever told of."""
-        return self.first.names | {tool["name"] for tool in self.late}
+        return frozenset([tool["name"] for tool in (*self.first.tools, *self.late)])
 
     def with_current(self, current: Prompt) -> "Told":
         """Return what the session was told once it has been told the current prompt."""

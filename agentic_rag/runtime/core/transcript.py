@@ -276,11 +276,12 @@ class Transcript:
     @property
     def cited(self) -> set[str]:
         """Ids of all chunks whose sentences stand in what is sent."""
-        return self._present_window().passages.chunks.keys() | cited_chunks([{"role": "user", "content": self.head}])
+        chunks = set(self._present_window().passages.chunks)
+        return chunks | cited_chunks([{"role": "user", "content": self.head}]) if self.head else chunks
 
     def lost_documents(self, gone: Collection[str]) -> dict[str, str]:
         """Return the documents of passages all of whose chunks are gone and of which no note tells: id and name."""
-        return self._present_window().passages.find_lost(gone)
+        return self._present_window().passages.find_lost(gone) if gone else {}
 
     def note_gone(self, gone: GoneChunks) -> None:
         """Take what is known of its chunks."""
@@ -289,7 +290,8 @@ class Transcript:
     @property
     def pictures(self) -> AbstractSet[str]:
         """Where the images are kept that are sent."""
-        return self._present_window().pictures | refs_of_images([{"role": "user", "content": self.head}])
+        pictures = self._present_window().pictures
+        return pictures | refs_of_images([{"role": "user", "content": self.head}]) if self.head else set(pictures)
 
     @property
     def down(self) -> tuple[str, ...]:
@@ -300,7 +302,7 @@ class Transcript:
     def activation(self) -> Activation | None:
         """The newest role activation in what is sent."""
         newest = self._present_window().activation
-        return newest or last_activation([{"role": "user", "content": self.head}])
+        return newest or (last_activation([{"role": "user", "content": self.head}]) if self.head else None)
 
     def _present_window(self) -> Window:
         while self._taken < len(self.entries):
@@ -357,9 +359,11 @@ class Transcript:
 
     def tokens(self, fixed: int) -> int:
         """Return about how many tokens the next request has; ``fixed``: those of system and tools."""
+        # asked for several times a step: nothing on the way that is not needed
+        window = self._window if self._taken == len(self.entries) else self._present_window()
         if self.measure is not None:
-            return self.measure.tokens + self.sent_tokens(self.measure.until)
-        return fixed + self.head_tokens + self.sent_tokens()
+            return self.measure.tokens + window.tokens(self.measure.until)
+        return fixed + self.head_tokens + window.tokens()
 
     def sent_tokens(self, first: int = 0, end: int | None = None) -> int:
         """Return about how many tokens the messages from one place to before another have as they are sent: what

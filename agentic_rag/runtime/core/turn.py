@@ -510,13 +510,14 @@ class Turn:
             messages = ({"role": "assistant", "content": kept}, user_message(CONTINUE)) if kept else ()
             return Commit(self.iteration, messages, usage=usage)
         content = self._mark_text(content)
-        if self._is_last and tool_uses(content):
+        uses = tool_uses(content)
+        if self._is_last and uses:
             return self._final_commit(content, "max_steps", usage)
         if reason in CUT_REASONS and self._cuts < MAX_CONTINUED:
             return self._go_on(content, usage)
         self._cuts = 0
-        if reason in ("tool_use", "pause_turn", "end_turn", "stop_sequence") and tool_uses(content):
-            self._calls = self._plan(tool_uses(content))
+        if reason in ("tool_use", "pause_turn", "end_turn", "stop_sequence") and uses:
+            self._calls = self._plan(uses)
             self._finished = {}
             bodies = tuple(ToolCall(call.id, call.name, call.server, call.arguments) for call in self._calls)
             messages = ({"role": "assistant", "content": content},)
@@ -525,7 +526,9 @@ class Turn:
 
     def _mark_text(self, content: list[Block]) -> list[Block]:
         """Return the content of a step; the first text of one that goes on is marked as such."""
-        first = next((block for block in content if block["type"] == "text"), None) if self._continues else None
+        if not self._continues:
+            return content
+        first = next((block for block in content if block["type"] == "text"), None)
         return [{**block, CONTINUES: True} if block is first else block for block in content]
 
     def _go_on(self, content: list[Block], usage: Usage) -> Commit:

@@ -25,6 +25,7 @@ from agentic_rag.messages import (
     Message,
     Passage,
     image_in_words,
+    is_words,
     ref_of_image,
     refs_of_images,
     text_block,
@@ -39,19 +40,29 @@ SHED_MARK = "[result of {name}, kept as ref {ref}]"
 
 def tokens_of(value: Any) -> int:
     """Return about how many tokens a JSON value costs; private keys are not sent and cost nothing."""
-    return (len(to_text(without_private(value)).encode("utf-8", "replace")) + 2) // 3
+    return _tokens_of_sent(without_private(value))
+
+
+def _tokens_of_sent(value: Any) -> int:
+    return (len(to_text(value).encode("utf-8", "replace")) + 2) // 3
 
 
 def memory_of(value: Any) -> int:
     """Return about how many bytes a JSON value has in memory; what it shares with others counts, keys do not."""
-    size = sys.getsizeof(value)
-    if isinstance(value, dict):
-        return size + sum(map(memory_of, value.values()))
-    return size + sum(map(memory_of, value)) if isinstance(value, list | tuple) else size
+    size, values = 0, [value]
+    for each in values:  # which grows meanwhile: this runs for each message, and a call for each value is dear
+        size += sys.getsizeof(each)
+        if isinstance(each, dict):
+            values += each.values()
+        elif isinstance(each, list | tuple):
+            values += each
+    return size
 
 
 def message_tokens(message: Message) -> int:
     """Return about how many tokens a message costs as it is sent; images by their pixels."""
+    if is_words(message):
+        return sum(map(_tokens_of_sent, message["content"])) + 4
     sent = [as_sent(block) for block in message["content"]]
     return sum(map(tokens_of, sent)) + picture_tokens(sent) + 4
 
@@ -315,26 +326,31 @@ class Window:
     def add(self, entry: Entry, size: int) -> None:
         """Take an entry. ``size``: what its message costs by itself."""
         message = entry.message
-        sent = without_repeats_in(message, self._repeats) if has_results(message) else message
+        sent = message if is_words(message) else self._note(message)
         self._tokens.append(self._tokens[-1] + (size if sent is message else message_tokens(sent)))
         if self.entries and self.entries[-1].turn_id == entry.turn_id:
             last = self.turns.pop()
             self.turns.append(TurnSize(last.first_seq, last.tokens + size))
         else:
             self.turns.append(TurnSize(entry.seq, size))
-        self.pictures |= refs_of_images([message])
-        self.passages.add(message)
-        self.activation = last_activation([message]) or self.activation
-        self.down = next((tuple(each[DOWN]) for each in reversed(message["content"]) if DOWN in each), self.down)
-        if has_results(message):
-            self._steps.append(len(self.entries))
         self.entries.append(entry)
         self.messages.append(message)
         self._places.append(entry.seq)
 
+    def _note(self, message: Message) -> Message:
+        """Note what the next message has besides words; return it without what stands in the window already."""
+        self.pictures |= refs_of_images([message])
+        self.passages.add(message)
+        self.activation = last_activation([message]) or self.activation
+        self.down = next((tuple(each[DOWN]) for each in reversed(message["content"]) if DOWN in each), self.down)
+        if not has_results(message):
+            return message
+        self._steps.append(len(self.entries))
+        return without_repeats_in(message, self._repeats)
+
     def take_back(self, entry: Entry, size: int) -> bool:
         """Take back the last entry, if this is it and nothing is known of it but its size; return whether it was."""
-        if not self.entries or self.entries[-1] is not entry or any(map(_is_more_than_words, entry.message["content"])):
+        if not self.entries or self.entries[-1] is not entry or not is_words(entry.message):
             return False
         for grown in (self.entries, self.messages, self._places, self._tokens):
             grown.pop()
@@ -348,11 +364,12 @@ class Window:
         """About how many bytes are kept of its passages; the rest is little, and counted with the entries."""
         return CHUNK_BYTES * len(self.passages.chunks)
 
-    def tokens(self, first: int, end: int | None) -> int:
+    def tokens(self, first: int = 0, end: int | None = None) -> int:
         """Return the tokens of the entries from one place to before another."""
         low = bisect_left(self._places, first)
-        high = len(self._places) if end is None else bisect_left(self._places, end)
-        return self._tokens[max(low, high)] - self._tokens[low]
+        if end is None:
+            return self._tokens[-1] - self._tokens[low]
+        return self._tokens[max(low, bisect_left(self._places, end))] - self._tokens[low]
 
     def saved_by_old(self) -> int:
         """Return how many tokens all results have together that may be left out before the newest steps."""
@@ -360,7 +377,3 @@ class Window:
         for message in self.messages[len(self._saved) - 1 : old]:
             self._saved.append(self._saved[-1] + sum(each.saved for each in sheddable_in(message, self._names)))
         return self._saved[old]
-
-
-def _is_more_than_words(block: Block) -> bool:
-    return block["type"] != "text" or not block.keys().isdisjoint((ACTIVATION, DOWN, GONE))

@@ -37,6 +37,8 @@ _FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
     for cls in (*EventBody.__args__, Hit, KeptImage, Option, Reference, Source)
 }
 """By record: each field, its JSON name, and whether it is left out when it is None."""
+_PLAIN = frozenset({str, int, float, bool, dict})
+"""Values that are JSON as they are; arguments of tools are."""
 
 
 class Encoder:
@@ -72,8 +74,10 @@ class Encoder:
         if agent is not None:
             value |= _of_delegate(agent)
         fields = _object(body)
-        value.update(fields if self._redaction.idle else self._redaction.json(fields))
-        return AgentEvent(self._turn_id, seq, kind, to_text(value).encode())
+        data = to_text(value | fields).encode()
+        if not self._redaction.is_clear_json(data):
+            data = to_text(value | self._redaction.json(fields)).encode()
+        return AgentEvent(self._turn_id, seq, kind, data)
 
     def encode_text(
         self, kind: TextKind, text: str, seq: int, ts: str, agent: Delegate | None = None
@@ -115,7 +119,7 @@ def _of_delegate(agent: Delegate) -> Json:
 
 def _object(record: object) -> Json:
     return {
-        name: _plain(item)
+        name: item if type(item) in _PLAIN else _plain(item)
         for attribute, name, optional in _FIELDS[type(record)]
         if (item := getattr(record, attribute)) is not None or not optional
     }
