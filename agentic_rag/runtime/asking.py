@@ -5,6 +5,7 @@ stands still meanwhile. What is answered is the business layer's to check and to
 `Answers`, or the turn through its next owner. Knows no tool and no socket.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -109,7 +110,7 @@ class TurnPause:
     """
 
     root_turn_id: TurnId
-    taking: anyio.Lock = field(default_factory=anyio.Lock)
+    taking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Asking:

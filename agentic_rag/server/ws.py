@@ -554,7 +554,7 @@ class Socket:
         coming = await self._turns.next_turn(session_id, subscription.last)
         subscription.waiting = False
         if self._announced is not None:
-            await self._announced.next.wait()
+            await self._announced.wait()
         return subscription.ahead.pop(0) if coming in subscription.ahead else coming
 
     async def _session(self, subscription: Subscription) -> SessionId:
