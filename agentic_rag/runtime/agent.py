@@ -335,7 +335,7 @@ class Agent:
         limits = self._definition.limits
         failure: AgenticRagError | None = None
         self._restored = resume is None
-        self._scope.deadline = anyio.current_time() + limits.turn_timeout
+        self._clock.start(limits.turn_timeout)
         with self._scope:
             try:
                 await self._prepare(resume)
@@ -400,8 +400,9 @@ class Agent:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
         gone = await find_gone(self.resources, self._definition.domain_id, self.transcript)
         lost = self.transcript.lost_documents(gone)
-        back = servers_back(self.transcript.down, toolset.missing, {tool.server for tool in self._tools})
-        await self._store_told(told, turn_notes(toolset.missing, changed, news, lost, back))
+        missing = toolset.missing
+        back = servers_back(self.transcript.down, missing, {tool.server for tool in self._tools})
+        await self._store_told(told, turn_notes(missing, changed, news, lost, back))
 
     def _offer(self, tools: tuple[ToolInfo, ...]) -> None:
         assert self._toolset is not None

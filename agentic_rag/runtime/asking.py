@@ -43,6 +43,10 @@ class TurnClock:
         self._pauses = 0
         self._left = 0.0
 
+    def start(self, seconds: float) -> None:
+        """Let the turn have so much time from now on."""
+        self._scope.deadline = asyncio.get_running_loop().time() + seconds
+
     def pause(self) -> None:
         """Stop the clock; as often as it is paused it must be gone on with."""
         if self._pauses == 0:
