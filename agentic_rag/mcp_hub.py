@@ -218,8 +218,9 @@ class McpHub:
 
     async def wait_loaded(self) -> None:
         """Load, if that has not begun, and wait until it is done."""
-        self.load()
-        await self._ready.wait()
+        if not self._ready.is_set():  # waiting for what has happened would still be a step of the event loop
+            self.load()
+            await self._ready.wait()
 
     async def _own(self) -> None:
         await self._wanted.wait()

@@ -195,8 +195,11 @@ def given_traceparent() -> str:
     return _given.get()
 
 
+_UNCHANGED: Final = nullcontext()
+
+
 def continuing(traceparent: str | None) -> AbstractContextManager[None]:
     """Let what begins inside of the block be part of a client's trace; what is no traceparent changes nothing."""
     if not traceparent or _TRACEPARENT.fullmatch(traceparent) is None:
-        return nullcontext()
+        return _UNCHANGED
     return _Within(_given, traceparent)

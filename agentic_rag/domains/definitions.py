@@ -226,8 +226,7 @@ def with_wishes(definition: Definition, wishes: str) -> Definition:
 
     It stands below the domain's own words, and changes neither tools nor policy.
     """
-    text = clean(wishes).strip()
-    if not text:
+    if not wishes or not (text := clean(wishes).strip()):
         return definition
     persona = definition.persona
     component = f"{WISHES}\n{cut(text, FILE_LIMIT)}"

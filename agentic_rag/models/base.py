@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from agentic_rag.events import Usage
 from agentic_rag.messages import Block, Message, ToolSpec
@@ -210,13 +210,12 @@ class PreparedRequest(Protocol):
         ...
 
 
-@runtime_checkable
-class PreparingModel(Protocol):
-    """A model whose requests can be prepared before their last message is known."""
+class PreparingModel:
+    """A model whose requests can be prepared before their last message is known; a base class as `PushingEvents`."""
 
+    @abstractmethod
     def prepare(self, request: ModelRequest) -> PreparedRequest | None:
         """Encode a request that is to get one more message; None where each is made when it is asked for."""
-        ...
 
 
 class Model(Protocol):

@@ -38,7 +38,7 @@ def observe(model: Model, observer: Observer) -> Model:
     return model if observer is NOBODY else ObservedModel(model, observer)
 
 
-class ObservedModel(Model):
+class ObservedModel(Model, PreparingModel):
     """Implements `Model` over another one."""
 
     def __init__(self, model: Model, observer: Observer) -> None:

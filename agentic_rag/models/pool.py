@@ -45,7 +45,7 @@ class KnowingModel(Protocol):
         ...
 
 
-class ModelPool(Model):
+class ModelPool(Model, PreparingModel):
     """All providers' models; ``offered``: the names that a provider may be asked for, where the operator says."""
 
     def __init__(self, models: Mapping[str, Model], names: ModelNames, offered: Mapping[str, tuple[str, ...]]) -> None:

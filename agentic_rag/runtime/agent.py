@@ -335,7 +335,7 @@ class Agent:
         limits = self._definition.limits
         failure: AgenticRagError | None = None
         self._restored = resume is None
-        self._scope.deadline = anyio.current_time() + limits.turn_timeout
+        self._clock.start(limits.turn_timeout)
         with self._scope:
             try:
                 await self._prepare(resume)
@@ -375,9 +375,13 @@ class Agent:
     # Before the first step
 
     async def _prepare(self, resume: Resume | None) -> None:
-        self._toolset = toolset = await self.resources.services.open_toolset(self._definition)
+        if self._early is not None and not self._definition.entries:  # it was looked at a moment ago
+            toolset = self._early.toolset
+        else:
+            toolset = await self.resources.services.open_toolset(self._definition)
+        self._toolset = toolset
         self._offer(with_own_tools(self._definition, toolset.tools, self.transcript.told))
-        if resume is None:
+        if resume is None and not self._context.roomy:
             await self._make_room()
             await self.resources.journal.insist(self._context.move_window)
         self._turn.take_role(self.transcript.activation)
@@ -396,8 +400,9 @@ class Agent:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
         gone = await find_gone(self.resources, self._definition.domain_id, self.transcript)
         lost = self.transcript.lost_documents(gone)
-        back = servers_back(self.transcript.down, toolset.missing, {tool.server for tool in self._tools})
-        await self._store_told(told, turn_notes(toolset.missing, changed, news, lost, back))
+        missing = toolset.missing
+        back = servers_back(self.transcript.down, missing, {tool.server for tool in self._tools})
+        await self._store_told(told, turn_notes(missing, changed, news, lost, back))
 
     def _offer(self, tools: tuple[ToolInfo, ...]) -> None:
         assert self._toolset is not None
@@ -522,7 +527,7 @@ class Agent:
 
     async def _request(self, call: CallModel) -> BuiltRequest:
         """Build the request of a step, once room is made for it."""
-        fits = await self._make_room()
+        fits = self._context.roomy or await self._make_room()
         if not fits and not self._told_full:
             self._told_full = True
             self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
@@ -538,8 +543,9 @@ class Agent:
             before=self.transcript.take_sent(),
         )
         self.transcript.keep_sent(built.messages)
-        wanted = built.request.max_tokens * call.room
-        return replace(built, request=replace(built.request, max_tokens=self._context.answer_room(wanted)))
+        wanted = built.request.max_tokens
+        room = self._context.answer_room(wanted * call.room)
+        return built if room == wanted else replace(built, request=replace(built.request, max_tokens=room))
 
     async def _shorten(self, call: CallModel, error: ModelError, *, again: bool) -> ModelRequest:
         """Return a shorter request for a step that was refused for its length; ``again``: the shorter one was, too.

@@ -5,6 +5,7 @@ stands still meanwhile. What is answered is the business layer's to check and to
 `Answers`, or the turn through its next owner. Knows no tool and no socket.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -41,6 +42,10 @@ class TurnClock:
         self._parent = parent
         self._pauses = 0
         self._left = 0.0
+
+    def start(self, seconds: float) -> None:
+        """Let the turn have so much time from now on."""
+        self._scope.deadline = asyncio.get_running_loop().time() + seconds
 
     def pause(self) -> None:
         """Stop the clock; as often as it is paused it must be gone on with."""
@@ -109,7 +114,7 @@ class TurnPause:
     """
 
     root_turn_id: TurnId
-    taking: anyio.Lock = field(default_factory=anyio.Lock)
+    taking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Asking:

@@ -3,7 +3,7 @@
 Owns what they wait for. Where nobody waits, that it happens costs nothing.
 """
 
-import anyio
+import asyncio
 
 
 class Change:
@@ -12,14 +12,18 @@ class Change:
     __slots__ = ("_next",)
 
     def __init__(self) -> None:
-        self._next: anyio.Event | None = None
+        self._next: asyncio.Event | None = None
 
     @property
-    def next(self) -> anyio.Event:
+    def next(self) -> asyncio.Event:
         """What is set when it happens next."""
         if self._next is None:
-            self._next = anyio.Event()
+            self._next = asyncio.Event()
         return self._next
+
+    async def wait(self) -> None:
+        """Wait until it happens next."""
+        await self.next.wait()
 
     def happen(self) -> None:
         """Wake all who wait."""
@@ -45,4 +49,4 @@ class Once:
     async def wait(self) -> None:
         """Wait until it has happened."""
         if not self.happened:
-            await self._change.next.wait()
+            await self._change.wait()

@@ -97,6 +97,12 @@ class Context:
             most = min(most, int((window - self._definition.max_tokens) / MARGIN) - 1)
         return most - self.tokens
 
+    @property
+    def roomy(self) -> bool:
+        """Whether the next request is so far below all limits that nothing has to go for it, as mostly."""
+        counted = self._definition.limits.context_messages is not None
+        return not counted and self.tokens <= round(self.limit * ROOM_SHARE) and not self._transcript.pictures_to_shed()
+
     def is_due(self, *, over: bool = False) -> bool:
         """Whether a compaction should make room, since leaving out old results does not make enough.
 

@@ -30,9 +30,13 @@ MESSAGE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class EarlyCall:
-    """A call that was sent: ``request`` is all of it. ``events``: what its turn begins with, to be stored with it."""
+    """A call that was sent: ``request`` is all of it. ``events``: what its turn begins with, to be stored with it.
+
+    ``toolset``: whose tools it names, and whose servers were there when it was sent.
+    """
 
     request: ModelRequest
+    toolset: Toolset
     sent: SentRequest
     events: tuple[EventBody, ...]
 
@@ -116,8 +120,8 @@ class NextCall:
             return None
         if not await self._has_role(services) or (sent := self.prepared.send(text)) is None:
             return None
-        whole = replace(self.request, messages=(*self.request.messages, message))
-        return EarlyCall(whole, sent, (*services.opening_notices, IterationStart(1)))
+        whole = self.request.followed_by(message)
+        return EarlyCall(whole, self.toolset, sent, (*services.opening_notices, IterationStart(1)))
 
     def _holds(self, services: AgentServices, definition: Definition) -> bool:
         if self.cites and services.documents_mark(definition.domain_id) is not self.seen.documents:

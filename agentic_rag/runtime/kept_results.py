@@ -68,7 +68,7 @@ def with_own_tools(
     asking = (ASK_TOOL,) if definition.ask_user else ()
     own = (READ_TOOL, *asking, *with_search(tools, names, by_service=by_service, most=most))
     reserved = {READ_TOOL.name, ASK_TOOL.name, FIND.name, CALL.name}
-    return (*own, *(tool for tool in tools if tool.name not in reserved))
+    return (*own, *[tool for tool in tools if tool.name not in reserved])
 
 
 class Pictures:

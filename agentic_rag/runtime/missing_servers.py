@@ -8,12 +8,13 @@ from agentic_rag.tools.base import Toolset
 
 def missing_notices(toolset: Toolset, *, admin: bool) -> Iterator[Notice]:
     """Yield a notice for each such server. Why, with its paths and addresses, is for admins."""
-    reasons: list[tuple[str, str]] = [(name, "") for name in toolset.missing]
-    if admin:
-        told = {name for name, _ in toolset.notices}
-        reasons = [*toolset.notices, *((name, "") for name in toolset.missing if name not in told)]
+    missing = toolset.missing
+    reasons: list[tuple[str, str]] = [(name, "") for name in missing]
+    if admin and (notices := toolset.notices):
+        told = {name for name, _ in notices}
+        reasons = [*notices, *((name, "") for name in missing if name not in told)]
     for name, reason in reasons:
-        starting = toolset.missing.get(name, False)
+        starting = missing.get(name, False)
         code = "MCP_SERVER_STARTING" if starting else "MCP_SERVER_UNAVAILABLE"
         plain = "is still starting." if starting else "is not available now."
         yield Notice(code, f"{name}: {reason}" if reason else f"{name} {plain}")

@@ -5,12 +5,10 @@ of it; and the watch on silence, in which the store's is not the model's. Events
 (`PushingEvents`), as long as the log has room; only without room, or at the end, does the turn's task run.
 """
 
-import math
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-
-import anyio
 
 from agentic_rag.errors import GenerationTimeout
 from agentic_rag.models.base import ModelEvent, PushingEvents, TextDelta, ThinkingDelta
@@ -29,8 +27,8 @@ class Receiving:
         self._log = log
         self._redacted = None if redaction.idle else RedactedAnswer(redaction)
         self._idle = idle
-        self._watch = anyio.CancelScope()
-        self._heard = 0.0
+        self._watch = asyncio.timeout(idle)
+        self._heard = time.monotonic()
         """When the watch was set last."""
 
     async def run(self, answer: AbstractAsyncContextManager[AsyncIterator[ModelEvent]]) -> None:
@@ -40,23 +38,25 @@ class Receiving:
             GenerationTimeout: the model was silent for too long.
             ModelError: as `Model.stream`.
         """
-        self._wait_on()
-        with self._watch:
-            async with answer as events:
+        try:
+            async with self._watch, answer as events:
                 if isinstance(events, PushingEvents):
                     events.push(self._take_pushed, self._take_text)
                 async for event in events:
                     self._take(event)
                     if self._log.crowded:
-                        self._watch.deadline = math.inf  # it is the store that is waited for
+                        self._watch.reschedule(None)  # it is the store that is waited for
                         await self._log.room()
                         self._wait_on()
-        if self._watch.cancelled_caught:
-            raise GenerationTimeout("The model's next event", self._idle)
+        except TimeoutError:
+            if not self._watch.expired():
+                raise
+            raise GenerationTimeout("The model's next event", self._idle) from None
 
     def _wait_on(self) -> None:
         self._heard = time.monotonic()
-        self._watch.deadline = anyio.current_time() + self._idle
+        if not self._watch.expired():  # an event that comes while the call is being ended changes nothing
+            self._watch.reschedule(asyncio.get_running_loop().time() + self._idle)
 
     def _take_pushed(self, event: ModelEvent) -> bool:
         if self._log.crowded:  # the task waits for room

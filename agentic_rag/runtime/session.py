@@ -5,6 +5,7 @@ belongs to the server, never to a socket. A failure of the store ends or delays 
 all sessions share one task group. Knows conversations, domains and users only as labels.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -92,7 +93,7 @@ class LiveSession:
         self.begun = Change()
         """That a turn starts, here or in another process."""
         self._ahead = CallAhead(resources)
-        self._accepting = anyio.Lock(fast_acquire=True)  # mostly it is free, and then nothing gives way
+        self._accepting = asyncio.Lock()  # mostly it is free, and then taking it is no step of the event loop
         self._may_wait = True
         self._dropped = False
 
@@ -133,12 +134,12 @@ class LiveSession:
     async def next_turn(self, after: TurnId | None) -> TurnId:
         """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""
         while (following := self.following(after)) is None:
-            await self._changed.next.wait()
+            await self._changed.wait()
         return following
 
     async def change(self) -> None:
         """Wait until something starts or ends."""
-        await self._changed.next.wait()
+        await self._changed.wait()
 
     def hear_begun(self) -> None:
         """Take notice that another process has begun a turn: what is remembered here is true no more."""
@@ -608,7 +609,7 @@ class LiveSession:
         """
         done = False
         while self._agent is not None and self._agent.rested:  # it is about to be put by
-            await self._changed.next.wait()
+            await self._changed.wait()
         if turn_id is None:
             done = self._compaction.cancel()
         if queued or (turn_id is not None and turn_id != self.turn_id):
@@ -675,7 +676,7 @@ class LiveSession:
         ``interrupted``: only to its end.
         """
         while self._agent is not None:  # the answer came while it was being put down
-            await self._changed.next.wait()
+            await self._changed.wait()
         transcript = await self._present()
         left = await self._database.read(lambda conn: read_interrupted(conn, row))
         resumed = Resumed((left.last_seq + 1, epoch_of(row.fence)))

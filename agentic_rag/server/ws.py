@@ -425,16 +425,18 @@ class Socket:
             )
             await self._connection.room()
             reader = self._subscriptions.get(frame.conversation_id)
-            if reader is not None and self._wakes(reader, accepted):  # it runs next: its first events go with this
+            woken = reader is not None and self._wakes(reader, accepted)
+            if woken:  # it runs next: its first events go with this
                 self._connection.hold(self._codec.encode(reply))
             else:
                 self._connection.write(self._codec.encode(reply))
-            self._follow_sent(frame.conversation_id, accepted)
+            self._follow_sent(frame.conversation_id, accepted, woken=woken)
         finally:
             self._announced = None
             announced.happen()
 
-    def _follow_sent(self, conversation_id: ConversationId, accepted: Accepted) -> None:
+    def _follow_sent(self, conversation_id: ConversationId, accepted: Accepted, *, woken: bool) -> None:
+        """Follow the turn of a message; ``woken``: its reader is about to."""
         current = self._subscriptions.get(conversation_id)
         if current is None:
             self._start(Subscription(conversation_id, turn=accepted.turn_id))
@@ -443,7 +445,7 @@ class Socket:
         elif accepted.duplicate:
             again = Subscription(conversation_id, current.session_id, accepted.turn_id, ahead=current.ahead)
             self._start(again)
-        elif current.waiting and not self._wakes(current, accepted):
+        elif current.waiting and not woken:
             self._start(Subscription(conversation_id, current.session_id, accepted.turn_id, ahead=current.ahead[:]))
         else:
             current.ahead.append(accepted.turn_id)
@@ -554,7 +556,7 @@ class Socket:
         coming = await self._turns.next_turn(session_id, subscription.last)
         subscription.waiting = False
         if self._announced is not None:
-            await self._announced.next.wait()
+            await self._announced.wait()
         return subscription.ahead.pop(0) if coming in subscription.ahead else coming
 
     async def _session(self, subscription: Subscription) -> SessionId:

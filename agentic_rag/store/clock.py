@@ -33,11 +33,6 @@ def first_id(prefix: str, seconds: float) -> str:
     return f"{prefix}_{_base32(max(0, round(seconds * 1000)) << 80)}"
 
 
-def _random(size: int) -> int:
-    """Return a number of so many bytes from the system's source, as `secrets` does in more calls."""
-    return int.from_bytes(os.urandom(size), "big")
-
-
 class _Ids:
     """What a process's ids are: numbers that only grow."""
 
@@ -48,7 +43,8 @@ class _Ids:
     def take(self, ms: int) -> int:
         with self._lock:
             is_later = ms > self._last >> 80
-            self._last = ms << 80 | _random(10) if is_later else self._last + 1 + _random(8)
+            random = int.from_bytes(os.urandom(10 if is_later else 8), "big")  # what `secrets` does in more calls
+            self._last = ms << 80 | random if is_later else self._last + 1 + random
             return self._last
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import pytest
 
+from agentic_rag.errors import GenerationTimeout
 from agentic_rag.events import AgentEvent, Usage
 from agentic_rag.ids import MessageId
 from agentic_rag.messages import text_block
@@ -120,6 +122,25 @@ async def test_an_event_is_with_the_reader_when_it_was_said_and_wakes_no_task(tm
             assert heard.text.endswith(said)
         assert heard.text == "One two three."
     assert answer.taken == 0
+
+
+async def test_what_comes_while_a_silent_call_is_ended_is_taken_and_changes_nothing(tmp_path: Path) -> None:
+    turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
+    turn.next()
+    turn.begin_step(())
+    answer = Answer()
+
+    @asynccontextmanager
+    async def call() -> AsyncIterator[Answer]:
+        try:
+            yield answer
+        finally:
+            answer.say(BlockStarted(0, text_block("")), TextDelta(0, "Late."))
+
+    async with running(tmp_path) as desk:
+        with pytest.raises(GenerationTimeout):
+            await Receiving(turn, desk.log, Redaction(), 0.001).run(call())
+        assert desk.log.last == 1
 
 
 async def test_a_log_without_room_makes_the_answer_wait_and_loses_nothing(tmp_path: Path) -> None:

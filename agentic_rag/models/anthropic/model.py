@@ -27,7 +27,7 @@ from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error, refusal_of
 from agentic_rag.models.anthropic.prepared import PreparedPost
 from agentic_rag.models.anthropic.request import BINDING_BETA, encoded_body, request_body, without_thinking
-from agentic_rag.models.base import Model, ModelEvent, ModelRequest, PreparedRequest
+from agentic_rag.models.base import Model, ModelEvent, ModelRequest, PreparedRequest, PreparingModel
 from agentic_rag.models.http_stream import (
     PROFILE_SECONDS,
     cite,
@@ -70,7 +70,7 @@ class PushedAnswer:
 Answer: TypeAlias = "PushedAnswer | AsyncStream[Any]"
 
 
-class AnthropicModel(Model):
+class AnthropicModel(Model, PreparingModel):
     """A `Model` over the Messages API. Safe for any number of simultaneous streams on one event loop.
 
     ``citations``: ``native`` sends search results as they are; ``marks`` is for endpoints that refuse them

@@ -4,9 +4,9 @@ Owns the place of a reader, and the way from the store to the log in memory and 
 nothing: what it does not take at once waits in the log. Knows no socket.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.errors import LogGone, NotFound
@@ -143,7 +143,7 @@ class LogReader:
             return
         if log.gone:
             return
-        woken, waits = anyio.Event(), True
+        woken, waits = asyncio.Event(), True
         failure: Exception | None = None
 
         def wake() -> None:

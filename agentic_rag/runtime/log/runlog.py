@@ -11,6 +11,7 @@ stores under that number or not at all: a write that the store refuses is tried 
 turn numbers in an epoch of its own (`EPOCH`), so that how much of the former one's was kept does not matter.
 """
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -528,7 +529,7 @@ class Journal:
 
         await self.insist(once)
 
-    async def wait_unless_stalled(self, event: anyio.Event) -> None:
+    async def wait_unless_stalled(self, event: asyncio.Event) -> None:
         """Wait for an event of a turn, as long as the store takes what turns write.
 
         Raises:
@@ -537,7 +538,7 @@ class Journal:
         if self.stall is None:
             async with anyio.create_task_group() as tasks:
 
-                async def wait_for(either: anyio.Event) -> None:
+                async def wait_for(either: asyncio.Event | anyio.Event) -> None:
                     await either.wait()
                     tasks.cancel_scope.cancel()
 
