@@ -18,6 +18,8 @@ MOST_PIECES: Final = 64
 
 Encode = Callable[[Message], bytes]
 """Returns what an adapter sends of a message, without what varies from request to request."""
+EncodeAround = Callable[[], bytes]
+"""Returns what it sends around them."""
 
 
 class Encoded:
@@ -38,7 +40,7 @@ class Encoded:
         """Bytes in memory."""
         return self._size + len(self._around[1])
 
-    def around(self, parts: object, encode: Callable[[], bytes]) -> bytes:
+    def around(self, parts: object, encode: EncodeAround) -> bytes:
         """Return what stands around the messages; it is encoded anew when it is made of other ``parts`` than before.
 
         They are compared by value: the same objects mostly, which is seen at a glance.

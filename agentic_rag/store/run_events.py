@@ -19,7 +19,7 @@ from typing import NamedTuple
 import orjson
 from sqlalchemy import Connection, bindparam, delete, func, select
 
-from agentic_rag.ids import TurnId
+from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.store.records import BigInt, RecordTable, run_by_sqlite
 from agentic_rag.store.turns import FINISHED, TURNS
 
@@ -72,7 +72,7 @@ class Batch(NamedTuple):
         return self.first + len(self.events) - 1
 
 
-def lead_of(conversation_id: str, turn_id: str) -> bytes:
+def lead_of(conversation_id: ConversationId, turn_id: TurnId) -> bytes:
     """Return what stands in each event of a turn between the name of its type and its number."""
     return b'","conversationId":%b,"turnId":%b,"seq":' % (orjson.dumps(conversation_id), orjson.dumps(turn_id))
 
@@ -102,7 +102,7 @@ def append(conn: Connection, batches: Iterable[Batch]) -> None:
 def _as_whole(batch: Batch) -> Batch:
     if not batch.conversation_id:
         return batch
-    lead = lead_of(batch.conversation_id, batch.turn_id)
+    lead = lead_of(ConversationId(batch.conversation_id), TurnId(batch.turn_id))
     return Batch(batch.turn_id, batch.first, [whole(event, lead) for event in batch.events])
 
 
@@ -113,7 +113,9 @@ def _rows(batch: Batch) -> Iterator[tuple[str, int, int, bytes]]:
         yield batch.turn_id, first + len(events) - 1, first, pack(events) + batch.conversation_id.encode()
 
 
-def batches_of(turn_id: str, events: Iterable[tuple[int, bytes]], conversation_id: str = "") -> Iterator[Batch]:
+def batches_of(
+    turn_id: TurnId, events: Iterable[tuple[int, bytes]], conversation_id: ConversationId
+) -> Iterator[Batch]:
     """Yield a turn's events, each with its number, as batches."""
     first, neighbours = 0, list[bytes]()
     for seq, event in events:
@@ -152,7 +154,7 @@ def read(conn: Connection, turn_id: TurnId, after: int, limit: int) -> list[tupl
     events: list[tuple[int, bytes]] = []
     for first, last, payload in conn.execute(_READ, {"turn": turn_id, "after": after, "limit": limit}):
         stored, conversation_id = unpack(last + 1 - first, payload)
-        lead = lead_of(conversation_id.decode(), turn_id) if conversation_id else b""
+        lead = lead_of(ConversationId(conversation_id.decode()), turn_id) if conversation_id else b""
         found = stored if not lead else [whole(event, lead) for event in stored]
         events += [(seq, event) for seq, event in enumerate(found, first) if seq > after]
         if len(events) >= limit:

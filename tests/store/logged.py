@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from itertools import groupby
 
+from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.store.run_events import Batch, batches_of
 
 Logged = tuple[str, int, bytes]
@@ -13,6 +14,7 @@ def batches(*events: Logged) -> list[Batch]:
     """Return events as batches, those of a turn in order."""
 
     def of(turn_id: str, some: Iterable[Logged]) -> Iterable[Batch]:
-        return batches_of(turn_id, [(seq, payload) for _, seq, payload in some])
+        whole = ConversationId("")  # none of them is short
+        return batches_of(TurnId(turn_id), [(seq, payload) for _, seq, payload in some], whole)
 
     return [batch for turn_id, some in groupby(events, lambda event: event[0]) for batch in of(turn_id, some)]

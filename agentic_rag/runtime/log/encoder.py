@@ -75,7 +75,7 @@ class Encoder:
             value |= _of_delegate(agent)
         fields = _object(body)
         data = to_text(value | fields).encode()
-        if not self._redaction.is_clear_json(data):
+        if not (self._redaction.idle or self._redaction.is_clear_json(data)):
             data = to_text(value | self._redaction.json(fields)).encode()
         return AgentEvent(self._turn_id, seq, kind, data)
 

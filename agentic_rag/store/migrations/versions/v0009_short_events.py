@@ -18,11 +18,11 @@ def upgrade() -> None:
     conn = op.get_bind()
     for group, payload in conn.execute(text("SELECT id, payload FROM run_groups")).all():  # what a kill has left
         conn.execute(
-            text("UPDATE run_groups SET payload = :payload WHERE id = :id"), {"id": group, "payload": _changed(payload)}
+            text("UPDATE run_groups SET payload = :payload WHERE id = :id"), {"id": group, "payload": _repack(payload)}
         )
 
 
-def _changed(payload: bytes) -> bytes:
+def _repack(payload: bytes) -> bytes:
     """Return a record that had the events of each turn packed by themselves as one that has them packed together."""
     at = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
     heads, lengths, events = [], list[int](), list[bytes]()
