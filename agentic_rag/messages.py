@@ -152,7 +152,7 @@ def question_blocks(text: str, images: Collection[KeptImage] = ()) -> list[Block
 
 def user_message(text: str, images: Collection[KeptImage] = ()) -> Message:
     """Return a user message of one text block, after the images that were sent with it."""
-    return {"role": "user", "content": question_blocks(text, images) if images else [text_block(text)]}
+    return {"role": "user", "content": question_blocks(text, images)}
 
 
 def tool_result_block(tool_use_id: str, content: list[Block], *, is_error: bool = False) -> Block:

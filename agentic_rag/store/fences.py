@@ -60,7 +60,10 @@ def list_held(conn: Connection, fences: Mapping[TurnId, int]) -> set[TurnId]:
 def _mark(conn: Connection) -> int:
     try:
         return int(run_by_sqlite(conn, _MARK).fetchone()[0])
-    except OperationalError:  # there is no such table yet, or the transaction that made it was undone
+    except OperationalError as exc:
+        if "no such table" not in str(exc.orig):
+            raise
+        # there is none yet, or the transaction that made it was undone
         for statement in _WATCH:
             run_by_sqlite(conn, statement)
         return int(run_by_sqlite(conn, _MARK).fetchone()[0])
