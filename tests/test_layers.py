@@ -23,6 +23,7 @@ LAYERS = (
         "redaction",
         "forms",
         "garbage",
+        "huge_pages",
         "workers",
         "threads",
         "token_bucket",
