@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 from agentic_rag.errors import IdempotencyMismatch, TurnInProgress
 from agentic_rag.events import EventBody, TurnStarted
 from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
-from agentic_rag.messages import clean_text
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.log.runlog import RunLog
@@ -68,25 +67,32 @@ def find_sent(conn: Connection, row: TurnRecord, busy: TurnId | None, on_busy: O
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """What a user sends: ``content`` is clean text, ``key_id`` the key with which it came."""
+
+    content: str
+    client_message_id: str | None
+    key_id: str
+    images: Sequence[SentImage]
+
+
 def new_row(
     resources: Resources,
     session_id: SessionId,
     labels: SessionLabels,
-    content: str,
+    message: NewMessage,
     definition: Definition,
-    client_message_id: str | None,
-    key_id: str,
-    sent: Sequence[SentImage],
 ) -> TurnRecord:
     """Return the record of a new message's turn, as it is if it begins at once."""
     return TurnRecord(
         id=TurnId(new_id("turn")),
         session_id=session_id,
         conversation_id=labels.conversation_id or ConversationId(session_id),
-        client_message_id=client_message_id,
-        key_id=key_id,
-        content=clean_text(content),
-        images=tuple(each.image for each in sent),
+        client_message_id=message.client_message_id,
+        key_id=message.key_id,
+        content=message.content,
+        images=tuple(each.image for each in message.images),
         user_message_id=MessageId(new_id("msg")),
         message_id=MessageId(new_id("msg")),
         image_id=resources.images.of(definition).id,

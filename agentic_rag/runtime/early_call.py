@@ -12,6 +12,7 @@ from agentic_rag.errors import AgenticRagError
 from agentic_rag.events import EventBody, IterationStart
 from agentic_rag.messages import Activation, user_message
 from agentic_rag.models.base import ModelRequest, PreparedRequest, PreparingModel, SentRequest
+from agentic_rag.runtime.accepting import NewMessage
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.window import message_tokens
@@ -161,24 +162,27 @@ class CallAhead:
     def note_begun(self, row: TurnRecord) -> None:
         """Take notice that a turn begins, whichever way: what would have followed the one before it does not."""
         self._next = None
-        self._knows(row)
+        self._knows(row.client_message_id)
 
-    async def begin(self, row: TurnRecord, definition: Definition, user_id: str, *, waits: bool) -> EarlyCall | None:
+    async def begin(
+        self, message: NewMessage, definition: Definition, user_id: str, *, waits: bool
+    ) -> EarlyCall | None:
         """Send the call of a turn that nothing known here keeps from beginning; None: the turn asks by itself.
 
         Once after each turn: a message that the store refuses is asked once at most. ``waits``: others come first.
         """
         following, self._next = self._next, None
-        resources, known = self._resources, self._knows(row)
-        if following is None or known or waits or row.images or resources.full or resources.journal.stall is not None:
+        resources, known = self._resources, self._knows(message.client_message_id)
+        if following is None or known or waits or message.images or resources.full:
             return None
-        if resources.spending.governs(Payer(definition.domain_id, user_id, row.key_id)):
+        payer = Payer(definition.domain_id, user_id, message.key_id)
+        if resources.journal.stall is not None or resources.spending.governs(payer):
             return None
-        return await following.send(resources.services, definition, row.content)
+        return await following.send(resources.services, definition, message.content)
 
-    def _knows(self, row: TurnRecord) -> bool:
-        """Whether its client message id came before; from now on it did."""
-        known = row.client_message_id in self._client_ids
-        if row.client_message_id is not None and not known:
-            self._client_ids = [*self._client_ids, row.client_message_id][-KNOWN_IDS:]
+    def _knows(self, client_message_id: str | None) -> bool:
+        """Whether a message came with this id before; from now on one did."""
+        known = client_message_id in self._client_ids
+        if client_message_id is not None and not known:
+            self._client_ids = [*self._client_ids, client_message_id][-KNOWN_IDS:]
         return known

@@ -22,6 +22,7 @@ from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import clean_text, user_message
 from agentic_rag.runtime.accepting import (
     Accepted,
+    NewMessage,
     OnBusy,
     StoresTurn,
     answer,
@@ -228,9 +229,10 @@ class LiveSession:
             StorageError: the store takes nothing now; nothing was kept.
         """
 
+        message = NewMessage(clean_text(content), client_message_id, key_id, images)
+
         async def accept() -> Accepted | None:
-            row = await self._new_row(content, definition, client_message_id, key_id, images)
-            return await self._accept(row, definition, on_busy, notices)
+            return await self._accept(message, definition, on_busy, notices)
 
         async with KeptImages(self._resources.payloads, images) as kept:
             if not (accepted := await self._decide(accept)).duplicate:
@@ -259,9 +261,10 @@ class LiveSession:
             StorageError: the store takes nothing now; nothing was kept.
         """
         words, sent = None if content is None else clean_text(content), images or ()
+        message = NewMessage(words or "", client_message_id, key_id, sent)
 
         async def accept() -> Accepted:
-            row = await self._new_row(words or "", definition, client_message_id, key_id, sent)
+            row = new_row(self._resources, self.id, (await self._present()).labels, message, definition)
             return await self._accept_again(row, message_id, words, definition, notices, images is not None)
 
         async with KeptImages(self._resources.payloads, sent) as kept:
@@ -309,16 +312,17 @@ class LiveSession:
                         return done
 
     async def _accept(
-        self, row: TurnRecord, definition: Definition, on_busy: OnBusy, notices: Sequence[Notice]
+        self, message: NewMessage, definition: Definition, on_busy: OnBusy, notices: Sequence[Notice]
     ) -> Accepted | None:
         """Store a message and begin its turn, or queue it; None: something here must come to its end before."""
         transcript = await self._present()
         remembered = self.turn_id
-        log = self._log_of(row, definition.domain_id)
-        stored = row
-        begun_on: Transcript | None = None
         waits = remembered is not None or (self._may_wait and not self._resources.shared)
-        early = await self._ahead.begin(row, definition, transcript.labels.user_id, waits=waits)
+        # first of all: what is made of the message and stored goes on beside the model's work
+        early = await self._ahead.begin(message, definition, transcript.labels.user_id, waits=waits)
+        row = stored = new_row(self._resources, self.id, transcript.labels, message, definition)
+        log = self._log_of(row, definition.domain_id)
+        begun_on: Transcript | None = None
         keep = self._keeping(definition, notices, log)
 
         def store(conn: Connection) -> TurnRecord | None:
@@ -359,12 +363,6 @@ class LiveSession:
         elif not self._resources.shared:
             self._resources.journal.add(self._log_of(stored, definition.domain_id))
         return answer(stored, duplicate=False)
-
-    async def _new_row(
-        self, content: str, definition: Definition, client_id: str | None, key_id: str, sent: Sequence[SentImage]
-    ) -> TurnRecord:
-        transcript = await self._present()
-        return new_row(self._resources, self.id, transcript.labels, content, definition, client_id, key_id, sent)
 
     async def _accept_again(
         self,
