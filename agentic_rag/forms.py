@@ -204,10 +204,13 @@ def _refuse_unknown(model: type[BaseModel], value: object, path: str) -> None:
 
 def invalid_input(error: ValidationError, path: str = "") -> InvalidInput:
     """Return the refusal that names the first field that does not fit, and says what would."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    parts = [str(part) for part in first["loc"] if part != "[key]"]  # pydantic's word for the key before it
-    place = ".".join([path, *parts]).strip(".") or "body"
-    return InvalidInput(place, _problem(first["type"], first["msg"]))
+    errors = error.errors(include_url=False, include_context=False)
+    first, place = errors[0], errors[0]["loc"]
+    if len(errors) > 1 and place[-1:] == ("str",) and str([*errors[1]["loc"], ""][len(place) - 1]).startswith("list["):
+        place = place[:-1]  # of a text or a list: pydantic names which of them it tried
+    parts = [str(part) for part in place if part != "[key]"]  # pydantic's word for the key before it
+    named = ".".join([path, *parts]).strip(".") or "body"
+    return InvalidInput(named, _problem(first["type"], first["msg"]))
 
 
 @dataclass(frozen=True, slots=True)
