@@ -42,6 +42,7 @@ from agentic_rag.server.error_shapes import RPC_REFUSED
 from agentic_rag.server.replies import request_id
 from agentic_rag.terminal import log_under
 from agentic_rag.tools.base import Binding
+from agentic_rag.tools.content import without_noise
 from agentic_rag.tools.system import READ_DOCUMENT, SEARCH
 from mcp_servers.promptx.skills import BODY
 from mcp_servers.retriever.chunking import Chunk
@@ -190,9 +191,11 @@ class _Offer:
     async def list_tools(self, context: _Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         async with Client(self._retriever) as client:
             tools = (await client.list_tools()).tools
+        # Without schemas of their results: clients hold errors against them, too, which have a form of their own.
+        reading = [tool.model_copy(update={"output_schema": None}) for tool in tools if tool.name in READING]
         return types.ListToolsResult(
             tools=[
-                *(tool for tool in tools if tool.name in READING),
+                *reading,
                 types.Tool(name=ASK, title="Ask the assistant", description=ASK_DESCRIPTION, input_schema=ASK_SCHEMA),
             ]
         )
@@ -223,7 +226,12 @@ class _Offer:
             schemas = {each.name: each.input_schema for each in (await client.list_tools()).tools}
         _check_arguments(schemas[tool], arguments)  # outside of the client, which would put what it raises into a group
         async with Client(self._retriever) as client:
-            return await client.call_tool(tool, arguments, meta=meta)
+            answer = await client.call_tool(tool, arguments, meta=meta)
+        if answer.is_error:
+            said = "".join(block.text for block in answer.content if block.type == "text")
+            return _failure(InvalidInput.code, without_noise(said.removeprefix(f"Error executing tool {tool}: ")), {})
+        # Not as it is: its meta names the retriever as the server that answers.
+        return types.CallToolResult(content=answer.content, structured_content=answer.structured_content)
 
     async def _ask(self, context: _Context, visit: _Visit, asked: AskArguments) -> types.CallToolResult:
         """Run one turn. A request that is cancelled, and a key that is revoked, interrupt it."""

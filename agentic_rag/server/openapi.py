@@ -99,6 +99,7 @@ _COMMON = {
     404: "`…_NOT_FOUND`: there is nothing of this id, or not for the caller.",
     408: "`REQUEST_TIMEOUT`: the request did not arrive in time.",
     409: "`WORKSPACE_REFUSED`: something else stands in place of a folder of the domain's workspace.",
+    413: "`BODY_TOO_LARGE`: the body has more bytes than `details.limit`.",
     422: "`VALIDATION_ERROR`: a value does not fit; `details` names its `path` and the `problem`.",
     429: "`RATE_LIMITED`, `BUDGET_EXCEEDED`: try again after as many seconds as `Retry-After` says.",
     431: "`HEADERS_TOO_LARGE`: address and header fields are larger than the server reads.",
@@ -242,7 +243,8 @@ def _refusals(declared: Declaration, schema: Json) -> Json:
 def _common(declared: Declaration) -> list[int]:
     """Return the statuses with which any operation of this shape may be refused."""
     names = set(re.findall(r"{(\w+)", declared.path))
-    some = {404: names, 409: names & {"domain"}, 422: declared.reads.keys() & {"body", "query"} or names & FREE_NAMES}
+    body, query = declared.reads.keys() & {"body"}, declared.reads.keys() & {"query"}
+    some = {404: names, 409: names & {"domain"}, 413: body, 422: body or query or names & FREE_NAMES}
     if declared.takes != "application/json":
         some[422] = {"body"}
     return [status for status in _COMMON if status not in some or some[status]]

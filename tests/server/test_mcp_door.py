@@ -105,8 +105,14 @@ async def test_documents_are_searched_and_read_as_a_turn_does(tmp_path: Path, mo
         read = await client.call_tool("read_document", {"document": "pump.md"})
         assert "twelve bar" in text_of(read)
         empty = await client.call_tool("search_documents", {"query": " "})
-        assert empty.is_error
-        assert "`query` is empty" in text_of(empty)
+        words = "`query` is empty: say what to look for."
+        assert (empty.is_error, text_of(empty)) == (True, f"VALIDATION_ERROR: {words}")
+        assert empty.structured_content == {"error": {"code": "VALIDATION_ERROR", "message": words}}
+        # The stock client of TypeScript holds structured errors, too, against the schema of results.
+        assert [tool.output_schema for tool in tools.values()] == [None, None, None]
+        for answer in (found, read):
+            assert answer.structured_content["hits"]
+            assert "retriever" not in str(answer.meta)
         with pytest.raises(MCPError, match="There is no tool 'list_documents'"):
             await client.call_tool("list_documents", {})
 

@@ -307,6 +307,7 @@ BAD_CHATS: list[tuple[Json, str | None]] = [
     ({"messages": [user(str(number)) for number in range(1001)]}, "messages"),
     ({"messages": "Hi"}, "messages"),
     ({"messages": [user("x" * 10_001)]}, None),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
 ]
 
 
@@ -330,6 +331,8 @@ BAD_RESPONSES: list[tuple[Json, str]] = [
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type"),
     ({"input": [{"role": "tool", "content": "42"}]}, "input.0.role"),
     ({"input": []}, "input"),
+    ({"input": None}, "input"),
+    ({"input": [{"role": "user", "content": 5}]}, "input.0.content"),
     ({"background": True}, "background"),
     ({"tools": [{"type": "web_search"}]}, "tools"),
     ({"text": {"format": {"type": "json_schema"}}}, "text"),

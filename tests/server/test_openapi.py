@@ -292,3 +292,13 @@ async def test_words_of_the_document_are_text_on_the_page(tmp_path: Path) -> Non
     reader.feed(make_page(document))
     assert not reader.tags & {"script", "b"}
     assert not reader.open
+
+
+async def test_every_operation_with_a_body_may_find_it_too_large(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        paths = (await rig.http.get("/api/openapi.json")).json()["paths"]
+        large = await rig.http.post("/api/domains", json={"name": "x" * 2_000_000})
+        assert (large.status_code, large.json()["error"]["code"]) == (413, "BODY_TOO_LARGE")
+    reading = [each for path in paths.values() for each in path.values() if "requestBody" in each]
+    assert reading
+    assert [each["operationId"] for each in reading if "413" not in each["responses"]] == []
