@@ -30,6 +30,7 @@ from agentic_rag.errors import (
 from agentic_rag.events import AgentEvent, Notice, ToolStatus
 from agentic_rag.forms import is_visible, one_line
 from agentic_rag.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
+from agentic_rag.messages import clean_text
 from agentic_rag.roles.birth import Births
 from agentic_rag.roles.trials import Trials, TriedRole
 from agentic_rag.runtime.accepting import Accepted, OnBusy
@@ -576,7 +577,7 @@ def check_content(content: str, *, needed: bool = True) -> None:
     Raises:
         MessageContentRequired, MessageTooLong: it does not fit.
     """
-    if needed and not content.strip():
+    if needed and not clean_text(content).strip():  # NUL is taken out before it is sent
         raise MessageContentRequired
     if len(content) > MAX_CHARACTERS:
         raise MessageTooLong(len(content), MAX_CHARACTERS)

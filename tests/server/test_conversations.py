@@ -72,6 +72,7 @@ async def test_a_log_that_is_gone_is_answered_as_an_error(tmp_path: Path) -> Non
     [
         ({"content": ""}, 400, "MESSAGE_CONTENT_REQUIRED"),
         ({"content": " \n\t "}, 400, "MESSAGE_CONTENT_REQUIRED"),
+        ({"content": "\x00 \x00"}, 400, "MESSAGE_CONTENT_REQUIRED"),
         ({"content": "x" * 10_001}, 400, "MESSAGE_TOO_LONG"),
         ({}, 422, "VALIDATION_ERROR"),
         ({"content": 5}, 422, "VALIDATION_ERROR"),
