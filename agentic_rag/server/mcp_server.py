@@ -380,9 +380,15 @@ def _result(domain: str, call: Call, answer: Answer) -> types.CallToolResult:
         {"start": each.start, "end": each.end, "uri": _uri(domain, each.chunk_id), **_describe(each.source)}
         for each in answer.citations
     ]
+    said = answer.text or f"There is no answer: the model ended with {answer.stop_reason!r}."
     return types.CallToolResult(
-        content=[types.TextContent(text=answer.text), *_links(domain, answer.references)],
-        structured_content={**ids, "answer": answer.text, "citations": citations},
+        content=[types.TextContent(text=said), *_links(domain, answer.references)],
+        structured_content={
+            **ids,
+            "answer": answer.text,
+            "stop_reason": answer.stop_reason,
+            "citations": citations,
+        },
     )
 
 

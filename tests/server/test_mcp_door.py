@@ -170,6 +170,13 @@ async def test_what_needs_a_person_is_declined_in_an_ask(tmp_path: Path) -> None
         assert (await rig.ok("GET", "/api/waits"))["items"] == []
 
 
+async def test_an_answer_that_the_model_declines_says_so(tmp_path: Path) -> None:
+    async with live(tmp_path, Step(stop_reason="refusal")) as rig, rig.client("auto") as client:
+        told = await client.call_tool("ask", {"question": QUESTION})
+        assert text_of(told) == "There is no answer: the model ended with 'refusal'."
+        assert (told.structured_content["answer"], told.structured_content["stop_reason"]) == ("", "refusal")
+
+
 @eras
 async def test_a_request_that_is_cancelled_interrupts_its_turn(tmp_path: Path, mode: str) -> None:
     stalled = Stalled(say("It holds and holds"), 2)
