@@ -246,6 +246,27 @@ async def test_names_that_no_other_system_takes_are_changed_in_a_bundle(tmp_path
         assert await export(rig, copy) == data
 
 
+async def test_roles_whose_names_differ_in_case_alone_all_come_along_as_roles(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        folder = rig.settings.workspaces / domain / ".promptx" / "resource"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("clerk.role.md", "Clerk.role.md", "e\u0301.thought.md", "\xe9.thought.md"):
+            kind = name.split(".")[1]
+            tag = "personality" if kind == "role" else "reasoning"
+            (folder / name).write_text(f"<{kind}><{tag}>I am {name!a}.</{tag}></{kind}>\n")
+        data = await export(rig, domain)
+        names = sorted(name for name in members_of(data) if name.startswith("roles/"))
+        second = "roles/\xe9-2.thought.md"
+        assert names == ["roles/Clerk.role.md", "roles/clerk-2.role.md", "roles/e\u0301.thought.md", second]
+        copy = (await bring(rig, data))["domainId"]
+        roles = (await rig.ok("GET", f"/api/domains/{copy}/roles"))["items"]
+        assert {"Clerk", "clerk-2"} <= {role["id"] for role in roles}
+        assert await export(rig, copy) == data
+        assert (await bring_over(rig, domain, data, dryRun="true"))["differences"] == []
+
+
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 async def test_a_bundle_that_was_packed_again_is_the_same_domain(tmp_path: Path, compression: int) -> None:
     async with Rig(tmp_path) as rig:
