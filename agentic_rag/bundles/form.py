@@ -26,6 +26,8 @@ MANIFEST, DOMAIN, SERVERS = "bundle.json", "domain.json", "mcp-servers.json"
 PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS = "prompt/", "roles/", "skills/", "memories/", "documents/"
 FOLDERS = (PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS)
 _ROLE_ENDINGS = tuple(f".{kind}.md" for kind in KINDS)
+_ID_ENDINGS = (*_ROLE_ENDINGS, ".json")
+"""Of files whose names are ids: of roles' files and memories."""
 
 MAX_MEMBERS = 50_000
 MAX_NAME = 1024
@@ -222,8 +224,8 @@ def portable_names(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _with_number(name: str, number: int) -> str:
-    """Return a name with a number before its ending; that of a role's file stays one, and what it calls an id."""
-    for ending in _ROLE_ENDINGS:
+    """Return a name with a number before its ending; what is an id stays one."""
+    for ending in _ID_ENDINGS:
         if name.endswith(ending):
             return f"{name.removesuffix(ending)}-{number}{ending}"
     stem, dot, ending = name.rpartition(".")

@@ -13,7 +13,21 @@ from agentic_rag.commands.doctor import examine
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig
 
-from .making import BROKEN_ROLE, DOCUMENTS, ROLE, TOKEN, ZIP, bring, bring_over, export, fill, members_of, pack, plain
+from .making import (
+    BROKEN_ROLE,
+    DOCUMENTS,
+    ROLE,
+    TOKEN,
+    ZIP,
+    bring,
+    bring_over,
+    export,
+    fill,
+    members_of,
+    pack,
+    plain,
+    remember,
+)
 
 
 async def test_a_bundle_holds_a_domain_and_its_import_exports_the_same_bytes(tmp_path: Path) -> None:
@@ -265,6 +279,30 @@ async def test_roles_whose_names_differ_in_case_alone_all_come_along_as_roles(tm
         assert {"Clerk", "clerk-2"} <= {role["id"] for role in roles}
         assert await export(rig, copy) == data
         assert (await bring_over(rig, domain, data, dryRun="true"))["differences"] == []
+
+
+@pytest.mark.parametrize("roles", [("clerk", "Clerk"), ("clerk",)])
+async def test_a_memory_goes_with_its_role_whose_name_differs_from_anothers_in_case_alone(
+    tmp_path: Path, roles: tuple[str, ...]
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        workspace = rig.settings.workspaces / domain
+        folder = workspace / ".promptx" / "resource"
+        folder.mkdir(parents=True, exist_ok=True)
+        for role in ("clerk", "Clerk"):
+            (folder / f"{role}.role.md").write_text(f"<role><personality>I am {role}.</personality></role>\n")
+        for role in roles:
+            remember(workspace, role)
+        data = await export(rig, domain, memories="true")
+        copy = (await bring(rig, data))["domainId"]
+        page = await rig.ok("GET", f"/api/domains/{copy}/memories")
+        assert sorted(page["roles"]) == sorted(role.replace("clerk", "clerk-2") for role in roles)
+        assert await export(rig, copy, memories="true") == data
+        await bring_over(rig, domain, data)
+        page = await rig.ok("GET", f"/api/domains/{domain}/memories")
+        assert (sorted(page["roles"]), page["total"]) == (sorted(roles), len(roles))
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
