@@ -7,7 +7,7 @@ Owns which files of a workspace go into a bundle and under which names; below a 
 import hashlib
 import io
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -123,9 +123,12 @@ def collect(
         DOMAIN: _of_bytes(pretty(redaction.json(about))),
         SERVERS: _of_bytes(pretty(redaction.json(servers))),
     }
-    openers |= {f"{MEMORIES}{role}.json": _of_bytes(data) for role, data in (memories or {}).items()}
+    texts = texts_of(record.workspace)
+    remembered = {f"{role}.json": data for role, data in (memories or {}).items()}
+    called = portable_names(memories_of(texts[ROLES]).union(remembered))
+    openers |= {MEMORIES + called[path]: _of_bytes(data) for path, data in remembered.items()}
     left_out: list[LeftOut] = []
-    for folder, names in (*texts_of(record.workspace).items(), (DOCUMENTS, documents)):
+    for folder, names in (*texts.items(), (DOCUMENTS, documents)):
         place = Folder(Path(record.workspace)).at(PLACES[folder])
         for path, name in portable_names(names).items():
             whole = folder == DOCUMENTS  # they are what was uploaded, byte by byte
@@ -159,6 +162,12 @@ def texts_of(workspace: str) -> dict[str, list[str]]:
         entry.path for entry in root.at(SKILLS_FOLDER).walk(hidden=False) if entry.kind == "file" and "/" in entry.path
     ]
     return {PROMPT: prompt, ROLES: roles, SKILLS: skills}
+
+
+def memories_of(roles: Iterable[str]) -> set[str]:
+    """Return what the memories of roles are called, by the paths of roles' files: a memory follows its role's name."""
+    names = (path.rpartition("/")[2] for path in roles)
+    return {f"{name.removesuffix('.role.md')}.json" for name in names if name.endswith(".role.md")}
 
 
 def _count(openers: Mapping[str, Opener], secrets: tuple[NeededSecret, ...], left_out: list[LeftOut]) -> Contents:

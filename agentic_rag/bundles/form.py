@@ -25,6 +25,9 @@ VERSION = 1
 MANIFEST, DOMAIN, SERVERS = "bundle.json", "domain.json", "mcp-servers.json"
 PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS = "prompt/", "roles/", "skills/", "memories/", "documents/"
 FOLDERS = (PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS)
+_ROLE_ENDINGS = tuple(f".{kind}.md" for kind in KINDS)
+_ID_ENDINGS = (*_ROLE_ENDINGS, ".json")
+"""Of files whose names are ids: of roles' files and memories."""
 
 MAX_MEMBERS = 50_000
 MAX_NAME = 1024
@@ -187,7 +190,7 @@ def _find_misplacement(path: str, parts: list[str]) -> str | None:
         return "is none that a bundle has"
     if folder == PROMPT and (len(parts) != 2 or not name.lower().endswith(".md")):
         return "is no prompt component: NAME.md is expected"
-    if folder == ROLES and not any(name.endswith(f".{kind}.md") for kind in KINDS):
+    if folder == ROLES and not name.endswith(_ROLE_ENDINGS):
         return "is no file of a role: NAME.role.md and the like are expected"
     if folder == SKILLS and len(parts) < 3:
         return "lies in no skill's folder"
@@ -212,15 +215,23 @@ def portable_names(paths: Iterable[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for path in sorted(paths):
         plain = "/".join(_portable_part(part) for part in path.split("/"))
-        stem, dot, ending = plain.rpartition(".")
-        if not dot or "/" in ending:
-            stem, dot, ending = plain, "", ""
         number, name = 2, plain
         while fold(name) in taken:
-            name, number = f"{stem} ({number}){dot}{ending}", number + 1
+            name, number = _with_number(plain, number), number + 1
         taken.add(fold(name))
         names[path] = name
     return names
+
+
+def _with_number(name: str, number: int) -> str:
+    """Return a name with a number before its ending; what is an id stays one."""
+    for ending in _ID_ENDINGS:
+        if name.endswith(ending):
+            return f"{name.removesuffix(ending)}-{number}{ending}"
+    stem, dot, ending = name.rpartition(".")
+    if not dot or "/" in ending:
+        return f"{name} ({number})"
+    return f"{stem} ({number}).{ending}"
 
 
 def _portable_part(part: str) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from agentic_rag.bundles.contents import texts_of
-from agentic_rag.bundles.form import DOCUMENTS, portable_names
+from agentic_rag.bundles.contents import memories_of, texts_of
+from agentic_rag.bundles.form import DOCUMENTS, MEMORIES, ROLES, portable_names
 from agentic_rag.bundles.receiving import Received
 from agentic_rag.errors import StorageFull
 from mcp_servers.beneath import is_text
@@ -32,7 +32,8 @@ def give_own_names(received: Received, workspace: str, documents: Iterable[str])
         StorageFull: the disk refuses.
     """
     names: dict[str, str] = {}
-    for folder, known in {**texts_of(workspace), DOCUMENTS: documents}.items():
+    texts = texts_of(workspace)
+    for folder, known in {**texts, MEMORIES: memories_of(texts[ROLES]), DOCUMENTS: documents}.items():
         members = {each.path.removeprefix(folder) for each in received.manifest.files if each.path.startswith(folder)}
         names |= {folder + member: folder + own for member, own in own_names(members, known).items()}
     try:

@@ -13,7 +13,21 @@ from agentic_rag.commands.doctor import examine
 from tests.access.tenants import bearer, make_key
 from tests.server.rig import Rig
 
-from .making import BROKEN_ROLE, DOCUMENTS, ROLE, TOKEN, ZIP, bring, bring_over, export, fill, members_of, pack, plain
+from .making import (
+    BROKEN_ROLE,
+    DOCUMENTS,
+    ROLE,
+    TOKEN,
+    ZIP,
+    bring,
+    bring_over,
+    export,
+    fill,
+    members_of,
+    pack,
+    plain,
+    remember,
+)
 
 
 async def test_a_bundle_holds_a_domain_and_its_import_exports_the_same_bytes(tmp_path: Path) -> None:
@@ -244,6 +258,51 @@ async def test_names_that_no_other_system_takes_are_changed_in_a_bundle(tmp_path
         assert names == ["documents/A.md", "documents/a (2).md", "documents/b_c.md", "documents/deep/d_.md"]
         copy = (await bring(rig, data))["domainId"]
         assert await export(rig, copy) == data
+
+
+async def test_roles_whose_names_differ_in_case_alone_all_come_along_as_roles(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        folder = rig.settings.workspaces / domain / ".promptx" / "resource"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("clerk.role.md", "Clerk.role.md", "e\u0301.thought.md", "\xe9.thought.md"):
+            kind = name.split(".")[1]
+            tag = "personality" if kind == "role" else "reasoning"
+            (folder / name).write_text(f"<{kind}><{tag}>I am {name!a}.</{tag}></{kind}>\n")
+        data = await export(rig, domain)
+        names = sorted(name for name in members_of(data) if name.startswith("roles/"))
+        second = "roles/\xe9-2.thought.md"
+        assert names == ["roles/Clerk.role.md", "roles/clerk-2.role.md", "roles/e\u0301.thought.md", second]
+        copy = (await bring(rig, data))["domainId"]
+        roles = (await rig.ok("GET", f"/api/domains/{copy}/roles"))["items"]
+        assert {"Clerk", "clerk-2"} <= {role["id"] for role in roles}
+        assert await export(rig, copy) == data
+        assert (await bring_over(rig, domain, data, dryRun="true"))["differences"] == []
+
+
+@pytest.mark.parametrize("roles", [("clerk", "Clerk"), ("clerk",)])
+async def test_a_memory_goes_with_its_role_whose_name_differs_from_anothers_in_case_alone(
+    tmp_path: Path, roles: tuple[str, ...]
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        workspace = rig.settings.workspaces / domain
+        folder = workspace / ".promptx" / "resource"
+        folder.mkdir(parents=True, exist_ok=True)
+        for role in ("clerk", "Clerk"):
+            (folder / f"{role}.role.md").write_text(f"<role><personality>I am {role}.</personality></role>\n")
+        for role in roles:
+            remember(workspace, role)
+        data = await export(rig, domain, memories="true")
+        copy = (await bring(rig, data))["domainId"]
+        page = await rig.ok("GET", f"/api/domains/{copy}/memories")
+        assert sorted(page["roles"]) == sorted(role.replace("clerk", "clerk-2") for role in roles)
+        assert await export(rig, copy, memories="true") == data
+        await bring_over(rig, domain, data)
+        page = await rig.ok("GET", f"/api/domains/{domain}/memories")
+        assert (sorted(page["roles"]), page["total"]) == (sorted(roles), len(roles))
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

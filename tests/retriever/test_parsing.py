@@ -216,7 +216,9 @@ def test_files_that_cannot_be_read_have_a_code(tmp_path: Path, name: str, data: 
 @pytest.mark.attack(kind="files")
 def test_a_package_of_another_kind_is_broken_not_a_crash(tmp_path: Path) -> None:
     assert refused(files.slides(tmp_path / "a.pptx").rename(tmp_path / "a.xlsx"))[0] == "DOCUMENT_BROKEN"
-    assert refused(files.package(tmp_path / "b.docx", {"hello.txt": b"x"}))[0] == "DOCUMENT_BROKEN"
+    for name in ("b.docx", "b.xlsx", "b.pptx"):
+        other = files.package(tmp_path / name, {"hello.txt": b"x"})
+        assert refused(other) == ("DOCUMENT_BROKEN", "the file is not an Office document, or it is damaged")
 
 
 @pytest.mark.attack(kind="files")

@@ -59,6 +59,11 @@ def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*")) if folder.exists() else []
 
 
+def lent(tree: Path) -> list[Path]:
+    """Return what other users may read, write or run."""
+    return [path for path in (tree, *tree.rglob("*")) if not path.is_symlink() and path.stat().st_mode & 0o077]
+
+
 async def test_a_package_is_installed_once_and_then_found(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "bin")
     packages = registry.packages(tmp_path / "mcp")
@@ -76,6 +81,14 @@ async def test_a_package_is_installed_from_wheels_alone_at_the_exact_version(tmp
     registry = Registry(tmp_path / "bin")
     await registry.packages(tmp_path / "mcp").install(DEMO)
     assert registry.calls[1].endswith("--only-binary :all: demo-server==1.2.3")
+
+
+async def test_no_other_user_may_read_what_a_client_opened_to_all(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "bin", before='[ "$1" = pip ] && trap \'chmod -R a+rX,u+x "$tree"\' EXIT')
+    found = await registry.packages(tmp_path / "mcp").install(DEMO)
+    assert lent(Path(found.tree)) == []
+    assert os.access(f"{found.tree}/bin/demo-server", os.X_OK)
+    assert registry.packages(tmp_path / "mcp").find_installed(DEMO) == found
 
 
 async def test_many_at_once_install_one_package_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -218,6 +219,7 @@ class Packages:
                 await anyio.to_thread.run_sync(unpack_bundle, self.bundle_of(package), package, tree)
 
         def finish() -> Installed:
+            _close(tree)
             exact = replace(package, version=package.version or _version(package, tree))
             place = self._place(exact)
             found = _describe(exact, tree, place / "tree")
@@ -350,6 +352,14 @@ class Packages:
 def read_manifest(place: Path) -> Installed:
     record = json.loads((place / "manifest.json").read_text())
     return Installed(**{**record, "args": tuple(record["args"])})
+
+
+def _close(tree: Path) -> None:
+    """Leave what was installed to its owner: pip and venv open some files to all, whatever the umask is."""
+    for folder, _, names in os.walk(tree):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            if not os.path.islink(path):
+                os.chmod(path, stat.S_IMODE(os.lstat(path).st_mode) & stat.S_IRWXU)
 
 
 def _describe(package: Package, tree: Path, final: Path) -> Installed:

@@ -11,6 +11,8 @@ from mcp_servers.retriever.formats.dates import latest_date
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _PROLOGUE_BYTES = 4096
 _MAX_MEMBERS = 20_000
+_CONTENT_TYPES = "[Content_Types].xml"
+_NO_PACKAGE = "the file is not an Office document, or it is damaged"
 _PROPERTIES = "docProps/core.xml"
 _DATES = re.compile(r"<dcterms:(?:created|modified)\b[^<>]{0,200}>([^<]{0,40})<")
 
@@ -32,8 +34,10 @@ def check_package(path: Path, limits: ParseLimits) -> None:
                 if each.filename.endswith((".xml", ".rels")):
                     with package.open(each) as member:
                         _check_prologue(member.read(_PROLOGUE_BYTES))
+            if _CONTENT_TYPES not in package.namelist():
+                raise DocumentError("DOCUMENT_BROKEN", _NO_PACKAGE)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as exc:
-        raise DocumentError("DOCUMENT_BROKEN", "the file is not an Office document, or it is damaged") from exc
+        raise DocumentError("DOCUMENT_BROKEN", _NO_PACKAGE) from exc
 
 
 def _check_prologue(start: bytes) -> None:
