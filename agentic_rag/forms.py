@@ -205,19 +205,16 @@ def _refuse_unknown(model: type[BaseModel], value: object, path: str) -> None:
 def invalid_input(error: ValidationError, path: str = "") -> InvalidInput:
     """Return the refusal that names the first field that does not fit, and says what would."""
     errors = error.errors(include_url=False, include_context=False)
-    # Of a text or a list pydantic tells of both, and names which of them it tried ("str", "list[Item]").
+    # Of a text or a list pydantic tells of both, and names in the place which it tried: "str", "list[Item]".
     meant = (each for each in errors if each["loc"][-1:] != ("str",) or not isinstance(each["input"], list))
     first = next(meant, errors[0])
-    place, last = first["loc"], len(first["loc"]) - 1
-    tried = [
-        str(part) for each in errors if each["loc"][:last] == place[:last] for part in each["loc"][last : last + 1]
-    ]
-    if place[-1:] == ("str",) and any(part.startswith("list[") for part in tried):
-        place = place[:last]
-    skipped = ("[key]", *(part for part in place if str(part).startswith("list[")))  # "[key]": of the key before it
-    parts = [str(part) for part in place if part not in skipped]
-    named = ".".join([path, *parts]).strip(".") or "body"
-    return InvalidInput(named, _problem(first["type"], first["msg"]))
+    place = first["loc"]
+    tried = {
+        each["loc"][:at] for each in errors for at, part in enumerate(each["loc"]) if str(part).startswith("list[")
+    }
+    named = (part for at, part in enumerate(place) if place[:at] not in tried)
+    parts = [str(part) for part in named if part != "[key]"]  # pydantic's word for the key before it
+    return InvalidInput(".".join([path, *parts]).strip(".") or "body", _problem(first["type"], first["msg"]))
 
 
 @dataclass(frozen=True, slots=True)
