@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "a second turn for a duplicate id",
         "runtime/accepting.py",
-        "        client_message_id=client_message_id,\n",
+        "        client_message_id=message.client_message_id,\n",
         "        client_message_id=None,\n",
     ),
     Mutant(
