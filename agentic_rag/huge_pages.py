@@ -24,17 +24,17 @@ _OWN_MEMORY: Final = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p 00000000 00:00 0
 """A mapping of no file: what Python and C libraries allocate, and stacks of threads."""
 
 
-async def use_huge_pages(settled_seconds: float = SETTLED_SECONDS) -> None:
-    """Have what is in memory by then in huge pages, wherever it fills half of one.
+async def use_huge_pages(settled_seconds: float = SETTLED_SECONDS, settings: Path = SETTINGS) -> None:
+    """Have what is in memory by then in huge pages, wherever it fills half of one. ``settings``: the system's of them.
 
     Nothing happens elsewhere than on Linux, and where the machine's owner has switched them off. One takes some 4 ms of
     a thread, in which only who needs a new page waits.
     """
     await anyio.sleep(settled_seconds)
     try:
-        if "[never]" in (SETTINGS / "enabled").read_text():
+        if "[never]" in (settings / "enabled").read_text():
             return
-        size = int((SETTINGS / "hpage_pmd_size").read_text())
+        size = int((settings / "hpage_pmd_size").read_text())
         maps = MAPS.read_text()
     except (OSError, ValueError):
         return

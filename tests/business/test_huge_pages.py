@@ -65,16 +65,17 @@ async def test_memory_that_is_hardly_used_grows_by_nothing() -> None:
     assert kilobytes(area, "Rss") == before
 
 
-async def test_nothing_happens_where_they_are_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_happens_where_they_are_switched_off(tmp_path: Path) -> None:
     (tmp_path / "enabled").write_text("always madvise [never]\n")
     (tmp_path / "hpage_pmd_size").write_text(f"{2 * MEGABYTE}\n")
-    monkeypatch.setattr(huge_pages, "SETTINGS", tmp_path)
     area = own_area()
     area[:] = bytes([1]) * AREA
-    await huge_pages.use_huge_pages(0)
+    await huge_pages.use_huge_pages(0, tmp_path)
     assert kilobytes(area, "AnonHugePages") == 0
 
 
-async def test_a_system_without_them_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huge_pages, "SETTINGS", tmp_path / "not there")
-    await huge_pages.use_huge_pages(0)
+async def test_a_system_without_them_has_none(tmp_path: Path) -> None:
+    area = own_area()
+    area[:] = bytes([1]) * AREA
+    await huge_pages.use_huge_pages(0, tmp_path / "not there")
+    assert kilobytes(area, "AnonHugePages") == 0
