@@ -41,18 +41,21 @@ def is_participle(word: str) -> bool:
     return word in IRREGULAR or (word.isalpha() and word.endswith("ed") and word not in NOT_PARTICIPLES | SAID_SO)
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_function_is_a_bare_participle(path: Path) -> None:
+def test_no_function_is_a_bare_participle() -> None:
     bare = [
-        f"{node.lineno} {node.name}"
+        f"{path}:{node.lineno} {node.name}"
+        for path in sources()
         for node in functions(path)
         if not is_property(node) and is_participle(node.name.strip("_"))
     ]
-    assert not bare, f"{path}: a function is a verb: {', '.join(bare)}"
+    assert bare == []
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_name_uses_a_word_that_was_given_up(path: Path) -> None:
+def test_no_name_uses_a_word_that_was_given_up() -> None:
+    assert [(str(path), words) for path in sources() if (words := words_of_names(path) & set(GONE_WORDS))] == []
+
+
+def words_of_names(path: Path) -> set[str]:
     names = {path.stem}
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -61,8 +64,7 @@ def test_no_name_uses_a_word_that_was_given_up(path: Path) -> None:
             names.add(node.arg)
         elif isinstance(node, ast.Name | ast.Attribute):
             names.add(node.id if isinstance(node, ast.Name) else node.attr)
-    words = {word.lower() for name in names for word in re.findall(r"[A-Za-z][a-z]*|[A-Z]+(?![a-z])", name)}
-    assert not words & set(GONE_WORDS), f"{path}: {words & set(GONE_WORDS)}"
+    return {word.lower() for name in names for word in re.findall(r"[A-Za-z][a-z]*|[A-Z]+(?![a-z])", name)}
 
 
 # What texts refer to
@@ -72,11 +74,14 @@ LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
 CITED_FILE = re.compile(r"`{1,2}([\w./{}-]+\.(?:py|md|toml|json|jsonl))`{1,2}|\b([a-z][\w-]*\.md)\b")
 
 
-@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_of_pages_resolve(path: Path) -> None:
-    for target in LINK.findall(path.read_text(encoding="utf-8")):
-        if "://" not in target and not target.startswith("mailto:"):
-            assert (path.parent / target).exists(), f"{path}: {target}"
+def test_links_of_pages_resolve() -> None:
+    broken = [
+        f"{path}: {target}"
+        for path in MARKDOWN
+        for target in LINK.findall(path.read_text(encoding="utf-8"))
+        if "://" not in target and not target.startswith("mailto:") and not (path.parent / target).exists()
+    ]
+    assert broken == []
 
 
 PLACE = re.compile(r"`([\w./]+(?:\.py|/))`")
@@ -161,16 +166,17 @@ def importable(dotted: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_docstrings_refer_to_exists(path: Path) -> None:
-    wrong = []
+def test_what_docstrings_refer_to_exists() -> None:
+    assert [reference for path in sources() for reference in broken_references(path)] == []
+
+
+def broken_references(path: Path) -> Iterator[str]:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             for name in REFERENCE.findall(node.value.value):
                 parts = name.strip(".").split(".")
                 if not all(part in product_names() for part in parts) and not importable(name):
-                    wrong.append(f"{node.lineno} `{name}`")
-    assert not wrong, f"{path}: {', '.join(wrong)}"
+                    yield f"{path}:{node.lineno} `{name}`"
 
 
 # Types at the borders

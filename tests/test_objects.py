@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.test_layers import ROOT, sources, tree
 
 MAX_CALLABLE_PARAMETERS = 63
@@ -61,24 +59,26 @@ OURS = {path: declared(tree(path)) for path in sources()}
 ANYWHERE = set().union(*OURS.values())
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_an_objects_attributes_are_assigned_in_the_module_of_its_class(path: Path) -> None:
-    """An attribute that only other modules' classes declare is not ours to assign; what no class of ours declares is a
-    library's."""
+def test_an_objects_attributes_are_assigned_in_the_module_of_its_class() -> None:
+    assert [assignment for path in sources() for assignment in foreign_assignments(path)] == []
+
+
+def foreign_assignments(path: Path) -> Iterator[str]:
+    """Yield assignments to attributes that only classes of other modules declare.
+
+    An attribute that none of our classes declares belongs to a library and is not reported.
+    """
     name = str(path.relative_to(ROOT))
     known = OURS[path].union(*(OURS[ROOT / friend] for friend in FRIENDS.get(name, ())))
-    strangers = [
-        f"{path.name}:{each.lineno} {ast.unparse(each)}"
-        for each in assigned(tree(path))
-        if not is_own(each) and each.attr in ANYWHERE - known and ast.unparse(each) not in LIBRARY
-    ]
-    assert strangers == []
+    for each in assigned(tree(path)):
+        if not is_own(each) and each.attr in ANYWHERE - known and ast.unparse(each) not in LIBRARY:
+            yield f"{name}:{each.lineno} {ast.unparse(each)}"
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_nobody_adds_a_listener_to_another_object(path: Path) -> None:
+def test_no_module_adds_a_listener_to_another_object() -> None:
     found = [
-        f"{path.name}:{node.lineno} {ast.unparse(node)}"
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for path in sources()
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
