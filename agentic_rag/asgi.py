@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentic_rag.app import open_application
 from agentic_rag.errors import ServerStopping, first_cause
-from agentic_rag.operations.data_folder import check_user
+from agentic_rag.operations.process_user import warn_if_root
 from agentic_rag.server.hosts import hosts_of, url_of
 from agentic_rag.server.waiting import make_waiting_app
 from agentic_rag.settings import Settings, load_settings
@@ -53,7 +53,7 @@ class HostedApplication:
             lifespan = _Lifespan(receive, send, tasks)
             try:
                 settings = load_settings()
-                check_user(allow_root=settings.allow_root)
+                warn_if_root()
                 await self._serve(settings, lifespan)
             except Exception as exc:
                 error = first_cause(exc)

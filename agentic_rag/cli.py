@@ -109,7 +109,10 @@ def serve(
         bool,
         typer.Option("--allow-unsandboxed", help="Without bubblewrap, start MCP servers with no sandbox. Single user."),
     ] = False,
-    allow_root: Annotated[bool, typer.Option("--allow-root", help="Serve as root, in a container of its own.")] = False,
+    user: Annotated[
+        str | None, typer.Option("--user", help="Run as this user of the machine; only root can choose one.")
+    ] = None,
+    allow_root: Annotated[bool, typer.Option("--allow-root", hidden=True)] = False,
 ) -> None:
     """Serve until interrupted (Ctrl-C)."""
     import logging
@@ -119,12 +122,16 @@ def serve(
     garbage.do_not_look()  # until all that turns need is loaded: it takes 8 % of the start
     from agentic_rag.settings import load_settings
 
-    settings = load_settings(host=host, port=port, data=data, workers=workers, allow_root=allow_root or None)
+    settings = load_settings(host=host, port=port, data=data, workers=workers)
     # Before anything else is imported: MCPServer configures logging if nothing did.
     handler = log_handler(sys.stderr, lines_of_json=settings.log_format == "json")
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     for chatty in ("alembic", "httpx2", "httpcore2", "mcp", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(max(logging.getLogger().level, logging.WARNING))
+    if user is not None:
+        from agentic_rag.operations.process_user import become_user
+
+        become_user(user, settings)
     _serve(settings, any_command=allow_any_command, unsandboxed=allow_unsandboxed)
 
 
@@ -138,10 +145,7 @@ def _serve(settings: "Settings", *, any_command: bool, unsandboxed: bool) -> Non
     from agentic_rag.app import open_application
     from agentic_rag.errors import ServerStopping
     from agentic_rag.local_workers import AT_ONCE, LocalWorkers, Worker
-    from agentic_rag.operations.data_folder import check_user
     from agentic_rag.serving import STOPS, address_of, answer_meanwhile, bind, serve
-
-    check_user(allow_root=settings.allow_root)
 
     announce = partial(_announce, settings.data, any_command, unsandboxed)
     worker: Worker | None = None
@@ -171,7 +175,10 @@ def _serve(settings: "Settings", *, any_command: bool, unsandboxed: bool) -> Non
 
 
 def _announce(data: Path, any_command: bool, unsandboxed: bool, address: str) -> None:
-    """Say that the server answers, and what is to be done next."""
+    """Print that the server answers, and the next commands to try."""
+    from agentic_rag.operations.process_user import warn_if_root
+
+    warn_if_root()
     _warn(any_command, unsandboxed)
     say(f"Agentic RAG serves {address} (data folder: {data}). Stop it with Ctrl-C.")
     program = _own_name()

@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     unauthenticated_connections: int = Field(512, gt=0)
     """Connections on which nobody has shown a key yet; one more and the one that has waited longest is refused."""
     allow_root: bool = False
-    """Whether it may serve as root: a word for containers that hold nothing else."""
+    """Accepted and ignored: a server may always run as root, and warns about it."""
     quota_documents: int = Field(20_000, gt=0)
     """Documents of one domain. Its admins see all quotas with what is used at ``GET /api/domains/{id}/quotas``."""
     quota_document_bytes: int = Field(20 * 1024**3, gt=0)

@@ -67,14 +67,3 @@ class RestoreUnfinished(StartupError, code="RESTORE_UNFINISHED"):
         "{self.folder} was being restored from {self.backup} when that was cut off, and holds a part of it. Run the "
         "restore again (it begins anew), or empty the folder."
     )
-
-
-class ServingAsRoot(StartupError, code="SERVING_AS_ROOT"):
-    """The process would serve as root, and nobody said that it may."""
-
-    exit_code = 2
-    text = (
-        "Serving as root needs a word: whatever breaks out of a server or a document reader then owns this machine. "
-        "Start it as an ordinary user; in a container that is for it alone, say --allow-root or "
-        "AGENTIC_RAG_ALLOW_ROOT=1."
-    )

@@ -8,7 +8,6 @@ no network, no home, no other file of any domain. Where there is no bubblewrap i
 """
 
 import functools
-import json
 import os
 import signal
 import socket
@@ -24,8 +23,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 import agentic_rag
-import agentic_rag.tools.launch.sandbox as sandbox_module
-from agentic_rag.tools.launch.sandbox import CLOSING, find_sandbox, system_call_filter
+from agentic_rag.tools.launch.sandbox import NOBODY, find_sandbox, launch_command
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.extensions import FORMATS, find_extensions
 
@@ -61,7 +59,13 @@ class ChildProcess:
         self._frames: BufferedByteReceiveStream
 
     async def send(self, job: bytes, file: BinaryIO) -> None:
-        """Begin a job, a JSON document on one line, with its file; that may be closed after the first frame."""
+        """Begin a job, a JSON document on one line, with its file; that may be closed after the first frame.
+
+        The process opens the file again by its descriptor, which checks the file's owner. A server that runs as root
+        therefore gives the file to the unprivileged user that reads it; the folder around it stays root's alone.
+        """
+        if os.geteuid() == 0:
+            os.fchown(file.fileno(), NOBODY, NOBODY)
         self._patience = self._seconds
         if self._process is None:
             self._patience += START_SECONDS
@@ -158,17 +162,7 @@ def _command(module: str) -> list[str]:
     sandbox = find_sandbox()
     if isinstance(sandbox, str):
         return program
-    plan = {
-        "limits": [],
-        "files": {},
-        "folders": [(folder, False) for folder in _readable_folders()],
-        "sandbox": sandbox.options(network=False),
-        "closing": CLOSING,
-        "filter": system_call_filter().hex(),
-        "nice": 0,
-    }
-    launcher = str(Path(sandbox_module.__file__).with_name("launcher.py"))
-    return [sys.executable, "-I", "-S", launcher, str(os.getpid()), json.dumps(plan), *program]
+    return launch_command(sandbox, {"folders": [(folder, False) for folder in _readable_folders()]}, program)
 
 
 def _readable_folders() -> list[str]:

@@ -1,11 +1,14 @@
 """The inside of a process that works on strangers' files: one capped child for each job.
 
-Owns the caps of a job and the frames of its answer. The process keeps what is slow to load and forks a child for each
-job: a bomb or a crash ends that child, and no file meets another. Jobs come as JSON lines over a local socket on
-stdin, each with the open file; answers are frames on stdout: four bytes of length, then JSON. What a job is, the module
-that is run says; the other end is `child_process`.
+Sets the caps of a job and writes the frames of its answer. The process holds the modules that are slow to load and
+forks a child for each job: a bomb or a crash ends that child, and no job sees another job's file. Jobs arrive as JSON
+lines over a local socket on stdin, each with the open file. Answers are frames on stdout: four bytes of length, then
+JSON. The module that runs defines its jobs. The other end is `child_process`.
+
+The child of a server that runs as root gives up root before it reads, also where there is no sandbox.
 """
 
+import ctypes
 import os
 import resource
 import socket
@@ -14,10 +17,14 @@ from typing import BinaryIO
 
 import orjson
 
+from agentic_rag.tools.launch.sandbox import NOBODY
 from mcp_servers.retriever.errors import DocumentError
 
 NICENESS = 5
 """Two readers on two cores would otherwise take a third of the time of the event loop that feeds on them."""
+
+PR_SET_DUMPABLE = 4
+"""From ``linux/prctl.h``."""
 
 JOB_BYTES = 65536
 """What is taken of a job at once; most are shorter."""
@@ -51,7 +58,7 @@ def begin_answers() -> BinaryIO:
 
 
 def receive_jobs() -> Iterator[tuple[bytes, str]]:
-    """Yield jobs, each with the path of its file's descriptor, until stdin ends. The file is open meanwhile."""
+    """Yield jobs, each with the path of its file's descriptor, until stdin ends. The file stays open until the next."""
     jobs = socket.socket(fileno=0)
     while True:
         line, descriptors, _, _ = socket.recv_fds(jobs, JOB_BYTES, 1)
@@ -90,6 +97,14 @@ def run_capped(
     write_frame(out, {"end": os.waitstatus_to_exitcode(waited)})
 
 
+def _give_up_root() -> None:
+    """Become the unprivileged user, for good, and keep ``/dev/fd`` usable: the kernel closes it at a change of user."""
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
 def limit_cpu(seconds: float) -> None:
     """Set what is left of the processor's time, below the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
@@ -103,11 +118,13 @@ def _answer(
     seconds: float,
     most_seconds: float,
 ) -> None:
-    """The forked child: limits first, then the file."""
+    """Answer a job in the forked child, which first limits itself and gives up root."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(seconds)), max(1, round(most_seconds))))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if os.geteuid() == 0:
+        _give_up_root()
     try:
         for frame in frames():
             write_frame(out, frame)

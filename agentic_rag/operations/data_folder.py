@@ -23,7 +23,6 @@ from agentic_rag.startup_errors import (
     DatabaseMissing,
     DataFolderOwned,
     RestoreUnfinished,
-    ServingAsRoot,
 )
 from agentic_rag.store.clock import new_id, now
 
@@ -45,16 +44,6 @@ RESTORE_MARK = "restore.json"
 
 LENT = OTHERS | stat.S_ISUID | stat.S_ISGID
 """What no file of the data folder has: nobody else reads it, and none runs as its owner for somebody else."""
-
-
-def check_user(*, allow_root: bool) -> None:
-    """Refuse to serve as root where nobody said that it may.
-
-    Raises:
-        ServingAsRoot: it is root.
-    """
-    if hasattr(os, "geteuid") and os.geteuid() == 0 and not allow_root:
-        raise ServingAsRoot
 
 
 @dataclass(slots=True)

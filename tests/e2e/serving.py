@@ -31,7 +31,7 @@ def environment(**given: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_", "PROMPTX_", "RETRIEV"))
     }
-    return kept | {"AGENTIC_RAG_ALLOW_ROOT": "1", "AGENTIC_RAG_TITLES": "message"} | given
+    return kept | {"AGENTIC_RAG_TITLES": "message"} | given
 
 
 class Server:

@@ -9,8 +9,10 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import anyio
+import orjson
 import pytest
 
+from agentic_rag.documents.child import Job
 from agentic_rag.documents.reading import ReadingProcess
 from agentic_rag.ids import DocumentId
 from mcp_servers.retriever.chunking import Chunk, chunk_document
@@ -103,15 +105,21 @@ def read(path, limits):
 """
 
 
-@needs_bubblewrap
-@pytest.mark.attack(kind="files")
-async def test_a_reader_sees_its_one_file_and_nothing_else_of_ours(tmp_path: Path) -> None:
-    site, data = tmp_path / "site", tmp_path / "data"
+def pry_package(folder: Path) -> Path:
+    """Install a format whose reader reports its surroundings; return the folder of packages."""
+    site = folder / "site"
     about = site / "acme_pry-1.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-pry\nVersion: 1\n")
     (about / "entry_points.txt").write_text("[agentic_rag.document_formats]\npry = acme_pry\n")
     (site / "acme_pry.py").write_text(PRYING)
+    return site
+
+
+@needs_bubblewrap
+@pytest.mark.attack(kind="files")
+async def test_a_reader_sees_its_one_file_and_nothing_else_of_ours(tmp_path: Path) -> None:
+    site, data = pry_package(tmp_path), tmp_path / "data"
     data.mkdir()
     (data / "secret.key").write_text("of the host")
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -130,6 +138,37 @@ async def test_a_reader_sees_its_one_file_and_nothing_else_of_ours(tmp_path: Pat
     assert set(seen["variables"]) <= {"LC_CTYPE", "PWD", "PYTHONPATH", "PYTHONUTF8"}
     assert not seen["network"]
     assert seen["processes"] <= 4
+
+
+async def test_a_private_file_is_read_by_the_child_that_owns_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", "Hello there.")
+    path.chmod(0o600)
+    async with reading() as process:
+        assert [chunk.text for chunk in await read(process, path, "a.txt")] == ["Hello there."]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up root")
+@pytest.mark.attack(kind="files")
+async def test_a_reader_of_roots_is_not_root_without_a_sandbox(tmp_path: Path) -> None:
+    """Runs the reading process as it is run where there is no bubblewrap."""
+    site = pry_package(tmp_path)
+    path = written(tmp_path / "a.pry", f"x x {tmp_path} 1")
+    job = orjson.dumps(Job("", "a.pry", DocumentId("doc"), "version", DEFAULT_LIMITS))
+    variables = {"PYTHONPATH": os.pathsep.join([str(site), str(Path(__file__).parents[2]), *filter(None, sys.path)])}
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "agentic_rag.documents.child"]
+    with ours, path.open("rb") as file:
+        with theirs:
+            process = await anyio.open_process(command, stdin=theirs.fileno(), env=variables, cwd="/")
+        async with process:
+            socket.send_fds(ours, [job + b"\n"], [file.fileno()])
+            assert process.stdout is not None
+            with anyio.fail_after(60):
+                frame = await process.stdout.receive()
+            ours.shutdown(socket.SHUT_RDWR)
+    said = frame[4:].decode()
+    assert '\\"uid\\": 65534' in said, said
+    assert "x x" in said
 
 
 @pytest.mark.attack(kind="files")

@@ -16,7 +16,7 @@ from agentic_rag.tools.launch import policy as launch
 from agentic_rag.tools.launch.allowed import Grant
 from agentic_rag.tools.launch.environment import MARKER
 from agentic_rag.tools.launch.policy import StdioCommand
-from agentic_rag.tools.launch.sandbox import Sandbox
+from agentic_rag.tools.launch.sandbox import NOBODY, Sandbox
 from agentic_rag.tools.launch.seccomp import MACHINES
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import (
@@ -50,6 +50,14 @@ async def test_a_child_sees_the_system_its_program_and_its_folder_alone(tmp_path
         assert set((await child.try_to("look", "/etc"))[1]) <= {
             *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "timezone")
         }
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up root")
+async def test_a_child_of_roots_is_an_unprivileged_user_outside_its_sandbox_too(tmp_path: Path) -> None:
+    async with captive(tmp_path) as child:
+        assert await child.try_to("write", "mine") == (True, "written")
+        assert (child.home / "mine").stat().st_uid == NOBODY
 
 
 @needs_bubblewrap

@@ -1,21 +1,26 @@
-"""The first program of every child: checks it once more, sets limits, binds its life to ours, becomes the server.
+"""The first program of every child: check the plan again, set limits, drop root's id, then become the child.
 
-Owns what must happen between fork and exec. Run as a script by ``python -I -S``, so that no Python code runs in
-a fork of the many-threaded server (which may deadlock on a lock another thread held). Knows nothing of this
-package and must import only the standard library.
+It does what must happen between fork and exec. It runs as a script by ``python -I -S``, so that no Python code runs in
+a fork of the many-threaded server, which may deadlock on a lock that another thread held. It imports only the standard
+library and knows nothing of this package.
 
-Arguments: our process id, the plan as JSON, absolute executable, its arguments. The plan::
+Arguments: the server's process id, the plan as JSON, the absolute executable, its arguments. The plan::
 
     limits   [[name of an rlimit, value], …]
-    files    {path: SHA-256}     each must still be that file, or nothing is run
-    folders  [[path, writable], …]   each must still be reached without a symbolic link
+    files    {path: SHA-256}     refuse to start if a file has another hash
+    folders  [[path, writable], …]   refuse to start if a path contains a symbolic link
     sandbox  the beginning of a bubblewrap command line, or an empty list
     closing  options that follow the folders
     filter   a seccomp program in hexadecimal, or nothing
-    nice     how much lower its priority is than ours
+    nice     how much lower the child's priority is than the server's
+    user     the numeric id that root gives up for, or null
 
-In a sandbox files and folders are bound by the descriptors that were checked, so that a swap afterwards has no
+In a sandbox, files and folders are bound by the descriptors that were checked, so a swap after the check has no
 effect. bubblewrap closes them: an open folder from outside would be a way out.
+
+A server that runs as root drops to ``user`` before it starts bubblewrap, because inside a sandbox that root starts the
+child would still own root's files. That user cannot search a private data folder, so the launcher first mounts the
+checked files and folders below a tmpfs of a private mount namespace, and gives the user those it could not read.
 """
 
 import ctypes
@@ -24,10 +29,15 @@ import json
 import os
 import resource
 import signal
+import stat
 import sys
 
 PR_SET_PDEATHSIG = 1
 """From ``linux/prctl.h``: the signal a process gets when its parent dies; it survives exec."""
+CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE = 0x20000, 0x1000, 0x4000, 0x80000
+"""From ``linux/sched.h`` and ``linux/mount.h``."""
+STAGE = "/tmp"
+"""Where the private tmpfs is mounted. bubblewrap replaces the folder in the child's view."""
 
 O_PATH = getattr(os, "O_PATH", 0)
 """Linux only, as is the sandbox."""
@@ -36,15 +46,11 @@ O_PATH = getattr(os, "O_PATH", 0)
 def main() -> None:
     parent, plan_text, executable, *args = sys.argv[1:]
     plan = json.loads(plan_text)
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before the signal was set
-        raise SystemExit(1)
-    binds = []
-    for path, writable in plan["folders"]:
-        binds += ["--bind-fd" if writable else "--ro-bind-fd", str(checked_folder(path)), path]
-    for path, digest in plan["files"].items():
-        binds += ["--ro-bind-fd", str(checked_file(path, digest)), path]
+    home = os.getcwd()
+    user = plan["user"] if plan["sandbox"] and os.geteuid() == 0 else None
+    if user is not None:
+        enter_private_mounts()  # before the folders are opened: a bind mount needs a source of its own namespace
+    binds, inherited = bind_options(plan, user)
     for name, value in plan["limits"]:
         which = getattr(resource, name)
         hard = resource.getrlimit(which)[1]
@@ -53,15 +59,110 @@ def main() -> None:
     os.nice(plan["nice"])
     command = [executable, *args]
     if plan["sandbox"]:
-        closing = [*plan["closing"], "--chdir", os.getcwd(), "--"]
-        descriptors = [int(each) for each in binds[1::3]]
+        closing = [*plan["closing"], "--chdir", home, "--"]
         if plan["filter"]:
-            descriptors.append(memory_file(bytes.fromhex(plan["filter"])))
-            closing = ["--seccomp", str(descriptors[-1]), *closing]
+            inherited.append(memory_file(bytes.fromhex(plan["filter"])))
+            closing = ["--seccomp", str(inherited[-1]), *closing]
         command = [*plan["sandbox"], *binds, *closing, *command]
-        for descriptor in descriptors:
+        for descriptor in inherited:
             os.set_inheritable(descriptor, True)
+    if user is not None:
+        become(user)
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)  # a change of the user id clears it
+    if os.getppid() != int(parent):  # the server died before the signal was set
+        raise SystemExit(1)
     os.execve(command[0], command, os.environ)
+
+
+def become(user: int) -> None:
+    """Give up root for a user without any group of its own."""
+    os.chdir("/")
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+
+
+def bind_options(plan: dict, user: int | None) -> tuple[list[str], list[int]]:
+    """Check the plan's files and folders; return bubblewrap's options for them and the descriptors they name."""
+    folders = [(checked_folder(path), path, writable) for path, writable in plan["folders"]]
+    files = [(checked_file(path, digest), path) for path, digest in plan["files"].items()]
+    binds: list[str] = []
+    if user is None:
+        for descriptor, path, writable in folders:
+            binds += ["--bind-fd" if writable else "--ro-bind-fd", str(descriptor), path]
+        for descriptor, path in files:
+            binds += ["--ro-bind-fd", str(descriptor), path]
+        return binds, [int(descriptor) for descriptor in binds[1::3]]
+    mount("tmpfs", STAGE, "tmpfs", 0, "mode=0755,size=1m")
+    for descriptor, path, writable in folders:
+        lend_folder(descriptor, user, writable=writable)
+        binds += ["--bind" if writable else "--ro-bind", stage(descriptor, is_folder=True), path]
+    for descriptor, path in files:
+        lend(descriptor, user, writable=False)
+        binds += ["--ro-bind", stage(descriptor, is_folder=False), path]
+    return binds, []
+
+
+def enter_private_mounts() -> None:
+    """Give this process a mount namespace of its own; the host's later mounts and unmounts still arrive."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) != 0:
+        refuse(f"a mount namespace is not allowed here: {os.strerror(ctypes.get_errno())}")
+    mount("none", "/", None, MS_REC | MS_SLAVE)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = [None if word is None else word.encode() for word in (source, target, kind, options)]
+    if libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3]) != 0:
+        refuse(f"{target} cannot be mounted: {os.strerror(ctypes.get_errno())}")
+
+
+def stage(descriptor: int, *, is_folder: bool) -> str:
+    """Bind a checked file or folder below `STAGE` and return its path there."""
+    target = f"{STAGE}/{descriptor}"
+    if is_folder:
+        os.mkdir(target)
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
+    mount(f"/proc/self/fd/{descriptor}", target, None, MS_BIND | MS_REC)
+    return target
+
+
+def lend_folder(descriptor: int, user: int, *, writable: bool) -> None:
+    """Make a folder and what it holds usable for ``user``.
+
+    A folder that everyone may read, such as an interpreter's, is left alone unless the child writes there.
+    """
+    if not writable and os.stat(descriptor).st_mode & 0o5 == 0o5:
+        return
+    for _, folders, files, at in os.fwalk(".", dir_fd=descriptor):
+        for name in (*folders, *files):
+            try:
+                lend(name, user, writable=writable, at=at)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+    lend(descriptor, user, writable=writable)
+
+
+def lend(place: int | str, user: int, *, writable: bool, at: int | None = None) -> None:
+    """Give a file or folder of root's to ``user`` if that user could not use it. Links are not followed.
+
+    ``place``: an O_PATH descriptor, or a name inside the folder ``at``.
+    """
+    found = os.stat(place) if isinstance(place, int) else os.stat(place, dir_fd=at, follow_symlinks=False)
+    if needs_lending(found, writable=writable):
+        if isinstance(place, int):
+            os.chown(f"/proc/self/fd/{place}", user, user)
+        else:
+            os.chown(place, user, user, dir_fd=at, follow_symlinks=False)
+
+
+def needs_lending(found: os.stat_result, *, writable: bool) -> bool:
+    """Whether root owns a file or folder and nobody else may use it."""
+    wanted = 0o5 if stat.S_ISDIR(found.st_mode) else 0o4
+    return found.st_uid == 0 and (writable or found.st_mode & wanted != wanted)
 
 
 def checked_file(path: str, digest: str) -> int:

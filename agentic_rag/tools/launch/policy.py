@@ -107,6 +107,8 @@ class StdioCommand:
     files: Mapping[str, str] = field(default_factory=dict)
     folders: tuple[tuple[str, bool], ...] = ()
     sandbox: tuple[str, ...] = ()
+    user: int | None = None
+    """The id that root drops to; see `Sandbox.user`."""
     disk_reserve: int = 0
     """Bytes of the disk that are kept free of what it writes."""
     lock: Path | None = None
@@ -136,6 +138,7 @@ class StdioCommand:
                 "closing": CLOSING,
                 "filter": system_call_filter().hex(),
                 "nice": NICENESS,
+                "user": self.user,
             }
         )
 
@@ -350,6 +353,7 @@ class LaunchPolicy:
             env={**command.env, **declared_env},
             folders=tuple(sorted(folders.items())),
             sandbox=() if isinstance(sandbox, str) else (*sandbox.options(network=match.entry.network), *self._mask()),
+            user=None if isinstance(sandbox, str) else sandbox.user,
         )
 
     def endpoint(self, spec: LaunchSpec) -> HttpEndpoint:

@@ -6,13 +6,19 @@ Knows no server. https://github.com/containers/bubblewrap
 """
 
 import functools
+import json
 import os
 import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from agentic_rag.tools.launch.environment import SEARCH_PATH
 from agentic_rag.tools.launch.seccomp import filter_program
+
+LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 
 PROBE_SECONDS = 10
 """How long the trial run may take."""
@@ -25,14 +31,15 @@ CLOSING = ("--remount-ro", "/dev", "--remount-ro", "/proc", "--remount-ro", "/")
 whole kernel below ``/proc/sys`` belong to root, as whom a child of a server that root runs counts there, nobody or not;
 bubblewrap covers them only where the folder itself could be written."""
 
-NOBODY = "65534"
-"""Inside, a child is this user; without it a server run by root would show its children that they are root."""
+NOBODY: Final = 65534
+"""The user and group id of every child in its sandbox. A server that runs as root also drops to it outside, so that a
+child that escapes its namespaces is not root."""
 
 WITHOUT = (
     "Without it MCP servers that are programs do not start (for a single user on loopback: serve --allow-unsandboxed), "
     "and documents are read by processes that have limits and no sandbox. Servers over HTTP and our own tools work."
 )
-"""What an operator is told."""
+"""What works without a sandbox, for the operator."""
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "timezone")
@@ -44,16 +51,21 @@ _ETC_NETWORK = (
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A bubblewrap that works here. ``executable``: its absolute path."""
+    """A bubblewrap that works here.
+
+    ``executable``: its absolute path. ``user``: the id that a server run by root drops to before it starts bubblewrap;
+    None for other users, and where this machine does not let that id make a user namespace.
+    """
 
     executable: str
+    user: int | None = None
 
     def options(self, *, network: bool) -> list[str]:
         """Return the beginning of the command line; folders and the program follow (see `launcher`)."""
         options = [
             self.executable,
             *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
-            *("--disable-userns", "--uid", NOBODY, "--gid", NOBODY, "--cap-drop", "ALL"),
+            *("--disable-userns", "--uid", str(NOBODY), "--gid", str(NOBODY), "--cap-drop", "ALL"),
             *("--die-with-parent", "--new-session", "--hostname", "mcp"),
             *("--ro-bind", "/usr", "/usr"),
         ]
@@ -89,29 +101,32 @@ def find_sandbox() -> Sandbox | str:
     found = next((path for folder in SEARCH_PATH if os.access(path := f"{folder}/bwrap", os.X_OK)), None)
     if found is None:
         return "bubblewrap is not installed (the package is called bubblewrap)"
-    sandbox = Sandbox(found)
-    root = os.open("/usr", os.O_PATH | os.O_DIRECTORY)
-    filtering, rules = [], os.memfd_create("filter")
-    if system_call_filter():
-        os.write(rules, system_call_filter())
-        os.lseek(rules, 0, os.SEEK_SET)
-        filtering = ["--seccomp", str(rules)]
-    binds = ["--ro-bind-fd", str(root), "/usr"]
+    if os.geteuid() == 0 and _try(unprivileged := Sandbox(found, NOBODY)) is None:
+        return unprivileged
+    return _try(Sandbox(found)) or Sandbox(found)
+
+
+def launch_command(sandbox: Sandbox, plan: dict[str, object], program: Sequence[str]) -> list[str]:
+    """Return the command line that runs a program by `launcher` in a sandbox without network and with nothing writable.
+
+    ``plan``: what differs from that; see `launcher`.
+    """
+    whole = {
+        **{"limits": [], "files": {}, "folders": [], "sandbox": sandbox.options(network=False), "closing": CLOSING},
+        **{"filter": system_call_filter().hex(), "nice": 0, "user": sandbox.user},
+        **plan,
+    }
+    return [sys.executable, "-I", "-S", LAUNCHER, str(os.getpid()), json.dumps(whole), *program]
+
+
+def _try(sandbox: Sandbox) -> str | None:
+    """Run a program in a sandbox as `launcher` does; return why that failed, or None. Blocks for a moment."""
+    command = launch_command(sandbox, {"folders": [["/usr", False]]}, ["/usr/bin/true"])
     try:
-        trial = subprocess.run(
-            [*sandbox.options(network=False), *binds, *filtering, *CLOSING, "--", "/usr/bin/true"],
-            pass_fds=(root, rules),
-            capture_output=True,
-            timeout=PROBE_SECONDS,
-            env={},
-            check=False,
-        )
+        trial = subprocess.run(command, capture_output=True, timeout=PROBE_SECONDS, env={}, cwd="/", check=False)
     except (OSError, subprocess.TimeoutExpired) as exc:
         return f"bubblewrap does not run here: {exc}"
-    finally:
-        os.close(root)
-        os.close(rules)
     if trial.returncode:
         words = trial.stderr.decode("utf-8", "replace").strip().splitlines()
         return f"bubblewrap does not work here: {words[-1] if words else f'exit code {trial.returncode}'}"
-    return sandbox
+    return None
