@@ -8,7 +8,6 @@ JSON. The module that runs defines its jobs. The other end is `child_process`.
 The child of a server that runs as root gives up root before it reads, also where there is no sandbox.
 """
 
-import ctypes
 import os
 import resource
 import socket
@@ -22,9 +21,6 @@ from mcp_servers.retriever.errors import DocumentError
 
 NICENESS = 5
 """Two readers on two cores would otherwise take a third of the time of the event loop that feeds on them."""
-
-PR_SET_DUMPABLE = 4
-"""From ``linux/prctl.h``."""
 
 JOB_BYTES = 65536
 """What is taken of a job at once; most are shorter."""
@@ -98,11 +94,10 @@ def run_capped(
 
 
 def _give_up_root() -> None:
-    """Become the unprivileged user, for good, and keep ``/dev/fd`` usable: the kernel closes it at a change of user."""
+    """Become the unprivileged user, for good."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def limit_cpu(seconds: float) -> None:

@@ -15,6 +15,7 @@ import pytest
 from agentic_rag.documents.child import Job
 from agentic_rag.documents.reading import ReadingProcess
 from agentic_rag.ids import DocumentId
+from agentic_rag.tools.launch.sandbox import NOBODY
 from mcp_servers.retriever.chunking import Chunk, chunk_document
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
@@ -153,6 +154,7 @@ async def test_a_reader_of_roots_is_not_root_without_a_sandbox(tmp_path: Path) -
     """Runs the reading process as it is run where there is no bubblewrap."""
     site = pry_package(tmp_path)
     path = written(tmp_path / "a.pry", f"x x {tmp_path} 1")
+    os.chown(path, NOBODY, NOBODY)  # as `ChildProcess.send` does
     job = orjson.dumps(Job("", "a.pry", DocumentId("doc"), "version", DEFAULT_LIMITS))
     variables = {"PYTHONPATH": os.pathsep.join([str(site), str(Path(__file__).parents[2]), *filter(None, sys.path)])}
     ours, theirs = socket.socketpair()
