@@ -8,10 +8,14 @@ JSON. The module that runs defines its jobs. The other end is `child_process`.
 The child of a server that runs as root gives up root before it reads, also where there is no sandbox.
 """
 
+import encodings
+import importlib
 import os
+import pkgutil
 import resource
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import BinaryIO
 
 import orjson
@@ -46,8 +50,12 @@ def refuse(out: BinaryIO, error: DocumentError) -> None:
 
 
 def begin_answers() -> BinaryIO:
-    """Make this process a nice one and return where its frames go; what a reader prints must not corrupt them."""
+    """Lower this process's priority and return the stream for its frames, which a reader's prints cannot corrupt."""
     os.nice(NICENESS)
+    if os.geteuid() == 0:  # the children give up root, and may then be unable to read an interpreter below /root
+        for module in pkgutil.iter_modules(encodings.__path__, "encodings."):
+            with suppress(ImportError):  # those of other systems
+                importlib.import_module(module.name)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return out
