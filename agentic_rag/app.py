@@ -63,7 +63,7 @@ from agentic_rag.models.providers import ChosenModel, choose_model, secrets_of, 
 from agentic_rag.observer import Observer
 from agentic_rag.operations.alone import Alone
 from agentic_rag.operations.budgets import Budgets
-from agentic_rag.operations.data_folder import DataFolder
+from agentic_rag.operations.data_folder import DataFolder, open_command
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.erasure import Erasure
@@ -641,6 +641,7 @@ def _gate(ground: Ground, policy: LaunchPolicy, tokens: "ProviderLogins | None")
         servers=policy,
         tokens=tokens,
         public_host=urlsplit(settings.public_url).netloc if settings.public_url.startswith("https:") else "",
+        open_command=open_command(settings.data),
     )
 
 

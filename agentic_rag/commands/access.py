@@ -39,11 +39,18 @@ def create_key(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Create a key and print it. It is shown this once."""
+    """Create a key and print it. It is shown only this once.
+
+    The first key of a server ends access without keys; the command then prints a key for the operator, too.
+    """
     body = {"user": user, "role": role.value if role else None, "domains": domain or []}
     made = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
     say(f"Key {made['id']} of {made['userId']}; it is not shown again:", err=True)
     say(made["key"])
+    if made["first"]:
+        say("From now on this server asks everyone for a key. Commands with --data still work without one.", err=True)
+    if (own := made["operatorKey"]) is not None:
+        say(f"A key for yourself, as the operator {own['userId']}: {own['key']}", err=True)
 
 
 @keys_app.command("list")

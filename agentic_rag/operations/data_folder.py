@@ -9,7 +9,9 @@ import fcntl
 import json
 import logging
 import os
+import shlex
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +46,13 @@ RESTORE_MARK = "restore.json"
 
 LENT = OTHERS | stat.S_ISUID | stat.S_ISGID
 """What no file of the data folder has: nobody else reads it, and none runs as its owner for somebody else."""
+
+
+def open_command(data: Path) -> str:
+    """Return the command that signs a browser of this machine in, as it works from any folder."""
+    program = Path(sys.executable).with_name("agentic-rag")
+    words = [str(program)] if program.exists() else [sys.executable, "-m", "agentic_rag.cli"]
+    return shlex.join([*words, "open", "--data", str(data.absolute())])
 
 
 @dataclass(slots=True)

@@ -5,10 +5,10 @@ that is signed in, or on a WebSocket a ticket offered as subprotocol), the ticke
 with each, the request id, the headers of every answer (those that let a listed origin's page read it, too), and the
 last error net. Knows no record and no route.
 
-A credential that is shown has to be true, also where none is needed: a revoked key must not become the local
-operator's. A cookie alone is not shown but sent by itself: one that has ended is as good as none. None is ever taken
-from the query string, which proxies log and browsers keep. Without keys the local operator is who connects from this
-machine as the user the server runs as.
+A key or token that is not valid is refused, except on a server without keys: stock clients must send one, so there an
+unknown ``Authorization`` counts as none. A wrong ticket is always refused. An ended cookie counts as none, because
+browsers send cookies by themselves. No credential is taken from the query string, which proxies log and browsers store.
+Without keys the local operator is whoever connects from this machine as the user the server runs as.
 """
 
 import hashlib
@@ -21,7 +21,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl
 
 import anyio
@@ -58,7 +59,27 @@ _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """An id that a client may give its request: it stands in headers, logs and the audit log."""
 
 TICKET_SECONDS = 30.0
-LOCAL_KEY = "The command line on the data folder has the local key; or make one: agentic-rag keys create."
+
+
+class KeylessRefusal(StrEnum):
+    """Why a request without credentials is not the local operator's."""
+
+    KEY_REQUIRED = "keyRequired"
+    NETWORKED_SERVER = "networkedServer"
+    """An MCP server may use the network, and could connect as the local operator."""
+    OTHER_USER = "otherUser"
+    UNKNOWN_USER = "unknownUser"
+    """The system does not tell which user a connection belongs to."""
+
+
+KEYLESS_TEXTS: Final = {
+    KeylessRefusal.NETWORKED_SERVER: "This server asks every program for a key, because one of its MCP servers may use "
+    "the network and could connect as you.",
+    KeylessRefusal.OTHER_USER: "This server has no keys and answers only the user who runs it; this connection belongs "
+    "to another user of this machine.",
+    KeylessRefusal.UNKNOWN_USER: "This server has no keys and answers only the user who runs it; this system does not "
+    "tell which user a connection belongs to.",
+}
 MAX_TICKETS = 50
 """Unused ones of one key; the oldest gives way."""
 
@@ -290,7 +311,8 @@ NOBODY = Entrant(User(ANONYMOUS), None)
 class Gate:
     """The one way in. Without ``access`` everybody is the local operator. ``use``: the same that ``access`` ends.
 
-    ``tokens``: reads what an OpenID provider has signed. ``public_host``: host and port of our https address.
+    ``tokens``: checks tokens of an OpenID provider. ``public_host``: host and port of our https address.
+    ``open_command``: the command that signs a browser of this machine in.
     """
 
     def __init__(
@@ -303,7 +325,9 @@ class Gate:
         servers: Networked | None = None,
         tokens: TokenCheck | None = None,
         public_host: str = "",
+        open_command: str = "agentic-rag open",
     ) -> None:
+        self.open_command = open_command
         self._tokens = tokens
         self._public_host = public_host
         self.use = use or KeyUse()
@@ -332,10 +356,10 @@ class Gate:
                 check_own_page(scope, headers, origin)
                 return Caller(found[0], source_of(scope), self, found[1])
         if entrant is None:
-            problem = self._problem(scope)
-            if problem is not None:
+            reason = self.keyless_refusal(scope)
+            if reason is not None:
                 if not is_open:
-                    raise problem
+                    raise self._unauthenticated(reason)
                 entrant = NOBODY
             else:
                 entrant = Entrant(LOCAL, KEYLESS)
@@ -354,29 +378,34 @@ class Gate:
         """Return the token in our cookie. One that nobody knows is as good as none: browsers send it by themselves."""
         return read_cookie(Headers(scope=scope), SIGN_IN, secure=self.is_secure(scope))
 
-    def _problem(self, scope: Scope) -> Unauthenticated | None:
-        """Return why a request without credentials is not the local user's; None: it is.
+    def keyless_refusal(self, scope: Scope) -> KeylessRefusal | None:
+        """Return why a request without credentials is not the local operator's; None if it is.
 
-        It is when there are no keys and it comes from a process of our own user on this machine. An MCP server is one
-        too: where one may use the network, nobody is known by that.
+        It is if there are no keys and a process of our own user on this machine sends it. An MCP server is such a
+        process too: while one may use the network, the user of a connection proves nothing.
         """
         assert self._access is not None
         if self._access.required or not is_loopback(source_of(scope)):
-            return Unauthenticated()
+            return KeylessRefusal.KEY_REQUIRED
         server = scope.get("server") or ("", 0)
         if server[1] is None:
             return None  # no connection: an application that is called in our own process
         if self._servers is not None and self._servers.networked:
-            return Unauthenticated(f"An MCP server may use the network, and could come in as you. {LOCAL_KEY}")
+            return KeylessRefusal.NETWORKED_SERVER
         arrival = arrival_of(scope)
         uid = uid_of(_address_of(scope["client"]), _address_of(server)) if arrival is None else arrival.peer_uid()
-        if uid != self._uid:
-            whose = "of another user of this machine" if uid is not None else "of a user the system does not tell"
-            return Unauthenticated(f"Without keys this server is its own user's alone; this is {whose}. {LOCAL_KEY}")
-        return None
+        if uid is None:
+            return KeylessRefusal.UNKNOWN_USER
+        return None if uid == self._uid else KeylessRefusal.OTHER_USER
+
+    def _unauthenticated(self, reason: KeylessRefusal) -> Unauthenticated:
+        if reason is KeylessRefusal.KEY_REQUIRED:
+            return Unauthenticated()
+        ways = f"To sign a browser in, run: {self.open_command} . Programs need a key: agentic-rag keys create."
+        return Unauthenticated(f"{KEYLESS_TEXTS[reason]} {ways}")
 
     async def _entrant(self, scope: Scope, headers: Headers) -> Entrant | None:
-        """Return whom the credentials stand for, None when none were shown.
+        """Return whom the credentials stand for, None if none were shown.
 
         Raises:
             Unauthenticated: they stand for nobody.
@@ -389,6 +418,8 @@ class Gate:
             if scheme.lower() == "bearer":
                 entrant = await self._bearer(secret.strip()) if not shown else None
                 shown = True
+        if entrant is None and not self._access.required:
+            shown = False
         for protocol in scope.get("subprotocols", ()):
             if protocol.startswith(TICKET_PROTOCOL):
                 redeemed = await self.redeem_ticket(protocol.removeprefix(TICKET_PROTOCOL))
@@ -495,6 +526,7 @@ class Guard:
                     return
                 is_file = self._page_folder is not None and scope["path"].startswith(self._page_folder)
                 is_open = scope["type"] == "http" and (is_file or scope["path"] in self._open_paths)
+                state["origin"] = origin
                 caller = state["caller"] = await self._gate.enter(scope, headers, origin=origin, is_open=is_open)
                 actor = caller.user.id
                 if not is_file:

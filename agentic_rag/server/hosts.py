@@ -57,12 +57,11 @@ class Hosts:
         host = given[0] if given else ""
         if not self._own(_hostname(f"//{host}")):
             raise Forbidden(f"Host {host[:200]!r} is not this server. {self._advice}")
-        origins = headers.getlist("origin")
+        origins = [origin for origin in headers.getlist("origin") if _netloc(origin) != host.lower()]
         if len(origins) == 1 and origins[0] in self._origins:
             return origins[0]
         for origin in origins:
-            if _netloc(origin) != host.lower():
-                raise Forbidden(f"Origin {origin[:200]!r} may not use this server. {ORIGIN_ADVICE}")
+            raise Forbidden(f"Origin {origin[:200]!r} may not use this server. {ORIGIN_ADVICE}")
         return ""
 
     @property

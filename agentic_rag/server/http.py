@@ -67,7 +67,7 @@ INTERFACES = ("/api", "/v1", "/mcp", "/metrics", "/client-metadata.json")
 """Where the paths begin of what programs use, and the documentation lists; the rest is the page's own files."""
 
 
-def _routes_of_domains(business: Business, thread: DomainThreads) -> list[object]:
+def _routes_of_domains(business: Business, thread: DomainThreads, gate: Gate) -> list[object]:
     return [
         ProcessRoutes(business),
         DomainRoutes(business.domains, business.directory, business.deletion, business.births, business.conversations),
@@ -77,7 +77,7 @@ def _routes_of_domains(business: Business, thread: DomainThreads) -> list[object
         MemoryRoutes(business.memories),
         SecretRoutes(business.directory, business.vault),
         ServerRoutes(business.servers),
-        LaunchRequestRoutes(business.launch_requests),
+        LaunchRequestRoutes(business.launch_requests, business.logins, gate),
         OAuthRoutes(business.sign_ins, business.directory),
         DocumentRoutes(business.documents, business.deletion, thread),
         CollectionRoutes(business.documents, business.conversations),
@@ -109,7 +109,7 @@ def make_app(
     edge = Edge(Replies(redactor), audit, thread, business.observer)
     departures = None if provider is None else ProviderDepartures(provider, public_url)
     owners: list[object] = [
-        *_routes_of_domains(business, thread),
+        *_routes_of_domains(business, thread, gate),
         ConversationRoutes(business.conversations, business.deletion, Pages(thread, business.usage)),
         TurnRoutes(business.conversations),
         FeedbackRoutes(business.feedback),
@@ -117,7 +117,7 @@ def make_app(
         DurableStreamRoutes(business.conversations),
         WaitRoutes(business.waits),
         OpenAiRoutes(business.directory, business.conversations, Calls(business.conversations, business.deletion)),
-        KeyRoutes(access),
+        KeyRoutes(access, business.logins, gate),
         UserRoutes(business.people, access, business.erasure),
         LoginRoutes(business.logins, gate, departures),
         OidcRoutes(provider, gate, public_url),

@@ -10,10 +10,12 @@ from starlette.requests import Request
 
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
+from agentic_rag.access.logins import Logins
 from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.forms import Form
 from agentic_rag.json_form import Json
 from agentic_rag.server.auth import TICKET_PROTOCOL, TICKET_SECONDS, Caller, Gate
+from agentic_rag.server.login_routes import sign_in_local_browser
 from agentic_rag.server.replies import Items, Part, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.store.audit import AuditOutcome
@@ -56,10 +58,25 @@ class Key:
 
 
 @answer()
+class OperatorKey:
+    """A key that the server made for the operator, shown this once."""
+
+    id: str
+    user_id: str
+    key: str
+
+
+@answer()
 class CreatedKey(Key):
-    """A new key, shown this once."""
+    """A new key, shown this once.
+
+    ``first``: whether the server needed no keys before; from now on every caller needs one. ``operatorKey``: a key made
+    besides, because the first key was not an operator's and nobody could have changed anything any more.
+    """
 
     key: str
+    first: bool
+    operator_key: OperatorKey | None
 
 
 @answer()
@@ -108,8 +125,10 @@ class Ticket:
 class KeyRoutes:
     """Keys."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, logins: Logins, gate: Gate) -> None:
         self._access = access
+        self._logins = logins
+        self._gate = gate
 
     @route("GET", "/api/keys")
     async def list_keys(self) -> Items[Key]:
@@ -117,10 +136,19 @@ class KeyRoutes:
         return Items([answer_from(Key, record) for record in await self._access.list_all()])
 
     @route("POST", "/api/keys", status=201, errors=[NotFound])
-    async def create(self, body: NewKey) -> CreatedKey:
-        """Make a key; a user who is not there yet is made with its rights, one who is gets those that are missing."""
+    async def create(self, request: Request, body: NewKey, caller: Caller) -> CreatedKey:
+        """Make a key, and its user if there is none; an existing user gets the rights of the key that are missing.
+
+        The first key ends access without one. If it is not an operator's, the answer has an operator's key too, and the
+        local user's browser is signed in.
+        """
+        first = self._access.alone
         record, secret = await self._access.create(body.user, body.role, body.domains)
-        return answer_from(CreatedKey, record, key=secret)
+        own = await self._access.create_missing_operator() if first else None
+        if first:
+            await sign_in_local_browser(self._gate, self._logins, request, caller)
+        operator_key = None if own is None else OperatorKey(own[0].id, own[0].user_id, own[1])
+        return answer_from(CreatedKey, record, key=secret, first=first, operator_key=operator_key)
 
     @route("DELETE", "/api/keys/{key}")
     async def revoke(self, key: str) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 from starlette.requests import Request
 
+from agentic_rag.access.logins import Logins
 from agentic_rag.access.users import User
 from agentic_rag.domains.launch_requests import LaunchRequests
 from agentic_rag.errors import (
@@ -23,6 +24,8 @@ from agentic_rag.errors import (
 )
 from agentic_rag.forms import Form
 from agentic_rag.json_form import Json
+from agentic_rag.server.auth import Caller, Gate
+from agentic_rag.server.login_routes import sign_in_local_browser
 from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.store.launch_requests import LaunchRequestRecord, RequestState
@@ -98,8 +101,10 @@ class LaunchRequest:
 class LaunchRequestRoutes:
     """Launch requests."""
 
-    def __init__(self, requests: LaunchRequests) -> None:
+    def __init__(self, requests: LaunchRequests, logins: Logins, gate: Gate) -> None:
         self._requests = requests
+        self._logins = logins
+        self._gate = gate
 
     @route("POST", f"{SERVER}/request", status=201, errors=ASKING)
     async def request(self, user: User, domain: str, name: str, body: object) -> LaunchRequest:
@@ -133,14 +138,22 @@ class LaunchRequestRoutes:
         return _show(await self._requests.get(launch_request))
 
     @route("POST", f"{REQUESTS}/{{launch_request}}/approve", errors=[LaunchRequestClosed, LaunchRequestChanged])
-    async def approve(self, user: User, launch_request: str, body: Approval) -> LaunchRequest:
-        """Allow exactly what was shown; it is installed in the background, and the state says when that is done."""
+    async def approve(
+        self, request: Request, user: User, caller: Caller, launch_request: str, body: Approval
+    ) -> LaunchRequest:
+        """Allow exactly what was shown. The server installs it in the background; the state tells when that is done.
+
+        A program that may use the network ends access without keys. The answer then signs the local user's browser in.
+        """
         grant = None
         if body.args is not None or body.network or body.write or body.read_only:
             shown = (await self._requests.get(launch_request)).template
             args = shown if body.args is None else body.args
             grant = LaunchGrant(args, body.network, body.write, body.read_only)
-        return _show(await self._requests.approve(user, launch_request, body.fingerprint, grant))
+        approved = await self._requests.approve(user, launch_request, body.fingerprint, grant)
+        if body.network:
+            await sign_in_local_browser(self._gate, self._logins, request, caller)
+        return _show(approved)
 
     @route("POST", f"{REQUESTS}/{{launch_request}}/refuse", errors=[LaunchRequestClosed])
     async def refuse(self, user: User, launch_request: str, body: Refusal) -> LaunchRequest:

@@ -12,12 +12,14 @@ from typing import Final
 from pydantic import Field
 from starlette.requests import Request
 
+from agentic_rag.access.keys import KEYLESS
 from agentic_rag.access.logins import Logins
 from agentic_rag.access.users import User
-from agentic_rag.errors import RateLimited, Unauthenticated
+from agentic_rag.errors import Forbidden, RateLimited, Unauthenticated
 from agentic_rag.forms import Form
-from agentic_rag.server.auth import Caller, Gate, source_of
-from agentic_rag.server.cookies import SIGN_IN, check_proof, drop_cookie, make_cookie, set_cookie
+from agentic_rag.server.auth import Caller, Gate, KeylessRefusal, source_of
+from agentic_rag.server.cookies import PROOF, SIGN_IN, check_proof, drop_cookie, make_cookie, set_cookie
+from agentic_rag.server.hosts import is_loopback
 from agentic_rag.server.replies import answer
 from agentic_rag.server.routes import route
 from agentic_rag.store.clock import seconds_until
@@ -57,11 +59,13 @@ class Signed:
 
 @answer()
 class Presence:
-    """Who asks, if anybody. ``signedIn``: with the cookie; ``provider``: whether an OpenID provider can be asked.
-    ``needsKey``: whether nobody comes in without having signed in or shown a key.
+    """Who sends the request. ``name``: null if the server does not know.
 
-    ``grants``: what they may do in which domains (``member``, ``author`` or ``admin``); an operator may do everything
-    in all, and has none here.
+    ``signedIn``: the sign-in whose cookie the request shows. ``provider``: whether an OpenID provider signs people in.
+    ``needsKey``: whether every caller needs a key or a sign-in. ``grants``: the user's grant in each domain
+    (``member``, ``author`` or ``admin``); empty for operators, who may do everything. ``refusal``: why a caller without
+    a key or sign-in is refused; null for a known caller. ``openCommand``: the command that signs a browser in, for
+    callers on the server's own machine.
     """
 
     name: str | None
@@ -70,6 +74,8 @@ class Presence:
     provider: bool
     needs_key: bool
     grants: Mapping[str, Grant]
+    refusal: KeylessRefusal | None
+    open_command: str | None
 
 
 @answer()
@@ -125,17 +131,19 @@ class LoginRoutes:
         self._wrong = Attempts(WRONG_A_SECOND, WRONG_AT_ONCE)
 
     @route("GET", AUTH, allow="anyone")
-    async def presence(self, user: User, caller: Caller) -> Presence:
-        """Show who is asking, and how one can sign in."""
+    async def presence(self, request: Request, user: User, caller: Caller) -> Presence:
+        """Show who sends the request, and how to sign in."""
         signed = None if caller.login is None else _show_login(caller.login)
         name = None if caller.is_nobody else user.id
         provider, needs_key = self._departures.present, self._gate.needs_key
-        return Presence(name, user.operator, signed, provider, needs_key, _grants_of(user))
+        refusal = self._gate.keyless_refusal(request.scope) if caller.is_nobody else None
+        command = self._gate.open_command if is_loopback(source_of(request.scope)) else None
+        return Presence(name, user.operator, signed, provider, needs_key, _grants_of(user), refusal, command)
 
     @route("POST", f"{AUTH}/sign-in", allow="anyone", audited=False, status=201)
     async def begin(self, request: Request, body: NewLogin) -> Signed:
         """Sign this browser in; the answer sets its cookie. Needs the header `X-Requested-With`."""
-        check_proof(request.scope, request.headers)
+        _check_own_page(request)
         source = source_of(request.scope)
         self._wrong.check(time.monotonic(), source)
         try:
@@ -149,7 +157,7 @@ class LoginRoutes:
     @route("POST", f"{AUTH}/ticket", allow="anyone", audited=False, status=201)
     async def begin_with_ticket(self, request: Request, body: TicketLogin) -> Signed:
         """Sign this browser in with a ticket that a key got, instead of a WebSocket. Needs `X-Requested-With`, too."""
-        check_proof(request.scope, request.headers)
+        _check_own_page(request)
         source = source_of(request.scope)
         self._wrong.check(time.monotonic(), source)
         entrant = await self._gate.redeem_ticket(body.ticket)
@@ -186,6 +194,28 @@ def keep_cookie(gate: Gate, request: Request, token: str, login: LoginRecord) ->
     """Have the answer to a request set the cookie of a sign-in."""
     seconds = seconds_until(login.expires_at)
     set_cookie(request.scope, make_cookie(SIGN_IN, token, seconds, secure=gate.is_secure(request.scope)))
+
+
+async def sign_in_local_browser(gate: Gate, logins: Logins, request: Request, caller: Caller) -> None:
+    """Sign the local user's browser in before an act ends access without a key; the answer sets the cookie.
+
+    Other callers, and programs that are no page (they send no `X-Requested-With`), are left alone.
+    """
+    if caller.entrant.key_id == KEYLESS and PROOF in request.headers and not request.state.origin:
+        made, token = await logins.begin_with(caller.entrant)
+        keep_cookie(gate, request, token, made)
+
+
+def _check_own_page(request: Request) -> None:
+    """Check that our own page asks to be signed in.
+
+    Raises:
+        Forbidden: a page of a listed other origin asks, whose browser would never get to use the cookie; or nothing
+            proves that a page asks.
+    """
+    if request.state.origin:
+        raise Forbidden("A sign-in is for this server's own page. Pages of other origins show a key.")
+    check_proof(request.scope, request.headers)
 
 
 def _grants_of(user: User) -> dict[str, Grant]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 from sqlalchemy import Connection, text
+from websockets.exceptions import InvalidStatus
 
 from agentic_rag.access.keys import KEYLESS, PREFIX, Access
 from agentic_rag.access.users import LOCAL
@@ -60,10 +61,34 @@ async def test_revoking_the_last_key_opens_nothing_while_the_process_runs(tmp_pa
         assert [row["action"] for row in await audited(rig, outcome="done")][:2] == ["key.revoke", "key.create"]
 
 
-async def test_a_key_that_is_none_is_refused_also_where_none_is_needed(tmp_path: Path) -> None:
+async def test_an_unknown_key_is_ignored_without_keys_and_refused_with_one(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        for shown in (bearer("sk-unused"), bearer("arag_revoked"), bearer("a.b.c"), {"authorization": "Basic eDp5"}):
+            assert (await rig.http.get("/api/domains", headers=shown)).status_code == 200
+        with pytest.raises(InvalidStatus):
+            async with socket(address, "agentic-rag.native", "ticket.wrong"):
+                pass
+        await make_key(rig, "ann", "operator")
+        assert (await rig.refused("GET", "/api/domains", headers=bearer("sk-unused")))[0] == 401
+
+
+async def test_a_first_key_that_is_no_operators_comes_with_one_for_the_operator(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        assert (await rig.refused("GET", "/api/domains", headers=bearer("arag_revoked")))[0] == 401
-        assert (await rig.http.get("/api/domains", headers={"authorization": "Basic eDp5"})).status_code == 200
+        domain = await rig.domain()
+        made = await rig.ok("POST", "/api/keys", {"user": "ann", "role": "member", "domains": [domain]})
+        assert made["first"] is True
+        own = made["operatorKey"]
+        assert own["userId"] == "operator"
+        assert (await rig.ok("GET", "/api/keys", headers=bearer(own["key"])))["items"][1]["role"] == "operator"
+        again = {"user": "ben", "role": "member", "domains": [domain]}
+        second = await rig.ok("POST", "/api/keys", again, headers=bearer(own["key"]))
+        assert (second["first"], second["operatorKey"]) == (False, None)
+
+
+async def test_an_operators_first_key_comes_alone(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        made = await rig.ok("POST", "/api/keys", {"user": "ann", "role": "operator"})
+        assert (made["first"], made["operatorKey"]) == (True, None)
 
 
 @pytest.mark.parametrize(

@@ -273,3 +273,32 @@ async def test_the_local_user_comes_in_at_all_servers_with_the_same_key_and_at_n
             assert await other.redeem_ticket(left) is None
         finally:
             await database.aclose()
+
+
+async def test_the_first_key_signs_in_the_browser_that_makes_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        page = Page(rig)
+        status, made = await page.send("POST", "/api/keys", {"user": "ann", "role": "operator"}, **PROOF)
+        assert (status, made["first"]) == (201, True)
+        assert (await page.send("GET", "/api/keys"))[0] == 200
+        _, who = await page.send("GET", "/api/auth")
+        assert (who["signedIn"]["name"], who["operator"], who["refusal"]) == (LOCAL.id, True, None)
+        page.cookie = ""
+        assert (await page.send("GET", "/api/auth"))[1]["refusal"] == "keyRequired"
+
+
+async def test_our_own_origin_stays_our_own_when_it_is_listed_and_a_foreign_one_is_told_to_use_a_key(
+    tmp_path: Path,
+) -> None:
+    own, foreign = "http://127.0.0.1", "https://other.example"
+    async with Rig(tmp_path, allowed_origins=f"{own},{foreign}") as rig:
+        rig.http.headers["host"] = "127.0.0.1"
+        key = await make_key(rig, "ann", "operator")
+        page = Page(rig)
+        status, refused = await page.login("ann", key, origin=foreign)
+        assert status == 403
+        assert "key" in refused["error"]["message"]
+        assert page.jar == {}
+        assert (await page.login("ann", key, origin=own))[0] == 201
+        changed = await page.send("POST", "/api/domains", {"name": "Law"}, origin=own, **PROOF)
+        assert changed[0] == 201

@@ -145,7 +145,8 @@ async def test_a_server_that_may_use_the_network_ends_coming_in_without_a_key(tm
             allowed = await policy.catalogue.allow(["/bin/false"], Grant(network=True), policy.packages, [])
             refused = await http.get("/api/domains")
             assert refused.status_code == 401
-            assert "MCP server may use the network" in refused.text
+            assert "may use the network" in refused.text
+            assert "agentic-rag open --data /" in refused.text
             local = bearer(rig.application.access.local_key)
             assert (await http.get("/api/domains", headers=local)).status_code == 200
             policy.catalogue.revoke(allowed.id)

@@ -4,6 +4,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import anyio
+import httpx2
 from playwright.async_api import Page, Route, expect
 
 from agentic_rag.operations.members import Members
@@ -12,10 +13,11 @@ from agentic_rag.testing.steps import say, use
 from tests.access.tenants import as_operator, audited, bearer, make_key
 from tests.console.axe import check_accessible
 from tests.console.people import fill_in, sign_in, tab_to
-from tests.console.rig import console, in_languages, needs_browser
+from tests.console.rig import HANG_SECONDS, console, in_languages, needs_browser
 from tests.console.xss import CORPUS, LISTEN_FOR_HITS
 from tests.server.rig import Rig
 from tests.store.conftest import needs_postgresql, postgresql_server
+from tests.waiting import pause
 
 pytestmark = needs_browser
 
@@ -144,7 +146,7 @@ async def ask_for_script(rig: Rig, domain: str, name: str, text: str) -> None:
 
 
 async def test_what_would_run_is_shown_and_allowed_or_refused_with_a_reason(tmp_path: Path) -> None:
-    async with console(tmp_path) as desk:
+    async with console(tmp_path, say("Still here.")) as desk:
         page, rig = desk.page, desk.rig
         domain = await rig.domain()
         await ask_for_script(rig, domain, "notes", "print('notes')\n")
@@ -165,9 +167,20 @@ async def test_what_would_run_is_shown_and_allowed_or_refused_with_a_reason(tmp_
         await page.get_by_role("button", name="Approve exactly this").click()
         await expect(page.locator(".toast-error, .field-error:visible").first).to_be_visible()
         await args.fill("./notes.py\n--deep")
+        await expect(page.get_by_text("This browser stays signed in")).to_be_hidden()
         await page.get_by_label("May use the network").check()
+        await expect(page.get_by_text("This browser stays signed in")).to_be_visible()
         await page.get_by_role("button", name="Approve exactly this").click()
         await expect(page.get_by_text("notes is allowed")).to_be_visible()
+        with anyio.fail_after(HANG_SECONDS):
+            while not rig.application.machinery.policy.networked:
+                await pause()
+        async with httpx2.AsyncClient(base_url=desk.url, trust_env=False) as program:
+            assert (await program.get("/api/domains")).status_code == 401, "access without keys has ended"
+        await desk.goto("#/chat")
+        await page.get_by_role("textbox", name="Message").fill("Are you still there?")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("Still here.")).to_be_visible()
         (approved,) = await audited(rig, action="mcp.approve")
         assert approved["details"]["network"] is True
         assert [row["target"] for row in await audited(rig, action="mcp.refuse")] == [f"{domain}/other"]

@@ -83,6 +83,13 @@ class App {
     return await this._domains;
   }
 
+  /** Ask again who is signed in, after an act that may have signed this browser in. */
+  async refreshUser() {
+    const before = this.user;
+    this.user = await presence();
+    if (!before.signedIn && this.user.signedIn) watchSignIn(this.user);
+  }
+
   /** Go to an address of the page, such as "#/chat/dom_1". `instead`: of the present one in the browser's history. */
   navigate(hash, { instead = false } = {}) {
     if (instead) {
@@ -177,6 +184,22 @@ function takeRights(who) {
   toast(t("shell.rightsChanged"));
 }
 
+let asking = null;
+
+/** Ask for a sign-in over the page; resolves to whether somebody is signed in. */
+const signedOut = () => (asking ??= askAgain().finally(() => (asking = null)));
+
+async function askAgain() {
+  const { signInDialog } = await import("./sign-in.js");
+  const who = await signInDialog(app.user);
+  if (who) takeRights(who);
+  return who !== null;
+}
+
+function watchSignIn(user) {
+  keepSignedIn(user, { ended: () => signedOut().catch(toastError), changed: takeRights });
+}
+
 function watchConnection() {
   const line = h("div", { class: "offline", role: "status", hidden: navigator.onLine !== false }, icon("alert", 16), t("shell.offlineLine"));
   document.body.prepend(line);
@@ -209,16 +232,8 @@ async function begin() {
   }
   app = new App(user);
   ownDrafts(user.name);
-  let asking = null;
-  const askAgain = async () => {
-    const { signInDialog } = await import("./sign-in.js");
-    const who = await signInDialog(app.user);
-    if (who) takeRights(who);
-    return who !== null;
-  };
-  const signedOut = () => (asking ??= askAgain().finally(() => (asking = null)));
   onSignedOut(signedOut);
-  keepSignedIn(user, { ended: () => signedOut().catch(toastError), changed: takeRights });
+  watchSignIn(user);
   buildRail();
   watchConnection();
   addEventListener("hashchange", () => route().catch(toastError));

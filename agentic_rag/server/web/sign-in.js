@@ -4,7 +4,7 @@ import { api } from "./api.js";
 import { h, replace } from "./dom.js";
 import { loadWords, t } from "./i18n.js";
 import { presence, session, tellSignedIn } from "./session.js";
-import { button, field, input, notice, openDialog } from "./ui.js";
+import { button, copyButton, field, input, notice, openDialog } from "./ui.js";
 
 const AGAIN_SECONDS = 2;
 
@@ -47,8 +47,8 @@ export async function signInPage(place, who, refusal = null) {
   return await new Promise((resolve) => {
     const end = onPresence(resolve);
     const done = () => (end(), resolve());
-    // without keys there is nothing to type: only a process of the server's own user comes in
-    const way = who.needsKey ? signInForm(who.provider, done) : h("p", {}, t("signin.noKeys"));
+    // without keys there is nothing to type: the page says why this browser is refused
+    const way = who.needsKey ? signInForm(who.provider, done) : h("p", {}, refusedBecause(who.refusal));
     const made = h(
       "section",
       { class: "sign-in" },
@@ -59,12 +59,19 @@ export async function signInPage(place, who, refusal = null) {
         h("h1", {}, t("shell.signInTitle")),
         refusal && notice("bad", refusalWords(refusal)),
         way,
-        h("p", { class: "faint" }, t("shell.signInHelp"), " ", h("code", {}, "agentic-rag open")),
+        who.openCommand
+          ? h("div", { class: "stack stack-tight" }, h("p", { class: "faint" }, t("shell.signInHelp")), h("div", { class: "row row-tight" }, h("code", { class: "wrap" }, who.openCommand), copyButton(t("signin.copyCommand"), who.openCommand)))
+          : h("p", { class: "faint" }, t("shell.signInHelp"), " ", h("code", {}, "agentic-rag open")),
       ),
     );
     replace(place, made);
     made.querySelector("input")?.focus();
   });
+}
+
+function refusedBecause(reason) {
+  const words = { networkedServer: t("signin.networkedServer"), otherUser: t("signin.otherUser"), unknownUser: t("signin.unknownUser") };
+  return words[reason] ?? t("signin.noKeys");
 }
 
 function refusalWords(code) {

@@ -31,6 +31,7 @@ import resource
 import signal
 import stat
 import sys
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 """From ``linux/prctl.h``: the signal a process gets when its parent dies; it survives exec."""
@@ -83,7 +84,7 @@ def become(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def bind_options(plan: dict, user: int | None) -> tuple[list[str], list[int]]:
+def bind_options(plan: dict[str, Any], user: int | None) -> tuple[list[str], list[int]]:
     """Check the plan's files and folders; return bubblewrap's options for them and the descriptors they name."""
     folders = [(checked_folder(path), path, writable) for path, writable in plan["folders"]]
     files = [(checked_file(path, digest), path) for path, digest in plan["files"].items()]

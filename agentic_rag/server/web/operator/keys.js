@@ -67,6 +67,7 @@ export async function newKeyDialog({ user = "", app, ondone }) {
         async send() {
           const body = { user: control.value.trim(), role: role.control.value || null, domains: where.hidden ? [] : checks.map((each) => each.control).filter((each) => each.checked).map((each) => each.value) };
           made = await api("POST", "/api/keys", { body });
+          if (made.first) await app.refreshUser();
           close();
         },
       }),
@@ -81,7 +82,13 @@ export async function newKeyDialog({ user = "", app, ondone }) {
 function revealDialog(made) {
   const value = input({ value: made.key, readonly: true, class: "input mono", "aria-label": t("operator.keyValue"), onfocus: (event) => event.target.select() });
   const dialog = openDialog(t("operator.keyMade", { user: made.userId }), {
-    build: () => [notice("warn", t("operator.keyOnce")), h("div", { class: "key-line" }, value, copyButton(t("operator.copyKey"), made.key, { compact: false, kind: "primary" })), h("p", { class: "soft" }, t("operator.keyUse"))],
+    build: () => [
+      notice("warn", t("operator.keyOnce")),
+      h("div", { class: "key-line" }, value, copyButton(t("operator.copyKey"), made.key, { compact: false, kind: "primary" })),
+      h("p", { class: "soft" }, t("operator.keyUse")),
+      made.first && notice("info", t("operator.firstKey")),
+      made.operatorKey && [h("p", {}, t("operator.ownKey", { user: made.operatorKey.userId })), h("div", { class: "key-line" }, input({ value: made.operatorKey.key, readonly: true, class: "input mono", "aria-label": t("operator.ownKeyValue") }), copyButton(t("operator.copyKey"), made.operatorKey.key, { compact: false }))],
+    ],
     actions: (close) => [button(t("operator.keyKept"), { onclick: () => close(true) })],
   });
   value.focus();

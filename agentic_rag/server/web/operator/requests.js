@@ -21,7 +21,7 @@ export async function show(place, { app, item }) {
   if (item) {
     const body = h("div", { class: "stack" });
     replace(place, h("div", {}, h("a", { href: "#/operator/requests" }, t("operator.allRequests"))), body);
-    const load = () => loadInto(body, () => api("GET", `${REQUESTS}/${encodeURIComponent(item)}`), (request) => draw(request, nameOf, load));
+    const load = () => loadInto(body, () => api("GET", `${REQUESTS}/${encodeURIComponent(item)}`), (request) => draw(request, nameOf, load, app));
     await load();
     return;
   }
@@ -45,7 +45,7 @@ function requestsTable(items, nameOf) {
   return table(t("operator.requests"), columns, items, { empty: none });
 }
 
-function draw(request, nameOf, load) {
+function draw(request, nameOf, load, app) {
   const { facts: found } = request;
   const open = request.state === "open";
   return [
@@ -54,7 +54,7 @@ function draw(request, nameOf, load) {
     found.installScripts.length > 0 && notice("warn", t("operator.installScripts"), h("ul", { class: "list" }, found.installScripts.map((each) => h("li", {}, code(each))))),
     lineCard(request),
     factsCard(found, request),
-    open ? decisionCard(request, load) : outcomeCard(request),
+    open ? decisionCard(request, load, app) : outcomeCard(request),
   ];
 }
 
@@ -94,10 +94,13 @@ function factsCard(found, request) {
   );
 }
 
-function decisionCard(request, load) {
+function decisionCard(request, load, app) {
   const template = field(t("operator.template"), textarea({ rows: Math.max(3, request.template.length + 1), spellcheck: false, class: "input mono", value: request.template.join("\n") }), { hint: t("operator.templateHint", { workspace: "{path:workspace}", text: "{text}", url: "{url}" }) });
   const network = field(t("operator.network"), checkbox(), { inline: true, hint: t("operator.networkHint") });
   const write = field(t("operator.write"), checkbox(), { inline: true, hint: t("operator.writeHint") });
+  const lockNote = notice("warn", t("operator.networkEndsKeyless"));
+  lockNote.hidden = true;
+  network.control.addEventListener("change", () => (lockNote.hidden = !network.control.checked || app.user.needsKey));
   const readOnly = field(t("operator.readOnly"), input({ spellcheck: false, class: "input mono" }), { hint: t("operator.readOnlyHint") });
   const fields = { args: template, network, write, readOnly };
   const path = `${REQUESTS}/${encodeURIComponent(request.id)}`;
@@ -108,6 +111,7 @@ function decisionCard(request, load) {
     const body = { fingerprint: request.fingerprint, args, network: network.control.checked, write: write.control.checked, readOnly: tools };
     try {
       await api("POST", `${path}/approve`, { body });
+      await app.refreshUser();
     } catch (error) {
       const at = fields[error?.path?.split(".")[0]];
       if (!at) throw error;
@@ -124,6 +128,7 @@ function decisionCard(request, load) {
     h("p", { class: "soft" }, t("operator.decideText")),
     template,
     network,
+    lockNote,
     write,
     readOnly,
     h("div", { class: "row" }, button(t("operator.approve"), { kind: "primary", icon: "check", onclick: approve }), button(t("operator.refuse"), { kind: "danger", onclick: () => refuseDialog(request, path, load) })),

@@ -26,7 +26,7 @@ export default {
   "shell.or": "or",
   "shell.rightsChanged": "What you may do here has changed. Nothing you typed is lost.",
   "shell.signIn": "Sign in",
-  "shell.signInHelp": "On the machine the server runs on, this opens the page signed in:",
+  "shell.signInHelp": "On the server's machine, this command opens the page signed in:",
   "shell.signInProvider": "Sign in with your organisation",
   "shell.signInTitle": "Sign in to Agentic RAG",
   "shell.signOut": "Sign out",
