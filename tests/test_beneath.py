@@ -51,6 +51,7 @@ ELSEWHERE = {
     "agentic_rag/models/provider_file.py": "the operator's file, and the key files it names",
     "agentic_rag/operations/contents.py": "the folder of the workspaces",
     "agentic_rag/operations/data_folder.py": "the data folder",
+    "agentic_rag/operations/process_user.py": "the data folder and the installation",
     "agentic_rag/operations/upkeep.py": "templates, and the folder of the workspaces",
     "agentic_rag/server/web_files.py": "the console's files, in the package",
     "agentic_rag/server/peers.py": "what the system tells of sockets",

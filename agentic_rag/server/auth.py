@@ -359,7 +359,7 @@ class Gate:
             reason = self.keyless_refusal(scope)
             if reason is not None:
                 if not is_open:
-                    raise self._unauthenticated(reason)
+                    raise self._keyless_error(reason)
                 entrant = NOBODY
             else:
                 entrant = Entrant(LOCAL, KEYLESS)
@@ -398,7 +398,7 @@ class Gate:
             return KeylessRefusal.UNKNOWN_USER
         return None if uid == self._uid else KeylessRefusal.OTHER_USER
 
-    def _unauthenticated(self, reason: KeylessRefusal) -> Unauthenticated:
+    def _keyless_error(self, reason: KeylessRefusal) -> Unauthenticated:
         if reason is KeylessRefusal.KEY_REQUIRED:
             return Unauthenticated()
         ways = f"To sign a browser in, run: {self.open_command} . Programs need a key: agentic-rag keys create."
