@@ -16,7 +16,7 @@ from agentic_rag.directory.collection import CollectionFacts, collection_note, c
 from agentic_rag.directory.directory import Arrivals, Directory
 from agentic_rag.directory.server_map import system_servers, turn_entries
 from agentic_rag.directory.settings import DomainSettings, GrantName
-from agentic_rag.domains.components import FILE_LIMIT, ComponentFiles, Components, clean, cut
+from agentic_rag.domains.components import FILE_LIMIT, ComponentFiles, Components, clean_within, cut
 from agentic_rag.domains.watched_workspaces import Seen, Sights, WatchedWorkspaces
 from agentic_rag.domains.workspaces import find_misplaced
 from agentic_rag.events import Notice
@@ -222,14 +222,15 @@ WISHES = "The client's program asks for this answer (wishes of form and subject,
 
 
 def with_wishes(definition: Definition, wishes: str) -> Definition:
-    """Return a definition with what a client's program asks as its last prompt component, cleaned and cut as a file's.
+    """Add a client's own system messages to a definition as its last prompt component, cut and cleaned as a file is.
 
-    It stands below the domain's own words, and changes neither tools nor policy.
+    The component stands below the domain's own words, and changes neither tools nor policy.
     """
-    if not wishes or not (text := clean(wishes).strip()):
+    text, length = clean_within(wishes, FILE_LIMIT)
+    if not text:
         return definition
     persona = definition.persona
-    component = f"{WISHES}\n{cut(text, FILE_LIMIT)}"
+    component = f"{WISHES}\n{cut(text, FILE_LIMIT, length)}"
     return replace(definition, persona=replace(persona, components=(*persona.components, component)))
 
 
