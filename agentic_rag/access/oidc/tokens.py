@@ -33,7 +33,7 @@ METADATA_PATH: Final = "/.well-known/openid-configuration"
 KEEP_SECONDS: Final = 3600.0
 """How long the provider's description and keys are kept: a key that it takes back counts for no longer."""
 REFETCH_SECONDS: Final = 10.0
-"""The least time between two fetches, also after a failed one: tokens with unknown keys cannot make us ask more often."""
+"""The least time between two fetches, also after a failed one, however many tokens name unknown keys."""
 TIMEOUT_SECONDS: Final = 10.0
 """How long the provider may take for a whole answer."""
 MAX_BYTES: Final = 1024 * 1024
@@ -66,8 +66,8 @@ class Client:
 class _Fetched(Generic[T]):
     """Something that the provider shows, cached for `KEEP_SECONDS`.
 
-    A cached value is returned without waiting, also while a fetch runs. Callers that need a newer value share one fetch.
-    A failure is remembered for `REFETCH_SECONDS`: until then callers get the same error at once.
+    A cached value is returned without waiting, also while a fetch runs. Callers that need a newer value share one
+    fetch. A failure is remembered for `REFETCH_SECONDS`: until then callers get the same error at once.
     """
 
     def __init__(self, fetch: Callable[[], Awaitable[T]], clock: Callable[[], float]) -> None:
