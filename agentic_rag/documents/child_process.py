@@ -164,7 +164,7 @@ def _command(module: str) -> list[str]:
         "folders": [(folder, False) for folder in _readable_folders()],
         "sandbox": sandbox.options(network=False),
         "closing": CLOSING,
-        "filter": system_call_filter().hex(),
+        "filter": system_call_filter(network=False).hex(),
         "nice": 0,
     }
     launcher = str(Path(sandbox_module.__file__).with_name("launcher.py"))

@@ -177,6 +177,21 @@ async def test_a_child_reaches_no_local_socket(tmp_path: Path) -> None:
 
 
 @needs_bubblewrap
+@pytest.mark.parametrize("network", [False, True])
+async def test_a_child_reaches_no_abstract_socket_of_the_host(tmp_path: Path, network: bool) -> None:
+    stream, datagrams = (f"agentic-rag-test-{kind}-{network}-{os.getpid()}" for kind in ("stream", "datagram"))
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        one.bind(f"\0{stream}")
+        one.listen()
+        other.bind(f"\0{datagrams}")
+        async with captive(tmp_path, network=network) as child:
+            assert not (await child.try_to("knock", f"@{stream}"))[0]
+            assert not (await child.try_to("pair", f"SOCK_DGRAM @{datagrams}"))[0]
+            assert await child.try_to("pair", "SOCK_STREAM") == (True, "x")
+            assert await child.try_to("pair", "SOCK_SEQPACKET") == (True, "x")
+
+
+@needs_bubblewrap
 async def test_a_bomb_of_processes_dies_with_its_child(tmp_path: Path) -> None:
     async with captive(tmp_path) as child:
         assert await child.try_to("breed", 200) == (True, "200")

@@ -107,6 +107,8 @@ class StdioCommand:
     files: Mapping[str, str] = field(default_factory=dict)
     folders: tuple[tuple[str, bool], ...] = ()
     sandbox: tuple[str, ...] = ()
+    network: bool = False
+    """Whether its sandbox shares the host's network."""
     disk_reserve: int = 0
     """Bytes of the disk that are kept free of what it writes."""
     lock: Path | None = None
@@ -134,7 +136,7 @@ class StdioCommand:
                 "folders": self.folders,
                 "sandbox": self.sandbox,
                 "closing": CLOSING,
-                "filter": system_call_filter().hex(),
+                "filter": system_call_filter(network=self.network).hex(),
                 "nice": NICENESS,
             }
         )
@@ -350,6 +352,7 @@ class LaunchPolicy:
             env={**command.env, **declared_env},
             folders=tuple(sorted(folders.items())),
             sandbox=() if isinstance(sandbox, str) else (*sandbox.options(network=match.entry.network), *self._mask()),
+            network=match.entry.network,
         )
 
     def endpoint(self, spec: LaunchSpec) -> HttpEndpoint:

@@ -74,9 +74,9 @@ class Sandbox:
 
 
 @functools.cache
-def system_call_filter() -> bytes:
-    """Return the filter for this machine; empty where we know none."""
-    return filter_program(os.uname().machine)
+def system_call_filter(*, network: bool) -> bytes:
+    """Return the filter for this machine, for a child with or without network; empty where we know none."""
+    return filter_program(os.uname().machine, network=network)
 
 
 @functools.cache
@@ -92,8 +92,8 @@ def find_sandbox() -> Sandbox | str:
     sandbox = Sandbox(found)
     root = os.open("/usr", os.O_PATH | os.O_DIRECTORY)
     filtering, rules = [], os.memfd_create("filter")
-    if system_call_filter():
-        os.write(rules, system_call_filter())
+    if rules_of_trial := system_call_filter(network=True):
+        os.write(rules, rules_of_trial)
         os.lseek(rules, 0, os.SEEK_SET)
         filtering = ["--seccomp", str(rules)]
     binds = ["--ro-bind-fd", str(root), "/usr"]
