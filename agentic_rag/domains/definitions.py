@@ -26,7 +26,8 @@ from agentic_rag.runtime.core.definition import Definition, Limits, Persona, Ski
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.threads import DomainThreads
-from agentic_rag.tools.base import Binding
+from agentic_rag.tools.base import Binding, Verdict
+from agentic_rag.tools.listing import owner_of
 from mcp_servers.promptx.roles import RoleLibrary
 from mcp_servers.promptx.skills import SkillLibrary
 
@@ -256,6 +257,16 @@ def _limits_of(settings: DomainSettings) -> Limits:
     )
 
 
+def _rules_of_enabled(settings: DomainSettings, rules: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Return the rules without those that allow a tool of a disabled server: another server may list its name."""
+    disabled = {name for name, entry in settings.mcp_servers.items() if not entry.enabled}
+    return {
+        glob: verdict
+        for glob, verdict in rules.items()
+        if verdict != "allow" or not disabled or owner_of(glob, settings.mcp_servers) not in disabled
+    }
+
+
 def definition_of(
     user: User,
     conversation: ConversationRecord,
@@ -305,7 +316,7 @@ def definition_of(
             admin=user.administers(record.id),
             sub_roles=tuple(settings.sub_role_ids),
         ),
-        tool_policy=settings.rules_for(_grant_of(user, record.id)),
+        tool_policy=_rules_of_enabled(settings, settings.rules_for(_grant_of(user, record.id))),
         effects_allowed_by_default=alone,
         has_person=not conversation.transient,
         ask_user=settings.ask_user and not conversation.transient,

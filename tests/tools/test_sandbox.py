@@ -1,5 +1,6 @@
 """What a hostile server can do once it runs: nothing outside its folders, nothing on the network, nothing for long."""
 
+import json
 import os
 import secrets
 import signal
@@ -12,14 +13,16 @@ import pytest
 
 from agentic_rag.errors import CommandNotAllowed
 from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import launcher as launcher_module
 from agentic_rag.tools.launch import policy as launch
 from agentic_rag.tools.launch.allowed import Grant
 from agentic_rag.tools.launch.environment import MARKER
-from agentic_rag.tools.launch.policy import StdioCommand
-from agentic_rag.tools.launch.sandbox import Sandbox
+from agentic_rag.tools.launch.policy import StdioCommand, interpreter_files
+from agentic_rag.tools.launch.sandbox import CLOSING, Sandbox, find_sandbox
 from agentic_rag.tools.launch.seccomp import MACHINES
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import (
+    PYTHON,
     Captive,
     allow_captive,
     beats,
@@ -406,3 +409,31 @@ def _grant() -> Grant:
 def _launch(command: StdioCommand) -> list[str]:
     launcher = str(Path(launch.__file__).with_name("launcher.py"))
     return [sys.executable, "-I", "-S", launcher, str(os.getpid()), command.plan(), command.executable, *command.args]
+
+
+@needs_bubblewrap
+async def test_an_interpreter_is_bound_without_its_prefix(tmp_path: Path) -> None:
+    home = tmp_path / "ann"
+    for name in ("bin/node", "bin/notes", ".ssh/id_ed25519", "lib/secret.txt"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("secret")
+    assert interpreter_files(home / "bin" / "node") == [str(home / "bin" / "node")]
+    shown = interpreter_files(Path(PYTHON))
+    assert sys.base_prefix not in shown
+    sandbox = find_sandbox()
+    assert not isinstance(sandbox, str)
+    plan = {
+        "limits": [],
+        "files": {},
+        "folders": [(place, False) for place in shown],
+        "sandbox": sandbox.options(network=False),
+        "closing": CLOSING,
+        "filter": "",
+        "nice": 0,
+    }
+    launcher = Path(launcher_module.__file__)
+    seen = f"import ssl, json, os; print(json.dumps(sorted(os.listdir({sys.base_prefix!r}))))"
+    line = [sys.executable, "-I", "-S", str(launcher), str(os.getpid()), json.dumps(plan), PYTHON, "-c", seen]
+    done = await anyio.run_process(line, check=False, env={}, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) <= {"bin", "lib"}
