@@ -79,7 +79,7 @@ class _Fetched(Generic[T]):
         self._failure: ProviderUnavailable | None = None
         self._failed_at = float("-inf")
 
-    def cached(self, max_age: float = KEEP_SECONDS) -> T | None:
+    def read_cached(self, max_age: float = KEEP_SECONDS) -> T | None:
         """Return the value if it was fetched within so many seconds."""
         return self._value if self._clock() - self._fetched_at < max_age else None
 
@@ -89,11 +89,11 @@ class _Fetched(Generic[T]):
         Raises:
             ProviderUnavailable: the provider does not answer, or did not within the last `REFETCH_SECONDS`.
         """
-        value = self.cached(max_age)
+        value = self.read_cached(max_age)
         if value is not None:
             return value
         async with self._lock:
-            value = self.cached(max_age)  # another caller may have fetched it meanwhile
+            value = self.read_cached(max_age)  # another caller may have fetched it meanwhile
             if value is not None:
                 return value
             if self._failure is not None and self._clock() - self._failed_at < REFETCH_SECONDS:
@@ -192,7 +192,7 @@ class Provider:
 
     async def _keys_for(self, algorithm: str, ident: str | None) -> list[Key]:
         """Return the keys that may have signed a token; if no cached key fits, ask the provider for newer ones."""
-        fitting = _fitting(self._keys.cached() or [], algorithm, ident)
+        fitting = _fitting(self._keys.read_cached() or [], algorithm, ident)
         return fitting or _fitting(await self._keys.get(REFETCH_SECONDS), algorithm, ident)
 
     async def _fetch_keys(self) -> list[Key]:
