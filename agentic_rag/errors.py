@@ -21,6 +21,15 @@ from typing import ClassVar, dataclass_transform
 
 from agentic_rag.json_form import Json, camel
 
+MAX_VALUE_CHARS = 2_000
+"""Of a text in an error: it may be a stranger's, and is redacted, audited, logged and answered."""
+
+
+def _cut_value(value: object) -> object:
+    if not isinstance(value, str) or len(value) <= MAX_VALUE_CHARS:
+        return value
+    return f"{value[:MAX_VALUE_CHARS]}… ({len(value)} characters)"
+
 
 @dataclass_transform(eq_default=False)
 class AgenticRagError(Exception):
@@ -58,8 +67,10 @@ class AgenticRagError(Exception):
 
     def __init__(self, *values: object, **named: object) -> None:
         # Written out once: dataclasses would compile 45 constructors at each start. The type checker knows them all.
+        values = tuple(_cut_value(value) for value in values)
         super().__init__(*values)
-        vars(self).update(zip(self.attributes, values, strict=False), **named)
+        vars(self).update(zip(self.attributes, values, strict=False))
+        vars(self).update((name, _cut_value(value)) for name, value in named.items())
 
     def __str__(self) -> str:
         return self.text.format(self=self)

@@ -356,7 +356,8 @@ def _forms(value: str) -> set[str]:
     """Return a value in every writing that is looked for.
 
     As it is; as HTML writes it; as JSON writes either, also within JSON, and as Python does; as URLs do, whatever they
-    leave as it is; its bytes in hexadecimal digits and in base64, there wherever it may stand among others.
+    leave as it is; its bytes in hexadecimal digits (together, or with spaces, colons or hyphens between the bytes) and
+    in base64, there wherever it may stand among others.
     """
     data = value.encode(*_CODING)
     page, attribute = escape(value, quote=False), escape(value)
@@ -369,7 +370,9 @@ def _forms(value: str) -> set[str]:
     plain = base64.b64encode(data).decode()
     encoded = {plain, plain.rstrip("="), *(_align(data, before) for before in range(3))}
     encoded |= {form.replace("+", "-").replace("/", "_") for form in encoded}
-    return {*pages, repr(value)[1:-1], *quoted, *within, *urls, *lower, *encoded, data.hex(), data.hex().upper()}
+    digits = {data.hex(separator) for separator in (" ", ":", "-")} | {data.hex()}
+    digits |= {form.upper() for form in digits}
+    return {*pages, repr(value)[1:-1], *quoted, *within, *urls, *lower, *encoded, *digits}
 
 
 def _by_percent(urls: Iterable[str]) -> Iterator[list[str]]:

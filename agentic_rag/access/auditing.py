@@ -18,8 +18,10 @@ nothing is told by the edge (``server.routes``).
 """
 
 import logging
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -42,6 +44,8 @@ from agentic_rag.tools.system import BY_NAME, FORGET, ROLE_WRITE
 
 log = logging.getLogger(__name__)
 
+_ID = re.compile(r"[a-z]{2,12}_[0-9a-z]{26}")
+"""The shape of `new_id`."""
 FLUSH_SECONDS = 10.0
 """How often the counts of refusals whose time is over are written."""
 
@@ -116,6 +120,10 @@ def place_of(error: AgenticRagError) -> str:
     return str(getattr(error, "path", ""))
 
 
+def _is_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
 class AuditLog:
     """The audit log of one database. ``redactor``: takes secrets out of what a refused request named; ``acts``: what
     operators did beside it.
@@ -126,6 +134,7 @@ class AuditLog:
         self._redactor = redactor
         self._acts = acts
         self._refusals = Refusals()
+        database.set_option(rows.REDACTION, self._redact)
 
     async def record_refusal(self, refusal: Refusal, request_id: str = "") -> None:
         """Tell that something was refused. Never fails: the refusal stands whatever becomes of its row."""
@@ -186,6 +195,23 @@ class AuditLog:
                 await self._db.write(store)
         except AgenticRagError as exc:
             log.error("%d refusals are missing in the audit log: %s", len(entries), exc)
+
+    def _redact(self, entry: Entry) -> Entry:
+        """Take secrets out of an entry: those of the domain that it names, else those of all.
+
+        Ids of ours stay, or an admin could hide their acts behind a secret that is an id.
+        """
+        domain_id = str(entry.details.get("domainId") or entry.target.partition("/")[0])
+        redact = self._redactor.of(domain_id) if _is_id(domain_id) else self._redactor
+
+        def clean(value: Any) -> Any:
+            if isinstance(value, str):
+                return "/".join(part if _is_id(part) else redact(part) for part in value.split("/"))
+            if isinstance(value, Mapping):
+                return {name: clean(item) for name, item in value.items()}
+            return [clean(item) for item in value] if isinstance(value, list) else value
+
+        return replace(entry, target=clean(entry.target), details=clean(entry.details))
 
     def _entry(self, refusal: Refusal, count: int, request_id: str) -> Entry:
         target, place = self._redactor.json([refusal.target, refusal.place])

@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from mcp_servers.beneath import Entry, Folder, Kind, is_text
@@ -22,19 +23,19 @@ TOTAL_LIMIT = 32_000
 READ_LIMIT = 256 * 1024
 """Bytes; a larger file is broken, not cut: nobody writes a prompt of that size on purpose."""
 
-TAKEN_OUT = "[removed]"
-"""Stands for a tag that was hidden in others deeper than `NESTING`: it keeps what is around it from closing up."""
-NESTING = 8
-"""How often a text is searched anew, since taking out an inner tag may close an outer one."""
-
 _NAMES = (
     r"(?:system(?:[-_ ]?(?:reminder|prompt|message|instructions?))?|developer|assistant|user|human"
     r"|tool_use|tool_result|tool_response|function_calls|function_results)"
 )
-_TAGS = re.compile(
-    rf"<\s{{0,8}}/?\s{{0,8}}(?:antml:\w+|{_NAMES})\b[^<>\n]*>|<\|[\w-]{{1,40}}\|>|\[/?INST\]|<</?SYS>>",
+_TAG = re.compile(
+    rf"<\s{{0,8}}/?\s{{0,8}}(?:antml:\w+|{_NAMES})\b[^<>\n]*>|<\|[\w-]{{1,40}}\|>",
     re.IGNORECASE,
 )
+"""A tag between one ``<`` and the next ``>``."""
+_SHORT_TAG = re.compile(r"(?:\[/?INST\]|<</?SYS>>)\Z", re.IGNORECASE)
+_SHORT_TAG_CHARS = 8
+_PIECE = re.compile(r"[^<>\]]*[<>\]]?")
+"""A text up to and with the next character that may begin or end a tag."""
 _KEPT_CONTROLS = "\n\t"
 _REMOVED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 _INVISIBLE = frozenset(
@@ -125,8 +126,8 @@ def _read(folder: Folder, entry: Entry, kept: _Kept | None) -> _Kept:
 
 
 def _kept_of(text: str, stamp: tuple[int, ...] = ()) -> _Kept:
-    text = clean(text).strip()
-    return _Kept(stamp, text[:FILE_LIMIT], len(text))
+    kept, length = clean_within(text, FILE_LIMIT)
+    return _Kept(stamp, kept, length)
 
 
 def _with_drafts(kept: Mapping[str, _Kept], drafts: Mapping[str, str | None]) -> dict[str, _Kept]:
@@ -138,35 +139,65 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
+def clean_within(text: str, limit: int) -> tuple[str, int]:
+    """Cut a text to ``limit`` characters, then clean it; return that and the length of the whole for `cut`.
+
+    The cut comes first: a stranger's text may be a megabyte long, and cleaning looks at each character.
+    """
+    text = text.strip()
+    cleaned = clean(text[:limit]).strip()
+    return cleaned, len(cleaned) if len(text) <= limit else len(text)
+
+
 def clean(text: str) -> str:
-    """Remove control, zero-width and bidirectional characters and whatever looks like a system tag."""
+    """Remove control, zero-width and bidirectional characters and all that looks like a system tag, in linear time."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
-    text = "".join(c for c in text if c in _KEPT_CONTROLS or not _is_hidden(c))
-    for _ in range(NESTING):
-        cleaned = _without_tags(text, "")
-        if cleaned == text:
-            return text
-        text = cleaned
-    return _without_tags(text, TAKEN_OUT)
+    return _without_tags("".join(c for c in text if c in _KEPT_CONTROLS or not _is_hidden(c)))
 
 
 def _is_hidden(char: str) -> bool:
     return unicodedata.category(char) in _REMOVED or char in _INVISIBLE
 
 
-def _without_tags(text: str, instead: str) -> str:
-    """Replace tags, found in the text's plain form, which has one character for each of the text's."""
+def _without_tags(text: str) -> str:
+    """Remove tags in one pass, also those that only close up because an inner tag was removed.
+
+    Tags are looked for in the text's plain form, which has one character for each of the text's. A tag always ends with
+    the character that was added last, so that removing it leaves nothing to search again.
+    """
     plain = text if text.isascii() else "".join(map(_plain, text))
-    pieces: list[str] = []
-    at = 0
-    for tag in _TAGS.finditer(plain):
-        pieces += (text[at : tag.start()], instead)
-        at = tag.end()
-    return "".join([*pieces, text[at:]]) if pieces else text
+    kept: list[str] = []
+    kept_plain: list[str] = []
+    brackets: list[int] = []
+    """Places in ``kept`` of each ``<``, and of each ``>`` that ends no tag: a tag holds neither."""
+    for piece in _PIECE.finditer(plain):
+        begin, end = piece.span()
+        kept += text[begin:end]
+        kept_plain += plain[begin:end]
+        last = plain[end - 1] if end > begin else ""
+        if last in ("<", ">"):
+            brackets.append(len(kept) - 1)
+        if last in (">", "]") and (start := _tag_start(kept_plain, brackets)) is not None:
+            del kept[start:], kept_plain[start:]
+            while brackets and brackets[-1] >= start:
+                brackets.pop()
+    return "".join(kept)
 
 
+def _tag_start(plain: Sequence[str], brackets: Sequence[int]) -> int | None:
+    """Return where a tag begins that ends with the last character of ``plain``, or None."""
+    short = _SHORT_TAG.search("".join(plain[-_SHORT_TAG_CHARS:]))
+    if short is not None:
+        return len(plain) - len(short[0])
+    opening = brackets[-2] if len(brackets) > 1 else None
+    if plain[-1] == ">" and opening is not None and plain[opening] == "<":
+        return opening if _TAG.fullmatch("".join(plain[opening:])) else None
+    return None
+
+
+@lru_cache(4096)
 def _plain(char: str) -> str:
-    """The ASCII character that a character is drawn like, if there is one."""
+    """Return the ASCII character that a character is drawn like, if there is one."""
     folded = unicodedata.normalize("NFKC", char)
     return (folded if len(folded) == 1 else char).casefold()[:1].translate(_LOOK_ALIKE) or char
 

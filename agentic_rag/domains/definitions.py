@@ -16,7 +16,7 @@ from agentic_rag.directory.collection import CollectionFacts, collection_note, c
 from agentic_rag.directory.directory import Arrivals, Directory
 from agentic_rag.directory.server_map import system_servers, turn_entries
 from agentic_rag.directory.settings import DomainSettings, GrantName
-from agentic_rag.domains.components import FILE_LIMIT, ComponentFiles, Components, clean, cut
+from agentic_rag.domains.components import FILE_LIMIT, ComponentFiles, Components, clean_within, cut
 from agentic_rag.domains.watched_workspaces import Seen, Sights, WatchedWorkspaces
 from agentic_rag.domains.workspaces import find_misplaced
 from agentic_rag.events import Notice
@@ -26,7 +26,8 @@ from agentic_rag.runtime.core.definition import Definition, Limits, Persona, Ski
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.threads import DomainThreads
-from agentic_rag.tools.base import Binding
+from agentic_rag.tools.base import Binding, Verdict
+from agentic_rag.tools.listing import owner_of
 from mcp_servers.promptx.roles import RoleLibrary
 from mcp_servers.promptx.skills import SkillLibrary
 
@@ -222,14 +223,15 @@ WISHES = "The client's program asks for this answer (wishes of form and subject,
 
 
 def with_wishes(definition: Definition, wishes: str) -> Definition:
-    """Return a definition with what a client's program asks as its last prompt component, cleaned and cut as a file's.
+    """Add a client's own system messages to a definition as its last prompt component, cut and cleaned as a file is.
 
-    It stands below the domain's own words, and changes neither tools nor policy.
+    The component stands below the domain's own words, and changes neither tools nor policy.
     """
-    if not wishes or not (text := clean(wishes).strip()):
+    text, length = clean_within(wishes, FILE_LIMIT)
+    if not text:
         return definition
     persona = definition.persona
-    component = f"{WISHES}\n{cut(text, FILE_LIMIT)}"
+    component = f"{WISHES}\n{cut(text, FILE_LIMIT, length)}"
     return replace(definition, persona=replace(persona, components=(*persona.components, component)))
 
 
@@ -253,6 +255,16 @@ def _limits_of(settings: DomainSettings) -> Limits:
         settings.context_tokens,
         settings.context_messages,
     )
+
+
+def _rules_of_enabled(settings: DomainSettings, rules: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Return the rules without those that allow a tool of a disabled server: another server may list its name."""
+    disabled = {name for name, entry in settings.mcp_servers.items() if not entry.enabled}
+    return {
+        glob: verdict
+        for glob, verdict in rules.items()
+        if verdict != "allow" or not disabled or owner_of(glob, settings.mcp_servers) not in disabled
+    }
 
 
 def definition_of(
@@ -304,7 +316,7 @@ def definition_of(
             admin=user.administers(record.id),
             sub_roles=tuple(settings.sub_role_ids),
         ),
-        tool_policy=settings.rules_for(_grant_of(user, record.id)),
+        tool_policy=_rules_of_enabled(settings, settings.rules_for(_grant_of(user, record.id))),
         effects_allowed_by_default=alone,
         has_person=not conversation.transient,
         ask_user=settings.ask_user and not conversation.transient,

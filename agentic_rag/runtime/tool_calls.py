@@ -13,8 +13,9 @@ from sqlalchemy import Connection
 
 from agentic_rag import failpoints
 from agentic_rag.events import Answerer, Source, ToolProgress, ToolStatus, WaitAction, WaitKind
+from agentic_rag.ids import TurnId
 from agentic_rag.json_form import Json, to_text
-from agentic_rag.messages import text_block
+from agentic_rag.messages import Message, text_block
 from agentic_rag.models.profiles import profile_of
 from agentic_rag.observer import NO_SPAN, Content, Kind, Span, running_span, working_in
 from agentic_rag.runtime.asking import Asked, Asking
@@ -32,6 +33,7 @@ from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.storing import store_result
+from agentic_rag.store import sessions, turns
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.waits import WaitRecord
 from agentic_rag.tools.base import CallOutcome, CallRequest, InputGiven, InputNeeded, ToolInfo, Toolset
@@ -42,6 +44,13 @@ PROGRESS_SECONDS = 0.1
 MAX_ROUNDS = 20
 """How often one call may ask for something; a server that asks more has no end."""
 REASON_CHARS = 500
+MAX_DELEGATES = 64
+"""Delegates whose texts are looked through for the sources of an approval."""
+APPROVAL_OVERRULED = (
+    "Texts of others were read since your message; your approval for the rest of the conversation does not cover calls "
+    "after that."
+)
+"""The warning of an approval that is asked for although an earlier one was for the rest of the conversation."""
 
 _DECLINED = {
     WaitAction.DECLINE: "declined",
@@ -69,6 +78,7 @@ class ToolCalls:
         log: where its events go.
         turn: what is told of each end.
         asking: its questions to people.
+        asker: the calls of the agent that delegated to this one.
     """
 
     def __init__(
@@ -80,6 +90,7 @@ class ToolCalls:
         log: RunLog | ChildLog,
         turn: Turn,
         asking: Asking,
+        asker: "ToolCalls | None" = None,
     ) -> None:
         self._resources = resources
         self._transcript = transcript
@@ -88,6 +99,7 @@ class ToolCalls:
         self._log = log
         self._turn = turn
         self._asking = asking
+        self._asker = asker
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._model = definition.model
@@ -121,6 +133,8 @@ class ToolCalls:
         past = self._asking.past(call.id)
         if past or call.tool is None or call.approval is None:
             return past[-1].taken if past else True
+        if call.approval.ask_again:
+            return False
         return await self._asking.is_remembered(subject_of(self._definition, call.tool, call.approval.answerer))
 
     def span_of(self, call_id: str) -> Span:
@@ -190,17 +204,23 @@ class ToolCalls:
         return replace(outcome, content=(text_block(note), *outcome.content)) if note else outcome
 
     async def _approval(self, call: PlannedCall) -> InputGiven:
-        """Return what a person says of a call: earlier in this conversation, or now."""
+        """Return what a person says of a call, earlier in this conversation or now.
+
+        An earlier answer does not count for a call that a text of others may have caused.
+        """
         assert call.tool is not None
         assert call.approval is not None
         subject = subject_of(self._definition, call.tool, call.approval.answerer)
         past = self._past(call, {WaitKind.APPROVAL})
+        warning = call.approval.warning
         if past is None and await self._asking.is_remembered(subject):
-            return InputGiven(WaitAction.ACCEPT)
+            if not call.approval.ask_again:
+                return InputGiven(WaitAction.ACCEPT)
+            warning = warning or APPROVAL_OVERRULED
         schema = dict(call.tool.input_schema)
         title = f"Run {call.name}?"
         message = f"The assistant wants to call {call.tool.remote_name!r} of the server {call.server!r}."
-        needed = InputNeeded(WaitKind.APPROVAL, title, message, schema=schema, warning=call.approval.warning)
+        needed = InputNeeded(WaitKind.APPROVAL, title, message, schema=schema, warning=warning)
         asked = Asked(
             call.id,
             needed,
@@ -208,14 +228,47 @@ class ToolCalls:
             server=call.server,
             tool_name=call.name,
             arguments=call.arguments,
-            sources=self._sources(),
+            sources=await self._sources(),
             subject=subject,
         )
         return await (self._asking.join(past) if past else self._asking.ask(asked))
 
-    def _sources(self) -> tuple[Source, ...]:
-        mine = [each.message for each in self._transcript.in_window() if each.turn_id == self._row.id]
-        return sources_of(mine, self._tools)
+    async def _sources(self) -> tuple[Source, ...]:
+        """Return the texts of others that may speak through a call of this agent, those its askers read included."""
+        callers: list[ToolCalls] = []
+        agent: ToolCalls | None = self
+        while agent is not None:
+            callers.append(agent)
+            agent = agent._asker
+        delegated = await self._resources.journal.insist(partial(self._read_by_delegates, [*callers]))
+        return sources_of([*(each._messages() for each in callers), *delegated], self._tools)
+
+    def _messages(self) -> list[Message]:
+        """Return this turn's messages."""
+        return [each.message for each in self._transcript.in_window() if each.turn_id == self._row.id]
+
+    async def _read_by_delegates(self, callers: Sequence["ToolCalls"]) -> list[list[Message]]:
+        """Return the messages of all delegates whose answers one of these agents has, each delegate's for itself."""
+        answered: list[tuple[TurnId, frozenset[str] | None]] = [
+            (each._row.id, frozenset(block["tool_use_id"] for message in each._messages()
+                                     for block in message["content"] if block["type"] == "tool_result"))
+            for each in callers
+        ]  # fmt: skip
+
+        def read(conn: Connection) -> list[list[Message]]:
+            found: list[list[Message]] = []
+            waiting = list(answered)
+            while waiting and len(found) < MAX_DELEGATES:
+                turn_id, calls = waiting.pop(0)
+                for session in sessions.list_delegated(conn, turn_id):
+                    if calls is not None and session.tool_call_id not in calls:
+                        continue
+                    rows = sessions.transcript(conn, session.id)
+                    found.append([{"role": row.role, "content": row.content} for row in rows])
+                    waiting += [(turn.id, None) for turn in turns.of_session(conn, session.id)]
+            return found
+
+        return await self._resources.database.read(read)
 
     async def _call_until_done(self, call: PlannedCall, arguments: Json) -> CallOutcome:
         """Call the server, again with each answer that it wants, until there is an outcome."""

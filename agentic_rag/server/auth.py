@@ -34,11 +34,20 @@ from agentic_rag.access.auditing import AuditLog, place_of, tells
 from agentic_rag.access.keys import KEYLESS, PREFIX, Access, Entrant
 from agentic_rag.access.refusals import Refusal
 from agentic_rag.access.users import ANONYMOUS, LOCAL, User, acting_for
-from agentic_rag.errors import AgenticRagError, Unauthenticated
+from agentic_rag.errors import AgenticRagError, Forbidden, Unauthenticated
 from agentic_rag.observer import continuing
 from agentic_rag.server.connection import arrival_of
 from agentic_rag.server.cookies import SIGN_IN, check_own_page, is_secure, read_cookie
-from agentic_rag.server.hosts import VARY, Field, Hosts, is_loopback, is_preflight, preflight_fields, shared_fields
+from agentic_rag.server.hosts import (
+    ORIGIN_ADVICE,
+    VARY,
+    Field,
+    Hosts,
+    is_loopback,
+    is_preflight,
+    preflight_fields,
+    shared_fields,
+)
 from agentic_rag.server.limits import Limits, Load
 from agentic_rag.server.peers import Address, uid_of
 from agentic_rag.server.replies import HEADERS, failure, refusal, send_refusal
@@ -357,9 +366,10 @@ class Gate:
                 return Caller(found[0], source_of(scope), self, found[1])
         if entrant is None:
             reason = self.keyless_refusal(scope)
-            if reason is not None:
+            problem = self._foreign_page(headers, origin) if reason is None else self._keyless_error(reason)
+            if problem is not None:
                 if not is_open:
-                    raise self._keyless_error(reason)
+                    raise problem
                 entrant = NOBODY
             else:
                 entrant = Entrant(LOCAL, KEYLESS)
@@ -377,6 +387,16 @@ class Gate:
     def cookie_of(self, scope: Scope) -> str | None:
         """Return the token in our cookie. One that nobody knows is as good as none: browsers send it by themselves."""
         return read_cookie(Headers(scope=scope), SIGN_IN, secure=self.is_secure(scope))
+
+    def _foreign_page(self, headers: Headers, origin: str) -> Forbidden | None:
+        """Return the error for a request without credentials from another site's page, or None.
+
+        Such a page cannot read the answer, but it could learn from it, and change things: without keys every request
+        from this machine is the local user's.
+        """
+        if origin or headers.get("sec-fetch-site", "").strip().lower() != "cross-site":
+            return None
+        return Forbidden(f"Pages of other sites may not use this server. {ORIGIN_ADVICE}")
 
     def keyless_refusal(self, scope: Scope) -> KeylessRefusal | None:
         """Return why a request without credentials is not the local operator's; None if it is.

@@ -27,8 +27,9 @@ from agentic_rag.json_form import Json
 from agentic_rag.server.auth import Caller, Gate
 from agentic_rag.server.login_routes import sign_in_local_browser
 from agentic_rag.server.replies import Items, answer, answer_from
-from agentic_rag.server.routes import route
+from agentic_rag.server.routes import check_announced, route
 from agentic_rag.store.launch_requests import LaunchRequestRecord, RequestState
+from agentic_rag.tools.launch.bundles import MAX_BUNDLE_BYTES
 from agentic_rag.tools.launch.catalogue import MAX_ARGUMENTS
 from agentic_rag.tools.launch.facts import Facts
 from agentic_rag.tools.launch.requests import LaunchGrant
@@ -114,6 +115,7 @@ class LaunchRequestRoutes:
     @route("POST", f"{SERVER}/bundle", status=201, takes="application/zip", errors=(*ASKING, BodyTooLarge))
     async def propose_bundle(self, request: Request, user: User, domain: str, name: str) -> LaunchRequest:
         """Ask the operator for the server in a bundle (.mcpb), which is the body; the name - is the bundle's own."""
+        check_announced(request, MAX_BUNDLE_BYTES)
         name = "" if name == "-" else name
         return _show(await self._requests.propose_bundle(user, domain, name, request.stream()))
 

@@ -264,6 +264,7 @@ async def _read_json(request: Request, limit: int, most: int) -> object:
         BodyTooLarge: longer than ``limit`` bytes.
         InvalidInput: not JSON, nested too deep, or of more than ``most`` values.
     """
+    check_announced(request, limit)
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -277,6 +278,17 @@ async def _read_json(request: Request, limit: int, most: int) -> object:
         raise InvalidInput("body", f"not valid JSON: {exc}.") from exc
     check_size(value, "body", most)
     return value
+
+
+def check_announced(request: Request, limit: int) -> None:
+    """Refuse a body that says it is too long before any of it is read: a client may wait for `100 Continue`.
+
+    Raises:
+        BodyTooLarge: its ``Content-Length`` is more than ``limit`` bytes.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
+        raise BodyTooLarge(limit)
 
 
 def _check_ids(params: Mapping[str, str]) -> None:

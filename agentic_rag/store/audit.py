@@ -8,7 +8,7 @@ table of their own too, so that rows cut off at the end are missed; who can rewr
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -31,6 +31,8 @@ class AuditOutcome(StrEnum):
 
 MAX_TEXT = 300
 """Characters of an actor, action or target; what is longer is cut."""
+MAX_DETAIL = 4_000
+"""Characters of a text among the details."""
 MAX_PROBLEMS = 100
 """Problems that one check lists."""
 _BATCH = 1_000
@@ -113,8 +115,19 @@ def last_actor(conn: Connection, action: str, target: str, since: str) -> str | 
     return found
 
 
+REDACTION = "audit_redaction"
+"""The execution option of an engine that takes secrets out of entries: a function of an `Entry`."""
+
+
 def append(conn: Connection, entry: Entry) -> AuditRecord:
-    """Append a row inside the caller's transaction: both are kept, or neither."""
+    """Append a row inside the caller's transaction: both are kept, or neither.
+
+    Texts are cut and redacted before the row is hashed: a row can never be changed afterwards.
+    """
+    redact: Callable[[Entry], Entry] | None = conn.engine.get_execution_options().get(REDACTION)
+    # Twice as long at first: a secret that the first cut divides must not be left in what is stored.
+    entry = _cut_entry(entry, 2)
+    entry = _cut_entry(redact(entry) if redact is not None else entry, 1)
     if conn.dialect.name == "postgresql":
         conn.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
     last = AUDIT_HEAD.first(conn, AUDIT_HEAD.select)
@@ -123,9 +136,9 @@ def append(conn: Connection, entry: Entry) -> AuditRecord:
         at=now(),
         actor=_text(entry.actor),
         action=_text(entry.action),
-        target=_text(entry.target),
+        target=entry.target,
         outcome=entry.outcome,
-        details=json.loads(clean_text(json.dumps(dict(entry.details), ensure_ascii=False))),
+        details=dict(entry.details),
         count=entry.count,
         previous=last.hash if last else "",
         hash="",
@@ -196,5 +209,22 @@ def _in_order(conn: Connection) -> Iterator[AuditRecord]:
         seq = batch[-1].seq
 
 
-def _text(text: str) -> str:
-    return clean_text(text)[:MAX_TEXT]
+def _text(text: str, times: int = 1) -> str:
+    return clean_text(text[: 2 * times * MAX_TEXT])[: times * MAX_TEXT]
+
+
+def _cut_entry(entry: Entry, times: int) -> Entry:
+    """Return an entry whose texts are clean and at most so many times as long as a row's."""
+    details = _cut_texts(dict(entry.details), times * MAX_DETAIL)
+    return replace(entry, target=_text(entry.target, times), details=details)
+
+
+def _cut_texts(value: Any, limit: int) -> Any:
+    """Return the JSON form of details, each text and each name of a member cut and clean."""
+    if isinstance(value, str):
+        return clean_text(value[:limit])
+    if isinstance(value, Mapping):
+        return {_text(str(name)): _cut_texts(item, limit) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cut_texts(item, limit) for item in value]
+    return value

@@ -87,6 +87,10 @@ class Database:
             problem = f"{where} cannot be used: {exc.orig}"
             raise (_error_of(exc) or BadConfiguration("AGENTIC_RAG_DATA", problem)) from exc
 
+    def set_option(self, name: str, value: object) -> None:
+        """Set an execution option that functions find on their connection's engine."""
+        self._engine.set_option(name, value)
+
     @property
     def server(self) -> "PostgresDatabase | None":
         """PostgreSQL, with what only that one has; None for a SQLite file."""

@@ -117,6 +117,10 @@ class PostgresDatabase:
         self._singles = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
+    def set_option(self, name: str, value: object) -> None:
+        """Set an execution option of the engine that writes."""
+        self._engine.sync_engine.update_execution_options(**{name: value})
+
     @classmethod
     async def open(cls, url: str, revisions: Revisions = migrations.OWN, schema: str = "") -> "PostgresDatabase":
         """Connect and bring the tables up to date. ``schema``: where they are; empty: where the server looks.

@@ -74,6 +74,10 @@ class SqliteFile:
         self._writer: Connection
         self._synchronous = ""
 
+    def set_option(self, name: str, value: object) -> None:
+        """Set an execution option of the engine."""
+        self._engine.update_execution_options(**{name: value})
+
     @classmethod
     async def open(cls, path: Path, revisions: Revisions = migrations.OWN) -> "SqliteFile":
         """Open or make the file and bring its tables up to date."""

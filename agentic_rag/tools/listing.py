@@ -58,7 +58,9 @@ class Listed(Protocol):
 class Catalog:
     """Collects the tools of one agent, server after server; keeps ``notices`` of what was left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, servers: Iterable[str] = ()) -> None:
+        """``servers``: the names of all users' servers, which decide whose a tool's name is; see `owner_of`."""
+        self._servers = frozenset(servers)
         self._tools: dict[str, ToolInfo] = {}
         self._size = 0
         self.notices: list[tuple[str, str]] = []
@@ -97,7 +99,8 @@ class Catalog:
             trusted = None
             if origin == "user":
                 trusted = tool.name in read_only, tool.name in idempotent, tool.name in changed
-            info, unfit, size = _describe_tool(tool, server, origin, trusted)
+            name = tool.name if trusted is None else exposed_name(server, tool.name, self._servers)
+            info, unfit, size = _describe_tool(tool, name, server, origin, trusted)
             twice = "it is listed more than once" if counts[tool.name] > 1 else ""
             problem = twice or self._problem(info.name, origin) or unfit
             if problem:
@@ -127,16 +130,17 @@ _SHOWN: dict[int, tuple[Listed, str, Trusted, tuple[ToolInfo, str, int]]] = {}
 """What `_describe_tool` found, by the identity of the tool: lists are the same objects from turn to turn."""
 
 
-def _describe_tool(tool: Listed, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str, int]:
+def _describe_tool(tool: Listed, name: str, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str, int]:
     """Return a tool as the model sees it, why it is left out (or nothing), and about how many bytes it is."""
     known = _SHOWN.get(id(tool))
-    if known is not None and known[0] is tool and known[1] == server and known[2] == trusted:
+    same = known is not None and known[0] is tool and known[1] == server and known[2] == trusted
+    if known is not None and same and known[3][0].name == name:
         return known[3]
     problem = find_schema_problem(tool.input_schema)
     hints = tool.annotations if trusted is None else None
     schema = slim_schema(tool.input_schema) if trusted is None else tool.input_schema
     info = ToolInfo(
-        name=tool.name if trusted is None else user_name(server, tool.name),
+        name=name,
         remote_name=tool.name,
         server=server,
         origin=origin,
@@ -182,8 +186,32 @@ def user_name(server: str, tool: str) -> str:
     fitting = re.sub(r"[^a-zA-Z0-9_-]", "_", full)
     if fitting == full and len(full) <= NAME_CHARS:
         return full
-    digest = hashlib.sha256(full.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    digest = _digest(full)
     return f"{fitting[: NAME_CHARS - len(digest) - 1]}_{digest}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def owner_of(name: str, servers: Iterable[str]) -> str | None:
+    """Return the server that a tool's exposed name belongs to: of several possible ones the longest name.
+
+    With servers ``a`` and ``a__b``, the name ``a__b__c`` is that of ``c`` of ``a__b``, whatever ``a`` lists.
+    """
+    return max((server for server in servers if name.startswith(f"{server}__")), key=len, default=None)
+
+
+def exposed_name(server: str, tool: str, servers: Iterable[str]) -> str:
+    """Return the name under which the model sees a tool: `user_name`, unless that belongs to another server.
+
+    Then a hash follows the server's name, so that no rule or pattern for one server covers another server's tool. The
+    name is never split: `ToolInfo` holds both parts.
+    """
+    name = user_name(server, tool)
+    if owner_of(name, servers) in (None, server):
+        return name
+    return f"{server}__{_digest(f'{server}{chr(0)}{tool}')}_{name[len(server) + 2 :]}"[:NAME_CHARS]
 
 
 @lru_cache(SHOWN_TOOLS)

@@ -154,7 +154,8 @@ async def open_toolset(
     in ``notices``, and is waited for by whoever calls it. A later entry whose name looks like that of a higher
     one is left out: the system's stand above the built-in ones, those above a user's.
     """
-    catalog = Catalog()
+    servers = list(servers)
+    catalog = Catalog(server.name for server in servers if isinstance(server, LaunchSpec))
     chosen: dict[str, SystemServer | LaunchSpec] = {}
     for server in sorted(servers, key=_rank):  # stable: equal ranks keep their order
         if fold_name(server.name) in chosen:
@@ -196,8 +197,8 @@ async def list_known_tools(
     hub: Hub, own: Iterable[SystemServer], specs: Iterable[LaunchSpec], lists: ToolLists
 ) -> tuple[ToolInfo, ...]:
     """Return the tools that a turn would have, without starting a server of users: of those, what they last listed."""
-    ours = await open_toolset(hub, own)
-    catalog = Catalog()
+    ours, specs = await open_toolset(hub, own), list(specs)
+    catalog = Catalog(spec.name for spec in specs)
     for spec in specs:
         tools, changed = await lists.current(spec, None)
         catalog.add(spec.name, "user", tools, spec.entry.include or None, changed=changed)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import orjson
 from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
@@ -22,7 +23,10 @@ Claims = dict[str, Any]
 
 
 class Issuer:
-    """``keys``: those it shows; ``answer``: the id token it gives for any code; ``asked``: paths, in order."""
+    """``keys``: those it shows; ``answer``: the id token it gives for any code; ``asked``: paths, in order.
+
+    ``hang``: the keys are shown only once it is set; ``status``: what they are answered with.
+    """
 
     def __init__(self) -> None:
         self.url = ""
@@ -33,6 +37,8 @@ class Issuer:
         self.asked: list[str] = []
         self.form: dict[str, str] = {}
         self.described: Claims = {}
+        self.hang: anyio.Event | None = None
+        self.status = 200
         self.app = Starlette(
             routes=[
                 Route("/.well-known/openid-configuration", self._describe),
@@ -71,8 +77,10 @@ class Issuer:
 
     async def _show_keys(self, request: Request) -> Response:
         self.asked.append(request.url.path)
+        if self.hang is not None:
+            await self.hang.wait()
         odd = {"kty": "XX", "kid": "odd"}
-        return JSONResponse({"keys": [odd, *(key.as_dict(private=False) for key in self.keys)]})
+        return JSONResponse({"keys": [odd, *(key.as_dict(private=False) for key in self.keys)]}, self.status)
 
     async def _give(self, request: Request) -> Response:
         self.asked.append(request.url.path)

@@ -40,6 +40,28 @@ async def test_every_change_of_an_admin_is_told_with_who_and_what_but_no_value(t
         assert not any(word in str(rows) for word in ("hidden", "swordfish", key))
 
 
+async def test_a_row_is_redacted_before_it_is_hashed_but_keeps_the_ids(tmp_path: Path) -> None:
+    async with Rig(tmp_path, requests_per_second=10_000) as rig:
+        domain, other = await rig.domain(), await rig.domain()
+        rig.http.headers.update(bearer(await make_key(rig, "ann", "admin", domain)))
+        for name, value in {"TOKEN": "swordfish-swordfish", "HIDDEN": domain, "ACTION": "document.create"}.items():
+            await rig.ok("PUT", f"/api/domains/{domain}/secrets/{name}", {"value": value})
+        document = await rig.upload(domain, "swordfish-swordfish.md", b"# A\n\nText.")
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{document['id']}")
+        as_operator(rig)
+        await rig.upload(other, "swordfish-swordfish.md", b"# B\n\nText.")
+        rows = await audited(rig)
+        assert "swordfish" not in str([row for row in rows if domain in row["target"]])
+        created, deleted = (
+            next(row for row in rows if row["action"] == action and domain in row["target"])
+            for action in ("document.create", "document.delete")
+        )
+        assert created["target"] == deleted["target"] == f"{domain}/{document['id']}"
+        assert "TOKEN" in created["details"]["name"]
+        assert "swordfish-swordfish.md" in str([row for row in rows if other in row["target"]])
+        assert (await rig.ok("GET", "/api/audit/verify"))["intact"] is True
+
+
 async def test_changes_of_roles_and_collections_are_told_by_name_once(tmp_path: Path) -> None:
     role = {"kind": "role", "id": "clerk", "content": "<role><personality>Counts.</personality></role>"}
     async with Rig(tmp_path, requests_per_second=10_000) as rig:

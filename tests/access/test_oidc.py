@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import anyio.to_thread
 import httpx2
 import oidc_provider_mock  # type: ignore[import-untyped]
@@ -28,6 +29,7 @@ from tests.access.issuer import CLIENT, Claims, Issuer, issuing
 from tests.access.tenants import as_operator, audited, bearer, socket
 from tests.access.test_logins import PROOF, Page
 from tests.server.rig import Json, Rig
+from tests.waiting import pause
 from tests.ws.serving import serving
 
 pytestmark = pytest.mark.attack(kind="web")
@@ -252,6 +254,42 @@ async def test_groups_decide_and_are_read_anew_each_time(tmp_path: Path) -> None
         status, answer = await shown(rig, issuer.sign(issuer.claims(groups=["operators"])))
         assert (status, answer["error"]["code"]) == (503, "OIDC_UNAVAILABLE")
         assert str(tmp_path) not in answer["error"]["message"]
+
+
+async def test_a_provider_that_hangs_delays_only_tokens_whose_key_is_not_cached() -> None:
+    now = 0.0
+    async with issuing() as issuer, aclosing(Provider(Client(issuer.url, CLIENT), lambda: now)) as provider:
+        known = issuer.sign(issuer.claims())
+        unknown = issuer.sign(issuer.claims(), issuer.second, "ES256")
+        expected = provider.client.expectations()
+        assert (await provider.read(known, expected))["sub"] == "a-1"
+        now += 11
+        refused: list[type[Exception]] = []
+
+        async def show_unknown() -> None:
+            try:
+                await provider.read(unknown, expected)
+            except (ProviderUnavailable, Unauthenticated) as exc:
+                refused.append(type(exc))
+
+        issuer.hang, issuer.status = anyio.Event(), 500
+        async with anyio.create_task_group() as strangers:
+            for _ in range(6):
+                strangers.start_soon(show_unknown)
+            with anyio.fail_after(5):
+                while issuer.asked.count("/keys") < 2:
+                    await pause()
+                assert (await provider.read(known, expected))["sub"] == "a-1"
+            assert refused == []
+            issuer.hang.set()
+        assert refused == [ProviderUnavailable] * 6
+        assert issuer.asked.count("/keys") == 2
+        issuer.hang, issuer.status = None, 200
+        issuer.keys.append(issuer.second)
+        await show_unknown()
+        assert issuer.asked.count("/keys") == 2
+        now += 11
+        assert (await provider.read(unknown, expected))["sub"] == "a-1"
 
 
 async def test_a_disabled_person_and_one_without_groups_stay_outside(tmp_path: Path) -> None:

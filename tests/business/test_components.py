@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from agentic_rag.domains.components import (
     FILE_LIMIT,
     READ_LIMIT,
-    TAKEN_OUT,
     TOTAL_LIMIT,
     ComponentFiles,
     Components,
     clean,
+    clean_within,
     cut,
 )
 
@@ -132,12 +132,21 @@ def test_no_nesting_brings_a_tag_back(text: str) -> None:
         assert tag not in plain
 
 
-def test_a_tag_hidden_a_thousand_deep_is_taken_out_in_bounded_work() -> None:
+def test_tags_nested_to_any_depth_are_all_removed() -> None:
     assert clean("<system " * 30_000) == "<system " * 30_000
     assert clean("<" + " " * 60_000) == "<" + " " * 60_000
-    cleaned = clean("<sys" * 20_000 + "tem>" * 20_000)
-    assert "<system>" not in cleaned
-    assert TAKEN_OUT in cleaned
+    assert clean("a" + "<sys" * 20_000 + "tem>" * 20_000 + "b") == "ab"
+    assert clean("a" + "<ѕуs" * 5_000 + "<<SYS>>" * 5_000 + "tem＞" * 5_000 + "b") == "ab"
+    assert clean("[IN" * 5_000 + "ST]" * 5_000) == ""
+    assert clean("<sys<<SYS>>tem>" + "<sys<b>tem>") == "<sys<b>tem>"
+
+
+@pytest.mark.parametrize("letters", ["sys", "ѕуѕ", "ｓｙｓ", "[IN"])
+def test_a_text_is_cut_to_its_bound_before_it_is_cleaned(letters: str) -> None:
+    text = f"<{letters}" * 150_000 + "tem>" * 150_000
+    assert clean_within(text, FILE_LIMIT) == (text[:FILE_LIMIT], len(text))
+    assert clean_within(" \n" + "ab" * 3 + "\u200b" * 2, 6) == ("ababab", 8)
+    assert clean_within("abc<system>", FILE_LIMIT) == ("abc", 3)
 
 
 @PATIENT

@@ -43,6 +43,8 @@ class Outside:
     tools_url: str
     journal: Path
     asked: Counter[str] = field(default_factory=Counter)
+    first_steps: dict[str, Step] = field(default_factory=dict)
+    """By key: the first step of a turn whose script is ``first``."""
 
     @property
     def spent(self) -> Counter[str]:
@@ -82,6 +84,8 @@ class Outside:
             names = {tool["name"].rpartition("__")[2]: tool["name"] for tool in request["tools"]}
             calls = (Use("promptx_action", {"role": "assistant"}), Use(names["spend"], {"key": key}))
             return Reply(Step((Think("First my role, then I spend."), *calls)), rate=200)
+        if script == "first" and steps == 0:
+            return Reply(self.first_steps.pop(key))
         if script == "keep" and steps == 0:
             return Reply(Step((Use("notes__keep", {"text": key}),)))
         if script == "ask" and steps == 0:

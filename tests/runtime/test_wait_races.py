@@ -56,10 +56,12 @@ async def test_a_call_that_a_remembered_approval_let_run_is_not_run_again_after_
         await anyio.sleep_forever()
         raise AssertionError
 
-    steps = (use("write", query="a"), use("write", query="b"))
-    async with asked(tmp_path, *steps, tools=toolset(write=second_hangs)) as (b, accepted):
+    steps = (use("write", query="a"), say("One."), use("write", query="b"))
+    async with asked(tmp_path, *steps, tools=toolset(write=second_hangs)) as (b, first):
         (wait,) = await open_waits(b)
         await answer(b, wait, scope="conversation")
+        await events_of(b, first)
+        accepted = await b.send("Again.", definition(**ASKING))
         with anyio.fail_after(30):
             await begun.wait()
     tools = toolset(write=echo)

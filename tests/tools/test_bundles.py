@@ -35,6 +35,8 @@ async def test_a_bundle_asks_for_a_line_with_slots_and_names_its_secrets_without
         (bundle(files={"/etc/cron.d/x": b""}), "leads out"),
         (bundle(files={"a\\..\\x": b""}), "leads out"),
         (bundle(files={"SERVER/index.js": b""}), "is in it twice"),
+        (bundle(files={"s.js": b"", "s.js/y": b""}), "is a file, and the folder of"),
+        (bundle(files={"a/S.js/y/z": b"", "a/s.js": b""}), "is a file, and the folder of"),
         (bundle(links={"lib": "/etc"}), "is a link"),
         (bundle(manifest=None), "has no manifest.json"),
         (bundle(manifest="[" * 100_000), "cannot be used"),

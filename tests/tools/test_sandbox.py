@@ -1,5 +1,6 @@
 """What a hostile server can do once it runs: nothing outside its folders, nothing on the network, nothing for long."""
 
+import json
 import os
 import secrets
 import signal
@@ -12,14 +13,16 @@ import pytest
 
 from agentic_rag.errors import CommandNotAllowed
 from agentic_rag.tools.hub import Hub
+from agentic_rag.tools.launch import launcher as launcher_module
 from agentic_rag.tools.launch import policy as launch
 from agentic_rag.tools.launch.allowed import Grant
 from agentic_rag.tools.launch.environment import MARKER
-from agentic_rag.tools.launch.policy import StdioCommand
-from agentic_rag.tools.launch.sandbox import NOBODY, Sandbox
+from agentic_rag.tools.launch.policy import StdioCommand, interpreter_files
+from agentic_rag.tools.launch.sandbox import CLOSING, NOBODY, Sandbox, find_sandbox
 from agentic_rag.tools.launch.seccomp import MACHINES
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import (
+    PYTHON,
     Captive,
     allow_captive,
     beats,
@@ -182,6 +185,21 @@ async def test_a_child_reaches_no_local_socket(tmp_path: Path) -> None:
         async with captive(tmp_path) as child:
             for place in (f"@{name}", tmp_path / "host.sock", "/run/docker.sock", "/var/run/docker.sock"):
                 assert not (await child.try_to("knock", place))[0], place
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("network", [False, True])
+async def test_a_child_reaches_no_abstract_socket_of_the_host(tmp_path: Path, network: bool) -> None:
+    stream, datagrams = (f"agentic-rag-test-{kind}-{network}-{os.getpid()}" for kind in ("stream", "datagram"))
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        one.bind(f"\0{stream}")
+        one.listen()
+        other.bind(f"\0{datagrams}")
+        async with captive(tmp_path, network=network) as child:
+            assert not (await child.try_to("knock", f"@{stream}"))[0]
+            assert not (await child.try_to("pair", f"SOCK_DGRAM @{datagrams}"))[0]
+            assert await child.try_to("pair", "SOCK_STREAM") == (True, "x")
+            assert await child.try_to("pair", "SOCK_SEQPACKET") == (True, "x")
 
 
 @needs_bubblewrap
@@ -399,3 +417,32 @@ def _grant() -> Grant:
 def _launch(command: StdioCommand) -> list[str]:
     launcher = str(Path(launch.__file__).with_name("launcher.py"))
     return [sys.executable, "-I", "-S", launcher, str(os.getpid()), command.plan(), command.executable, *command.args]
+
+
+@needs_bubblewrap
+async def test_an_interpreter_is_bound_without_its_prefix(tmp_path: Path) -> None:
+    home = tmp_path / "ann"
+    for name in ("bin/node", "bin/notes", ".ssh/id_ed25519", "lib/secret.txt"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("secret")
+    assert interpreter_files(home / "bin" / "node") == [str(home / "bin" / "node")]
+    shown = interpreter_files(Path(PYTHON))
+    assert sys.base_prefix not in shown
+    sandbox = find_sandbox()
+    assert not isinstance(sandbox, str)
+    plan = {
+        "limits": [],
+        "files": {},
+        "folders": [(place, False) for place in shown],
+        "sandbox": sandbox.options(network=False),
+        "closing": CLOSING,
+        "filter": "",
+        "nice": 0,
+        "user": None,
+    }
+    launcher = Path(launcher_module.__file__)
+    seen = f"import ssl, json, os; print(json.dumps(sorted(os.listdir({sys.base_prefix!r}))))"
+    line = [sys.executable, "-I", "-S", str(launcher), str(os.getpid()), json.dumps(plan), PYTHON, "-c", seen]
+    done = await anyio.run_process(line, check=False, env={}, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) <= {"bin", "lib"}

@@ -14,14 +14,14 @@ ANYTHING = 0o7777_7777_7777
 """What a register may hold that nobody set."""
 
 
-def verdict(machine: str, call: str | int, *arguments: int, audit: int | None = None) -> int:
+def verdict(machine: str, call: str | int, *arguments: int, audit: int | None = None, network: bool = False) -> int:
     """Return what the kernel would do with a call; the program is checked as the kernel checks it."""
     known = MACHINES[machine]
     number = known.calls[call] if isinstance(call, str) else call
     registers = [*arguments, *[ANYTHING] * (6 - len(arguments))]
     masked = [each & 0xFFFF_FFFF_FFFF_FFFF for each in registers]
     data = struct.pack("<IIQ6Q", number, known.audit if audit is None else audit, 0, *masked)
-    return run(list(struct.iter_unpack("<HBBI", filter_program(machine))), data)
+    return run(list(struct.iter_unpack("<HBBI", filter_program(machine, network=network))), data)
 
 
 def run(program: Sequence[tuple[int, ...]], data: bytes) -> int:
@@ -31,6 +31,8 @@ def run(program: Sequence[tuple[int, ...]], data: bytes) -> int:
         place += 1
         if operation == 0x20:
             (accumulator,) = struct.unpack_from("<I", data, operand)
+        elif operation == 0x54:
+            accumulator &= operand
         elif operation == 0x06:
             return operand
         else:
@@ -88,6 +90,21 @@ def test_calls_that_no_server_needs_fail_and_those_it_needs_do_not(machine: str)
         assert verdict(machine, "unshare", namespace) == FAIL | errno.EPERM
     assert verdict(machine, "unshare", 0x400) == ALLOW  # its own table of files
     assert {family for family in range(64) if verdict(machine, "socket", family, 1) == ALLOW} == {1, 2, 10, 16}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_child_with_network_makes_no_unix_socket_but_connected_pairs(machine: str) -> None:
+    families = {family for family in range(64) if verdict(machine, "socket", family, 1, network=True) == ALLOW}
+    assert families == {2, 10, 16}
+    assert verdict(machine, "socket", 1, 1, network=True) == FAIL | errno.EAFNOSUPPORT
+    flags = 0o2004000  # SOCK_CLOEXEC | SOCK_NONBLOCK
+    for kind in range(16):
+        allowed = {
+            network: verdict(machine, "socketpair", 1, kind | flags, network=network) for network in (True, False)
+        }
+        assert allowed[False] == ALLOW
+        assert (allowed[True] == ALLOW) == (kind in (1, 5)), kind
+    assert verdict(machine, "clone", 0x1200011, network=True) == ALLOW
 
 
 @pytest.mark.parametrize("machine", MACHINES)

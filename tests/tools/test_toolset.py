@@ -14,7 +14,9 @@ from mcp_types import ToolAnnotations
 from pydantic import BaseModel, TypeAdapter
 
 from agentic_rag.domains.guarded_tools import GuardedTools
+from agentic_rag.messages import SENDABLE
 from agentic_rag.redaction import Redaction
+from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, SystemServer, Toolset
 from agentic_rag.tools.bounds import DESCRIPTION_BYTES, LIST_BYTES, SCHEMA_BYTES, fit_list
 from agentic_rag.tools.content import to_blocks
@@ -326,3 +328,24 @@ async def test_a_description_that_holds_what_became_a_secret_later_is_redacted_f
         redact.add("TOKEN", "hunter2-hunter2")
         again = await open_toolset(hub, [memory("ours")])
         assert GuardedTools(again, redact).tools[0].description == "Send it to [secret TOKEN]."
+
+
+def test_a_name_that_two_servers_could_have_belongs_to_one_whatever_the_order() -> None:
+    servers = ("a", "a__b")
+    lists = {"a": [listed("b__send"), listed("plain"), listed("get__x")], "a__b": [listed("send")]}
+    for order in (servers, servers[::-1]):
+        catalog = Catalog(servers)
+        for server in order:
+            catalog.add(server, "user", lists[server])
+        found = {each.name: (each.server, each.remote_name) for each in catalog.tools}
+        assert catalog.notices == []
+        assert found["a__b__send"] == ("a__b", "send")
+        assert found["a__plain"] == ("a", "plain")
+        assert found["a__get__x"] == ("a", "get__x"), "existing rules for it go on"
+        (other,) = [name for name, owner in found.items() if owner == ("a", "b__send")]
+        policy = Policy({"a__b__send": "allow", "a__b__*": "allow"}, effects_allowed=False)
+        by_owner = {(each.server, each.remote_name): each for each in catalog.tools}
+        assert policy.ruling(by_owner["a__b", "send"]) is None
+        assert policy.ruling(by_owner["a", "b__send"]) is not None
+        assert not other.startswith("a__b__")
+        assert SENDABLE.fullmatch(other)

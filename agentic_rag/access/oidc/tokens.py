@@ -9,9 +9,9 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import anyio
@@ -27,12 +27,15 @@ from agentic_rag.tools.transports.network import CheckedBackend, CheckedTranspor
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 METADATA_PATH: Final = "/.well-known/openid-configuration"
 KEEP_SECONDS: Final = 3600.0
 """How long the provider's description and keys are kept: a key that it takes back counts for no longer."""
 REFETCH_SECONDS: Final = 10.0
-"""Between two looks for a key that is not known: nobody makes us ask without end."""
+"""The least time between two fetches, also after a failed one, however many tokens name unknown keys."""
 TIMEOUT_SECONDS: Final = 10.0
+"""How long the provider may take for a whole answer."""
 MAX_BYTES: Final = 1024 * 1024
 """Of one answer."""
 
@@ -60,22 +63,62 @@ class Client:
         return Expected(self.issuer, self.id if nonce is not None else audience, self.parties | {self.id}, nonce)
 
 
-class Provider:
-    """One OpenID provider; `aclose` ends its connections."""
+class _Fetched(Generic[T]):
+    """Something that the provider shows, cached for `KEEP_SECONDS`.
 
-    def __init__(self, client: Client) -> None:
+    A cached value is returned without waiting, also while a fetch runs. Callers that need a newer value share one
+    fetch. A failure is remembered for `REFETCH_SECONDS`: until then callers get the same error at once.
+    """
+
+    def __init__(self, fetch: Callable[[], Awaitable[T]], clock: Callable[[], float]) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._lock = anyio.Lock()
+        self._value: T | None = None
+        self._fetched_at = float("-inf")
+        self._failure: ProviderUnavailable | None = None
+        self._failed_at = float("-inf")
+
+    def read_cached(self, max_age: float = KEEP_SECONDS) -> T | None:
+        """Return the value if it was fetched within so many seconds."""
+        return self._value if self._clock() - self._fetched_at < max_age else None
+
+    async def get(self, max_age: float = KEEP_SECONDS) -> T:
+        """Return a value that was fetched within so many seconds, from the provider if none is cached.
+
+        Raises:
+            ProviderUnavailable: the provider does not answer, or did not within the last `REFETCH_SECONDS`.
+        """
+        value = self.read_cached(max_age)
+        if value is not None:
+            return value
+        async with self._lock:
+            value = self.read_cached(max_age)  # another caller may have fetched it meanwhile
+            if value is not None:
+                return value
+            if self._failure is not None and self._clock() - self._failed_at < REFETCH_SECONDS:
+                raise ProviderUnavailable(self._failure.reason)
+            try:
+                value = await self._fetch()
+            except ProviderUnavailable as exc:
+                self._failure, self._failed_at = exc, self._clock()
+                raise
+            self._value, self._fetched_at, self._failure = value, self._clock(), None
+            return value
+
+
+class Provider:
+    """One OpenID provider; `aclose` ends its connections. ``clock``: seconds of a clock that does not go back."""
+
+    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self.client = client
         issuer = urlsplit(client.issuer)
         own = (issuer.hostname or "", issuer.port or (443 if issuer.scheme == "https" else 80))
         self._plain = issuer.scheme == "http"
         transport = CheckedTransport(CheckedBackend(frozenset({own})))
         self._http = httpx2.AsyncClient(transport=transport, timeout=TIMEOUT_SECONDS, trust_env=False)
-        self._lock = anyio.Lock()
-        self._metadata: Mapping[str, Any] = {}
-        self._metadata_until = 0.0
-        self._keys: list[Key] = []
-        self._keys_until = 0.0
-        self._keys_at = float("-inf")
+        self._metadata = _Fetched(self._fetch_metadata, clock)
+        self._keys = _Fetched(self._fetch_keys, clock)
 
     async def aclose(self) -> None:
         """End the connections."""
@@ -148,24 +191,11 @@ class Provider:
         raise Unauthenticated("This token's signature is not the provider's.")
 
     async def _keys_for(self, algorithm: str, ident: str | None) -> list[Key]:
-        """Return the keys that may have signed a token; where none is known, the provider is asked once more."""
-        async with self._lock:
-            now = time.monotonic()
-            if now >= self._keys_until:
-                await self._fetch_keys()
-            found = self._fitting(algorithm, ident)
-            if not found and now - self._keys_at >= REFETCH_SECONDS:
-                await self._fetch_keys()
-                found = self._fitting(algorithm, ident)
-        return found
+        """Return the keys that may have signed a token; if no cached key fits, ask the provider for newer ones."""
+        fitting = _fitting(self._keys.read_cached() or [], algorithm, ident)
+        return fitting or _fitting(await self._keys.get(REFETCH_SECONDS), algorithm, ident)
 
-    def _fitting(self, algorithm: str, ident: str | None) -> list[Key]:
-        kind = [key for key in self._keys if key.key_type == ALGORITHMS[algorithm]]
-        if ident is None:
-            return kind if len(kind) == 1 else []
-        return [key for key in kind if key.as_dict().get("kid") == ident]
-
-    async def _fetch_keys(self) -> None:
+    async def _fetch_keys(self) -> list[Key]:
         listed = (await self._ask("GET", await self._endpoint("jwks_uri"))).get("keys")
         if not isinstance(listed, list):
             raise unavailable("its keys are no set of keys")
@@ -177,16 +207,16 @@ class Provider:
                 keys.append(JWKRegistry.import_key(each))
             except (JoseError, ValueError, TypeError, KeyError):
                 continue  # one of its keys that we cannot use does not cost us the others
-        self._keys, self._keys_at = keys, time.monotonic()
-        self._keys_until = self._keys_at + KEEP_SECONDS
+        return keys
+
+    async def _fetch_metadata(self) -> Mapping[str, Any]:
+        found = await self._ask("GET", self.client.issuer.rstrip("/") + METADATA_PATH)
+        if found.get("issuer") != self.client.issuer:
+            raise unavailable("it says that it is another issuer than AGENTIC_RAG_OIDC_ISSUER")
+        return found
 
     async def _description(self) -> Mapping[str, Any]:
-        if time.monotonic() >= self._metadata_until:
-            found = await self._ask("GET", self.client.issuer.rstrip("/") + METADATA_PATH)
-            if found.get("issuer") != self.client.issuer:
-                raise unavailable("it says that it is another issuer than AGENTIC_RAG_OIDC_ISSUER")
-            self._metadata, self._metadata_until = found, time.monotonic() + KEEP_SECONDS
-        return self._metadata
+        return await self._metadata.get()
 
     async def _endpoint(self, name: str) -> str:
         url = (await self._description()).get(name)
@@ -195,14 +225,15 @@ class Provider:
         return url
 
     async def _ask(self, method: str, url: str, **options: Any) -> Mapping[str, Any]:
+        body = bytearray()
         try:
-            async with self._http.stream(method, url, follow_redirects=False, **options) as response:
-                body = bytearray()
-                async for piece in response.aiter_bytes():
-                    body += piece
-                    if len(body) > MAX_BYTES:
-                        raise unavailable("its answer is too large")
-        except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+            with anyio.fail_after(TIMEOUT_SECONDS):  # the client's own timeout counts for each piece of the answer
+                async with self._http.stream(method, url, follow_redirects=False, **options) as response:
+                    async for piece in response.aiter_bytes():
+                        body += piece
+                        if len(body) > MAX_BYTES:
+                            raise unavailable("its answer is too large")
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError) as exc:
             raise unavailable(f"{urlsplit(url).hostname}: {type(exc).__name__} {exc}".strip()) from exc
         if method == "POST" and 400 <= response.status_code < 500:
             raise Unauthenticated("The provider did not take the code of this sign-in.")
@@ -215,6 +246,14 @@ class Provider:
         if not isinstance(value, dict):
             raise unavailable("its answer is no object")
         return value
+
+
+def _fitting(keys: Sequence[Key], algorithm: str, ident: str | None) -> list[Key]:
+    """Return the keys of an algorithm's kind with an id; without an id only a single key of that kind fits."""
+    kind = [key for key in keys if key.key_type == ALGORITHMS[algorithm]]
+    if ident is None:
+        return kind if len(kind) == 1 else []
+    return [key for key in kind if key.as_dict().get("kid") == ident]
 
 
 def unavailable(reason: str) -> ProviderUnavailable:

@@ -56,10 +56,15 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A call that a person must approve before it runs. ``warning``: why just now, where there is a reason."""
+    """A call that a person must approve before it runs. ``warning``: why just now, where there is a reason.
+
+    ``ask_again``: an earlier approval for the rest of the conversation does not count, because the call may have
+    effects and the turn has read text of others.
+    """
 
     answerer: Answerer
     warning: str | None = None
+    ask_again: bool = False
 
 
 _RANKS: Mapping[Verdict, int] = {"allow": 0, "ask": 1, "ask-admin": 2, "deny": 3}
@@ -79,7 +84,8 @@ class Policy:
     characters; among equals ``deny`` goes before ``ask-admin``, that before ``ask`` and ``allow``. The order of the
     rules means nothing: a JSON object has none.
     Once a turn has read text of others, a pattern's ``allow`` does not cover effects any more: an order in that text
-    would have them, and who wrote the pattern did not think of this tool. A rule for the tool's own name does.
+    would have them, and who wrote the pattern did not think of this tool. A rule for the tool's own name does. An
+    approval for the rest of the conversation counts like a pattern.
     ``effects_allowed``: what no rule names may have effects (a single user on loopback), as long as ``alone`` says so:
     the first key ends it for turns that were accepted before, too. Otherwise effects of users' servers need the
     approval of the conversation's owner.
@@ -119,14 +125,14 @@ class Policy:
         if verdict in ("ask", "ask-admin"):
             if tool.server == AGENT:  # what the agent does itself reads what the model was told already, or asks
                 return None
-            return Approval(Answerer.OWNER if verdict == "ask" else Answerer.ADMIN)
+            return Approval(Answerer.OWNER if verdict == "ask" else Answerer.ADMIN, ask_again=others and effects)
         overruled = others and effects and self._verdict(tool.name) == "allow"
         if verdict == "deny" and not overruled:
             return Denial(
                 Because.POLICY, f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without."
             )
         if tool.origin == "user" and self.has_person:
-            return Approval(Answerer.OWNER, OVERRULED if overruled else None)
+            return Approval(Answerer.OWNER, OVERRULED if overruled else None, ask_again=others and effects)
         return self._denial_of_effects(tool, overruled=overruled)
 
     def _denial_of_effects(self, tool: ToolInfo, *, overruled: bool) -> Denial:

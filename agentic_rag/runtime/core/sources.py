@@ -14,17 +14,19 @@ MAX_SOURCES = 40
 """How many are named; what is found first stands first."""
 
 
-def sources_of(messages: Sequence[Message], tools: Iterable[ToolInfo]) -> tuple[Source, ...]:
-    """Return the texts of others in a turn's messages, and the servers whose tool descriptions the model reads.
+def sources_of(messages: Iterable[Sequence[Message]], tools: Iterable[ToolInfo]) -> tuple[Source, ...]:
+    """Return the texts of others in the messages of some agents, and the servers whose tool descriptions were read.
 
-    Documents by their names, memories and results by the tool that brought them, delegates by their call's tool.
+    ``messages``: of one agent each. Documents are named by their names, memories and results by the tool that brought
+    them, delegates by their call's tool.
     """
-    called = {use["id"]: use["name"] for message in messages for use in tool_uses(message["content"])}
     found: dict[Source, None] = {}
-    for message in messages:
-        for block in message["content"]:
-            if block["type"] == "tool_result":
-                found |= dict.fromkeys(_in_result(block, called.get(block["tool_use_id"], "")))
+    for said in messages:
+        called = {use["id"]: use["name"] for message in said for use in tool_uses(message["content"])}
+        for message in said:
+            for block in message["content"]:
+                if block["type"] == "tool_result":
+                    found |= dict.fromkeys(_in_result(block, called.get(block["tool_use_id"], "")))
     described = sorted({tool.server for tool in tools if tool.origin == "user"})
     found |= dict.fromkeys(Source("description", server) for server in described)
     return tuple(found)[:MAX_SOURCES]

@@ -153,6 +153,11 @@ def _check_entries(archive: zipfile.ZipFile, path: Path) -> Sequence[zipfile.Zip
         if name in taken:
             raise PackageProblem(path.name, f"{each.filename[:80]!a} is in it twice.")
         taken.add(name)
+    files = {"/".join(PurePosixPath(each.filename).parts).casefold() for each in entries if not each.is_dir()}
+    for name in sorted(taken):
+        for folder in PurePosixPath(name).parents:
+            if str(folder) in files:
+                raise PackageProblem(path.name, f"{str(folder)[:80]!a} is a file, and the folder of {name[:80]!a}.")
     return entries
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Collection, Mapping
@@ -109,6 +110,8 @@ class StdioCommand:
     sandbox: tuple[str, ...] = ()
     user: int | None = None
     """The id that root drops to; see `Sandbox.user`."""
+    network: bool = False
+    """Whether its sandbox shares the host's network."""
     disk_reserve: int = 0
     """Bytes of the disk that are kept free of what it writes."""
     lock: Path | None = None
@@ -136,7 +139,7 @@ class StdioCommand:
                 "folders": self.folders,
                 "sandbox": self.sandbox,
                 "closing": CLOSING,
-                "filter": system_call_filter().hex(),
+                "filter": system_call_filter(network=self.network).hex(),
                 "nice": NICENESS,
                 "user": self.user,
             }
@@ -172,6 +175,26 @@ class People(Protocol):
     def alone(self) -> bool:
         """Whether nobody but the local user can come in."""
         ...
+
+
+MAX_LIBRARIES = 200
+"""Shared libraries beside an interpreter that a sandbox shows."""
+
+
+def interpreter_files(executable: Path) -> list[str]:
+    """Return what an interpreter outside ``/usr`` needs: its file, its standard library and its shared libraries.
+
+    Not its whole prefix: that of ``~/bin/node`` is a home folder. Blocks.
+    """
+    if executable.is_relative_to("/usr"):
+        return []
+    found, library = [str(executable)], executable.parent.parent / "lib"
+    version = re.match(r"python3\.\d+", executable.name)
+    if version is not None and (library / version[0] / "os.py").is_file():
+        found.append(str(library / version[0]))
+        libraries = sorted(each for each in library.glob("*.so*") if each.is_file() and not each.is_symlink())
+        found += map(str, libraries[:MAX_LIBRARIES])
+    return found
 
 
 class LaunchPolicy:
@@ -354,6 +377,7 @@ class LaunchPolicy:
             folders=tuple(sorted(folders.items())),
             sandbox=() if isinstance(sandbox, str) else (*sandbox.options(network=match.entry.network), *self._mask()),
             user=None if isinstance(sandbox, str) else sandbox.user,
+            network=match.entry.network,
         )
 
     def endpoint(self, spec: LaunchSpec) -> HttpEndpoint:
@@ -449,9 +473,8 @@ class LaunchPolicy:
         own = ((str(base.cwd), True), *((folder, False) for folder in entry.folders))
         if isinstance(entry.runs, Package):
             installed = self._packages(entry.runs).find_installed(entry.runs)
-            prefix = str(Path(installed.executable).resolve().parents[1])
-            needed = (installed.tree,) if Path(prefix).is_relative_to("/usr") else (installed.tree, prefix)
-            folders = (*own, *((folder, False) for folder in needed))
+            needed = (installed.tree, *interpreter_files(Path(installed.executable).resolve()))
+            folders = (*own, *((place, False) for place in needed))
             env = {**base.env, **_fixed_variables(entry, base, installed.tree)}
             return replace(
                 base, executable=installed.executable, args=installed.args, limits=limits, folders=folders, env=env

@@ -86,9 +86,9 @@ class Sandbox:
 
 
 @functools.cache
-def system_call_filter() -> bytes:
-    """Return the filter for this machine; empty where we know none."""
-    return filter_program(os.uname().machine)
+def system_call_filter(*, network: bool) -> bytes:
+    """Return the filter for this machine, for a child with or without network; empty where we know none."""
+    return filter_program(os.uname().machine, network=network)
 
 
 @functools.cache
@@ -113,7 +113,7 @@ def launch_command(sandbox: Sandbox, plan: dict[str, object], program: Sequence[
     """
     whole = {
         **{"limits": [], "files": {}, "folders": [], "sandbox": sandbox.options(network=False), "closing": CLOSING},
-        **{"filter": system_call_filter().hex(), "nice": 0, "user": sandbox.user},
+        **{"filter": system_call_filter(network=False).hex(), "nice": 0, "user": sandbox.user},
         **plan,
     }
     return [sys.executable, "-I", "-S", LAUNCHER, str(os.getpid()), json.dumps(whole), *program]

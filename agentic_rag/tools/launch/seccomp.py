@@ -10,11 +10,11 @@ https://www.kernel.org/doc/html/latest/userspace-api/seccomp_filter.html, number
 import errno
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-"""BPF_LD|BPF_W|BPF_ABS and BPF_JMP|…|BPF_K of ``linux/bpf_common.h``, and BPF_RET|BPF_K."""
+_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+"""BPF_LD|BPF_W|BPF_ABS, BPF_ALU|BPF_AND|BPF_K and BPF_JMP|…|BPF_K of ``linux/bpf_common.h``, and BPF_RET|BPF_K."""
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 """Verdicts of ``linux/seccomp.h``: go on, end the process, fail with the error number in the low bits."""
@@ -33,8 +33,13 @@ _NAMESPACES = 0x7E020000
 """The CLONE_NEW… flags but CLONE_NEWTIME, which in ``clone`` is part of a signal's number."""
 _NEW_TIME = 0x80
 
-_FAMILIES = (1, 2, 10, 16)
+_UNIX = 1
+_FAMILIES = (_UNIX, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. A virtual machine's own sockets, for one, know no network namespace."""
+
+_TYPE_BITS = 0xF
+_CONNECTED = (1, 5)
+"""SOCK_STREAM and SOCK_SEQPACKET: the ends of such a pair stay connected to each other."""
 
 _UNKNOWN = (
     *("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd"),
@@ -67,7 +72,8 @@ _NEWER = {
 """Since 2019 a call has the same number everywhere."""
 
 _X86_64 = _NEWER | {
-    "open": 2, "shmget": 29, "socket": 41, "clone": 56, "creat": 85, "chmod": 90, "fchmod": 91, "ptrace": 101,
+    "open": 2, "shmget": 29, "socket": 41, "socketpair": 53, "clone": 56, "creat": 85, "chmod": 90,
+    "fchmod": 91, "ptrace": 101,
     "syslog": 103, "mknod": 133, "uselib": 134, "modify_ldt": 154, "pivot_root": 155, "chroot": 161, "acct": 163,
     "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169, "iopl": 172, "ioperm": 173,
     "init_module": 175, "delete_module": 176, "quotactl": 179, "lookup_dcookie": 212, "kexec_load": 246,
@@ -80,7 +86,8 @@ _X86_64 = _NEWER | {
 _AARCH64 = _NEWER | {
     "lookup_dcookie": 18, "mknodat": 33, "umount2": 39, "mount": 40, "pivot_root": 41, "chroot": 51, "fchmod": 52,
     "fchmodat": 53, "openat": 56, "quotactl": 60, "acct": 89, "unshare": 97, "kexec_load": 104, "init_module": 105,
-    "delete_module": 106, "syslog": 116, "ptrace": 117, "reboot": 142, "shmget": 194, "socket": 198, "add_key": 217,
+    "delete_module": 106, "syslog": 116, "ptrace": 117, "reboot": 142, "shmget": 194, "socket": 198,
+    "socketpair": 199, "add_key": 217,
     "request_key": 218, "keyctl": 219, "clone": 220, "swapon": 224, "swapoff": 225, "perf_event_open": 241,
     "fanotify_init": 262, "open_by_handle_at": 265, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
     "kcmp": 272, "finit_module": 273, "memfd_create": 279, "bpf": 280, "userfaultfd": 282, "kexec_file_load": 294,
@@ -98,19 +105,24 @@ class Machine:
 MACHINES = {"x86_64": Machine(0xC000003E, _X86_64), "aarch64": Machine(0xC00000B7, _AARCH64)}
 
 
-def filter_program(machine: str) -> bytes:
-    """Return the filter for a machine type as `os.uname` names it; empty for one whose numbers we do not know."""
+def filter_program(machine: str, *, network: bool = False) -> bytes:
+    """Return the filter for a machine type as `os.uname` names it; empty for one whose numbers we do not know.
+
+    ``network``: for a child that shares the host's network. Abstract UNIX sockets belong to that network too, so that
+    such a child makes no UNIX socket but connected pairs. The end of a pair of datagram sockets could be connected to
+    another address.
+    """
     known = MACHINES.get(machine)
     if known is None or sys.byteorder != "little":
         return b""
-    return b"".join(struct.pack("<HBBI", *each) for each in _instructions(known))
+    return b"".join(struct.pack("<HBBI", *each) for each in _instructions(known, network))
 
 
 _Instruction = tuple[int, int, int, int]
 """Operation, how many to skip if it holds, how many if not, operand."""
 
 
-def _instructions(machine: Machine) -> Iterator[_Instruction]:
+def _instructions(machine: Machine, network: bool) -> Iterator[_Instruction]:
     """Yield the program: the machine first, then call after call, each with its own verdict; the rest is allowed."""
     yield _LOAD, 0, 0, _MACHINE
     yield _EQUAL, 1, 0, machine.audit
@@ -119,13 +131,13 @@ def _instructions(machine: Machine) -> Iterator[_Instruction]:
     yield _AT_LEAST, 0, 1, X32
     yield _RETURN, 0, 0, FAIL | errno.ENOSYS
     for name, number in machine.calls.items():
-        verdict = list(_verdict(name))
+        verdict = list(_verdict(name, network))
         yield _EQUAL, 0, len(verdict), number
         yield from verdict
     yield _RETURN, 0, 0, ALLOW
 
 
-def _verdict(name: str) -> Iterator[_Instruction]:
+def _verdict(name: str, network: bool) -> Iterator[_Instruction]:
     """Yield what decides one call; it never falls through, so that the number need not be loaded again."""
     if name in _UNKNOWN:
         yield _RETURN, 0, 0, FAIL | errno.ENOSYS
@@ -141,12 +153,21 @@ def _verdict(name: str) -> Iterator[_Instruction]:
         yield from _refuse_bits(mode, SET_ID)
     elif name == "socket":
         yield _LOAD, 0, 0, _ARGUMENTS
-        for place, family in enumerate(_FAMILIES):
-            yield _EQUAL, len(_FAMILIES) - place, 0, family
-        yield _RETURN, 0, 0, FAIL | errno.EAFNOSUPPORT
-        yield _RETURN, 0, 0, ALLOW
+        yield from _allow_values([each for each in _FAMILIES if not (network and each == _UNIX)], errno.EAFNOSUPPORT)
+    elif name == "socketpair":
+        yield _LOAD, 0, 0, _ARGUMENTS + 8
+        yield _AND, 0, 0, _TYPE_BITS
+        yield from _allow_values(_CONNECTED if network else range(_TYPE_BITS + 1), errno.ESOCKTNOSUPPORT)
     else:
         yield from _refuse_bits(0, {"clone": _NAMESPACES, "unshare": _NAMESPACES | _NEW_TIME}[name])
+
+
+def _allow_values(values: Sequence[int], error: int) -> Iterator[_Instruction]:
+    """Yield what allows these values of what was loaded; others fail with the error number."""
+    for place, value in enumerate(values):
+        yield _EQUAL, len(values) - place, 0, value
+    yield _RETURN, 0, 0, FAIL | error
+    yield _RETURN, 0, 0, ALLOW
 
 
 def _refuse_bits(argument: int, bits: int) -> Iterator[_Instruction]:

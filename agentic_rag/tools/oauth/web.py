@@ -66,7 +66,7 @@ class CheckedWeb:
             raise SignInSilent(f"{host} did not answer within {self._seconds:g} s") from exc
         except (httpx2.HTTPError, httpx2.StreamError) as exc:
             if refusals:
-                raise SignInProblem(refusals[0]) from exc
+                raise SignInProblem(f"{host} leads to an address that is refused") from exc
             raise SignInSilent(f"{host} could not be asked ({type(exc).__name__})") from exc
         return httpx2.Response(
             response.status_code, headers=_without_coding(response.headers), content=body, request=request

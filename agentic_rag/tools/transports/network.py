@@ -82,13 +82,14 @@ class CheckedBackend(AsyncNetworkBackend):
         except TimeoutError as exc:
             raise httpcore2.ConnectTimeout(f"{host} was not resolved in time") from exc
         except (OSError, UnicodeError) as exc:
-            raise httpcore2.ConnectError(f"{host} cannot be resolved: {exc}") from exc
+            raise httpcore2.ConnectError(f"{host} cannot be resolved") from exc
         for text in addresses:
             problem = address_problem(ipaddress.ip_address(text.partition("%")[0]))
             if problem:  # one is enough: a name with a private address beside a public one is no accident
-                reason = f"{host} leads to {text}, which is refused ({problem})"
-                await self._refused(reason)
-                raise httpcore2.ConnectError(reason)
+                await self._refused(f"{host} leads to {text}, which is refused ({problem})")
+                # An admin who asked for a name does not learn which address it has, or what kind.
+                why = f" ({problem})" if text == host else ""
+                raise httpcore2.ConnectError(f"{host} leads to an address that is refused{why}")
         last: httpcore2.ConnectError | None = None
         for text in addresses:
             try:

@@ -20,6 +20,7 @@ TOOLS = [
     "open",
     "look",
     "connect",
+    "pair",
     "knock",
     "environment",
     "descriptors",
@@ -62,6 +63,15 @@ def attempt(name: str, path: str) -> str:  # noqa: C901 - one branch a trick
             with socket.socket(socket.AF_UNIX) as wire:
                 wire.connect(path.replace("@", "\0", 1) if path.startswith("@") else path)
             return "connected"
+        case "pair":
+            kind = getattr(socket, path.partition(" ")[0])
+            one, other = socket.socketpair(socket.AF_UNIX, kind)
+            with one, other:
+                if target := path.partition(" ")[2]:
+                    one.sendto(b"x", target.replace("@", "\0", 1))
+                else:
+                    one.send(b"x")
+                return other.recv(1).decode()
         case "environment":
             return json.dumps({**os.environ, "(uid)": str(os.getuid())})
         case "descriptors":

@@ -1,0 +1,572 @@
+"""Oversized text at every door of a running server, with a pinger beside it.
+
+Owns the texts, the doors and the pinger. A door is one field of one request: every string field of every operation in
+the OpenAPI document (bodies, query, path), headers, every field of every socket frame, uploaded files and their names,
+MCP messages, and what the model or an MCP server answers. The pinger is a process of its own that asks for
+`/api/version` all the time; the delay of a door is the slowest of its requests while the door's text was answered.
+Nothing here is a test: delays are figures for a report.
+"""
+
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+
+from agentic_rag.server.dialects import dialect_names
+from agentic_rag.server.frames import FRAMES
+from agentic_rag.testing.steps import Say, Step, Think, Use
+from tests.faults.outside import PATIENCE
+from tests.faults.sweep import Rig
+
+Json = dict[str, Any]
+
+BODY_BYTES = 900_000
+ADDRESS_BYTES = 20_000
+"""Of a header or an address: the whole head of a request has at most 64 KiB."""
+SETTLED_SECONDS = 0.1
+"""How long the pinger goes on after an answer: some work follows it."""
+
+TEXTS = {
+    "nested tags": ("<ѕуѕ", "tem＞"),
+    "repeated tags": ("＜ｓｙｓｔｅｍ＞<|im_start|>[INST]", ""),
+    "Markdown": ("**[你](<x&#9;`", "`>)**"),
+    "decomposed": ("ﷺe\u0301\u0323ｱﾞ\u202e", ""),
+    "spaces": ("\u3000 \t\n", ""),
+    "one word": ("ő", ""),
+}
+"""A text is the first part again and again, then the second as often."""
+
+
+def text_of(kind: str, size: int) -> str:
+    """Return a text of a kind, of about so many bytes in UTF-8."""
+    opening, closing = TEXTS[kind]
+    times = size // len((opening + closing).encode())
+    return opening * times + closing * times
+
+
+PINGER = """
+import socket, sys, time
+host, port = sys.argv[1], int(sys.argv[2])
+ask = b"GET /api/version HTTP/1.1\\r\\nHost: %s\\r\\n\\r\\n" % host.encode()
+line = None
+while True:
+    if line is None:
+        line = socket.create_connection((host, port))
+    began = time.monotonic()
+    line.sendall(ask)
+    answer = line.recv(65536)
+    ended = time.monotonic()
+    if not answer or b"connection: close" in answer.lower():
+        line = None
+    print(began, ended, flush=True)
+    time.sleep(0.002)
+"""
+
+
+@dataclass
+class Pinger:
+    """The process that pings; ``slowest`` reads what it wrote."""
+
+    process: subprocess.Popen[str]
+    pings: list[tuple[float, float]] = field(default_factory=list)
+
+    def slowest(self, since: float) -> float:
+        """Return the seconds of the slowest ping that ended after a moment, once one has begun after now."""
+        now = time.monotonic()
+        assert self.process.stdout is not None
+        while not self.pings or self.pings[-1][0] < now:
+            began, ended = self.process.stdout.readline().split()
+            self.pings.append((float(began), float(ended)))
+        recent = [ended - began for began, ended in self.pings if ended >= since]
+        self.pings = self.pings[-1:]
+        return max(recent)
+
+
+@contextmanager
+def pinging(url: str) -> Iterator[Pinger]:
+    """Ping a server from a process of its own until the block ends."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    process = subprocess.Popen([sys.executable, "-c", PINGER, host, port], stdout=subprocess.PIPE, text=True)
+    try:
+        yield Pinger(process)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@dataclass(frozen=True)
+class Door:
+    """One place that takes a text. ``knock`` sends it and returns what was answered."""
+
+    name: str
+    knock: Callable[[str], str]
+    size: int = BODY_BYTES
+
+
+@dataclass(frozen=True)
+class Delay:
+    """What a text at a door cost others, in seconds: the least of several attempts, since machines are busy."""
+
+    door: str
+    kind: str
+    answered: str
+    seconds: float
+
+
+def idle(made: Rig, pinger: Pinger, seconds: float = 5.0) -> list[float]:
+    """Return the slowest ping of each tenth of a second while nothing else is asked."""
+    slowest = []
+    for _ in range(round(seconds / SETTLED_SECONDS)):
+        began = time.monotonic()
+        time.sleep(SETTLED_SECONDS)
+        slowest.append(pinger.slowest(began))
+    return slowest
+
+
+def measure(door: Door, kind: str, pinger: Pinger, bound: float, attempts: int = 4) -> Delay:
+    """Send a text to a door; one that delays others longer than ``bound`` is sent again, and the least counts."""
+    least, answered = float("inf"), ""
+    for _ in range(attempts):
+        began = time.monotonic()
+        answered = door.knock(text_of(kind, door.size))
+        time.sleep(SETTLED_SECONDS)
+        least = min(least, pinger.slowest(began))
+        if least <= bound:
+            break
+    return Delay(door.name, kind, answered, least)
+
+
+class Http:
+    """Sends requests over one connection, each as it stands."""
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        self._address = host, int(port)
+        self.url = url
+
+    def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> str:
+        """Send a request; return its status, or how it failed."""
+        line = http.client.HTTPConnection(*self._address, timeout=PATIENCE)
+        try:
+            line.request(method, path, body, {"Content-Type": "application/json", **headers})
+            answer = line.getresponse()
+            answer.read(200_000)
+            return str(answer.status)
+        except (OSError, http.client.HTTPException) as exc:
+            return type(exc).__name__
+        finally:
+            line.close()
+
+    def json(self, method: str, path: str, value: object, **headers: str) -> str:
+        return self.send(
+            method, path, json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"), **headers
+        )
+
+
+# Every field of every operation
+
+
+def fields_of(schema: Json, document: Json, depth: int = 4) -> Iterator[tuple[str, Callable[[str], object]]]:
+    """Yield the name of each place of a text in a JSON value, and what makes the value with a text there."""
+    if "$ref" in schema:
+        schema = _resolve(schema, document)
+    for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
+        yield from fields_of(each, document, depth)
+    kind = schema.get("type")
+    if kind == "string" or not (schema.keys() & {"type", "anyOf", "oneOf", "allOf", "properties"}):
+        yield "", lambda text: text
+    if depth and kind == "array":
+        for name, make in fields_of(schema.get("items", {}), document, depth - 1):
+            yield f"[]{name}", lambda text, make=make: [make(text)]  # type: ignore[misc]
+    if depth and (kind == "object" or "properties" in schema):
+        properties = schema.get("properties", {})
+        names = [*schema.get("required", ()), *(KNOWN.keys() & properties.keys())]
+        needed = {key: KNOWN.get(key, example(properties.get(key, {}), document)) for key in names}
+        for key, inner in properties.items():
+            for name, make in fields_of(inner, document, depth - 1):
+                yield f".{key}{name}", lambda text, key=key, make=make: {**needed, key: make(text)}  # type: ignore[misc]
+        yield ".(key)", lambda text: {**needed, text: "x"}
+        if schema.get("additionalProperties"):
+            yield ".(value)", lambda text: {**needed, "x": text}
+
+
+def _resolve(schema: Json, document: Json) -> Json:
+    found: Json = document
+    for part in schema["$ref"].removeprefix("#/").split("/"):
+        found = found[part]
+    return found
+
+
+def example(schema: Json, document: Json, depth: int = 6) -> object:
+    """Return a small value that a schema allows, as far as its types say."""
+    if "$ref" in schema:
+        schema = _resolve(schema, document)
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
+        return example(each, document, depth - 1)
+    match schema.get("type"):
+        case "array":
+            return [example(schema.get("items", {}), document, depth - 1)] if schema.get("minItems") else []
+        case "object":
+            needed = schema.get("required", ()) if depth else ()
+            return {
+                key: KNOWN.get(key, example(schema["properties"].get(key, {}), document, depth - 1)) for key in needed
+            }
+        case "integer" | "number":
+            return schema.get("minimum", 1)
+        case "boolean":
+            return False
+        case "null":
+            return None
+    return "x"
+
+
+def operation_doors(http: Http, document: Json, ids: dict[str, str]) -> Iterator[Door]:
+    """Yield a door for each text in the body, the query and the path of each operation that ends nothing."""
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if method not in ("get", "post", "put", "patch"):
+                continue
+            yield from _doors_of(http, document, ids, method.upper(), path, operation)
+
+
+KNOWN: Json = {}
+"""Values that fields of these names need for the request to come further than their check; `furnish` fills it."""
+
+
+def _doors_of(
+    http: Http, document: Json, ids: dict[str, str], method: str, path: str, operation: Json
+) -> Iterator[Door]:
+    parameters = operation.get("parameters", [])
+    real = path
+    for each in parameters:
+        if each["in"] == "path":
+            real = real.replace(f"{{{each['name']}}}", ids.get(each["name"], "x"))
+    for each in parameters:
+        label = f"{method} {path} {each['in']}:{each['name']}"
+        if each["in"] == "query":
+            yield Door(
+                label, lambda text, name=each["name"]: http.send(method, f"{real}?{name}={quote(text)}"), ADDRESS_BYTES
+            )
+        elif each["in"] == "path":
+            before, _, after = path.partition(f"{{{each['name']}}}")
+            for name, value in ids.items():
+                before, after = before.replace(f"{{{name}}}", value), after.replace(f"{{{name}}}", value)
+            yield Door(
+                label,
+                lambda text, before=before, after=after: http.send(
+                    method, before + quote(text, safe="") + after, b"{}"
+                ),
+                ADDRESS_BYTES,
+            )
+    content = operation.get("requestBody", {}).get("content", {})
+    for media, described in content.items():
+        if media == "application/json":
+            label = f"{method} {path} body"
+            yield Door(f"{label} (as text)", lambda text: http.send(method, real, text.encode()))
+            yield Door(f"{label} (a string)", lambda text: http.json(method, real, text))
+            seen: set[str] = set()
+            for name, make in fields_of(described.get("schema", {}), document):
+                if name in seen:
+                    continue
+                seen.add(name)
+                yield Door(f"{label}{name}", lambda text, make=make: http.json(method, real, make(text)))
+        else:
+            yield Door(
+                f"{method} {path} {media}",
+                lambda text, media=media: http.send(method, real, text.encode(), **{"Content-Type": media}),
+            )
+
+
+HEADERS = (
+    "Accept", "Accept-Language", "Authorization", "Content-Type", "Cookie", "If-Match", "If-None-Match",
+    "Last-Event-ID",
+    "Mcp-Session-Id", "Origin", "Range", "Referer", "Sec-WebSocket-Protocol", "Traceparent", "Tracestate", "User-Agent",
+    "X-Forwarded-For", "X-Request-Id", "X-Anything",
+)  # fmt: skip
+
+
+def header_doors(http: Http) -> Iterator[Door]:
+    """Yield a door for each header that something reads; bytes beyond ASCII go as they are."""
+    for name in HEADERS:
+        for prefix in ("Bearer ", "agentic-rag=", "") if name in ("Authorization", "Cookie") else ("",):
+            yield Door(
+                f"header {name}: {prefix}",
+                lambda text, name=name, prefix=prefix: http.send(  # type: ignore[misc]
+                    "GET", "/api/domains", **{name: prefix + _one_line(text).encode().decode("latin-1")}
+                ),
+                ADDRESS_BYTES,
+            )
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def message_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
+    """Yield a door for each text of a whole request of the protocols that a generic body does not reach."""
+    domain = ids["domain"]
+    hello = {"role": "user", "content": "Hello x plain"}
+    chats: dict[str, Callable[[str], Json]] = {
+        "system": lambda text: {"messages": [{"role": "system", "content": text}, hello]},
+        "developer, in parts": lambda text: {
+            "messages": [{"role": "developer", "content": [{"type": "text", "text": text}]}, hello]
+        },
+        "user": lambda text: {"messages": [{"role": "user", "content": text + " x plain"}]},
+        "earlier": lambda text: {"messages": [hello, {"role": "assistant", "content": text}, hello]},
+        "image": lambda text: {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}],
+                }
+            ]
+        },
+    }
+    for name, make in chats.items():
+        yield Door(
+            f"chat completion: {name}",
+            lambda text, make=make: http.json("POST", "/v1/chat/completions", {"model": domain, **make(text)}),
+        )
+    for name, more in {"instructions": "instructions", "input": "input", "previous": "previous_response_id"}.items():
+        yield Door(
+            f"response: {name}",
+            lambda text, more=more: http.json(
+                "POST", "/v1/responses", {"model": domain, "input": "Hello x plain", more: text}
+            ),
+        )
+    run: Json = {
+        "threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}, "messages": [],
+    }  # fmt: skip
+    asked = [{"id": "1", **hello}]
+    runs: dict[str, Callable[[str], Json]] = {
+        "content": lambda text: {"messages": [{"id": "1", "role": "user", "content": text}]},
+        "context": lambda text: {"messages": asked, "context": [{"description": text, "value": "x"}]},
+        "state": lambda text: {"messages": asked, "state": {"a": text}},
+        "earlier": lambda text: {"messages": [{"id": "0", "role": "assistant", "content": text}, *asked]},
+        "role": lambda text: {"messages": [{"id": "0", "role": text, "content": "x"}, *asked]},
+        "threadId": lambda text: {"messages": asked, "threadId": text},
+    }
+    for name, make in runs.items():
+        for path in (f"/api/domains/{domain}/ag-ui", f"/ag-ui/{domain}"):
+            yield Door(
+                f"AG-UI {path}: {name}", lambda text, path=path, make=make: http.json("POST", path, run | make(text))
+            )
+    conversation = f"/api/conversations/{ids['conversation']}"
+    yield Door("message", lambda text: http.json("POST", f"{conversation}/messages", {"content": text + " x plain"}))
+    yield Door("title", lambda text: http.json("PATCH", conversation, {"title": text}))
+    yield Door("render", lambda text: http.json("POST", "/api/render", {"markdown": text, "text": text}))
+    yield Door(
+        "prompt component",
+        lambda text: http.json("PUT", f"/api/domains/{domain}/prompt-components/a.md", {"content": text[:100_000]}),
+    )
+    yield Door(
+        "role file",
+        lambda text: http.json(
+            "PUT",
+            f"/api/domains/{domain}/roles/x",
+            {"content": f"<role><personality>{text[:60_000]}</personality></role>"},
+        ),
+    )
+    for name in ("expertise", "primaryRoleId", "model", "greeting"):
+        yield Door(
+            f"setting {name}",
+            lambda text, name=name: http.json("PATCH", f"/api/domains/{domain}", {"settings": {name: text}}),
+        )
+    policies: dict[str, Callable[[str], Json]] = {
+        "pattern": lambda text: {"toolPolicy": {text: "allow"}},
+        "pattern of a star and letters": lambda text: {"toolPolicy": {"*a" * 400_000: "allow"}},
+        "server's name": lambda text: {"mcpServers": {text: {"command": "npx", "args": ["-y", "x"]}}},
+        "server's command": lambda text: {"mcpServers": {"x": {"command": text, "args": []}}},
+        "server's argument": lambda text: {"mcpServers": {"x": {"command": "npx", "args": ["-y", text]}}},
+        "server's address": lambda text: {"mcpServers": {"x": {"url": f"https://{text}"}}},
+        "server's header": lambda text: {"mcpServers": {"x": {"url": "https://a.example", "headers": {"X": text}}}},
+        "server's variable": lambda text: {
+            "mcpServers": {"x": {"command": "npx", "args": ["-y", "x"], "env": {"A": "${" + text, text: "b"}}}
+        },
+    }
+    for name, make in policies.items():
+        yield Door(
+            f"settings: {name}",
+            lambda text, make=make: http.json("PATCH", f"/api/domains/{domain}", {"settings": make(text)}),
+        )
+    for name in ("value", "name"):
+        yield Door(
+            f"secret's {name}",
+            lambda text, name=name: http.json(
+                "PUT",
+                f"/api/domains/{domain}/secrets/{'A' if name == 'value' else quote(text[:3000])}",
+                {"value": text},
+            ),
+        )
+    for field_name in ("query", "text", "filter", "documentIds"):
+        yield Door(
+            f"search {field_name}",
+            lambda text, field_name=field_name: http.json(
+                "POST", f"/api/domains/{domain}/documents/search", {"query": "x", field_name: text}
+            ),
+        )
+
+
+# Sockets, MCP, uploads
+
+
+def socket_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
+    """Yield a door for each text of each frame, for whole frames, and for each dialect's socket."""
+    address = http.url.replace("http", "ws") + "/ws"
+    known = {"conversationId": ids["conversation"], "messageId": ids["message"], "turnId": ids["turn"], "content": "Hi"}
+
+    def talk(frame: str, dialect: str = "") -> str:
+        options: Json = {"compression": None, "proxy": None, "ping_interval": None, "max_size": None}
+        try:
+            with connect(address + (f"?dialect={dialect}" if dialect else ""), **options) as line:
+                line.send(frame)
+                with suppress(TimeoutError):
+                    return str(json.loads(line.recv(2))["type"])
+        except (WebSocketException, OSError, ValueError, KeyError) as exc:
+            return type(exc).__name__
+        return "silence"
+
+    for kind, frame in FRAMES.items():
+        for name in frame.model_fields:
+            alias = frame.model_fields[name].alias or name
+            yield Door(
+                f"/ws {kind}.{alias}",
+                lambda text, kind=kind, alias=alias: talk(
+                    json.dumps(
+                        {"type": kind, **known, "waitId": "w", "action": "accept", alias: text}, ensure_ascii=False
+                    )
+                ),
+            )
+    yield Door("/ws type", lambda text: talk(json.dumps({"type": text}, ensure_ascii=False)))
+    yield Door("/ws frame", talk)
+    for dialect in dialect_names():
+        for name in ("message", "content", "query", "conversation_id", "type", "session_id"):
+            yield Door(
+                f"/ws?dialect={dialect} {name}",
+                lambda text, dialect=dialect, name=name: talk(
+                    json.dumps({"type": "message", "content": "Hi", name: text}, ensure_ascii=False), dialect
+                ),
+            )
+
+
+def mcp_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
+    """Yield a door for each text of a JSON-RPC message at the MCP door."""
+    path = f"/mcp/{ids['domain']}"
+    accept = {"Accept": "application/json, text/event-stream"}
+    begin = {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"},
+    }  # fmt: skip
+    messages: dict[str, Callable[[str], object]] = {
+        "method": lambda text: {"jsonrpc": "2.0", "id": 1, "method": text},
+        "id": lambda text: {"jsonrpc": "2.0", "id": text, "method": "ping"},
+        "params": lambda text: {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": text}},
+        "protocolVersion": lambda text: {
+            "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin | {"protocolVersion": text}
+        },
+        "clientInfo": lambda text: {
+            "jsonrpc": "2.0", "id": 1, "method": "initialize",
+            "params": begin | {"clientInfo": {"name": text, "version": text}},
+        },
+        "notification": lambda text: {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": text}},
+    }  # fmt: skip
+    for tool in ("search_documents", "ask", "read_document"):
+        for argument in ("query", "question", "document", "name"):
+            messages[f"{tool}.{argument}"] = lambda text, tool=tool, argument=argument: {
+                "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                "params": {"name": tool, "arguments": {argument: text}},
+            }  # type: ignore[misc]  # fmt: skip
+    for name, make in messages.items():
+        yield Door(f"POST /mcp {name}", lambda text, make=make: http.json("POST", path, make(text), **accept))
+
+
+def upload_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
+    """Yield a door for the name and the contents of an uploaded file, and for parts that are none."""
+    path = f"/api/domains/{ids['domain']}/documents"
+
+    def upload(name: str, content: str, field_name: str = "file", more: str = "") -> str:
+        head = f'--b\r\nContent-Disposition: form-data; name="{field_name}"; filename="{name}"\r\n{more}\r\n'
+        body = head.encode() + content.encode() + b"\r\n--b--\r\n"
+        return http.send("POST", path, body, **{"Content-Type": "multipart/form-data; boundary=b"})
+
+    yield Door("upload: file name", lambda text: upload(_one_line(text).replace('"', "") + ".md", "x"))
+    yield Door("upload: long file name", lambda text: upload(_one_line(text)[:4_000] + ".md", "x"))
+    yield Door("upload: field name", lambda text: upload("a.md", "x", _one_line(text)))
+    yield Door("upload: part header", lambda text: upload("a.md", "x", more=f"X: {_one_line(text)}\r\n"))
+    for ending in ("md", "txt", "html", "csv", "json"):
+        yield Door(f"upload: contents of .{ending}", lambda text, ending=ending: upload(f"a.{ending}", text))
+
+
+# What the model and an MCP server say
+
+
+def model_doors(made: Rig) -> Iterator[Door]:
+    """Yield a door for each text that a model may answer with."""
+    scripts: dict[str, Callable[[str], Step]] = {
+        "text": lambda text: Step((Say(text, pieces=(text,)),)),
+        "text in pieces": lambda text: Step((Say(text, pieces=tuple(_cut(text, 400))),)),
+        "thinking": lambda text: Step((Think(text, pieces=(text,)), Say("Yes."))),
+        "tool name": lambda text: Step((Use(text[:100_000], {}),)),
+        "tool argument": lambda text: Step((Use("search_documents", {"query": text}),)),
+        "remembered": lambda text: Step(
+            (Use("promptx_remember", {"role": "assistant", "engrams": [{"content": text, "schema": text}]}),)
+        ),
+        "recalled": lambda text: Step((Use("promptx_recall", {"role": "assistant", "query": text}),)),
+        "tool result": lambda text: Step((Use("counter__spend", {"key": text}),)),
+    }
+    for name, script in scripts.items():
+
+        def knock(text: str, script: Callable[[str], Step] = script) -> str:
+            conversation = made.conversation()
+            made.outside.first_steps[conversation] = script(text)
+            body = json.dumps({"content": f"Hello {conversation} first"}).encode()
+            return Http(made.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)
+
+        yield Door(f"model: {name}", knock)
+
+
+def _cut(text: str, count: int) -> Iterator[str]:
+    size = len(text) // count + 1
+    yield from (text[at : at + size] for at in range(0, len(text), size))
+
+
+def furnish(made: Rig) -> dict[str, str]:
+    """Make what the paths of operations name; return ids by the names of path parameters."""
+    conversation = made.conversation()
+    body = json.dumps({"content": f"Hello {conversation} plain"}).encode()
+    Http(made.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)
+    said = made.server.messages(conversation)
+    KNOWN.update(domainId=made.domain, model=made.domain, role="user", agentId=made.domain, type="text")
+    return {
+        "domain": made.domain,
+        "conversation": conversation,
+        "message": said[0]["id"],
+        "turn": said[-1]["turnId"],
+        "role": "assistant",
+        "name": "x.md",
+    }
+
+
+def doors(made: Rig) -> Iterator[Door]:
+    """Yield all doors."""
+    http, ids = Http(made.server.url), furnish(made)
+    document = made.server.call("GET", "/api/openapi.json")
+    yield from operation_doors(http, document, ids)
+    yield from message_doors(http, ids)
+    yield from header_doors(http)
+    yield from socket_doors(http, ids)
+    yield from mcp_doors(http, ids)
+    yield from upload_doors(http, ids)
+    yield from model_doors(made)
