@@ -43,7 +43,7 @@ from agentic_rag.server.connection import (
     PlainConnection,
     fast_connection,
 )
-from agentic_rag.server.dialects import DEFAULT_DIALECT, choose_dialect, get_codec, get_dialect, join
+from agentic_rag.server.dialects import DEFAULT_DIALECT, choose_dialect, get_codec, get_dialect, join, joins_repeats
 from agentic_rag.server.dialects import PARAMETER as DIALECT_PARAMETER
 from agentic_rag.server.dialects.native import Native
 from agentic_rag.server.frames import (
@@ -146,7 +146,7 @@ class ConversationService(Protocol):
         /,
         *,
         client_message_id: str | None = None,
-        on_busy: Literal["reject", "queue"] = "reject",
+        on_busy: Literal["reject", "queue", "join"] = "reject",
         images: Sequence[GivenImage] = (),
     ) -> Accepted: ...
     async def answer_again(
@@ -403,7 +403,7 @@ class Socket:
             frame.conversation_id,
             frame.content,
             client_message_id=frame.client_message_id,
-            on_busy=frame.on_busy,
+            on_busy="join" if frame.on_busy == "reject" and joins_repeats(self._dialect) else frame.on_busy,
             images=frame.images,
         )
 
