@@ -89,7 +89,10 @@ def _open_index(environment: Mapping[str, str]) -> Index:
     folder = environment.get("RETRIEVER_INDEX_DIR", "")
     if not folder:
         raise SettingError("RETRIEVER_INDEX_DIR is not set: the folder of the index to search")
-    return EdgeIndex(Path(folder))
+    path = Path(folder)
+    if not path.is_dir():
+        raise SettingError(f"RETRIEVER_INDEX_DIR is {folder!r}, but there is no such folder")
+    return EdgeIndex(path)
 
 
 async def serve(environment: Mapping[str, str], port: int | None) -> None:
