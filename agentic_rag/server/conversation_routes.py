@@ -63,6 +63,7 @@ from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect, join, join
 from agentic_rag.server.dialects.base import Dialect
 from agentic_rag.server.dialects.message import Message as MessageDialect
 from agentic_rag.server.dialects.message import MessageAnswer
+from agentic_rag.server.dialects.settled import read_settled
 from agentic_rag.server.replies import FILE_ENDINGS, Attachment, Items, Page, Part, Redacted, answer_from
 from agentic_rag.server.role_forms import TriedFiles
 from agentic_rag.server.routes import route
@@ -496,6 +497,8 @@ class ConversationRoutes:
     ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
         """Answer with an accepted message's events, or with its turn; in the dialect ``message`` with its answer."""
         if not _wants_json(request):
+            if accepted.duplicate and joins_repeats(dialect.name):
+                return EventStream(read_settled(self._conversations.log(accepted.turn_id)), dialect)
             return EventStream(self._conversations.events(accepted.turn_id), dialect)
         if dialect.name == MessageDialect.name:
             return CollectedAnswer(self._conversations.events(accepted.turn_id), MessageAnswer())
@@ -549,6 +552,8 @@ class TurnRoutes:
         dialect = get_dialect(query.dialect)
         after = _after(request.headers.get("last-event-id"), query.after, turn)
         await self._conversations.turn(user, turn)
+        if not after and joins_repeats(dialect.name):
+            return EventStream(read_settled(self._conversations.log(turn)), dialect)
         start = 0 if dialect.needs_start else after
         return EventStream(self._conversations.events(turn, start), join(dialect, after))
 

@@ -4,7 +4,7 @@ Owns what these paths take and answer, in the words of their contracts. The conv
 knowledge's are those in the default domain.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
 from pydantic import AliasChoices, ConfigDict, Field
@@ -13,13 +13,16 @@ from agentic_rag.access.users import User
 from agentic_rag.conversations.conversations import Conversations, check_content
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.errors import InvalidInput, NotFound, QuotaExceeded
+from agentic_rag.events import AgentEvent
 from agentic_rag.forms import Form, OwnJson
 from agentic_rag.ids import ConversationId, DocumentId, MessageId
 from agentic_rag.json_form import Json, to_json
 from agentic_rag.operations.deletion import Deletion
+from agentic_rag.runtime.accepting import Accepted
 from agentic_rag.server.conversation_routes import SENDING_ERRORS, SORT_KEYS
 from agentic_rag.server.dialects.chat import Chat
 from agentic_rag.server.dialects.knowledge import Knowledge, mark_of, reference_of
+from agentic_rag.server.dialects.settled import read_settled
 from agentic_rag.server.replies import Headed, Redacted, answer
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
@@ -180,7 +183,7 @@ class KnowledgeRoutes:
         accepted = await self._conversations.send(
             user, conversation, body.content, context_document_ids=body.context_entity_ids, on_busy="join"
         )
-        return EventStream(self._conversations.events(accepted.turn_id), Knowledge())
+        return EventStream(_events(self._conversations, accepted), Knowledge())
 
     async def _find(self, user: User, conversation: ConversationId) -> ConversationRecord:
         """Return a conversation of the default domain.
@@ -216,7 +219,14 @@ class ChatRoutes:
                 raise InvalidInput("agent_id", "this session is with another agent; leave it out.")
         accepted = await self._conversations.send(user, session, body.message, on_busy="join")
         chat = Chat(new_session=body.session_id is None)
-        return EventStream(self._conversations.events(accepted.turn_id), chat)
+        return EventStream(_events(self._conversations, accepted), chat)
+
+
+def _events(conversations: Conversations, accepted: Accepted) -> AsyncGenerator[AgentEvent]:
+    """Return the events of a message's turn: of one that the message joined, without what was taken back."""
+    if accepted.duplicate:
+        return read_settled(conversations.log(accepted.turn_id))
+    return conversations.events(accepted.turn_id)
 
 
 def _beyond(*, has_more: bool) -> dict[str, str]:
