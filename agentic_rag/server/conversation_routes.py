@@ -63,11 +63,10 @@ from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect, join, join
 from agentic_rag.server.dialects.base import Dialect
 from agentic_rag.server.dialects.message import Message as MessageDialect
 from agentic_rag.server.dialects.message import MessageAnswer
-from agentic_rag.server.dialects.settled import read_settled
 from agentic_rag.server.replies import FILE_ENDINGS, Attachment, Items, Page, Part, Redacted, answer_from
 from agentic_rag.server.role_forms import TriedFiles
 from agentic_rag.server.routes import route
-from agentic_rag.server.sse import EventStream
+from agentic_rag.server.sse import EventStream, read_settled
 from agentic_rag.server.usage_routes import Moment
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy
 

@@ -22,10 +22,9 @@ from agentic_rag.runtime.accepting import Accepted
 from agentic_rag.server.conversation_routes import SENDING_ERRORS, SORT_KEYS
 from agentic_rag.server.dialects.chat import Chat
 from agentic_rag.server.dialects.knowledge import Knowledge, mark_of, reference_of
-from agentic_rag.server.dialects.settled import read_settled
 from agentic_rag.server.replies import Headed, Redacted, answer
 from agentic_rag.server.routes import route
-from agentic_rag.server.sse import EventStream
+from agentic_rag.server.sse import EventStream, read_settled
 from agentic_rag.store.conversations import ConversationRecord
 
 KNOWLEDGE = "/api/conversation"

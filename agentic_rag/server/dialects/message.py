@@ -136,8 +136,8 @@ class MessageAnswer:
                 self._steps[fields["iteration"]] = (fields["continues"], [])
             case "text":
                 self._steps[max(self._steps)][1].append(fields["text"])
-            case "step_reset":
-                self._steps.pop(fields["iteration"], None)
+            case "step_reset" if fields["iteration"] in self._steps:
+                self._steps[fields["iteration"]][1].clear()  # a model call that is made again goes on in its step
             case "done" | "error" | "interrupted":
                 self._end = fields
 

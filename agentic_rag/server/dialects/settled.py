@@ -1,38 +1,12 @@
 """A turn's events as they were left standing: without what its steps took back.
 
 Owns that reading of a log, whole or as far as it goes. For readers that begin at the start and cannot take anything
-back. Knows no store: a log is read through a protocol.
+back. Pure.
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from agentic_rag.events import AgentEvent
-
-
-class TakesEvents(Protocol):
-    """A reader of a turn's events; see `agentic_rag.runtime.log.reader.LogReader`."""
-
-    async def take(self) -> Sequence[AgentEvent]:
-        """Return events that are there already, none if there are no more for now."""
-        ...
-
-    async def next(self) -> Sequence[AgentEvent]:
-        """Wait for events and return them, none once the log has ended."""
-        ...
-
-
-async def read_settled(reader: TakesEvents) -> AsyncGenerator[AgentEvent]:
-    """Yield the events of a turn from its first one, those that are there already without what was taken back."""
-    there: list[AgentEvent] = []
-    while batch := await reader.take():
-        there += batch
-    for event in settle(there):
-        yield event
-    while batch := await reader.next():
-        for event in batch:
-            yield event
-
 
 _TAKEN_BACK = frozenset({"text", "thinking", "tool_call_started", "tool_arguments", "source_reference"})
 
