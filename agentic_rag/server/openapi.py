@@ -244,7 +244,12 @@ def _common(declared: Declaration) -> list[int]:
     """Return the statuses with which any operation of this shape may be refused."""
     names = set(re.findall(r"{(\w+)", declared.path))
     body, query = declared.reads.keys() & {"body"}, declared.reads.keys() & {"query"}
-    some = {404: names, 409: names & {"domain"}, 413: body, 422: body or query or names & FREE_NAMES}
+    some = {
+        404: names,
+        409: names & {"domain"},
+        413: body,
+        422: body or query or declared.refuses_parameters or names & FREE_NAMES,
+    }
     if declared.takes != "application/json":
         some[422] = {"body"}
     return [status for status in _COMMON if status not in some or some[status]]

@@ -120,6 +120,12 @@ class Declaration:
     errors: tuple[type[AgenticRagError], ...]
 
     @property
+    def refuses_parameters(self) -> bool:
+        """Whether parameters of its address are refused: it takes none. A health probe may add what it likes."""
+        is_ours = self.path.startswith("/api/") and self.rule.allow != "anyone"
+        return is_ours and not self.reads.keys() & {"query", "request"}
+
+    @property
     def doc(self) -> str:
         """The documentation: the handler's docstring."""
         return inspect.cleandoc(self.handler.__doc__ or "")
@@ -219,8 +225,7 @@ class Endpoint:
             caller.check_connections()
         if declared.rule.sends:
             caller.take_message()
-        takes_none = declared.path.startswith("/api/") and not declared.reads.keys() & {"query", "request"}
-        if takes_none and declared.rule.allow != "anyone":  # a health probe may add what it likes
+        if declared.refuses_parameters:
             _refuse_parameters(request)
         values = {name: await self._read(name, kind, request, caller) for name, kind in declared.reads.items()}
         response = await self._response(await declared.handler(self._owner, **values), caller.user)

@@ -5,7 +5,7 @@ Owns a call's states. Knows no tool and no transcript.
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, update
@@ -135,7 +135,8 @@ def of_sessions(
     return TOOL_CALLS.all(conn, query.order_by(*newest).limit(limit))[::-1]
 
 
-class ToolTotal(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ToolTotal:
     """How often a tool ended with a status, and how long those calls took together."""
 
     server: str
@@ -161,7 +162,7 @@ def of_domain(
     """
     place = TURNS.c.conversation_id == CONVERSATIONS.c.id
     turns = sa.select(TURNS.c.id).where(place, CONVERSATIONS.c.domain_id == domain_id)
-    where = [_calls.turn_id.in_(turns)]
+    where: list[sa.ColumnElement[bool]] = [_calls.turn_id.in_(turns)]
     if tool_names:
         where.append(_calls.tool_name.in_(tool_names))
     if status is not None:
@@ -175,5 +176,8 @@ def of_domain(
     duration = sa.func.coalesce(sa.func.sum(_calls.duration_ms), 0)
     totals = sa.select(*groups, sa.func.count(), duration).where(*where).group_by(*groups).order_by(*groups)
     rows = TOOL_CALLS.all(conn, TOOL_CALLS.select.where(*where).order_by(*newest).limit(limit))
-    found = [ToolTotal(*names, ToolStatus(ended), calls, int(ms)) for *names, ended, calls, ms in conn.execute(totals)]
+    found = [
+        ToolTotal(server, name, ToolStatus(ended), calls, int(duration))
+        for server, name, ended, calls, duration in conn.execute(totals)
+    ]
     return rows, found

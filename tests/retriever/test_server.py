@@ -255,7 +255,9 @@ async def test_the_servers_announce_the_version_of_the_product(index: EdgeIndex)
         create_promptx(PromptXConfig(bound_by_meta=True)),
     ):
         async with Client(server) as client:
-            assert client.server_info.version == __version__ == agentic_rag.__version__
+            announced = client.server_info
+            assert announced is not None
+            assert announced.version == __version__ == agentic_rag.__version__
 
 
 @pytest.mark.parametrize(

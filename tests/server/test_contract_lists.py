@@ -10,11 +10,30 @@ from tests.access.tenants import as_operator, bearer, make_key
 from tests.server.rig import Rig
 
 LEAVE = b"# Leave\n\nFull-time staff have 27 days of paid leave a year.\n"
-PLAIN = Path(__file__).parents[1] / "tools" / "servers" / "plain.py"
+ECHO = """
+import json, sys
+TOOL = {"name": "echo", "description": "Return the text.", "inputSchema": {"type": "object"}}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    answer = {"error": {"code": -32601, "message": "unknown"}}
+    if asked["method"] == "tools/list":
+        answer = {"result": {"tools": [TOOL]}}
+    elif asked["method"] == "initialize":
+        version = asked["params"]["protocolVersion"]
+        about = {"name": "plain", "version": "1"}
+        answer = {"result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about}}
+    elif asked["method"] == "tools/call":
+        text = asked["params"]["arguments"]["text"]
+        answer = {"result": {"content": [{"type": "text", "text": text}], "structuredContent": {"result": text}}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}), flush=True)
+"""
+"""An MCP server that starts fast: it needs nothing but the standard library."""
 
 
 async def test_a_knowledge_client_pages_its_conversations_and_messages(tmp_path: Path) -> None:
-    async with Rig(tmp_path, *[say(f"Answer {n}.") for n in range(3)], default_domain="demo") as rig:
+    async with Rig(tmp_path) as rig:
         domain = await rig.domain()
     async with Rig(tmp_path, *[say(f"Answer {n}.") for n in range(3)], default_domain=domain) as rig:
         made = [
@@ -24,7 +43,7 @@ async def test_a_knowledge_client_pages_its_conversations_and_messages(tmp_path:
         assert (await rig.ok("GET", f"/api/conversation/{made[0]['id']}"))["metadata"] == {"n": "b"}
         elsewhere = await rig.conversation()
 
-        async def page(**query: object) -> tuple[list[str], str, str]:
+        async def page(**query: str | int) -> tuple[list[str], str, str]:
             response = await rig.http.get("/api/conversation", params=query)
             assert response.status_code == 200, response.text
             titles = [each["title"] for each in response.json()]
@@ -55,7 +74,7 @@ async def test_a_knowledge_client_pages_its_conversations_and_messages(tmp_path:
             assert (refused.status_code, refused.json()["code"]) == (404, "MESSAGE_NOT_FOUND")
         answer = whole[1]["metadata"]
         assert answer.keys() == {"model", "tokensUsed", "retrievalTimeMs", "generationTimeMs"}
-        assert (answer["model"], answer["tokensUsed"] > 0, whole[0]["metadata"]) == ("scripted", True, {})
+        assert (bool(answer["model"]), answer["tokensUsed"] > 0, whole[0]["metadata"]) == (True, True, {})
         assert (await rig.refused("GET", f"/api/conversation/{elsewhere}/messages"))[0] == 404
 
 
@@ -115,7 +134,9 @@ async def test_tool_calls_have_their_structured_content_or_its_ref_and_are_found
     calls = Step((Use("plain__echo", {"text": "small"}, id="c1"), Use("plain__echo", {"text": large}, id="c2")))
     steps = (calls, use("promptx_discover"), use("search_documents", query="paid leave"), say("27 days.", Cite(0)))
     async with Rig(tmp_path, *steps, any_command=True) as rig:
-        entry = {"command": sys.executable, "args": [str(PLAIN)]}
+        script = tmp_path / "echo.py"
+        script.write_text(ECHO)
+        entry = {"command": sys.executable, "args": ["-I", "-S", str(script)]}
         domain = await rig.domain(mcpServers={"plain": entry}, toolPolicy={"*": "allow"})
         await rig.upload(domain, "Leave.md", LEAVE)
         conversation = await rig.conversation(domain)
@@ -141,7 +162,7 @@ async def test_tool_calls_have_their_structured_content_or_its_ref_and_are_found
         some = await rig.ok("GET", f"/api/domains/{domain}/tool-calls?toolName=plain__echo&limit=1&status=ok")
         assert (len(some["items"]), some["hasMore"], len(some["totals"])) == (1, True, 1)
         assert (await rig.ok("GET", f"/api/domains/{domain}/tool-calls?to=2020-01-01"))["totals"] == []
-        await as_operator(rig)
+        as_operator(rig)
         member = await make_key(rig, "ann", "member", domain)
         refused = await rig.refused("GET", f"/api/domains/{domain}/tool-calls", headers=bearer(member))
         assert refused[:2] == (403, "FORBIDDEN")
