@@ -138,8 +138,6 @@ class TurnStarted:
     client_message_id: str | None = None
     images: tuple[KeptImage, ...] | None = None
     """Those that were sent with it; each has a file at ``/api/payloads/{ref}``."""
-    parent_message_id: Absent[str] = None
-    """The answer that this turn follows; absent: it is the first of its conversation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,7 +181,6 @@ def start_event(row: TurnRecord, model: str) -> EventBody:
         image_id=row.image_id,
         client_message_id=row.client_message_id,
         images=row.images or None,
-        parent_message_id=row.parent_message_id,
     )
 
 

@@ -61,6 +61,7 @@ from agentic_rag.server.conversation_answers import (
 )
 from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect, join, joins_repeats
 from agentic_rag.server.dialects.base import Dialect
+from agentic_rag.server.dialects.chat import Chat
 from agentic_rag.server.dialects.message import Message as MessageDialect
 from agentic_rag.server.dialects.message import MessageAnswer
 from agentic_rag.server.replies import FILE_ENDINGS, Attachment, Items, Page, Part, Redacted, answer_from
@@ -69,6 +70,7 @@ from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream, read_settled
 from agentic_rag.server.usage_routes import Moment
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy
+from agentic_rag.store.turns import TurnRecord
 
 CONVERSATIONS = "/api/conversations"
 CONVERSATION = "/api/conversations/{conversation}"
@@ -496,6 +498,8 @@ class ConversationRoutes:
     ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
         """Answer with an accepted message's events, or with its turn; in the dialect ``message`` with its answer."""
         if not _wants_json(request):
+            if isinstance(dialect, Chat):
+                dialect = _at_turn(dialect, await self._conversations.turn(user, accepted.turn_id))
             if accepted.duplicate and joins_repeats(dialect.name):
                 return EventStream(read_settled(self._conversations.log(accepted.turn_id)), dialect)
             return EventStream(self._conversations.events(accepted.turn_id), dialect)
@@ -550,7 +554,7 @@ class TurnRoutes:
         """Follow a turn: what follows the given event, then what comes, to its end."""
         dialect = get_dialect(query.dialect)
         after = _after(request.headers.get("last-event-id"), query.after, turn)
-        await self._conversations.turn(user, turn)
+        dialect = _at_turn(dialect, await self._conversations.turn(user, turn))
         if not after and joins_repeats(dialect.name):
             return EventStream(read_settled(self._conversations.log(turn)), dialect)
         start = 0 if dialect.needs_start else after
@@ -566,6 +570,11 @@ def _same_domain(domain_id: str | None, assistant_id: str | None) -> str | None:
     if assistant_id is not None and domain_id not in (None, assistant_id):
         raise InvalidInput("assistantId", "an older name of domainId: give one, or the same for both.")
     return domain_id if assistant_id is None else assistant_id
+
+
+def _at_turn(dialect: Dialect, turn: TurnRecord) -> Dialect:
+    """Return the encoder for a turn: only the first turn of a conversation is that of a new session."""
+    return Chat(new_session=turn.parent_message_id is None) if isinstance(dialect, Chat) else dialect
 
 
 def _wants_json(request: Request) -> bool:

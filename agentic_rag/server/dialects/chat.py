@@ -18,8 +18,8 @@ class Chat(AnswerDialect):
 
     name = "chat"
 
-    def __init__(self, *, new_session: bool | None = None) -> None:
-        """``new_session``: whether this call created the session. None: a turn that follows no answer did."""
+    def __init__(self, *, new_session: bool = True) -> None:
+        """``new_session``: whether this turn is the first one of its session."""
         super().__init__()
         self._new_session = new_session
         self._session: Json = {}
@@ -39,8 +39,7 @@ class Chat(AnswerDialect):
         match kind:
             case "turn_started":
                 self._session = {"session_id": fields["conversationId"]}
-                is_new = self._new_session if self._new_session is not None else "parentMessageId" not in fields
-                return [Item("session_created", self._session)] if is_new else ()
+                return [Item("session_created", self._session)] if self._new_session else ()
             case "iteration_start" if fields["iteration"] != self._iteration:
                 self._iteration = fields["iteration"]
                 return [Item("thinking", {"iteration": self._iteration, "status": "processing"})]
