@@ -49,7 +49,7 @@ async def test_a_knowledge_client_pages_its_conversations_and_messages(tmp_path:
             titles = [each["title"] for each in response.json()]
             return titles, response.headers["x-total-count"], response.headers["x-has-more"]
 
-        by_title = {"sortBy": "title", "sortOrder": "asc", "pageSize": 2}
+        by_title: dict[str, str | int] = {"sortBy": "title", "sortOrder": "asc", "pageSize": 2}
         assert await page(**by_title) == (["a", "b"], "3", "true")
         assert await page(**by_title, page=2) == (["c"], "3", "false")
         assert await page(**by_title, page=3) == ([], "3", "false")
