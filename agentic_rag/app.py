@@ -456,8 +456,9 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     settings, database, threads = ground.settings, ground.database, ground.threads
     directory, vault = ground.directory, ground.vault
     knowledge, roles, runtime, tools = machinery.knowledge, machinery.roles, machinery.runtime, machinery.tools
-    lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser())
     defaults = _defaults(settings, machinery.choice)
+    default_model = "" if defaults.only_model else defaults.model
+    lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser(), default_model)
     domains = _make_domains(ground, machinery, lifecycle, defaults)
     definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, ground.watched)
     births = Births(directory, domains, roles)

@@ -94,7 +94,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One found passage or memory in a `Retrieval` event."""
+    """One found passage or memory in a `Retrieval` event. ``score``: relevance, from 0 to 1."""
 
     id: str
     name: str
@@ -104,6 +104,8 @@ class Hit:
     chunk_id: str | None = None
     page: int | None = None
     cells: str | None = None
+    strength: Absent[float] = None
+    """Of a memory: how strong it was saved, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,9 +88,10 @@ def made_call(conn: Connection, turn: TurnRecord, call: PlannedCall, status: Too
     details = {"turnId": turn.id, "toolCallId": call.id, "conversationId": turn.conversation_id, "status": status.value}
     if tool is ROLE_WRITE:
         action, role = "role.write", call.arguments.get("role", "")
-    else:  # whose memory it is, is bound
-        image = images.get(conn, turn.image_id) or {}
-        action, role = "memory.delete" if tool is FORGET else "memory.add", image.get("binding", {}).get("role", "")
+    else:
+        action, role = "memory.delete" if tool is FORGET else "memory.add", str(call.arguments.get("role") or "")[:64]
+        if not role:  # the memory of the role that is bound to the turn
+            role = (images.get(conn, turn.image_id) or {}).get("binding", {}).get("role", "")
     append(conn, Entry(owner, action, f"{domain}/{role}", details=details))
 
 

@@ -38,7 +38,7 @@ from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.session import LiveSession
-from agentic_rag.store import branches, conversations, documents, images, payloads, sessions, turns
+from agentic_rag.store import branches, conversations, documents, images, payloads, sessions, tool_calls, turns
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy, SortOrder, TitleSource
@@ -46,7 +46,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentStatus
 from agentic_rag.store.images import ImageRecord
 from agentic_rag.store.sessions import SessionLabels
-from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.tool_calls import ToolCallRecord, ToolTotal
 from agentic_rag.store.turns import TurnRecord
 
 MAX_CHARACTERS = 10_000
@@ -90,13 +90,14 @@ class Conversations:
         exchanges: Sequence[Exchange] = (),
         transient: bool = False,
         client_name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> ConversationRecord:
         """Begin a conversation, in the default domain if none is named.
 
         ``context_document_ids`` limits what its searches see. ``exchanges``: what was said before, elsewhere.
         ``transient``: it is not listed, and whoever began it ends it (`Deletion.end_call`); what a stop leaves of it
         is removed by the server. ``client_name``: what the client calls it; the user's conversation of that name in
-        the domain, if there is one, is returned instead of a new one.
+        the domain, if there is one, is returned instead of a new one. ``metadata``: the client's own, stored as given.
 
         Raises:
             NotFound: there is no such domain, or it has no such document.
@@ -113,7 +114,7 @@ class Conversations:
             title=_title(title) if title else "",
             title_source=TitleSource.USER if title or transient else TitleSource.AUTO,
             context_document_ids=_distinct(context_document_ids),
-            meta={},
+            meta=dict(metadata or {}),
             message_count=2 * len(exchanges),
             transient=transient,
             started_at=created,
@@ -303,19 +304,43 @@ class Conversations:
         conversation_id: ConversationId,
         *,
         limit: int = 100,
-        tool_name: str | None = None,
+        tool_names: Sequence[str] = (),
         status: ToolStatus | None = None,
         agent: str | None = None,
         turn_id: TurnId | None = None,
     ) -> list[ToolCallRecord]:
-        """Return the last tool calls in order, delegates' included; only those of a tool, status or agent when given.
+        """Return the last tool calls in order, delegates' included; only those of tools, a status or agent when given.
 
         Raises:
             NotFound: there is no such conversation of this user.
         """
         conversation = await self.get(user, conversation_id)
         return await self._transcripts.tool_calls(
-            conversation, limit, tool_name=tool_name, status=status, agent=agent, turn_id=turn_id
+            conversation, limit, tool_names=tool_names, status=status, agent=agent, turn_id=turn_id
+        )
+
+    async def tool_report(
+        self,
+        domain_id: str,
+        limit: int,
+        *,
+        tool_names: Sequence[str] = (),
+        status: ToolStatus | None = None,
+        since: str = "",
+        until: str = "",
+    ) -> tuple[list[ToolCallRecord], list[ToolTotal]]:
+        """Return the newest tool calls of all users of a domain, newest first, and the totals of all that match.
+
+        For the domain's admins, who may read what ran but not what was said.
+
+        Raises:
+            NotFound: there is no such domain.
+        """
+        await self._directory.get(domain_id)
+        return await self._db.read(
+            lambda conn: tool_calls.of_domain(
+                conn, domain_id, tool_names=tool_names, status=status, since=since, until=until, limit=limit
+            )
         )
 
     async def send(
@@ -344,7 +369,8 @@ class Conversations:
             Forbidden: a draft is not for this user.
             MessageContentRequired, MessageTooLong: the content does not fit.
             ConversationArchived, ConversationFull: it takes no messages.
-            TurnInProgress: a turn runs and ``on_busy`` is ``reject``, or the queue is full.
+            TurnInProgress: a turn runs and ``on_busy`` is ``reject``, or is ``join`` and the words differ, or the queue
+                is full.
             IdempotencyMismatch: the client message id came with other content.
             ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be taken.
         """

@@ -5,6 +5,7 @@ session, and one that cannot be read costs that one item. Knows no user and no p
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,17 +174,17 @@ class Transcripts:
         conversation: ConversationRecord,
         limit: int,
         *,
-        tool_name: str | None = None,
+        tool_names: Sequence[str] = (),
         status: ToolStatus | None = None,
         agent: str | None = None,
         turn_id: TurnId | None = None,
     ) -> list[ToolCallRecord]:
-        """Return the last calls in order; only those of one tool, one status or one agent when given."""
+        """Return the last calls in order; only those of these tools, one status or one agent when given."""
 
         def read(conn: Connection) -> list[ToolCallRecord]:
             family = sessions.family(conn, conversation.session_id)
             return tool_calls.of_sessions(
-                conn, family, tool_name=tool_name, status=status, agent=agent, turn_id=turn_id, limit=limit
+                conn, family, tool_names=tool_names, status=status, agent=agent, turn_id=turn_id, limit=limit
             )
 
         return await self._db.read(read)

@@ -236,7 +236,7 @@ def merge_settings(
 def _check_together(settings: DomainSettings, default_model: str) -> None:
     """Refuse what the domain's model would refuse in every turn, and to remember for all what one user said."""
     model = settings.model or default_model
-    refusal = refusal_of(model, temperature=settings.temperature, effort=settings.effort) if model else None
+    refusal = refusal_of(model, effort=settings.effort) if model else None
     if refusal is not None:
         raise InvalidInput(f"settings.{refusal[0]}", refusal[1])
     if settings.memory_scope == "domain" and settings.memory.every is not None:

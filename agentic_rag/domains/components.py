@@ -52,11 +52,12 @@ _LOOK_ALIKE = str.maketrans(
 @dataclass(frozen=True, slots=True)
 class Components:
     """What was read: texts in name order with the names of their files, and ``(file name, problem)`` of files
-    that could not be read."""
+    that could not be read. ``cuts``: the same of files that are used, but not whole."""
 
     texts: tuple[str, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
     names: tuple[str, ...] = ()
+    cuts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,8 @@ class ComponentFiles:
             kept = _with_drafts(kept, drafts)
             problems = [(name, problem) for name, problem in problems if name not in drafts]
         found = [(name, kept[name]) for name in sorted(kept) if kept[name].text]
-        texts = _within_total([each for _, each in found])
-        return Components(texts, tuple(problems), tuple(name for name, _ in found))
+        texts, cuts = _within_total(found)
+        return Components(texts, tuple(problems), tuple(name for name, _ in found), cuts)
 
 
 _STRANGE: dict[Kind, str] = {
@@ -214,13 +215,20 @@ def cut(text: str, limit: int, length: int | None = None) -> str:
     return f"{kept}\n[truncated: kept {len(kept)} of {whole} characters]".lstrip("\n")
 
 
-def _within_total(found: Sequence[_Kept]) -> tuple[str, ...]:
+def _within_total(found: Sequence[tuple[str, _Kept]]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the texts of files by name, with `TOTAL_LIMIT` characters in all, and which files were cut."""
     texts: list[str] = []
+    cuts: list[tuple[str, str]] = []
     left = TOTAL_LIMIT
-    for kept in found:
+    for name, kept in found:
         texts.append(cut(kept.text, left, kept.length))
-        left -= min(left, len(kept.text))
-    return tuple(texts)
+        used = min(left, len(kept.text))
+        if used < kept.length:
+            limit, of = (TOTAL_LIMIT, "all files together") if used < len(kept.text) else (FILE_LIMIT, "one file")
+            problem = f"cut: {used:,} of {kept.length:,} characters are used; the limit of {of} is {limit:,}"
+            cuts.append((name, problem))
+        left -= used
+    return tuple(texts), tuple(cuts)
 
 
 def counts(name: str) -> bool:

@@ -315,6 +315,7 @@ def definition_of(
             role=settings.primary_role_id,
             admin=user.administers(record.id),
             sub_roles=tuple(settings.sub_role_ids),
+            memory_roles=tuple(dict.fromkeys((settings.primary_role_id, *settings.sub_role_ids))),
         ),
         tool_policy=_rules_of_enabled(settings, settings.rules_for(_grant_of(user, record.id))),
         effects_allowed_by_default=alone,

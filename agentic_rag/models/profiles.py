@@ -296,11 +296,12 @@ def _is_supported(value: object, known: bool) -> bool:
     return bool(value.get("supported", known)) if isinstance(value, dict) else known
 
 
-def refusal_of(model: str, *, temperature: float | None, effort: str | None) -> tuple[str, str] | None:
-    """Return which setting a model refuses and why, None when it takes them."""
+def refusal_of(model: str, *, effort: str | None) -> tuple[str, str] | None:
+    """Return which setting a model refuses and why, None when it takes them.
+
+    A temperature is no reason to refuse: it is not sent to a model that takes none.
+    """
     profile = profile_of(model)
-    if temperature is not None and not profile.sampling:
-        return "temperature", f"{profile.name} takes no temperature; leave it out, or choose a model that has one."
     if effort is not None and effort not in profile.efforts:
         allowed = ", ".join(profile.efforts)
         offer = f"it has {allowed}" if allowed else "it has no effort setting; leave it out"

@@ -65,8 +65,10 @@ class Deletion:
         self._workspaces = workspaces
         self._threads = threads
 
-    async def domain(self, domain_id: str, *, workspace: bool = False) -> None:
+    async def domain(self, domain_id: str, *, workspace: bool = False) -> Path | None:
         """Delete a domain with its conversations, documents, vectors and secrets. ``workspace``: its folder too.
+
+        Returns the folder of its workspace if it is still on disk, else None.
 
         Raises:
             NotFound: there is no such domain.
@@ -94,6 +96,8 @@ class Deletion:
                 await self._db.write(forget, durable=True)
         finally:
             self._vault.forget(domain_id)
+        folder = Path(record.workspace)
+        return folder if await self._threads.run(domain_id, folder.exists) else None
 
     async def conversation(self, user: User, conversation_id: ConversationId) -> None:
         """Delete a conversation with its session, after ending its turns.

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from agentic_rag.directory.server_map import enabled_hashes
 from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.models.profiles import profile_of
 from agentic_rag.roles.roles import Roles
 from agentic_rag.tools.entries.reading import Note
 from mcp_servers.retriever.model_files import reranker_problem
@@ -23,26 +24,37 @@ class ServerPool(Protocol):
 
 
 class Lifecycle:
-    """Implements `agentic_rag.domains.lifecycle.DomainLifecycle`. ``model_cache``: where rerankers lie."""
+    """Implements `agentic_rag.domains.lifecycle.DomainLifecycle`.
 
-    def __init__(self, roles: Roles, servers: ServerPool, model_cache: Path) -> None:
+    ``model_cache``: the folder of the rerankers. ``default_model``: the model of domains that name none.
+    """
+
+    def __init__(self, roles: Roles, servers: ServerPool, model_cache: Path, default_model: str = "") -> None:
+        self._default_model = default_model
         self._roles = roles
         self._servers = servers
         self._model_cache = model_cache
 
     def changing(self, workspace: Path, before: DomainSettings, after: DomainSettings) -> Sequence[Note]:
         """See `DomainLifecycle.changing`."""
-        named: list[tuple[str, str]] = []
-        if after.primary_role_id != before.primary_role_id:
-            named.append(("settings.primaryRoleId", after.primary_role_id))
         if after.sub_role_ids != before.sub_role_ids:
-            named += [(f"settings.subRoleIds.{at}", role) for at, role in enumerate(after.sub_role_ids)]
-        if named:
+            named = [(f"settings.subRoleIds.{at}", role) for at, role in enumerate(after.sub_role_ids)]
             self._roles.check_ids(workspace, named)
-        if after.reranker is None or after.reranker == before.reranker:
-            return ()
-        problem = reranker_problem(after.reranker, self._model_cache)
-        return [Note("settings.reranker", problem)] if problem else ()
+        notes = []
+        if after.primary_role_id != before.primary_role_id:
+            notes.append(("primaryRoleId", self._roles.missing_role(workspace, after.primary_role_id)))
+        if (after.temperature, after.model) != (before.temperature, before.model):
+            notes.append(("temperature", self._unused_temperature(after)))
+        if after.reranker is not None and after.reranker != before.reranker:
+            notes.append(("reranker", reranker_problem(after.reranker, self._model_cache)))
+        return [Note(f"settings.{key}", problem) for key, problem in notes if problem]
+
+    def _unused_temperature(self, settings: DomainSettings) -> str:
+        """Return why the temperature has no effect, empty if it has one or none is set."""
+        model = settings.model or self._default_model
+        if settings.temperature is None or not model or (profile := profile_of(model)).sampling:
+            return ""
+        return f"{profile.name} takes no temperature, so {settings.temperature:g} is stored but not sent to this model."
 
     async def settings_changed(self, domain_id: str, before: DomainSettings, after: DomainSettings) -> None:
         """See `DomainLifecycle.changed`."""

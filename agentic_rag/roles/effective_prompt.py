@@ -61,7 +61,8 @@ class EffectivePrompt:
     asks) are the system prompt, in order; ``role`` comes through the tool, if it does.
 
     ``tools``: those that a turn of this user is shown at once, ``tool_tokens``: about what their definitions cost.
-    ``problems``: (file, problem) of components. ``context_tokens``: what a request of the domain may have.
+    ``problems``: (file, problem) of components that cannot be read, or are cut. ``context_tokens``: what a request of
+    the domain may have.
     """
 
     bootstrap: PromptPart
@@ -143,7 +144,7 @@ async def effective_prompt(
         skills,
         listed,
         PromptPart("present", present),
-        read.problems,
+        (*read.problems, *read.cuts),
         role_id,
         role,
         tuple(tool["name"] for tool in first.tools),

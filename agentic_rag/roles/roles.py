@@ -218,6 +218,13 @@ class Roles:
             if role not in known:
                 raise InvalidInput(path, f"there is no role {role!r}. Roles: {', '.join(known) or 'none'}.")
 
+    def missing_role(self, workspace: Path, role: str) -> str:
+        """Return what an admin should know of a role that does not exist yet, empty if it exists. Blocking."""
+        known = RoleLibrary(workspace, self._builtin).ids()
+        if role in known:
+            return ""
+        return f"there is no role {role!r} yet; write it before the first message. Roles: {', '.join(known) or 'none'}."
+
     async def _library(self, domain_id: str) -> RoleLibrary:
         record = await self._db.read(lambda conn: domains.get(conn, domain_id))
         if record is None:

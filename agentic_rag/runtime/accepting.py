@@ -27,8 +27,10 @@ from agentic_rag.store.turns import TurnRecord, TurnStatus
 MAX_QUEUED = 5
 """Messages that may wait behind a running turn."""
 
-OnBusy = Literal["reject", "queue"]
-"""What becomes of a message that comes while a turn runs."""
+OnBusy = Literal["reject", "queue", "join"]
+"""What happens to a message that comes while a turn runs.
+
+``join``: a message with the words of the running turn or of a queued one joins that turn; any other is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,10 @@ class Accepted:
 
 
 def find_sent(conn: Connection, row: TurnRecord, busy: TurnId | None, on_busy: OnBusy) -> TurnRecord | None:
-    """Return the turn that the same client message id and content made before; None: the message is new.
+    """Return the turn that this message has made already; None: the message is new.
+
+    A message is the same if its client message id and content are. With ``join``, equal words are enough while their
+    turn runs or is queued.
 
     ``busy``: the turn that runs.
 
@@ -60,6 +65,11 @@ def find_sent(conn: Connection, row: TurnRecord, busy: TurnId | None, on_busy: O
             return known
     if busy is None:
         return None
+    if on_busy == "join":
+        unfinished = [turns.get(conn, busy), *turns.list_queued(conn, row.session_id)]
+        same = next((turn for turn in unfinished if turn is not None and turn.words == row.words), None)
+        if same is not None:
+            return same
     if on_busy != "queue":
         raise TurnInProgress(busy)
     if len(turns.list_queued(conn, row.session_id)) >= MAX_QUEUED:

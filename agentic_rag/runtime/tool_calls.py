@@ -36,8 +36,8 @@ from agentic_rag.runtime.storing import store_result
 from agentic_rag.store import sessions, turns
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.waits import WaitRecord
-from agentic_rag.tools.base import CallOutcome, CallRequest, InputGiven, InputNeeded, ToolInfo, Toolset
-from agentic_rag.tools.system import RECALL, SEARCH
+from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, InputGiven, InputNeeded, ToolInfo, Toolset
+from agentic_rag.tools.system import FORGET, RECALL, REMEMBER, SEARCH
 
 PROGRESS_SECONDS = 0.1
 """Progress reports of one call that come faster are dropped."""
@@ -51,6 +51,8 @@ APPROVAL_OVERRULED = (
     "after that."
 )
 """The warning of an approval that is asked for although an earlier one was for the rest of the conversation."""
+MEMORY_TOOLS = frozenset({RECALL.name, REMEMBER.name, FORGET.name})
+"""Tools whose argument ``role`` names a memory."""
 
 _DECLINED = {
     WaitAction.DECLINE: "declined",
@@ -294,7 +296,8 @@ class ToolCalls:
         # a delegate has a clock of its own, which stands still while it waits for a person
         patience = self._resources.patience.wait_seconds
         timeout = limits.turn_timeout + patience if call.delegates else limits.tool_timeout
-        request = CallRequest(call.id, call.tool, arguments, self._row.id, self._definition.binding, given)
+        binding = await self._binding_of(call, arguments)
+        request = CallRequest(call.id, call.tool, arguments, self._row.id, binding, given)
         ask = partial(self._ask, call, live=True) if self._definition.has_person else None
         failpoints.reached("tool.begin")
         retrieval = self._begin_retrieval(call)
@@ -306,6 +309,20 @@ class ToolCalls:
             retrieval.end()
         failpoints.reached("tool.end")
         return outcome
+
+    async def _binding_of(self, call: PlannedCall, arguments: Json) -> Binding:
+        """Return what is bound to a call: for one that names a role, with the roles activated in this conversation."""
+        binding, named = self._definition.binding, arguments.get("role")
+        if call.name not in MEMORY_TOOLS or not named or named in (binding.role, *binding.memory_roles):
+            return binding
+        session_id = self._transcript.session_id
+
+        def read(conn: Connection) -> list[str]:
+            return [role for turn in turns.of_session(conn, session_id) for role in turn.role_hashes]
+
+        activated = [*await self._resources.database.read(read), *self._turn.role_hashes]
+        roles = dict.fromkeys((*binding.memory_roles, *activated))
+        return replace(binding, memory_roles=tuple(roles))
 
     def _begin_retrieval(self, call: PlannedCall) -> Span:
         """Begin the span of a search of documents or memories; of other calls there is none."""

@@ -5,7 +5,7 @@ Owns the answers and the HTML of messages, which is made when it is asked for. K
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from agentic_rag.access.users import User
 from agentic_rag.conversations import transcripts
@@ -14,12 +14,12 @@ from agentic_rag.conversations.transcripts import ShownPage
 from agentic_rag.events import Error, ToolStatus
 from agentic_rag.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
 from agentic_rag.json_form import Absent, Json, to_json
-from agentic_rag.messages import Block, without_private
+from agentic_rag.messages import STRUCTURED, Block, without_private
 from agentic_rag.operations.usage import TurnCost, UsageReports
 from agentic_rag.server.dialects.message import sources_and_tokens
 from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus
-from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.tool_calls import ToolCallRecord, ToolTotal
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 from agentic_rag.threads import DomainThreads
 
@@ -112,6 +112,29 @@ class Messages(Items[Message]):
 
 
 @answer()
+class ContractMessage:
+    """A message as the message contract has it: ``metadata`` with ``sources`` and ``tokensUsed``, and no blocks."""
+
+    id: str
+    conversation_id: ConversationId
+    turn_id: TurnId
+    parent_message_id: MessageId | None
+    role: Literal["user", "assistant"]
+    content: str
+    references: Sequence[Reference]
+    metadata: Json
+    created_at: str
+    html: Absent[str] = None
+
+
+@answer()
+class ContractMessages(Items[ContractMessage]):
+    """Messages in order; ``hasMore``: there are earlier ones."""
+
+    has_more: bool
+
+
+@answer()
 class Branch:
     """One way through a conversation: ``leaf`` is its last answer, ``parentMessageId`` the answer where it forks.
 
@@ -143,7 +166,8 @@ class Archive:
 class ToolCall:
     """The record of a tool call; ``result`` are the blocks the model got, null while it runs.
 
-    ``agent``: path of the delegate that made it, empty for the main agent.
+    ``agent``: path of the delegate that made it, empty for the main agent. ``structured``: the structured content of a
+    user's server, or ``{"_ref": …}`` where it is stored on its own (``GET /api/payloads/{ref}``).
     """
 
     tool_call_id: str
@@ -158,6 +182,31 @@ class ToolCall:
     ref: str | None
     started_at: str
     duration_ms: int | None
+    structured: Absent[Any] = None
+
+
+@answer()
+class ReportedCall:
+    """A tool call without its texts. ``hitCount``: passages that it found; ``size``: bytes of its result."""
+
+    turn_id: TurnId
+    tool_call_id: str
+    agent: str
+    server: str
+    tool_name: str
+    status: ToolStatus
+    hit_count: int
+    size: int | None
+    started_at: str
+    duration_ms: int | None
+
+
+@answer()
+class ToolReport(Items[ReportedCall]):
+    """Tool calls of a domain, newest first; ``totals`` counts all that match, ``hasMore``: there are older ones."""
+
+    has_more: bool
+    totals: Sequence[ToolTotal]
 
 
 @answer()
@@ -286,4 +335,15 @@ def show_child(child: transcripts.Child) -> Child:
 
 def show_tool_call(record: ToolCallRecord) -> ToolCall:
     result = None if record.result is None else without_private(record.result["content"])
-    return answer_from(ToolCall, record, result=result)
+    structured = None if record.result is None else record.result.get(STRUCTURED)
+    return answer_from(ToolCall, record, result=result, structured=structured)
+
+
+def report_tool_call(record: ToolCallRecord) -> ReportedCall:
+    blocks = [] if record.result is None else record.result["content"]
+    hits = sum(block["type"] == "search_result" for block in blocks)
+    return answer_from(ReportedCall, record, hit_count=hits)
+
+
+def show_contract_message(message: Message) -> ContractMessage:
+    return answer_from(ContractMessage, message)

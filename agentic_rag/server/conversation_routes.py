@@ -2,9 +2,9 @@
 
 Owns what these routes take and answer, and the choice between a stream and a plain answer. Knows no rule."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
@@ -41,6 +41,8 @@ from agentic_rag.server.conversation_answers import (
     Archive,
     Branch,
     Child,
+    ContractMessage,
+    ContractMessages,
     Conversation,
     Image,
     Interrupted,
@@ -48,27 +50,33 @@ from agentic_rag.server.conversation_answers import (
     Messages,
     Pages,
     ToolCall,
+    ToolReport,
     Turn,
+    report_tool_call,
     show_child,
+    show_contract_message,
     show_conversation,
     show_tool_call,
     show_turn,
 )
-from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect, join
+from agentic_rag.server.dialects import DEFAULT_DIALECT, get_dialect, join, joins_repeats
 from agentic_rag.server.dialects.base import Dialect
+from agentic_rag.server.dialects.chat import Chat
 from agentic_rag.server.dialects.message import Message as MessageDialect
 from agentic_rag.server.dialects.message import MessageAnswer
 from agentic_rag.server.replies import FILE_ENDINGS, Attachment, Items, Page, Part, Redacted, answer_from
 from agentic_rag.server.role_forms import TriedFiles
 from agentic_rag.server.routes import route
-from agentic_rag.server.sse import EventStream
+from agentic_rag.server.sse import EventStream, read_settled
+from agentic_rag.server.usage_routes import Moment
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy
+from agentic_rag.store.turns import TurnRecord
 
 CONVERSATIONS = "/api/conversations"
 CONVERSATION = "/api/conversations/{conversation}"
 TURN = "/api/turns/{turn}"
 
-_SORT_KEYS: dict[str, SortBy] = {
+SORT_KEYS: dict[str, SortBy] = {
     "startedAt": "started_at",
     "updatedAt": "updated_at",
     "lastMessageAt": "last_message_at",
@@ -114,6 +122,7 @@ class NewConversation(Form):
     assistant_id: str | None = None
     title: str | None = None
     context_document_ids: list[DocumentId] = Field(default_factory=list)
+    metadata: OwnJson = None
 
 
 class ConversationQuery(Form):
@@ -151,6 +160,12 @@ class Rendering(Form):
         return self.format == "html"
 
 
+class OneMessageQuery(Rendering):
+    """``dialect``: with ``message``, the object of that contract."""
+
+    dialect: Literal["native", "message"] = "native"
+
+
 class MessageQuery(Rendering):
     """The last ``limit`` messages, or those before the message ``before``. ``format``: ``html`` gives HTML, too."""
 
@@ -159,15 +174,17 @@ class MessageQuery(Rendering):
 
 
 class BranchQuery(MessageQuery):
-    """``leaf``: of the newest branch that has this message, instead of the active one."""
+    """``leaf``: of the newest branch that has this message, instead of the active one.
+
+    ``dialect``: with ``message``, the objects of that contract.
+    """
 
     leaf: MessageId | None = None
+    dialect: Literal["native", "message"] = "native"
 
 
 class StreamQuery(Form):
-    """``dialect``: how the events are encoded. Other parameters are let pass."""
-
-    model_config = ConfigDict(extra="ignore")
+    """``dialect``: how the events are encoded."""
 
     dialect: str = DEFAULT_DIALECT
 
@@ -185,7 +202,7 @@ class NewMessage(Form):
     """
 
     cleaned = frozenset({"content"})
-    content: str
+    content: str | None = None
     role_draft: TriedFiles | None = None
     images: list[GivenImage] = Field(default_factory=list, max_length=MAX_IMAGES)
     client_message_id: str | None = Field(None, min_length=1, max_length=200)
@@ -212,16 +229,32 @@ class Interruption(Form):
     queued: bool = False
 
 
+ToolName = Annotated[str, Field(max_length=200)]
+
+
 class ToolCallQuery(Form):
     """Which tool calls: the last ones in order. ``agent``: path of a delegate, empty for the main agent.
 
-    ``turnId``: of one turn; delegates have turns of their own.
+    ``toolName`` may stand there several times. ``turnId``: of one turn; delegates have turns of their own.
     """
 
-    tool_name: str | None = Field(None, max_length=200)
+    tool_name: list[ToolName] = Field(default_factory=list, max_length=50)
     agent: str | None = Field(None, max_length=500)
     status: ToolStatus | None = None
     turn_id: TurnId | None = Field(None, max_length=200)
+    limit: int = Field(100, ge=1, le=500)
+
+
+class ToolReportQuery(Form):
+    """Which tool calls of a domain: begun ``from`` a day (or time) on, and before ``to``; the newest ``limit`` of them.
+
+    ``toolName`` may stand there several times.
+    """
+
+    tool_name: list[ToolName] = Field(default_factory=list, max_length=50)
+    status: ToolStatus | None = None
+    since: Moment | None = Field(None, alias="from")
+    until: Moment | None = Field(None, alias="to")
     limit: int = Field(100, ge=1, le=500)
 
 
@@ -237,7 +270,9 @@ class ConversationRoutes:
     async def create(self, user: User, body: NewConversation) -> Redacted[Conversation]:
         """Begin a conversation in a domain."""
         domain_id = _same_domain(body.domain_id, body.assistant_id)
-        record = await self._conversations.create(user, domain_id, body.title, body.context_document_ids)
+        record = await self._conversations.create(
+            user, domain_id, body.title, body.context_document_ids, metadata=body.metadata
+        )
         return show_conversation(record, None)
 
     @route("GET", CONVERSATIONS, allow="user")
@@ -247,7 +282,7 @@ class ConversationRoutes:
             user,
             page=query.page,
             page_size=query.page_size,
-            sort_by=_SORT_KEYS[query.sort_by],
+            sort_by=SORT_KEYS[query.sort_by],
             sort_order=query.sort_order,
             domain_id=_same_domain(query.domain_id, query.assistant_id),
             status=query.status,
@@ -280,19 +315,26 @@ class ConversationRoutes:
         await self._deletion.conversation(user, conversation)
 
     @route("GET", f"{CONVERSATION}/messages", allow="user")
-    async def messages(self, user: User, conversation: ConversationId, query: BranchQuery) -> Redacted[Messages]:
+    async def messages(
+        self, user: User, conversation: ConversationId, query: BranchQuery
+    ) -> Redacted[Messages] | Redacted[ContractMessages]:
         """List messages, oldest first."""
         page = await self._conversations.messages(user, conversation, query.limit, query.before, query.leaf)
-        return await self._within(user, conversation, await self._pages.show(user, page, as_html=query.as_html))
+        shown = await self._pages.show(user, page, as_html=query.as_html)
+        if query.dialect == MessageDialect.name:
+            items = [show_contract_message(each) for each in shown.items]
+            return await self._within(user, conversation, ContractMessages(items, shown.has_more))
+        return await self._within(user, conversation, shown)
 
     @route("GET", f"{CONVERSATION}/messages/{{message}}", allow="user")
     async def get_message(
-        self, user: User, conversation: ConversationId, message: MessageId, query: Rendering
-    ) -> Redacted[Message]:
+        self, user: User, conversation: ConversationId, message: MessageId, query: OneMessageQuery
+    ) -> Redacted[Message] | Redacted[ContractMessage]:
         """Show one message, of whichever branch."""
         shown = await self._conversations.message(user, conversation, message)
         (rendered,) = await self._pages.render(user, [shown], as_html=query.as_html)
-        return await self._within(user, conversation, rendered)
+        is_contract = query.dialect == MessageDialect.name
+        return await self._within(user, conversation, show_contract_message(rendered) if is_contract else rendered)
 
     @route(
         "POST",
@@ -313,12 +355,13 @@ class ConversationRoutes:
         in the dialect ``message`` its answer, once it has ended.
         """
         dialect = get_dialect(query.dialect)
+        joins = body.on_busy == "reject" and joins_repeats(dialect.name)
         accepted = await self._conversations.send(
             user,
             conversation,
-            body.content,
+            body.content or "",
             client_message_id=body.client_message_id,
-            on_busy=body.on_busy,
+            on_busy="join" if joins else body.on_busy,
             images=body.images,
             tried=body.role_draft.to_tried() if body.role_draft else None,
         )
@@ -416,13 +459,27 @@ class ConversationRoutes:
             user,
             conversation,
             limit=query.limit + 1,
-            tool_name=query.tool_name,
+            tool_names=query.tool_name,
             status=query.status,
             agent=query.agent,
             turn_id=query.turn_id,
         )
         shown = [show_tool_call(each) for each in calls[-query.limit :]]
         return await self._within(user, conversation, Part(shown, len(calls) > query.limit))
+
+    @route("GET", "/api/domains/{domain}/tool-calls", allow="admin")
+    async def report_tool_calls(self, domain: str, query: ToolReportQuery) -> Redacted[ToolReport]:
+        """List what tools ran in a domain, without arguments and texts, newest first, with totals."""
+        calls, totals = await self._conversations.tool_report(
+            domain,
+            query.limit + 1,
+            tool_names=query.tool_name,
+            status=query.status,
+            since=query.since or "",
+            until=query.until or "",
+        )
+        shown = [report_tool_call(call) for call in calls[: query.limit]]
+        return Redacted(domain, ToolReport(shown, len(calls) > query.limit, totals))
 
     async def _show(self, record: ConversationRecord) -> Redacted[Conversation]:
         """Return a conversation's record with what runs in it."""
@@ -441,6 +498,10 @@ class ConversationRoutes:
     ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
         """Answer with an accepted message's events, or with its turn; in the dialect ``message`` with its answer."""
         if not _wants_json(request):
+            if isinstance(dialect, Chat):
+                dialect = _at_turn(dialect, await self._conversations.turn(user, accepted.turn_id))
+            if accepted.duplicate and joins_repeats(dialect.name):
+                return EventStream(read_settled(self._conversations.log(accepted.turn_id)), dialect)
             return EventStream(self._conversations.events(accepted.turn_id), dialect)
         if dialect.name == MessageDialect.name:
             return CollectedAnswer(self._conversations.events(accepted.turn_id), MessageAnswer())
@@ -493,7 +554,9 @@ class TurnRoutes:
         """Follow a turn: what follows the given event, then what comes, to its end."""
         dialect = get_dialect(query.dialect)
         after = _after(request.headers.get("last-event-id"), query.after, turn)
-        await self._conversations.turn(user, turn)
+        dialect = _at_turn(dialect, await self._conversations.turn(user, turn))
+        if not after and joins_repeats(dialect.name):
+            return EventStream(read_settled(self._conversations.log(turn)), dialect)
         start = 0 if dialect.needs_start else after
         return EventStream(self._conversations.events(turn, start), join(dialect, after))
 
@@ -507,6 +570,11 @@ def _same_domain(domain_id: str | None, assistant_id: str | None) -> str | None:
     if assistant_id is not None and domain_id not in (None, assistant_id):
         raise InvalidInput("assistantId", "an older name of domainId: give one, or the same for both.")
     return domain_id if assistant_id is None else assistant_id
+
+
+def _at_turn(dialect: Dialect, turn: TurnRecord) -> Dialect:
+    """Return the encoder for a turn: only the first turn of a conversation is that of a new session."""
+    return Chat(new_session=turn.parent_message_id is None) if isinstance(dialect, Chat) else dialect
 
 
 def _wants_json(request: Request) -> bool:

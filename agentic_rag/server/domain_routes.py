@@ -28,6 +28,9 @@ from agentic_rag.tools.entries.reading import Note
 DOMAINS = "/api/domains"
 DOMAIN = "/api/domains/{domain}"
 
+KEPT_OF_DOMAINS = ("usage records", "rows of the audit log", "backups and bundles written earlier")
+"""What stays of a deleted domain outside its workspace."""
+
 CHANGE_ERRORS = (VersionConflict, ServerReserved, CommandNotAllowed, SecretLimit)
 """How a change of settings may be refused beside what does not fit."""
 
@@ -85,6 +88,18 @@ class SavedDomain(Domain):
     conversation_id: Absent[str] = None
     """Where nuwa writes the role of a domain that was described, and the turn that began it."""
     turn_id: Absent[str] = None
+
+
+@answer()
+class DeletedDomain:
+    """A domain that was deleted. ``workspace``: the folder that is still on disk, null if none is.
+
+    ``kept``: what else of it stays.
+    """
+
+    id: str
+    workspace: str | None
+    kept: Sequence[str]
 
 
 @answer()
@@ -164,9 +179,13 @@ class DomainRoutes:
         return await self._change(request, domain, body, replace_maps=False)
 
     @route("DELETE", DOMAIN, allow="operator")
-    async def delete(self, domain: str, query: DeletionQuery) -> None:
-        """Delete a domain with all that belongs to it."""
-        await self._deletion.domain(domain, workspace=query.workspace)
+    async def delete(self, domain: str, query: DeletionQuery) -> DeletedDomain:
+        """Delete a domain with its conversations, documents, index and secrets; the answer says what stays on disk."""
+        folder = await self._deletion.domain(domain, workspace=query.workspace)
+        if folder is None:
+            return DeletedDomain(domain, None, KEPT_OF_DOMAINS)
+        files = "the workspace folder with documents, roles, memories, prompt files and the files of MCP servers"
+        return DeletedDomain(domain, str(folder), [files, *KEPT_OF_DOMAINS])
 
     async def _change(self, request: Request, domain: str, body: DomainChange, *, replace_maps: bool) -> SavedDomain:
         saved = await self._domains.update(

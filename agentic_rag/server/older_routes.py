@@ -4,7 +4,7 @@ Owns what these paths take and answer, in the words of their contracts. The conv
 knowledge's are those in the default domain.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
 from pydantic import AliasChoices, ConfigDict, Field
@@ -13,43 +13,60 @@ from agentic_rag.access.users import User
 from agentic_rag.conversations.conversations import Conversations, check_content
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.errors import InvalidInput, NotFound, QuotaExceeded
-from agentic_rag.forms import Form
+from agentic_rag.events import AgentEvent
+from agentic_rag.forms import Form, OwnJson
 from agentic_rag.ids import ConversationId, DocumentId, MessageId
 from agentic_rag.json_form import Json, to_json
 from agentic_rag.operations.deletion import Deletion
-from agentic_rag.server.conversation_routes import SENDING_ERRORS
+from agentic_rag.runtime.accepting import Accepted
+from agentic_rag.server.conversation_routes import SENDING_ERRORS, SORT_KEYS
 from agentic_rag.server.dialects.chat import Chat
 from agentic_rag.server.dialects.knowledge import Knowledge, mark_of, reference_of
-from agentic_rag.server.replies import Redacted, answer
+from agentic_rag.server.replies import Headed, Redacted, answer
 from agentic_rag.server.routes import route
-from agentic_rag.server.sse import EventStream
+from agentic_rag.server.sse import EventStream, read_settled
 from agentic_rag.store.conversations import ConversationRecord
 
 KNOWLEDGE = "/api/conversation"
 KNOWLEDGE_CONVERSATION = "/api/conversation/{conversation}"
 CHAT = "/api/v1/chat"
 
-PAGE = 20
-"""Messages that are read at once."""
+HAS_MORE = "x-has-more"
+TOTAL = "x-total-count"
+"""Header lines of a list: the contract's lists are bare, so what is beyond a page stands beside them."""
 
 
 class OlderForm(Form):
-    """What an older client sends: keys that nobody here knows are let pass."""
+    """The body of an older client: keys that the contract does not define are let pass."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class NewKnowledgeConversation(OlderForm):
-    """A conversation to begin. ``contextEntityIds``: its searches find these documents only."""
+    """A conversation to begin. ``contextEntityIds``: its searches find these documents only.
+
+    ``metadata``: an object of the client's own, stored and returned as given.
+    """
 
     title: str | None = None
     context_entity_ids: list[DocumentId] = Field(default_factory=list)
+    metadata: OwnJson = None
 
 
-class KnowledgeQuery(OlderForm):
-    """Which hundred conversations, from 1; the last changed come first."""
+class KnowledgeQuery(Form):
+    """Which page of the conversations, from 1, and in which order."""
 
     page: int = Field(1, ge=1, le=1_000_000)
+    page_size: int = Field(20, ge=1, le=100)
+    sort_by: Literal["createdAt", "startedAt", "updatedAt", "lastMessageAt", "title", "messageCount"] = "updatedAt"
+    sort_order: Literal["asc", "desc"] = "desc"
+
+
+class KnowledgeMessageQuery(Form):
+    """The last ``limit`` messages, or those before the message ``before``."""
+
+    limit: int = Field(50, ge=1, le=200)
+    before: MessageId | None = None
 
 
 class KnowledgeMessage(OlderForm):
@@ -78,6 +95,7 @@ class KnowledgeConversation:
     title: str
     user_id: str
     context_entity_ids: Sequence[DocumentId]
+    metadata: Json
     message_count: int
     created_at: str
     updated_at: str
@@ -85,13 +103,17 @@ class KnowledgeConversation:
 
 @answer()
 class ShownKnowledgeMessage:
-    """A message; ``references`` are what it cites."""
+    """A message; ``references`` are what it cites.
+
+    ``metadata`` of an answer: ``model, tokensUsed, retrievalTimeMs, generationTimeMs``; of a question it is empty.
+    """
 
     id: MessageId
     conversation_id: ConversationId
     role: Literal["user", "assistant"]
     content: str
     references: Sequence[Json]
+    metadata: Json
     created_at: str
 
 
@@ -105,15 +127,28 @@ class KnowledgeRoutes:
     @route("POST", KNOWLEDGE, allow="user", status=201, errors=[NotFound, QuotaExceeded])
     async def create(self, user: User, body: NewKnowledgeConversation) -> Redacted[KnowledgeConversation]:
         """Begin a conversation in the default domain."""
-        record = await self._conversations.create(user, None, body.title, body.context_entity_ids)
+        record = await self._conversations.create(
+            user, None, body.title, body.context_entity_ids, metadata=body.metadata
+        )
         return Redacted(record.domain_id, _conversation(record))
 
     @route("GET", KNOWLEDGE, allow="user")
-    async def list_page(self, user: User, query: KnowledgeQuery) -> Redacted[list[KnowledgeConversation]]:
-        """List the caller's conversations in the default domain, at most a hundred."""
+    async def list_page(self, user: User, query: KnowledgeQuery) -> Headed[Redacted[list[KnowledgeConversation]]]:
+        """List the caller's conversations in the default domain.
+
+        The headers ``X-Total-Count`` and ``X-Has-More`` say what is beyond the page.
+        """
         domain = self._conversations.default_domain
-        page = await self._conversations.list_page(user, page=query.page, page_size=100, domain_id=domain)
-        return Redacted(domain, [_conversation(each) for each in page.items])
+        page = await self._conversations.list_page(
+            user,
+            page=query.page,
+            page_size=query.page_size,
+            sort_by=SORT_KEYS["startedAt" if query.sort_by == "createdAt" else query.sort_by],
+            sort_order=query.sort_order,
+            domain_id=domain,
+        )
+        headers = _beyond(has_more=page.page * page.page_size < page.total) | {TOTAL: str(page.total)}
+        return Headed(Redacted(domain, [_conversation(each) for each in page.items]), headers)
 
     @route("GET", KNOWLEDGE_CONVERSATION, allow="user")
     async def get(self, user: User, conversation: ConversationId) -> Redacted[KnowledgeConversation]:
@@ -128,24 +163,26 @@ class KnowledgeRoutes:
         await self._deletion.conversation(user, conversation)
 
     @route("GET", f"{KNOWLEDGE_CONVERSATION}/messages", allow="user")
-    async def messages(self, user: User, conversation: ConversationId) -> Redacted[list[ShownKnowledgeMessage]]:
-        """List all messages of a conversation of the default domain, oldest first."""
+    async def messages(
+        self, user: User, conversation: ConversationId, query: KnowledgeMessageQuery
+    ) -> Headed[Redacted[list[ShownKnowledgeMessage]]]:
+        """List messages of a conversation of the default domain, oldest first.
+
+        The header ``X-Has-More`` says whether there are earlier ones.
+        """
         record = await self._find(user, conversation)
-        page = await self._conversations.messages(user, conversation, PAGE)
-        found = page.messages
-        while page.has_more:
-            page = await self._conversations.messages(user, conversation, PAGE, found[0].id)
-            found = [*page.messages, *found]
-        return Redacted(record.domain_id, [_message(each) for each in found])
+        page = await self._conversations.messages(user, conversation, query.limit, query.before)
+        shown = Redacted(record.domain_id, [_message(each) for each in page.messages])
+        return Headed(shown, _beyond(has_more=page.has_more))
 
     @route("POST", f"{KNOWLEDGE_CONVERSATION}/message", allow="user", sends=True, streams=True, errors=SENDING_ERRORS)
     async def send(self, user: User, conversation: ConversationId, body: KnowledgeMessage) -> EventStream:
         """Send a message; the answer is the turn's event stream in the dialect ``knowledge``."""
         await self._find(user, conversation)
         accepted = await self._conversations.send(
-            user, conversation, body.content, context_document_ids=body.context_entity_ids
+            user, conversation, body.content, context_document_ids=body.context_entity_ids, on_busy="join"
         )
-        return EventStream(self._conversations.events(accepted.turn_id), Knowledge())
+        return EventStream(_events(self._conversations, accepted), Knowledge())
 
     async def _find(self, user: User, conversation: ConversationId) -> ConversationRecord:
         """Return a conversation of the default domain.
@@ -179,8 +216,20 @@ class ChatRoutes:
             record = await self._conversations.get(user, session)
             if record.domain_id != body.agent_id:
                 raise InvalidInput("agent_id", "this session is with another agent; leave it out.")
-        accepted = await self._conversations.send(user, session, body.message)
-        return EventStream(self._conversations.events(accepted.turn_id), Chat())
+        accepted = await self._conversations.send(user, session, body.message, on_busy="join")
+        chat = Chat(new_session=body.session_id is None)
+        return EventStream(_events(self._conversations, accepted), chat)
+
+
+def _events(conversations: Conversations, accepted: Accepted) -> AsyncGenerator[AgentEvent]:
+    """Return the events of a message's turn: of one that the message joined, without what was taken back."""
+    if accepted.duplicate:
+        return read_settled(conversations.log(accepted.turn_id))
+    return conversations.events(accepted.turn_id)
+
+
+def _beyond(*, has_more: bool) -> dict[str, str]:
+    return {HAS_MORE: "true" if has_more else "false"}
 
 
 def _conversation(record: ConversationRecord) -> KnowledgeConversation:
@@ -189,6 +238,7 @@ def _conversation(record: ConversationRecord) -> KnowledgeConversation:
         record.title,
         record.owner_id,
         record.context_document_ids,
+        record.meta,
         record.message_count,
         record.started_at,
         record.updated_at,
@@ -205,6 +255,21 @@ def _with_names(message: ShownMessage) -> str:
     return text + message.content[at:]
 
 
+def _metadata(message: ShownMessage) -> Json:
+    """Return what the contract says about how an answer was made; a failed one has its ``error`` too."""
+    if message.role == "user":
+        return {}
+    known = message.metadata
+    usage = known["usage"]
+    metadata = {
+        "model": known["model"],
+        "tokensUsed": usage.get("inputTokens", 0) + usage.get("outputTokens", 0),
+        "retrievalTimeMs": known["retrievalTimeMs"],
+        "generationTimeMs": known["generationTimeMs"],
+    }
+    return metadata | {"error": known["error"]} if "error" in known else metadata
+
+
 def _message(message: ShownMessage) -> ShownKnowledgeMessage:
     return ShownKnowledgeMessage(
         message.id,
@@ -212,5 +277,6 @@ def _message(message: ShownMessage) -> ShownKnowledgeMessage:
         message.role,
         _with_names(message),
         [reference_of(to_json(each)) for each in message.references],
+        _metadata(message),
         message.created_at,
     )

@@ -27,7 +27,7 @@ from agentic_rag.server.durable_streams import StreamAnswer
 from agentic_rag.server.mcp_door import RpcAnswer
 from agentic_rag.server.originals import OriginalFile
 from agentic_rag.server.page_images import PageFile
-from agentic_rag.server.replies import Attachment, CsvTable, ErrorAnswer, Items, MetricsText, Redacted
+from agentic_rag.server.replies import Attachment, CsvTable, ErrorAnswer, Headed, Items, MetricsText, Redacted
 from agentic_rag.server.routes import FREE_NAMES, Declaration
 from agentic_rag.server.sse import EventStream
 from agentic_rag.server.web_routes import PageAnswer
@@ -244,7 +244,12 @@ def _common(declared: Declaration) -> list[int]:
     """Return the statuses with which any operation of this shape may be refused."""
     names = set(re.findall(r"{(\w+)", declared.path))
     body, query = declared.reads.keys() & {"body"}, declared.reads.keys() & {"query"}
-    some = {404: names, 409: names & {"domain"}, 413: body, 422: body or query or names & FREE_NAMES}
+    some = {
+        404: names,
+        409: names & {"domain"},
+        413: body,
+        422: body or query or declared.refuses_parameters or names & FREE_NAMES,
+    }
     if declared.takes != "application/json":
         some[422] = {"body"}
     return [status for status in _COMMON if status not in some or some[status]]
@@ -297,7 +302,7 @@ def _json_kinds(answer: Any) -> list[Any]:
 def _answer_type(kind: Any) -> Any:
     """Return the type of what is sent, where the server still has to take secrets out of it."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Redacted:
+    if origin in (Headed, Redacted):
         return _answer_type(arguments[0])
     if origin in (types.UnionType, typing.Union):
         return typing.Union[tuple(map(_answer_type, arguments))]  # noqa: UP007  # made of types that are known now

@@ -5,7 +5,7 @@ Knows no route and no record.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import ceil
 from typing import Any, Generic, TypeVar, dataclass_transform
@@ -88,6 +88,14 @@ class Redacted(Generic[T]):
 
     domain_id: str
     value: T
+
+
+@answer()
+class Headed(Generic[T]):
+    """An answer with header lines of its own."""
+
+    value: T
+    headers: Mapping[str, str]
 
 
 @answer()

@@ -18,6 +18,7 @@ of another type is given as the JSON it is), and by their own names the ids in t
 
 import inspect
 import re
+import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -36,7 +37,7 @@ from agentic_rag.errors import AgenticRagError, BodyTooLarge, Forbidden, Invalid
 from agentic_rag.forms import MAX_VALUES, check_size, read_form
 from agentic_rag.observer import NOBODY, Observer
 from agentic_rag.server.auth import Caller, caller_of
-from agentic_rag.server.replies import Attachment, Replies, json_response, request_id
+from agentic_rag.server.replies import Attachment, Headed, Replies, json_response, request_id
 from agentic_rag.threads import DomainThreads
 
 Allow = Literal["anyone", "user", "member", "author", "admin", "operator"]
@@ -117,6 +118,12 @@ class Declaration:
     max_bytes: int
     max_values: int
     errors: tuple[type[AgenticRagError], ...]
+
+    @property
+    def refuses_parameters(self) -> bool:
+        """Whether parameters of its address are refused: it takes none. A health probe may add what it likes."""
+        is_ours = self.path.startswith("/api/") and self.rule.allow != "anyone"
+        return is_ours and not self.reads.keys() & {"query", "request"}
 
     @property
     def doc(self) -> str:
@@ -218,6 +225,8 @@ class Endpoint:
             caller.check_connections()
         if declared.rule.sends:
             caller.take_message()
+        if declared.refuses_parameters:
+            _refuse_parameters(request)
         values = {name: await self._read(name, kind, request, caller) for name, kind in declared.reads.items()}
         response = await self._response(await declared.handler(self._owner, **values), caller.user)
         if declared.rule.audited and not acting().noted:
@@ -235,7 +244,7 @@ class Endpoint:
             case "request":
                 return request
             case "query":
-                return read_form(kind, dict(request.query_params))
+                return read_form(kind, _parameters(kind, request))
             case "body":
                 value = await _read_json(request, self.declared.max_bytes, self.declared.max_values)
                 return read_form(kind, value) if isinstance(kind, type) and issubclass(kind, BaseModel) else value
@@ -254,6 +263,10 @@ class Endpoint:
         return self._json(answer)
 
     def _json(self, answer: object) -> Response:
+        if isinstance(answer, Headed):
+            response = self._json(answer.value)
+            response.headers.update(answer.headers)
+            return response
         return json_response(self._edge.replies.json(answer), self.declared.status)
 
 
@@ -289,6 +302,39 @@ def check_announced(request: Request, limit: int) -> None:
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
         raise BodyTooLarge(limit)
+
+
+def _parameters(kind: type[BaseModel], request: Request) -> dict[str, Any]:
+    """Return the query parameters: lists with all their values, also from "a,b".
+
+    Raises:
+        InvalidInput: a parameter that takes one value stands there twice.
+    """
+    lists = {
+        alias
+        for name, field in kind.model_fields.items()
+        if typing.get_origin(field.annotation) is list
+        for alias in (name, field.alias)
+    }
+    values: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        if name in lists:
+            values.setdefault(name, []).extend(part for part in value.split(",") if part)
+        elif name in values and kind.model_config.get("extra") == "forbid":
+            raise InvalidInput(name[:200], "this parameter stands there twice; one value is expected.")
+        else:
+            values[name] = value
+    return values
+
+
+def _refuse_parameters(request: Request) -> None:
+    """Refuse the query parameters of a route that takes none, such as a `page` that nothing would honour.
+
+    Raises:
+        InvalidInput: names the first parameter.
+    """
+    for name in request.query_params:
+        raise InvalidInput(name[:200], "this parameter is not known here: the path takes none.")
 
 
 def _check_ids(params: Mapping[str, str]) -> None:

@@ -4,7 +4,8 @@ Owns pacing: pings, the bound on one send, the end when the client leaves. Reads
 pace, so that the turn never waits for it. Knows no route; the encoding is a dialect's.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Protocol
 
 import anyio
 from starlette.types import Receive, Scope, Send
@@ -13,6 +14,7 @@ from agentic_rag.errors import AgenticRagError
 from agentic_rag.events import AgentEvent
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.dialects import Dialect
+from agentic_rag.server.dialects.settled import settle
 
 PING_SECONDS = 15.0
 """A stream without events sends a comment this often, so that proxies and clients know it lives."""
@@ -29,6 +31,30 @@ HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+class TakesEvents(Protocol):
+    """A reader of a turn's events; see `agentic_rag.runtime.log.reader.LogReader`."""
+
+    async def take(self) -> Sequence[AgentEvent]:
+        """Return events that are there already, none if there are no more for now."""
+        ...
+
+    async def next(self) -> Sequence[AgentEvent]:
+        """Wait for events and return them, none once the log has ended."""
+        ...
+
+
+async def read_settled(reader: TakesEvents) -> AsyncGenerator[AgentEvent]:
+    """Yield the events of a turn from its first one, those that are there already without what was taken back."""
+    there: list[AgentEvent] = []
+    while batch := await reader.take():
+        there += batch
+    for event in settle(there):
+        yield event
+    while batch := await reader.next():
+        for event in batch:
+            yield event
 
 
 class EventStream:

@@ -43,9 +43,10 @@ from agentic_rag.server.connection import (
     PlainConnection,
     fast_connection,
 )
-from agentic_rag.server.dialects import DEFAULT_DIALECT, choose_dialect, get_codec, get_dialect, join
+from agentic_rag.server.dialects import DEFAULT_DIALECT, choose_dialect, get_codec, get_dialect, join, joins_repeats
 from agentic_rag.server.dialects import PARAMETER as DIALECT_PARAMETER
 from agentic_rag.server.dialects.native import Native
+from agentic_rag.server.dialects.settled import settle
 from agentic_rag.server.frames import (
     AcceptedReply,
     AnsweredReply,
@@ -146,7 +147,7 @@ class ConversationService(Protocol):
         /,
         *,
         client_message_id: str | None = None,
-        on_busy: Literal["reject", "queue"] = "reject",
+        on_busy: Literal["reject", "queue", "join"] = "reject",
         images: Sequence[GivenImage] = (),
     ) -> Accepted: ...
     async def answer_again(
@@ -260,6 +261,8 @@ class Subscription:
     after: int = 0
     ahead: list[TurnId] = field(default_factory=list)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    joined: bool = False
+    """Whether its turn ran already when the client sent the message of that turn again."""
     waiting: bool = False
     """Whether its reader waits for the next turn, and for nothing else."""
     last: TurnId | None = None
@@ -403,7 +406,7 @@ class Socket:
             frame.conversation_id,
             frame.content,
             client_message_id=frame.client_message_id,
-            on_busy=frame.on_busy,
+            on_busy="join" if frame.on_busy == "reject" and joins_repeats(self._dialect) else frame.on_busy,
             images=frame.images,
         )
 
@@ -439,11 +442,12 @@ class Socket:
         """Follow the turn of a message; ``woken``: its reader is about to."""
         current = self._subscriptions.get(conversation_id)
         if current is None:
-            self._start(Subscription(conversation_id, turn=accepted.turn_id))
+            self._start(Subscription(conversation_id, turn=accepted.turn_id, joined=accepted.duplicate))
         elif accepted.turn_id in current.ahead:
             return  # a repeated send of a turn that is still to come
         elif accepted.duplicate:
             again = Subscription(conversation_id, current.session_id, accepted.turn_id, ahead=current.ahead)
+            again.joined = True
             self._start(again)
         elif current.waiting and not woken:
             self._start(Subscription(conversation_id, current.session_id, accepted.turn_id, ahead=current.ahead[:]))
@@ -540,12 +544,16 @@ class Socket:
             return taken
 
         reader = self._turns.read(turn, 0 if encoder.needs_start else after)
-        while events := await reader.next(push):
+        events = await reader.next(push)
+        if subscription.joined and joins_repeats(self._dialect):  # this dialect cannot retract what was taken back
+            events, subscription.joined = settle(events), False
+        while events:
             while events:
                 await self._connection.room()
                 if not self._is_current(subscription) or encoder.ended:
                     return
                 events = events[push(events) :]
+            events = await reader.next(push)
 
     async def _next(self, subscription: Subscription) -> TurnId:
         """Return the turn to read after the last one: one this socket started, else the next one to start."""

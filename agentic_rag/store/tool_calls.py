@@ -7,12 +7,15 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy import Connection, update
 
 from agentic_rag.events import ToolStatus
 from agentic_rag.ids import SessionId, TurnId
 from agentic_rag.messages import Block
+from agentic_rag.store.conversations import CONVERSATIONS
 from agentic_rag.store.records import Prepared, RecordTable, parameter
+from agentic_rag.store.turns import TURNS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,7 @@ def of_sessions(
     conn: Connection,
     session_ids: Collection[SessionId],
     *,
-    tool_name: str | None = None,
+    tool_names: Collection[str] = (),
     status: ToolStatus | None = None,
     agent: str | None = None,
     turn_id: TurnId | None = None,
@@ -116,11 +119,12 @@ def of_sessions(
 ) -> list[ToolCallRecord]:
     """Return the calls made in these sessions, oldest first; only the last ones when ``limit`` is given.
 
-    Only those of one tool, one status, one agent (its path, empty for the main one) or one turn when given.
+    Only those of these tools, one status, one agent (its path, empty for the main one) or one turn when given.
     """
     query = TOOL_CALLS.select.where(_calls.session_id.in_(session_ids))
+    if tool_names:
+        query = query.where(_calls.tool_name.in_(tool_names))
     for column, wanted in (
-        (_calls.tool_name, tool_name),
         (_calls.status, status),
         (_calls.agent, agent),
         (_calls.turn_id, turn_id),
@@ -129,3 +133,51 @@ def of_sessions(
             query = query.where(column == wanted)
     newest = (_calls.started_at.desc(), _calls.turn_id.desc(), _calls.tool_call_id.desc())
     return TOOL_CALLS.all(conn, query.order_by(*newest).limit(limit))[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTotal:
+    """How often a tool ended with a status, and how long those calls took together."""
+
+    server: str
+    tool_name: str
+    status: ToolStatus
+    calls: int
+    duration_ms: int
+
+
+def of_domain(
+    conn: Connection,
+    domain_id: str,
+    *,
+    tool_names: Collection[str] = (),
+    status: ToolStatus | None = None,
+    since: str = "",
+    until: str = "",
+    limit: int,
+) -> tuple[list[ToolCallRecord], list[ToolTotal]]:
+    """Return the newest calls made in a domain, newest first, and the totals of all calls that match.
+
+    ``since`` and ``until``: times between which the calls began, the first included.
+    """
+    place = TURNS.c.conversation_id == CONVERSATIONS.c.id
+    turns = sa.select(TURNS.c.id).where(place, CONVERSATIONS.c.domain_id == domain_id)
+    where: list[sa.ColumnElement[bool]] = [_calls.turn_id.in_(turns)]
+    if tool_names:
+        where.append(_calls.tool_name.in_(tool_names))
+    if status is not None:
+        where.append(_calls.status == status)
+    if since:
+        where.append(_calls.started_at >= since)
+    if until:
+        where.append(_calls.started_at < until)
+    newest = (_calls.started_at.desc(), _calls.turn_id.desc(), _calls.tool_call_id.desc())
+    groups = (_calls.server, _calls.tool_name, _calls.status)
+    duration = sa.func.coalesce(sa.func.sum(_calls.duration_ms), 0)
+    totals = sa.select(*groups, sa.func.count(), duration).where(*where).group_by(*groups).order_by(*groups)
+    rows = TOOL_CALLS.all(conn, TOOL_CALLS.select.where(*where).order_by(*newest).limit(limit))
+    found = [
+        ToolTotal(server, name, ToolStatus(ended), calls, int(duration))
+        for server, name, ended, calls, duration in conn.execute(totals)
+    ]
+    return rows, found

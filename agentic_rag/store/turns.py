@@ -91,6 +91,11 @@ class TurnRecord:
         """What makes two messages the same one: refs are new each time."""
         return self.content, self.branch_of, *(image.sha256 for image in self.images)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What a user sent: text and images, whether as a new message or again."""
+        return self.content, *(image.sha256 for image in self.images)
+
 
 _GOING_ON = "ended_at IS NULL"
 

@@ -79,8 +79,9 @@ class Binding:
 
     ``collection`` is where the domain's chunks are, ``documents`` those that a search sees (None: all), ``top_k`` and
     ``threshold`` the domain's settings for it. ``user`` and ``scope`` (``domain`` | ``user``) decide whose memory it
-    is, ``role`` which role's, ``admin`` whether the user may write the domain's roles, ``sub_roles`` whom a task
-    may be handed to. ``draft``: files of that role which count as if they had been written.
+    is, ``role`` which role's if the call names none, ``memory_roles`` which others it may name, ``admin`` whether the
+    user may write the domain's roles, ``sub_roles`` whom a task may be handed to. ``draft``: files of that role which
+    count as if they had been written.
     """
 
     workspace: str = ""
@@ -94,6 +95,7 @@ class Binding:
     admin: bool = False
     sub_roles: tuple[str, ...] = ()
     draft: RoleDraft = field(default_factory=RoleDraft)
+    memory_roles: tuple[str, ...] = ()
 
     def to_meta(self, turn_id: str, call_id: str) -> dict[str, Any]:
         """Return the members of a call's ``_meta`` that our servers read."""

@@ -14,6 +14,8 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
+from mcp_servers import __version__
+
 MAX_TASK = 10_000
 """Characters of a task."""
 
@@ -63,7 +65,7 @@ class ChildRunner(Protocol):
 
 def create_server(children: ChildRunner) -> MCPServer[Any]:
     """Build the server. Each call's ``meta`` binds ``agentic_rag/turn``, ``/call`` and ``/sub_roles`` (ids)."""
-    server: MCPServer[Any] = MCPServer("delegate")
+    server: MCPServer[Any] = MCPServer("delegate", version=__version__)
 
     @server.tool(
         name="delegate",

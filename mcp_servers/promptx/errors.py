@@ -4,6 +4,7 @@
     ├── RoleError
     │   ├── BadRoleId        the id cannot be a file name we accept
     │   ├── UnknownRole      no such role; carries the known ids
+    │   ├── RoleNotReachable its memory cannot be used in this conversation; carries the ids of those that can
     │   ├── BrokenRole       the role file cannot be used and no earlier version was read
     │   ├── BadRoleFile      an item of `files` is not {kind, id, content}
     │   └── RoleRefused      a role was not written because it does not pass lint
@@ -93,6 +94,22 @@ class UnknownRole(RoleError):
 
     def __str__(self) -> str:
         return f"Unknown role {self.role!r}. Known roles: {', '.join(self.known) or 'none'}."
+
+
+class RoleNotReachable(RoleError):
+    """The memory of ``role`` cannot be used in this conversation; ``possible`` are the roles whose memories can."""
+
+    def __init__(self, role: str, possible: Sequence[str]) -> None:
+        super().__init__(role, possible)
+        self.role = role
+        self.possible = tuple(possible)
+
+    def __str__(self) -> str:
+        return (
+            f"The memory of the role {self.role[:80]!a} cannot be used here. Possible roles: "
+            f"{', '.join(self.possible)}. Another role's memory can be used once promptx_action has activated the role "
+            "in this conversation."
+        )
 
 
 class BrokenRole(RoleError):

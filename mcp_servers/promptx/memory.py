@@ -65,6 +65,8 @@ Scope = Literal["domain", "user"]
 MAX_QUERY: Final = 2_000
 MAX_FOLDER_NAME: Final = 240
 """Bytes of an encoded user id; file systems stop at 255."""
+ASSOCIATED: Final = 0.5
+"""Relevance of a memory that has no word of the query, before its distance in the network counts."""
 OVERVIEW_ENGRAMS: Final = 50
 OVERVIEW_CHARS: Final = 4_000
 """Budget of the overview: about a thousand tokens of what the role knows best."""
@@ -153,6 +155,9 @@ class Recollection:
     mindmap: tuple[str, ...]
     found: tuple[Engram, ...]
     matched: int
+    relevance: Mapping[str, float]
+    """Of each id in `found`, from 0 to 1: the share of the query's words that it has; for those that were only reached
+    through the network, less than `ASSOCIATED`, the further away the less."""
 
     @property
     def edges(self) -> Sequence[Edge]:
@@ -293,26 +298,32 @@ class Memory:
             mind = spread(network, centres, MODES[mode])
             center = centres[0] if centres else None
             engrams: list[Engram] = []
+            depths: Mapping[str, int] = {}
             if query is not None and fallback != "dmn":  # PromptX shows the map alone then; so it is recorded
-                ids = rank(collect(network, mind), self._traces, MODES[mode].limit, now_ms)
+                depths = collect(network, mind)
+                ids = rank(depths, self._traces, MODES[mode].limit, now_ms)
                 engrams = self._ledger.fetch(ids)
-            found, matched = self._find(network, query, engrams, MODES[mode].limit)
+            found, matched, fits = self._find(network, query, engrams, MODES[mode].limit)
+            relevance = {
+                each.id: round(fits[each.id] if each.id in fits else ASSOCIATED / (1 + depths.get(each.id, 1)), 4)
+                for each in found
+            }
             overview = self._overview() if query in (None, "null") or fallback == "dmn" else ()
             if counted:
                 self._count_recall(network, mind, center, now_ms)
         return Recollection(
-            mind, center, mode, fallback, tuple(engrams), overview, tuple(mindmap(mind)), found, matched
+            mind, center, mode, fallback, tuple(engrams), overview, tuple(mindmap(mind)), found, matched, relevance
         )
 
     def _find(
         self, network: Network, query: Query, engrams: Sequence[Engram], limit: int
-    ) -> tuple[tuple[Engram, ...], int]:
-        """Return what answers a query, best first, and how much of it has the query's own words.
+    ) -> tuple[tuple[Engram, ...], int, Mapping[str, float]]:
+        """Return what answers a query, best first, how much of it has the query's own words, and how well that fits.
 
         ``engrams``: what the network gave, in its order.
         """
         if query is None or query == "null":
-            return tuple(engrams), 0
+            return tuple(engrams), 0, {}
         fits = self._fits(network, query)
         places = {each.id: place for place, each in enumerate(engrams)}
         last = len(engrams)
@@ -328,7 +339,7 @@ class Memory:
         words = {key: gist_of(known[key].content, known[key].cues) for key in (*matched, *rest)}
         times = {key: self._traces[key][2] for key in words}
         ordered = [*newest_first(matched, words, times), *newest_first(rest, words, times)]
-        return tuple(known[key] for key in ordered), len(matched)
+        return tuple(known[key] for key in ordered), len(matched), fits
 
     def _fits(self, network: Network, query: str | Sequence[str]) -> dict[str, float]:
         """Return how well engrams fit the words of a query, by id.

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from mcp_servers.promptx.errors import BadEngram, PromptXError, SkillUnreadable, UnknownRole
+from mcp_servers.promptx.errors import BadEngram, PromptXError, RoleNotReachable, SkillUnreadable, UnknownRole
 from mcp_servers.promptx.ledger import Engram
 from mcp_servers.promptx.lint import Finding
 from mcp_servers.promptx.memory import Recollection, Remembered
@@ -77,15 +77,18 @@ def _structure(recollection: Recollection) -> Json:
         "engrams": [engram.to_json() for engram in recollection.engrams],
         "mindmap": list(recollection.mindmap),
         "overview": [engram.to_json() for engram in recollection.overview],
-        "found": [engram.to_json() for engram in recollection.found],
+        "found": [
+            {**engram.to_json(), "relevance": recollection.relevance.get(engram.id, 0.0)}
+            for engram in recollection.found
+        ],
         "center": recollection.center,
         "mode": recollection.mode,
         "fallback": recollection.fallback,
     }
 
 
-def describe_saved(done: Remembered, *, others_text: bool = False) -> Result:
-    """How many were saved, under which cues they are found, and what was there that says the same or about the same.
+def describe_saved(done: Remembered, role: str, *, others_text: bool = False) -> Result:
+    """How many were saved under which role and cues, and what was there that says the same or about the same.
 
     ``others_text``: others than the user wrote some of what was there.
     """
@@ -93,7 +96,7 @@ def describe_saved(done: Remembered, *, others_text: bool = False) -> Result:
     parts: list[str] = []
     if done.saved or not done.known:
         count = f"{len(done.saved)} {'memory' if len(done.saved) == 1 else 'memories'}"
-        parts.append(f"Saved {count}. Cues: {' · '.join(cues)}")
+        parts.append(f"Saved {count} under the role {role}. Cues: {' · '.join(cues)}")
     if done.known:
         parts += ["Known already, not saved again:", *(_line(each, MAX_NAMED) for each in done.known)]
     if done.near:
@@ -101,6 +104,7 @@ def describe_saved(done: Remembered, *, others_text: bool = False) -> Result:
         near = {old.id: old for each in done.near for old in each.known}
         parts += [_line(each, MAX_NAMED) for each in near.values()]
     return "\n".join(parts), ({"othersText": True} if others_text else {}) | {
+        "role": role,
         "saved": len(done.saved),
         "engrams": [engram.to_json() for engram in done.saved],
         "known": [engram.to_json() for engram in done.known],
@@ -165,6 +169,8 @@ def describe_error(exc: PromptXError) -> Json:
     details: Json = {"error": type(exc).__name__, "message": str(exc)}
     if isinstance(exc, UnknownRole):
         details["known"] = list(exc.known)
+    if isinstance(exc, RoleNotReachable):
+        details["possible"] = list(exc.possible)
     if isinstance(exc, BadEngram):
         details["index"] = exc.index
     return details

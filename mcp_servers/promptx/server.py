@@ -16,10 +16,12 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
 
+from mcp_servers import __version__
 from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.dpml import KINDS, Resources
-from mcp_servers.promptx.errors import BadRoleFile, NotAllowed, NotBound, PromptXError, UnknownRole
+from mcp_servers.promptx.errors import BadRoleFile, NotAllowed, NotBound, PromptXError, RoleNotReachable, UnknownRole
 from mcp_servers.promptx.ledger import Engram
 from mcp_servers.promptx.memory import SHELF, Memory, Shelf, memory_folder
 from mcp_servers.promptx.new_engrams import read_batch
@@ -46,6 +48,8 @@ META_SCOPE: Final = "agentic_rag/scope"
 META_ADMIN: Final = "agentic_rag/admin"
 META_TURN: Final = "agentic_rag/turn"
 META_ROLE: Final = "agentic_rag/role"
+META_MEMORY_ROLES: Final = "agentic_rag/memory_roles"
+"""Ids of other roles whose memories a call may name: the domain's primary role, its sub-roles, activated ones."""
 META_DRAFT: Final = "agentic_rag/draft"
 """Files of that role which an author tries: ``{kind, id, content}`` each. They count as if they were written."""
 
@@ -103,7 +107,9 @@ class _Caller:
     turn: str = ""
     """Id of the turn that calls; alone: empty."""
     role: str = ""
-    """Whose memory it is, where the host says so; alone it is an argument."""
+    """Whose memory a call uses that names no role. Empty alone, where the role is a required argument."""
+    memory_roles: tuple[str, ...] = ()
+    """Other roles whose memories a call may name, where the host binds them."""
 
     @property
     def own_only(self) -> bool:
@@ -115,15 +121,28 @@ class _Caller:
         shared = self.scope == "domain" and bool(self.turn)
         return any(shared or engram.author not in ("", self.user or "") for engram in shown)
 
-    def memory(self, role: str) -> Memory:
-        """The role's memory: of the one the host says, else of ``role``; roles that exist, or that left a memory (a
-        copied PromptX folder), have one.
+    def role_named(self, role: str) -> str:
+        """Return the role whose memory a call uses: ``role``, or the conversation's if the call names none.
 
         Raises:
-            BadRoleId, UnknownRole, BadScope.
+            RoleNotReachable: the host binds the possible roles, and this is none of them.
         """
+        if not self.role:
+            return role
+        possible = dict.fromkeys((self.role, *self.memory_roles))
+        if role and role not in possible:
+            raise RoleNotReachable(role, list(possible))
+        return role or self.role
+
+    def memory(self, role: str) -> Memory:
+        """Return a role's memory. Roles that exist, or that left a memory (a copied PromptX folder), have one.
+
+        Raises:
+            BadRoleId, UnknownRole, RoleNotReachable, BadScope.
+        """
+        role = self.role_named(role)
         if self.role:
-            return self.shelf.memory(memory_folder(self.workspace, self.scope, self.user, self.role))
+            return self.shelf.memory(memory_folder(self.workspace, self.scope, self.user, role))
         folder = memory_folder(self.workspace, self.scope, self.user, role)
         if not self.shelf.has(folder) and folder.name not in (known := self.roles.ids()):
             raise UnknownRole(role, known)
@@ -140,6 +159,8 @@ def _query(value: object) -> object:
 
 
 RoleId = Annotated[str, Field(description="A role's id.")]
+HiddenRole = Annotated[SkipJsonSchema[str], Field(description="A role's id.")]
+"""PromptX clients and role files pass the role in every call. Those who do not need not be told of it."""
 NewRoleId = Annotated[str, Field(description="Id of the role to create or change.")]
 Mode = Annotated[
     Literal["creative", "balanced", "focused"],
@@ -220,8 +241,10 @@ class _Tools:
 
         return await self._run(ctx, work)
 
-    async def recall(self, ctx: Context, query: Query = "", mode: Mode = "balanced") -> CallToolResult:
-        return await self.recall_as(ctx, "", query, mode)
+    async def recall(
+        self, ctx: Context, query: Query = "", mode: Mode = "balanced", role: HiddenRole = ""
+    ) -> CallToolResult:
+        return await self.recall_as(ctx, role, query, mode)
 
     async def recall_as(self, ctx: Context, role: RoleId, query: Query = "", mode: Mode = "balanced") -> CallToolResult:
         def work(caller: _Caller) -> Result:
@@ -230,8 +253,8 @@ class _Tools:
 
         return await self._run(ctx, work)
 
-    async def remember(self, ctx: Context, engrams: Engrams) -> CallToolResult:
-        return await self.remember_as(ctx, "", engrams)
+    async def remember(self, ctx: Context, engrams: Engrams, role: HiddenRole = "") -> CallToolResult:
+        return await self.remember_as(ctx, role, engrams)
 
     async def remember_as(self, ctx: Context, role: RoleId, engrams: Engrams) -> CallToolResult:
         limit = self._config.max_memories
@@ -241,12 +264,12 @@ class _Tools:
             done = caller.memory(role).remember(
                 batch, _now_ms(), author=author, turn=caller.turn, limit=limit, own_only=caller.own_only
             )
-            return describe_saved(done, others_text=caller.is_of_others(done.others))
+            return describe_saved(done, caller.role_named(role), others_text=caller.is_of_others(done.others))
 
         return await self._run(ctx, work)
 
-    async def forget(self, ctx: Context, id: str) -> CallToolResult:
-        return await self.forget_as(ctx, "", id)
+    async def forget(self, ctx: Context, id: str, role: HiddenRole = "") -> CallToolResult:
+        return await self.forget_as(ctx, role, id)
 
     async def forget_as(self, ctx: Context, role: RoleId, id: str) -> CallToolResult:
         def work(caller: _Caller) -> Result:
@@ -321,7 +344,9 @@ class _Tools:
         turn = turn if isinstance(turn, str) else ""
         drafts = _files(meta.get(META_DRAFT) or [])
         roles = RoleLibrary(workspace, config.builtin_roles, drafted=role, drafts=drafts)
-        return _Caller(workspace, scope, user, meta.get(META_ADMIN) is True, roles, self._shelf, turn, role)
+        admin, named = meta.get(META_ADMIN) is True, meta.get(META_MEMORY_ROLES)
+        memory_roles = tuple(str(each) for each in named) if isinstance(named, list | tuple) else ()
+        return _Caller(workspace, scope, user, admin, roles, self._shelf, turn, role, memory_roles)
 
 
 def _files(items: Sequence[Any]) -> list[RoleFile]:
@@ -385,12 +410,15 @@ def create_server(config: PromptXConfig, threads: Threads | None = None, shelf: 
     ``shelf``: the memories.
 
     In process (`config.bound_by_meta`) it has `promptx_action`, `promptx_recall`, `promptx_remember`,
-    `promptx_forget`, `promptx_discover`, `read_skill_file`, `role_write` and `role_check`. The host says whose memory
-    it is; it hides the last three where they do not apply, and the last two ask for `_meta["agentic_rag/admin"]` at the
-    call in any case. Alone it has the first five, also under their bare names, and the memory's role is an argument, as
-    in PromptX; it has the last two only with `config.role_write`. Other hosts read skills themselves.
+    `promptx_forget`, `promptx_discover`, `read_skill_file`, `role_write` and `role_check`. The host binds whose memory
+    a call uses that names no role, and which other roles a call may name. It hides the last three tools where they do
+    not apply, and the last two ask for `_meta["agentic_rag/admin"]` at the call in any case. Alone it has the first
+    five, also under their bare names, and the memory's role is a required argument, as in PromptX; it has the last two
+    only with `config.role_write`. Other hosts read skills themselves.
     """
-    server: MCPServer[Any] = MCPServer("promptx", title="PromptX roles and memory", lifespan=_lifespan(shelf))
+    server: MCPServer[Any] = MCPServer(
+        "promptx", title="PromptX roles and memory", version=__version__, lifespan=_lifespan(shelf)
+    )
     tools = _Tools(config, threads or OneWorkspace(), shelf)
     bound = config.bound_by_meta
     recall, remember, forget = (

@@ -20,6 +20,7 @@ from pathlib import Path
 import anyio
 
 from mcp_servers.retriever.edge_index import EdgeIndex
+from mcp_servers.retriever.edge_store import is_index_folder
 from mcp_servers.retriever.embedders import make_embedder
 from mcp_servers.retriever.errors import IndexOwned
 from mcp_servers.retriever.index import Index
@@ -89,6 +90,8 @@ def _open_index(environment: Mapping[str, str]) -> Index:
     folder = environment.get("RETRIEVER_INDEX_DIR", "")
     if not folder:
         raise SettingError("RETRIEVER_INDEX_DIR is not set: the folder of the index to search")
+    if not is_index_folder(Path(folder)):
+        raise SettingError(f"RETRIEVER_INDEX_DIR is {folder!r}, but there is no such folder")
     return EdgeIndex(Path(folder))
 
 

@@ -59,6 +59,11 @@ _SHORTAGES = (
 """What the system says when nothing is wrong with a file that cannot be read or written."""
 
 
+def is_index_folder(folder: Path) -> bool:
+    """Whether a folder is there. Opening one that is missing would make it, and every search would find nothing."""
+    return folder.is_dir()
+
+
 @dataclass(slots=True)
 class _Pointer:
     live: int = 0

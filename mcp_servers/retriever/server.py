@@ -20,6 +20,7 @@ from mcp_types import INVALID_PARAMS, CallToolResult, TextContent, ToolAnnotatio
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
+from mcp_servers import __version__
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.errors import IndexFault, UnknownDocument, UnreadableRequest
 from mcp_servers.retriever.formats.dates import iso_date
@@ -107,7 +108,7 @@ def create_server(
     """
     if config is None and not bound_by_meta:
         raise ValueError("a server that is not bound by meta needs a config")
-    server: MCPServer[Any] = MCPServer("retriever", instructions=INSTRUCTIONS)
+    server: MCPServer[Any] = MCPServer("retriever", version=__version__, instructions=INSTRUCTIONS)
 
     def bound(ctx: Context) -> ServerConfig:
         return _from_meta(ctx.request_context.meta or {}) if config is None or bound_by_meta else config

@@ -83,9 +83,11 @@ def test_what_the_service_says_of_a_model_counts_more_than_the_table() -> None:
     assert with_capabilities(profile, {}) == profile
 
 
-def test_a_setting_that_the_model_refuses_is_refused_when_it_is_saved(tmp_path: Path) -> None:
-    def merge(change: dict[str, Any], stored: dict[str, Any] | None = None, default: str = "claude-sonnet-5-5") -> None:
-        merge_settings(
+def test_an_effort_that_the_model_refuses_is_refused_when_it_is_saved_and_a_temperature_is_not(tmp_path: Path) -> None:
+    def merge(
+        change: dict[str, Any], stored: dict[str, Any] | None = None, default: str = "claude-sonnet-5-5"
+    ) -> DomainSettings:
+        merged = merge_settings(
             stored or {},
             change,
             LaunchPolicy(tmp_path),
@@ -94,19 +96,18 @@ def test_a_setting_that_the_model_refuses_is_refused_when_it_is_saved(tmp_path: 
             replace_maps=False,
             default_model=default,
         )
+        return merged.settings
 
-    with pytest.raises(InvalidInput, match="claude-sonnet-5-5 takes no temperature") as refused:
-        merge({"temperature": 0.5})
-    assert "settings.temperature" in str(refused.value)
+    assert merge({"temperature": 0.5}).temperature == 0.5
     with pytest.raises(InvalidInput, match="claude-haiku-4-5 does not take the effort"):
         merge({"model": "claude-haiku-4-5", "effort": "low"})
-    with pytest.raises(InvalidInput, match="takes no temperature"):
-        merge({"model": "claude-opus-5-5"}, {"model": "claude-sonnet-4-6", "temperature": 0.5})
+    kept = merge({"model": "claude-opus-5-5"}, {"model": "claude-sonnet-4-6", "temperature": 0.5})
+    assert kept.temperature == 0.5
     with pytest.raises(InvalidInput, match="effort"):
         merge({"effort": "huge"})
     merge({"model": "claude-sonnet-4-6", "temperature": 0.5, "effort": "max", "thinking": "off"})
     merge({"temperature": 0.5}, default="")
-    assert refusal_of("claude-sonnet-5-5", temperature=None, effort="max") is None
+    assert refusal_of("claude-sonnet-5-5", effort="max") is None
     assert DomainSettings().thinking is None
 
 

@@ -218,9 +218,38 @@ async def test_what_others_wrote_is_marked_where_a_save_shows_it(client: Client,
     assert second.structured_content["othersText"] is True
 
 
-async def test_a_role_that_a_model_writes_all_the_same_is_ignored(client: Client, workspace: Path) -> None:
+async def test_a_role_that_a_call_names_is_honoured_if_the_host_lets_it_and_refused_by_name_otherwise(
+    client: Client, workspace: Path
+) -> None:
+    meta = bound(workspace) | {"agentic_rag/memory_roles": ["nuwa", "assistant"]}
+    saved = await call(client, "promptx_remember", meta, role="nuwa", engrams=[item("lives in Berlin")])
+    assert saved.structured_content["role"] == "nuwa"
+    assert text(saved).startswith("Saved 1 memory under the role nuwa.")
+    own = await call(client, "promptx_remember", meta, engrams=[item("lives in Rome")])
+    assert own.structured_content["role"] == "assistant"
+    for role, content in (("nuwa", "lives in Berlin"), ("assistant", "lives in Rome"), ("", "lives in Rome")):
+        found = await call(client, "promptx_recall", meta, role=role, query="home", user="bob")
+        assert [engram["content"] for engram in found.structured_content["found"]] == [content]
+    for role in ("../x", "researcher", "nobody", "Nuwa", "x" * 500):
+        for tool, arguments in (
+            ("promptx_remember", {"engrams": [item("lives in Oslo")]}),
+            ("promptx_recall", {"query": "home"}),
+            ("promptx_forget", {"id": saved.structured_content["engrams"][0]["id"]}),
+        ):
+            refused = await call(client, tool, meta, role=role, **arguments)
+            assert refused.is_error
+            assert role[:80] in text(refused)
+            assert refused.structured_content["possible"] == ["assistant", "nuwa"]
+    folders = {path.parent.name for path in files_in(workspace) if path.name == "engrams.db"}
+    assert folders == {"assistant", "nuwa"}
+
+
+async def test_a_memory_that_was_found_says_how_relevant_it_is(client: Client, workspace: Path) -> None:
     meta = bound(workspace)
-    await call(client, "promptx_remember", meta, role="../x", engrams=[item("lives in Berlin")])
-    found = await call(client, "promptx_recall", meta, role="nuwa", query="home", user="bob")
-    assert len(found.structured_content["found"]) == 1
-    assert [path.parent.name for path in files_in(workspace) if path.name == "engrams.db"] == ["assistant"]
+    near = item("Ana wants invoices as PDF", schema="Ana invoices PDF")
+    linked = item("PDF files go to the archive", schema="PDF archive")
+    await call(client, "promptx_remember", meta, engrams=[near, linked])
+    found = await call(client, "promptx_recall", meta, query="Ana invoices")
+    relevance = {engram["content"]: engram["relevance"] for engram in found.structured_content["found"]}
+    assert relevance["Ana wants invoices as PDF"] == 1.0
+    assert 0 < relevance["PDF files go to the archive"] < 0.5

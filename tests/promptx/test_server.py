@@ -93,7 +93,7 @@ async def test_a_role_is_activated_with_its_hash_and_notes(client: Client, works
 async def test_what_is_remembered_is_recalled_by_the_same_user_alone(client: Client, workspace: Path) -> None:
     meta = bound(workspace)
     saved = await client.call_tool("promptx_remember", {"engrams": [ENGRAM]}, meta=meta)
-    assert text(saved) == "Saved 1 memory. Cues: contract · notice · period"
+    assert text(saved) == "Saved 1 memory under the role assistant. Cues: contract · notice · period"
     found = await client.call_tool("promptx_recall", {"query": "contract"}, meta=meta)
     content = found.structured_content
     engram_id = content["engrams"][0]["id"]

@@ -21,6 +21,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+import agentic_rag
+from mcp_servers import __version__
+from mcp_servers.promptx.server import PromptXConfig
+from mcp_servers.promptx.server import create_server as create_promptx
 from mcp_servers.retriever.__main__ import SettingError, open_searcher, read_config
 from mcp_servers.retriever.chunking import chunk_document
 from mcp_servers.retriever.document import Block, ParsedDocument
@@ -235,6 +239,25 @@ def test_the_environment_names_collection_number_and_threshold() -> None:
 def test_a_wrong_variable_is_named(variables: dict[str, str], text: str) -> None:
     with pytest.raises(SettingError, match=text):
         read_config(variables)
+
+
+async def test_a_folder_that_is_missing_is_an_error_and_is_not_made(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mcp_servers.retriever"]
+    refused = await anyio.run_process(command, env=environment(tmp_path), check=False)
+    assert refused.returncode == 2
+    assert f"RETRIEVER_INDEX_DIR is '{tmp_path / 'index'}', but there is no such folder" in refused.stderr.decode()
+    assert not (tmp_path / "index").exists()
+
+
+async def test_the_servers_announce_the_version_of_the_product(index: EdgeIndex) -> None:
+    for server in (
+        create_server(Retriever(index), bound_by_meta=True),
+        create_promptx(PromptXConfig(bound_by_meta=True)),
+    ):
+        async with Client(server) as client:
+            announced = client.server_info
+            assert announced is not None
+            assert announced.version == __version__ == agentic_rag.__version__
 
 
 @pytest.mark.parametrize(

@@ -74,12 +74,13 @@ async def test_a_log_that_is_gone_is_answered_as_an_error(tmp_path: Path) -> Non
         ({"content": " \n\t "}, 400, "MESSAGE_CONTENT_REQUIRED"),
         ({"content": "\x00 \x00"}, 400, "MESSAGE_CONTENT_REQUIRED"),
         ({"content": "x" * 10_001}, 400, "MESSAGE_TOO_LONG"),
-        ({}, 422, "VALIDATION_ERROR"),
+        ({}, 400, "MESSAGE_CONTENT_REQUIRED"),
+        ({"content": None}, 400, "MESSAGE_CONTENT_REQUIRED"),
         ({"content": 5}, 422, "VALIDATION_ERROR"),
         ({"content": "hi", "colour": "red"}, 422, "VALIDATION_ERROR"),
         ({"content": "hi", "onBusy": "shout"}, 422, "VALIDATION_ERROR"),
         ([], 422, "VALIDATION_ERROR"),
-        (None, 422, "VALIDATION_ERROR"),
+        (None, 400, "MESSAGE_CONTENT_REQUIRED"),
     ],
 )
 async def test_a_bad_message_is_refused_in_plain_words_and_the_next_one_is_answered(

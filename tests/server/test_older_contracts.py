@@ -9,7 +9,6 @@ import orjson
 
 from agentic_rag.access.users import User
 from agentic_rag.errors import ModelError
-from agentic_rag.server.older_routes import PAGE
 from agentic_rag.testing.scripted import Broken, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, say, use
 from tests.server.dialects.reading import Said, parse_sse
@@ -19,8 +18,7 @@ from tests.ws.serving import serving
 
 LEAVE = b"# Leave\n\nFull-time staff have 27 days of paid leave a year.\n"
 SEARCH = use("search_documents", query="paid leave")
-MORE = PAGE // 2 + 1
-"""Turns whose messages fill more than one page."""
+MORE = 3
 CITED = say("You have 27 days of paid leave.", Cite(0))
 
 
@@ -45,7 +43,7 @@ async def test_a_knowledge_client_lives_at_its_own_path(tmp_path: Path) -> None:
     async with opening as rig:
         made = await rig.ok("POST", "/api/conversation", {"title": "Leave", "userId": "whoever"})
         assert made.keys() == {
-            *("id", "title", "userId", "contextEntityIds", "messageCount", "createdAt", "updatedAt"),
+            *("id", "title", "userId", "contextEntityIds", "metadata", "messageCount", "createdAt", "updatedAt"),
         }
         assert (made["title"], made["userId"], made["contextEntityIds"]) == ("Leave", "local", [])
         path = f"/api/conversation/{made['id']}"
@@ -141,10 +139,11 @@ async def test_a_chat_client_needs_one_call(tmp_path: Path) -> None:
         assert parts[0]["type"] == "session_created"
         assert (await rig.ok("GET", f"/api/conversations/{session}"))["domainId"] == domain
         done = parts[-1]["data"]
-        assert done["final_message"] == "You have 27 days of paid leave."
+        assert done["final_message"] == {"role": "assistant", "content": "You have 27 days of paid leave."}
         assert [call["tool_name"] for call in done["tool_calls"]] == ["search_documents"]
         again = await ask(rig, "/api/v1/chat", message="Sure?", session_id=session, agent_id=domain)
-        assert orjson.loads(again[0].data)["data"]["session_id"] == session
+        assert [orjson.loads(each.data)["type"] for each in again[:2]] == ["thinking", "text"]
+        assert orjson.loads(again[-2].data)["data"]["session_id"] == session
         assert (await rig.ok("GET", f"/api/conversations/{session}"))["messageCount"] == 4
 
 
@@ -219,7 +218,7 @@ async def test_a_message_client_names_assistants_and_waits_for_json(tmp_path: Pa
         (source,) = shown["metadata"]["sources"]
         assert (source["documentName"], source["content"][:5]) == ("Leave.md", answer["references"][0]["citedText"][:5])
         usage = shown["metadata"]["usage"]
-        assert shown["metadata"]["tokensUsed"] == usage["inputTokens"] + usage["outputTokens"]
+        assert shown["metadata"]["tokensUsed"] == {name: usage[name] for name in ("inputTokens", "outputTokens")}
         assert {name: shown["metadata"][name] for name in answer["metadata"]} == answer["metadata"]
         refused = await rig.refused("POST", path, {"content": "Again?"}, **waiting)
         assert refused == (502, "LLM_SERVICE_ERROR", refused[2])

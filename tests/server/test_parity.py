@@ -154,7 +154,7 @@ def from_chat(said: list[tuple[str, Any]]) -> Told:
     assert (said[-1][1], parts[-1]["type"]) == ("[DONE]", "done")
     done = parts[-1]["data"]
     text = "".join(each["data"]["content"] for each in parts if each["type"] == "text")
-    assert done["final_message"] == text
+    assert done["final_message"] == {"role": "assistant", "content": text}
     calls = [(each["tool_name"], each["arguments"]) for each in done["tool_calls"]]
     return Told(text, None, cited_by(done["references"], "document_id"), calls)
 

@@ -129,7 +129,7 @@ class Desk:
         content: str,
         *,
         client_message_id: str | None = None,
-        on_busy: Literal["reject", "queue"] = "reject",
+        on_busy: Literal["reject", "queue", "join"] = "reject",
         images: Sequence[GivenImage] = (),
     ) -> MemoryAccepted:
         conversation = await self.get(user, conversation_id)
@@ -139,7 +139,9 @@ class Desk:
             if client_message_id is not None and turn.client_message_id == client_message_id:
                 return MemoryAccepted(TurnId(turn.id), client_message_id, duplicate=True)
         running = self.running(conversation.session_id)
-        if running is not None and on_busy == "reject":
+        if running is not None and on_busy == "join" and self.turns[running].content == content:
+            return MemoryAccepted(running, client_message_id, duplicate=True)
+        if running is not None and on_busy != "queue":
             raise TurnInProgress(running)
         turn = MemoryTurn(f"turn_{len(self.turns) + 1}", conversation_id, client_message_id, content)
         self.turns[turn.id] = turn

@@ -167,6 +167,8 @@ def begin_told(definition: Definition, current: Prompt, tools: Sequence[ToolInfo
 
 def _system(definition: Definition, tools: Sequence[ToolInfo]) -> tuple[Block, ...]:
     names = [tool.name for tool in tools]
+    if not definition.collection_note:  # without documents there is nothing to search; the first one brings the words
+        names = [name for name in names if name != SEARCH.name]
     blocks = bootstrap_prompt(definition.persona, names, definition.binding.sub_roles)
     skills = skills_block(definition.persona, names)
     others = catalogue(tools, chinese=is_chinese(definition.persona), most=many_tokens(definition.model))

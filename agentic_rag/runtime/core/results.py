@@ -323,7 +323,8 @@ def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["do
     if _reader(name) is ResultReader.HITS:
         return tuple(_document_hit(hit) for hit in structured.get("hits") or ()), "documents"
     if _reader(name) is ResultReader.ENGRAMS:
-        return tuple(_memory_hit(engram) for engram in structured.get("found") or ()), "memory"
+        shown = structured.get("found") or structured.get("overview") or ()  # a recall without a query has the second
+        return tuple(_memory_hit(engram) for engram in shown), "memory"
     return (), "documents"
 
 
@@ -388,7 +389,8 @@ def _memory_hit(engram: Json) -> Hit:
         id=str(engram["id"]),
         name=" ".join(cues[:3]) if cues else str(engram.get("type", "")),
         snippet=str(engram["content"])[:SNIPPET],
-        score=float(engram.get("strength", 0.0)),
+        score=float(engram.get("relevance", 0.0)),
+        strength=float(engram.get("strength", 0.0)),
     )
 
 

@@ -13,6 +13,7 @@ from agentic_rag.errors import InvalidInput
 from agentic_rag.events import AgentEvent
 from agentic_rag.server.dialects.ag_ui import AgUi
 from agentic_rag.server.dialects.agentx import AgentX
+from agentic_rag.server.dialects.answer import AnswerDialect
 from agentic_rag.server.dialects.base import Dialect, FrameCodec, Headers
 from agentic_rag.server.dialects.chat import Chat
 from agentic_rag.server.dialects.knowledge import Knowledge
@@ -32,6 +33,7 @@ __all__ = [
     "get_codec",
     "get_dialect",
     "join",
+    "joins_repeats",
 ]
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,15 @@ def get_dialect(name: str) -> Dialect:
     if factory is None:
         raise InvalidInput("dialect", f"{name[:40]!r} is not known. Known: {', '.join(dialect_names())}.")
     return factory()
+
+
+def joins_repeats(name: str) -> bool:
+    """Whether clients of a dialect join the running turn when they send its words again.
+
+    They cannot retract text, so after a lost stream sending again is their way back to the answer.
+    """
+    factory = _OWN.get(name)
+    return isinstance(factory, type) and issubclass(factory, AnswerDialect)
 
 
 def get_codec(name: str) -> FrameCodec:

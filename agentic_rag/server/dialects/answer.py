@@ -17,6 +17,15 @@ BREAK: Final = "\n\n"
 """Between the texts of two steps, as in the messages of a conversation."""
 
 
+ANSWER_CONTINUES: Final = (
+    "The model rewrote a part of its answer that was sent already: the answer continues; reload to read it."
+)
+"""What a client is told that cannot take text back. Sending the message again would only repeat the running turn."""
+
+_END_OF_TEXT: Final = frozenset({"tool_call", "done"})
+"""Events after which a step has no more text."""
+
+
 def is_farewell(event: AgentEvent) -> bool:
     """Whether an event says that the stream ends here although the turn goes on."""
     return event.seq == 0 and event.type == "notice" and event.fields().get("code") == ServerStopping.code
@@ -31,23 +40,51 @@ class Item:
 
 
 class AnswerText:
-    """The text of the main agent's steps, with a blank line between two of them, as a stored message has it."""
+    """The text of the main agent's steps, with a blank line between two of them, as a stored message has it.
 
-    __slots__ = ("_begins", "_blank", "_said", "in_step")
+    After `reset_step` the step is written a second time. What the client already has is not repeated: only text that
+    goes on after it is returned, as long as both versions begin in the same way.
+    """
+
+    __slots__ = ("_at", "_begins", "_blank", "_continues", "_earlier", "_held", "_shown", "diverged")
 
     def __init__(self, *, said: bool = False) -> None:
         """``said``: there is text of earlier steps."""
-        self._said = said
+        self._earlier = said
         self._begins = False
+        self._continues = True
         self._blank = ""
-        self.in_step = False
-        """Whether the running step has said something."""
+        self._shown: list[str] = []
+        self._held = ""
+        self._at = 0
+        self.diverged = False
+        """Whether the second version of the running step differs from what the client has."""
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the client has text of the running step."""
+        return bool(self._shown)
+
+    @property
+    def behind(self) -> bool:
+        """Whether the client has text of the running step that its second version has not repeated so far."""
+        return self._at < len(self._held)
 
     def begin_step(self, *, continues: bool) -> None:
         """Begin a step; ``continues``: its text goes on where the one before it was cut off."""
-        self._begins = self._said and not continues
+        self._earlier = self._earlier or self.in_step
+        self._continues = continues
+        self._shown = []
+        self._restart()
+
+    def reset_step(self) -> None:
+        """Expect the running step a second time."""
+        self._restart()
+
+    def _restart(self) -> None:
+        self._begins = self._earlier and not self._continues
         self._blank = ""
-        self.in_step = False
+        self._held, self._at, self.diverged = "".join(self._shown), 0, False
 
     def add(self, text: str) -> str:
         """Return what a piece of text adds: a step that says nothing but white space adds nothing."""
@@ -58,8 +95,21 @@ class AnswerText:
             if not self._blank.strip():
                 return ""
             text, self._begins = f"{BREAK}{self._blank}", False
-        self._said = True
-        self.in_step = True
+        return self.add_mark(text)
+
+    def add_mark(self, text: str) -> str:
+        """Return what a piece of text adds that is shown in any case, such as the name at a citation."""
+        if self.behind:
+            if self._held.startswith(text, self._at):
+                self._at += len(text)
+                return ""
+            rest = self._held[self._at :]
+            if not text.startswith(rest):
+                self.diverged = True
+                return ""
+            text, self._at = text[len(rest) :], len(self._held)
+        if text:
+            self._shown.append(text)
         return text
 
 
@@ -126,20 +176,27 @@ class AnswerDialect:
         if fields.get("agent"):
             return self.of_delegate(event.type, fields)
         self._over = event.terminal
+        is_next = event.type == "iteration_start" and fields["iteration"] != self._step
+        if self._text.behind and (is_next or event.type in _END_OF_TEXT):
+            return self._take_back()  # the second version of the step says less than the first
         match event.type:
-            case "iteration_start":
+            case "iteration_start" if is_next:
                 self._step = fields["iteration"]
                 self._text.begin_step(continues=fields["continues"])
-            case "step_reset":
-                if self._text.in_step and fields["iteration"] == self._step:  # else that step has not begun
-                    self.ended = True
-                    return self._failure(StepTakenBack())
+            case "step_reset" if fields["iteration"] == self._step:  # else that step has not begun
+                self._text.reset_step()
             case "notice" if fields["code"] == ServerStopping.code:
                 self.ended = True  # native's readers connect again
                 return self._failure(ServerStopping())
             case "error":
                 return self.error(fields["code"], fields["message"], retryable=fields["retryable"])
-        return self.say(event.type, fields)
+        said = self.say(event.type, fields)
+        return self._take_back() if self._text.diverged else said
+
+    def _take_back(self) -> Sequence[Item]:
+        """End the stream: the client has text that is no longer part of the answer."""
+        self.ended = True
+        return self.error(StepTakenBack.code, ANSWER_CONTINUES, retryable=False)
 
     def abort(self) -> Sequence[Item]:
         """Return how the stream ends when a user has stopped the turn and there is no word of its own for that."""

@@ -18,8 +18,10 @@ class Chat(AnswerDialect):
 
     name = "chat"
 
-    def __init__(self) -> None:
+    def __init__(self, *, new_session: bool = True) -> None:
+        """``new_session``: whether this turn is the first one of its session."""
         super().__init__()
+        self._new_session = new_session
         self._session: Json = {}
         self._said: list[str] = []
         self._calls: dict[str, Json] = {}
@@ -37,10 +39,10 @@ class Chat(AnswerDialect):
         match kind:
             case "turn_started":
                 self._session = {"session_id": fields["conversationId"]}
-                return [Item("session_created", self._session)]
+                return [Item("session_created", self._session)] if self._new_session else ()
             case "iteration_start" if fields["iteration"] != self._iteration:
                 self._iteration = fields["iteration"]
-                return [Item("thinking", {"iteration": self._iteration, "status": "thinking"})]
+                return [Item("thinking", {"iteration": self._iteration, "status": "processing"})]
             case "text":
                 content = self._text.add(fields["text"])
                 self._said.append(content)
@@ -71,7 +73,7 @@ class Chat(AnswerDialect):
     def _final(self, fields: Json) -> Json:
         return {
             **self._session,
-            "final_message": "".join(self._said),
+            "final_message": {"role": "assistant", "content": "".join(self._said)},
             "tool_calls": list(self._calls.values()),
             "references": [citation_of(each) for each in fields["references"]],
         }

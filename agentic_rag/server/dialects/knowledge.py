@@ -47,37 +47,42 @@ class Chunks:
 
 
 class Knowledge(AnswerDialect):
-    """``user_message``, exactly one ``context_ready``, ``chunk`` by ``chunk``, then one end."""
+    """``user_message``, ``context_ready``, ``chunk`` by ``chunk``, then one end.
+
+    A client replaces its list of references at each ``context_ready``, so each has all passages found so far. The first
+    one comes before the first ``chunk``, another after each later search that finds more, and the last one, with the
+    cited passages, before ``done``.
+    """
 
     name = "knowledge"
 
     def __init__(self) -> None:
         super().__init__()
         self._chunks = Chunks()
-        self._found: list[Json] | None = []
+        self._found: list[Json] = []
+        self._context_sent = False
 
     def say(self, kind: str, fields: Json) -> Sequence[Item]:
         match kind:
             case "turn_started":
                 return [Item("user_message", {"id": fields["userMessageId"]})]
             case "retrieval":
-                self._note(fields)
+                return self._note(fields)
             case "text":
                 text = self._text.add(fields["text"])
                 return [*self._context(), *_chunk(self._chunks.add(text))] if text else ()
             case "source_reference":
-                self._chunks.hold(mark_of(fields["documentName"]))
+                self._chunks.hold(self._text.add_mark(mark_of(fields["documentName"])))
             case "done":
                 references = [reference_of(each) for each in fields["references"]]
-                return [*self._rest(), Item("done", {"id": fields["messageId"], "references": references})]
+                cited = Item("context_ready", {"references": references})
+                return [*self._rest(), cited, Item("done", {"id": fields["messageId"], "references": references})]
             case "interrupted":
                 return self.abort()
         return ()
 
     def of_delegate(self, kind: str, fields: Json) -> Sequence[Item]:
-        if kind == "retrieval":
-            self._note(fields)
-        return ()
+        return self._note(fields) if kind == "retrieval" else ()
 
     def error(self, code: str, message: str, *, retryable: bool) -> Sequence[Item]:
         return [*self._rest(), Item("error", {"message": message, "code": code, "retryable": retryable})]
@@ -85,17 +90,22 @@ class Knowledge(AnswerDialect):
     def sse_item(self, event: AgentEvent, item: Item) -> str:
         return write_sse(item.name, item.data if isinstance(item.data, str) else to_text(item.data))
 
-    def _note(self, fields: Json) -> None:
-        if self._found is not None and fields["source"] == "documents":
-            found = (_reference_of_hit(hit) for hit in fields["hits"])
-            self._found += [each for each in found if each not in self._found]
+    def _note(self, fields: Json) -> Sequence[Item]:
+        """Add the passages of a search; return ``context_ready`` if the client has an older list."""
+        if fields["source"] != "documents":
+            return ()
+        found = [_reference_of_hit(hit) for hit in fields["hits"]]
+        new = [each for at, each in enumerate(found) if each not in self._found and each not in found[:at]]
+        self._found += new
+        return [self._all_found()] if new and self._context_sent else ()
+
+    def _all_found(self) -> Item:
+        self._context_sent = True
+        return Item("context_ready", {"references": list(self._found)})
 
     def _context(self) -> Sequence[Item]:
-        """Return ``context_ready`` if it was not said yet."""
-        if self._found is None:
-            return ()
-        found, self._found = self._found, None
-        return [Item("context_ready", {"references": found})]
+        """Return the first ``context_ready`` if it was not sent yet."""
+        return () if self._context_sent else [self._all_found()]
 
     def _rest(self) -> Sequence[Item]:
         return [*self._context(), *_chunk(self._chunks.end())]

@@ -6,7 +6,7 @@ source is stands under ``source``.
 
 from collections.abc import Sequence
 
-from agentic_rag.errors import AnswerFailed, GenerationAborted, InvalidInput, ServerStopping
+from agentic_rag.errors import AnswerFailed, GenerationAborted, InvalidInput, MessageContentRequired, ServerStopping
 from agentic_rag.events import AgentEvent
 from agentic_rag.ids import ConversationId
 from agentic_rag.json_form import Json, to_text
@@ -33,7 +33,7 @@ class Message(AnswerDialect):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sources: set[int] = set()
+        self._sources: list[Json] = []
         self._message_id: str | None = None
 
     def say(self, kind: str, fields: Json) -> Sequence[Item]:
@@ -44,9 +44,12 @@ class Message(AnswerDialect):
             case "text":
                 delta = self._text.add(fields["text"])
                 return [Item("content_delta", {"delta": delta})] if delta else ()
-            case "source_reference" if fields["number"] not in self._sources:
-                self._sources.add(fields["number"])
-                return [Item("source_reference", source_of(fields))]
+            case "source_reference":
+                source = source_of(fields)
+                if source in self._sources:
+                    return ()
+                self._sources.append(source)
+                return [Item("source_reference", source)]
             case "done":
                 used = fields["usage"]
                 usage = {"inputTokens": used["inputTokens"], "outputTokens": used["outputTokens"]}
@@ -74,7 +77,14 @@ class MessageFrames:
         self._begun: dict[str, AcceptedReply] = {}
 
     def read(self, value: Json) -> ClientFrame:
-        """Read a frame; what an ``abort`` says beside its ids is let pass."""
+        """Read a frame; what an ``abort`` says beside its ids is let pass.
+
+        Raises:
+            MessageContentRequired: a message without content.
+            InvalidInput: names the first other field that does not fit.
+        """
+        if value.get("type") == "message" and value.get("content") is None and not value.get("images"):
+            raise MessageContentRequired
         if value.get("type") != "abort":
             return read_frame(value)
         begun = self._begun.get(str(value.get("messageId", value.get("message_id"))))
@@ -126,8 +136,8 @@ class MessageAnswer:
                 self._steps[fields["iteration"]] = (fields["continues"], [])
             case "text":
                 self._steps[max(self._steps)][1].append(fields["text"])
-            case "step_reset":
-                self._steps.pop(fields["iteration"], None)
+            case "step_reset" if fields["iteration"] in self._steps:
+                self._steps[fields["iteration"]][1].clear()  # a model call that is made again goes on in its step
             case "done" | "error" | "interrupted":
                 self._end = fields
 
@@ -187,7 +197,7 @@ def source_of(reference: Json) -> Json:
 
 def sources_and_tokens(references: Sequence[Json], usage: Json) -> Json:
     """Return what the contract's ``metadata`` of an answer has beside ours."""
-    tokens = usage.get("inputTokens", 0) + usage.get("outputTokens", 0)
+    tokens = {name: usage.get(name, 0) for name in ("inputTokens", "outputTokens")}
     return {"sources": [source_of(each) for each in references], "tokensUsed": tokens}
 
 

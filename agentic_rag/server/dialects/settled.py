@@ -1,6 +1,7 @@
 """A turn's events as they were left standing: without what its steps took back.
 
-Owns that reading of a log that is complete. For readers that begin at the start and cannot take anything back. Pure.
+Owns that reading of a log, whole or as far as it goes. For readers that begin at the start and cannot take anything
+back. Pure.
 """
 
 from collections.abc import Sequence

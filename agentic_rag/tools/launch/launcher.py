@@ -96,12 +96,9 @@ def bind_options(plan: dict[str, Any], user: int | None) -> tuple[list[str], lis
             binds += ["--ro-bind-fd", str(descriptor), path]
         return binds, [int(descriptor) for descriptor in binds[1::3]]
     mount("tmpfs", STAGE, "tmpfs", 0, "mode=0755,size=1m")
-    for descriptor, path, writable in folders:
-        lend_folder(descriptor, user, writable=writable)
-        binds += ["--bind" if writable else "--ro-bind", stage(descriptor, is_folder=True), path]
-    for descriptor, path in files:
-        lend(descriptor, user, writable=False)
-        binds += ["--ro-bind", stage(descriptor, is_folder=False), path]
+    for descriptor, path, writable in [*folders, *((descriptor, path, False) for descriptor, path in files)]:
+        lend_tree(descriptor, user, writable=writable)
+        binds += ["--bind" if writable else "--ro-bind", stage(descriptor), path]
     return binds, []
 
 
@@ -120,10 +117,10 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
         refuse(f"{target} cannot be mounted: {os.strerror(ctypes.get_errno())}")
 
 
-def stage(descriptor: int, *, is_folder: bool) -> str:
+def stage(descriptor: int) -> str:
     """Bind a checked file or folder below `STAGE` and return its path there."""
     target = f"{STAGE}/{descriptor}"
-    if is_folder:
+    if stat.S_ISDIR(os.stat(descriptor).st_mode):
         os.mkdir(target)
     else:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
@@ -131,12 +128,16 @@ def stage(descriptor: int, *, is_folder: bool) -> str:
     return target
 
 
-def lend_folder(descriptor: int, user: int, *, writable: bool) -> None:
-    """Make a folder and what it holds usable for ``user``.
+def lend_tree(descriptor: int, user: int, *, writable: bool) -> None:
+    """Make a file, or a folder with its contents, usable for ``user``.
 
     A folder that everyone may read, such as an interpreter's, is left alone unless the child writes there.
     """
-    if not writable and os.stat(descriptor).st_mode & 0o5 == 0o5:
+    mode = os.stat(descriptor).st_mode
+    if not writable and mode & 0o5 == 0o5:
+        return
+    if not stat.S_ISDIR(mode):
+        lend(descriptor, user, writable=writable)
         return
     for _, folders, files, at in os.fwalk(".", dir_fd=descriptor):
         for name in (*folders, *files):

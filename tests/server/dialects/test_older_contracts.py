@@ -163,7 +163,7 @@ def text_of(name: str, stream_of: Any) -> str:
         case _:
             parts = [orjson.loads(each.data) for each in parse_sse(stream(get_dialect("chat"), stream_of))[:-1]]
             text = "".join(part["data"]["content"] for part in parts if part["type"] == "text")
-            assert text == parts[-1]["data"]["final_message"]
+            assert parts[-1]["data"]["final_message"] == {"role": "assistant", "content": text}
             return text
 
 
@@ -181,7 +181,7 @@ def test_an_end_that_is_none_is_said_as_an_error_with_its_code(name: str, turn: 
     kind, data = items(name, turn)[-1]
     assert (kind, data["code"]) == ("error", code)
     assert data["error" if name == "message" else "message"]
-    assert data["retryable"] == (code != "GENERATION_ABORTED")
+    assert data["retryable"] == (code == "LLM_SERVICE_ERROR")
 
 
 @pytest.mark.parametrize("name", ["message", "knowledge", "agentx", "chat"])
@@ -315,16 +315,16 @@ def test_chat_is_data_lines_and_done_after_the_last() -> None:
     assert all(part.keys() == {"type", "data", "timestamp"} for part in said)
     assert [(part["type"], part["data"]) for part in said] == [
         ("session_created", {"session_id": "conv_1"}),
-        ("thinking", {"iteration": 1, "status": "thinking"}),
+        ("thinking", {"iteration": 1, "status": "processing"}),
         ("tool_call", {"tool_name": "search_documents", "arguments": {"query": "leave"}}),
         ("tool_result", {"tool_name": "search_documents", "result": "1 hit", "success": True}),
-        ("thinking", {"iteration": 2, "status": "thinking"}),
+        ("thinking", {"iteration": 2, "status": "processing"}),
         ("text", {"content": "25 days."}),
         (
             "done",
             {
                 "session_id": "conv_1",
-                "final_message": "25 days.",
+                "final_message": {"role": "assistant", "content": "25 days."},
                 "tool_calls": [
                     {
                         "tool_name": "search_documents",
@@ -349,7 +349,7 @@ def test_chat_is_data_lines_and_done_after_the_last() -> None:
 def test_chat_thinks_once_an_iteration_and_an_error_ends_with_done_too() -> None:
     again = events(started(), IterationStart(1), StepReset(1), IterationStart(1), Text("a"), Interrupted())
     text = stream(get_dialect("chat"), again)
-    assert text.count('"thinking"') == 2  # the type and the status of one
+    assert text.count('"thinking"') == 1
     assert text.endswith('"retryable":false},"timestamp":"2026-01-01T00:00:06.000Z"}\n\ndata: [DONE]\n\n')
     assert b"[DONE]" not in b"".join(frames(get_dialect("chat"), again))
 
@@ -357,12 +357,17 @@ def test_chat_thinks_once_an_iteration_and_an_error_ends_with_done_too() -> None
 # knowledge
 
 
-def test_knowledge_says_what_was_found_once_before_the_first_chunk_and_what_is_cited_at_the_end() -> None:
+def test_knowledge_says_what_was_found_before_the_first_chunk_and_again_whenever_there_is_more() -> None:
     said = items("knowledge", FULL)
-    assert [kind for kind, _ in said].count("context_ready") == 1
-    assert [kind for kind, _ in said][:3] == ["user_message", "context_ready", "chunk"]
+    assert [kind for kind, _ in said][:4] == ["user_message", "context_ready", "chunk", "context_ready"]
     assert said[0][1] == {"id": "msg_u"}
-    assert said[1][1] == {"references": []}  # the first words came before the first search
+    contexts = [data["references"] for kind, data in said if kind == "context_ready"]
+    assert contexts[0] == []  # the first words came before the first search
+    assert [[each["entityName"] for each in found] for found in contexts[1:]] == [
+        ["Leave policy.md"],
+        ["Leave policy.md", "Travel.md"],
+    ]
+    assert said[-2] == ("context_ready", {"references": said[-1][1]["references"]})
     assert said[-1] == (
         "done",
         {
@@ -384,8 +389,11 @@ def test_knowledge_says_what_was_found_once_before_the_first_chunk_and_what_is_c
             {"entityId": "doc_1", "entityName": "Leave policy.md", "snippet": "25 days of paid leave", "score": 0.91}
         ]
     }
-    for turn in (SILENT, ERROR_BEFORE_TEXT, INTERRUPTED):
-        assert kinds("knowledge", turn).count("context_ready") == 1
+    assert [kinds("knowledge", turn).count("context_ready") for turn in (SILENT, ERROR_BEFORE_TEXT, INTERRUPTED)] == [
+        2,
+        1,
+        1,
+    ]
 
 
 def test_knowledge_writes_names_at_citations() -> None:

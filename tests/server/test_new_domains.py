@@ -1,0 +1,101 @@
+"""A whole settings document for a new domain, its warnings, and what stays of a domain that is deleted."""
+
+from pathlib import Path
+
+from agentic_rag.testing.steps import say
+from tests.server.rig import Json, Rig
+
+LEAVE = b"# Leave\n\nFull-time staff have 27 days of paid leave a year.\n"
+DOCUMENT: Json = {
+    "model": "claude-sonnet-5-5",
+    "temperature": 0.3,
+    "primaryRoleId": "hr-clerk",
+    "subRoleIds": ["researcher"],
+    "language": "en",
+    "responseStyle": "detailed",
+    "retrievalTopK": 8,
+    "maxSteps": 12,
+    "variables": {"TEAM": "hr"},
+    "toolPolicy": {"*": "ask"},
+}
+CLERK = "<role><principle>Answer with the rule.</principle></role>"
+
+
+def warnings_of(saved: Json) -> dict[str, str]:
+    return {note["path"]: note["text"] for note in saved["warnings"]}
+
+
+async def test_a_whole_settings_document_is_stored_at_once_with_its_warnings(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Hello.")) as rig:
+        made = await rig.ok("POST", "/api/domains", {"name": "HR", "settings": DOCUMENT})
+        found = warnings_of(made)
+        assert list(found) == ["settings.primaryRoleId", "settings.temperature"]
+        assert "'hr-clerk'" in found["settings.primaryRoleId"]
+        assert "claude-sonnet-5-5 takes no temperature" in found["settings.temperature"]
+        assert {key: made["settings"][key] for key in DOCUMENT} == DOCUMENT
+        path = f"/api/domains/{made['id']}"
+        assert warnings_of(await rig.ok("PATCH", path, {"settings": {"maxSteps": 9}})) == {}, "said once"
+        emptied = await rig.domain()
+        again = await rig.ok("PATCH", f"/api/domains/{emptied}", {"settings": DOCUMENT})
+        assert warnings_of(again) == found
+        resource = rig.settings.workspaces / made["id"] / ".promptx" / "resource" / "role"
+        resource.mkdir(parents=True, exist_ok=True)
+        (resource / "hr-clerk.role.md").write_text(CLERK)
+        prompt = await rig.ok("GET", f"{path}/effective-prompt")
+        assert "Answer with the rule." in prompt["role"]["text"]
+        third = await rig.ok("PATCH", path, {"settings": {"model": "claude-sonnet-4-6"}})
+        assert warnings_of(third) == {}
+        assert (await rig.say(await rig.conversation(made["id"]), "Hi"))[-1]["type"] == "done"
+
+
+async def test_a_sub_role_or_an_effort_that_cannot_be_is_still_refused_and_nothing_is_stored(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        for key, value in (("subRoleIds", ["nobody"]), ("effort", "huge"), ("primaryRoleId", "a b")):
+            settings = {**DOCUMENT, key: value}
+            refused = await rig.refused("POST", "/api/domains", {"name": "HR", "settings": settings})
+            assert refused[2].startswith(f"settings.{key}")
+        assert (await rig.ok("GET", "/api/domains"))["items"] == []
+
+
+async def test_the_answer_to_a_deletion_says_what_stays_on_disk(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        for asked in (False, True):
+            domain = await rig.domain()
+            await rig.upload(domain, "Leave.md", LEAVE)
+            folder = rig.settings.workspaces.absolute() / domain
+            gone = await rig.ok("DELETE", f"/api/domains/{domain}", params={"workspace": str(asked).lower()})
+            assert gone["id"] == domain
+            assert gone["workspace"] == (None if asked else str(folder))
+            assert folder.exists() is not asked
+            assert any("workspace folder" in each for each in gone["kept"]) is not asked
+            assert any("audit log" in each for each in gone["kept"])
+
+
+async def test_a_domain_without_documents_is_not_told_to_search_until_the_first_one_is_there(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Hello."), say("Now I can search.")) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hi")
+        first = rig.model.requests[0]
+        assert "search_documents" not in str(first.system)
+        assert "promptx_recall" in str(first.system)
+        await rig.upload(domain, "Leave.md", LEAVE)
+        await rig.say(conversation, "And now?")
+        assert "search_documents: look up facts" in str(rig.model.requests[1].messages[-1])
+        fresh = await rig.ok("GET", f"/api/domains/{domain}/effective-prompt")
+        assert "search_documents" in fresh["bootstrap"]["text"]
+
+
+async def test_the_effective_prompt_names_components_that_are_cut(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        folder = rig.settings.workspaces / domain / "prompt"
+        folder.mkdir(exist_ok=True)
+        for name, size in (("10-long", 8_001), ("20-fits", 8_000), ("30", 8_000), ("40", 7_999), ("50-late", 100)):
+            (folder / f"{name}.md").write_text("x" * size)
+        prompt = await rig.ok("GET", f"/api/domains/{domain}/effective-prompt")
+        problems = {each["name"]: each["problem"] for each in prompt["problems"]}
+        assert problems == {
+            "10-long.md": "cut: 8,000 of 8,001 characters are used; the limit of one file is 8,000",
+            "50-late.md": "cut: 1 of 100 characters are used; the limit of all files together is 32,000",
+        }
