@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from websockets.exceptions import WebSocketException
@@ -70,6 +70,14 @@ while True:
     print(began, ended, flush=True)
     time.sleep(0.002)
 """
+
+
+T = TypeVar("T")
+
+
+def with_values(function: Callable[..., T], *values: object) -> Callable[[str], T]:
+    """Return a function of a text alone: ``function`` with the other arguments as they are now."""
+    return lambda text: function(text, *values)
 
 
 @dataclass
@@ -188,14 +196,14 @@ def fields_of(schema: Json, document: Json, depth: int = 4) -> Iterator[tuple[st
         yield "", lambda text: text
     if depth and kind == "array":
         for name, make in fields_of(schema.get("items", {}), document, depth - 1):
-            yield f"[]{name}", lambda text, make=make: [make(text)]  # type: ignore[misc]
+            yield f"[]{name}", with_values(lambda text, make: [make(text)], make)  # type: ignore[misc]
     if depth and (kind == "object" or "properties" in schema):
         properties = schema.get("properties", {})
         names = [*schema.get("required", ()), *(KNOWN.keys() & properties.keys())]
         needed = {key: KNOWN.get(key, example(properties.get(key, {}), document)) for key in names}
         for key, inner in properties.items():
             for name, make in fields_of(inner, document, depth - 1):
-                yield f".{key}{name}", lambda text, key=key, make=make: {**needed, key: make(text)}  # type: ignore[misc]
+                yield f".{key}{name}", with_values(lambda text, key, make: {**needed, key: make(text)}, key, make)  # type: ignore[misc]
         yield ".(key)", lambda text: {**needed, text: "x"}
         if schema.get("additionalProperties"):
             yield ".(value)", lambda text: {**needed, "x": text}
@@ -258,7 +266,9 @@ def _doors_of(
         label = f"{method} {path} {each['in']}:{each['name']}"
         if each["in"] == "query":
             yield Door(
-                label, lambda text, name=each["name"]: http.send(method, f"{real}?{name}={quote(text)}"), ADDRESS_BYTES
+                label,
+                with_values(lambda text, name: http.send(method, f"{real}?{name}={quote(text)}"), each["name"]),
+                ADDRESS_BYTES,
             )
         elif each["in"] == "path":
             before, _, after = path.partition(f"{{{each['name']}}}")
@@ -266,8 +276,10 @@ def _doors_of(
                 before, after = before.replace(f"{{{name}}}", value), after.replace(f"{{{name}}}", value)
             yield Door(
                 label,
-                lambda text, before=before, after=after: http.send(
-                    method, before + quote(text, safe="") + after, b"{}"
+                with_values(
+                    lambda text, before, after: http.send(method, before + quote(text, safe="") + after, b"{}"),
+                    before,
+                    after,
                 ),
                 ADDRESS_BYTES,
             )
@@ -282,11 +294,13 @@ def _doors_of(
                 if name in seen:
                     continue
                 seen.add(name)
-                yield Door(f"{label}{name}", lambda text, make=make: http.json(method, real, make(text)))
+                yield Door(f"{label}{name}", with_values(lambda text, make: http.json(method, real, make(text)), make))
         else:
             yield Door(
                 f"{method} {path} {media}",
-                lambda text, media=media: http.send(method, real, text.encode(), **{"Content-Type": media}),
+                with_values(
+                    lambda text, media: http.send(method, real, text.encode(), **{"Content-Type": media}), media
+                ),
             )
 
 
@@ -304,8 +318,12 @@ def header_doors(http: Http) -> Iterator[Door]:
         for prefix in ("Bearer ", "agentic-rag=", "") if name in ("Authorization", "Cookie") else ("",):
             yield Door(
                 f"header {name}: {prefix}",
-                lambda text, name=name, prefix=prefix: http.send(  # type: ignore[misc]
-                    "GET", "/api/domains", **{name: prefix + _one_line(text).encode().decode("latin-1")}
+                with_values(
+                    lambda text, name, prefix: http.send(  # type: ignore[misc]
+                        "GET", "/api/domains", **{name: prefix + _one_line(text).encode().decode("latin-1")}
+                    ),
+                    name,
+                    prefix,
                 ),
                 ADDRESS_BYTES,
             )
@@ -338,13 +356,18 @@ def message_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
     for name, make in chats.items():
         yield Door(
             f"chat completion: {name}",
-            lambda text, make=make: http.json("POST", "/v1/chat/completions", {"model": domain, **make(text)}),
+            with_values(
+                lambda text, make: http.json("POST", "/v1/chat/completions", {"model": domain, **make(text)}), make
+            ),
         )
     for name, more in {"instructions": "instructions", "input": "input", "previous": "previous_response_id"}.items():
         yield Door(
             f"response: {name}",
-            lambda text, more=more: http.json(
-                "POST", "/v1/responses", {"model": domain, "input": "Hello x plain", more: text}
+            with_values(
+                lambda text, more: http.json(
+                    "POST", "/v1/responses", {"model": domain, "input": "Hello x plain", more: text}
+                ),
+                more,
             ),
         )
     run: Json = {
@@ -362,7 +385,8 @@ def message_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
     for name, make in runs.items():
         for path in (f"/api/domains/{domain}/ag-ui", f"/ag-ui/{domain}"):
             yield Door(
-                f"AG-UI {path}: {name}", lambda text, path=path, make=make: http.json("POST", path, run | make(text))
+                f"AG-UI {path}: {name}",
+                with_values(lambda text, path, make: http.json("POST", path, run | make(text)), path, make),
             )
     conversation = f"/api/conversations/{ids['conversation']}"
     yield Door("message", lambda text: http.json("POST", f"{conversation}/messages", {"content": text + " x plain"}))
@@ -383,7 +407,9 @@ def message_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
     for name in ("expertise", "primaryRoleId", "model", "greeting"):
         yield Door(
             f"setting {name}",
-            lambda text, name=name: http.json("PATCH", f"/api/domains/{domain}", {"settings": {name: text}}),
+            with_values(
+                lambda text, name: http.json("PATCH", f"/api/domains/{domain}", {"settings": {name: text}}), name
+            ),
         )
     policies: dict[str, Callable[[str], Json]] = {
         "pattern": lambda text: {"toolPolicy": {text: "allow"}},
@@ -400,22 +426,30 @@ def message_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
     for name, make in policies.items():
         yield Door(
             f"settings: {name}",
-            lambda text, make=make: http.json("PATCH", f"/api/domains/{domain}", {"settings": make(text)}),
+            with_values(
+                lambda text, make: http.json("PATCH", f"/api/domains/{domain}", {"settings": make(text)}), make
+            ),
         )
     for name in ("value", "name"):
         yield Door(
             f"secret's {name}",
-            lambda text, name=name: http.json(
-                "PUT",
-                f"/api/domains/{domain}/secrets/{'A' if name == 'value' else quote(text[:3000])}",
-                {"value": text},
+            with_values(
+                lambda text, name: http.json(
+                    "PUT",
+                    f"/api/domains/{domain}/secrets/{'A' if name == 'value' else quote(text[:3000])}",
+                    {"value": text},
+                ),
+                name,
             ),
         )
     for field_name in ("query", "text", "filter", "documentIds"):
         yield Door(
             f"search {field_name}",
-            lambda text, field_name=field_name: http.json(
-                "POST", f"/api/domains/{domain}/documents/search", {"query": "x", field_name: text}
+            with_values(
+                lambda text, field_name: http.json(
+                    "POST", f"/api/domains/{domain}/documents/search", {"query": "x", field_name: text}
+                ),
+                field_name,
             ),
         )
 
@@ -444,10 +478,14 @@ def socket_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
             alias = frame.model_fields[name].alias or name
             yield Door(
                 f"/ws {kind}.{alias}",
-                lambda text, kind=kind, alias=alias: talk(
-                    json.dumps(
-                        {"type": kind, **known, "waitId": "w", "action": "accept", alias: text}, ensure_ascii=False
-                    )
+                with_values(
+                    lambda text, kind, alias: talk(
+                        json.dumps(
+                            {"type": kind, **known, "waitId": "w", "action": "accept", alias: text}, ensure_ascii=False
+                        )
+                    ),
+                    kind,
+                    alias,
                 ),
             )
     yield Door("/ws type", lambda text: talk(json.dumps({"type": text}, ensure_ascii=False)))
@@ -456,8 +494,12 @@ def socket_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
         for name in ("message", "content", "query", "conversation_id", "type", "session_id"):
             yield Door(
                 f"/ws?dialect={dialect} {name}",
-                lambda text, dialect=dialect, name=name: talk(
-                    json.dumps({"type": "message", "content": "Hi", name: text}, ensure_ascii=False), dialect
+                with_values(
+                    lambda text, dialect, name: talk(
+                        json.dumps({"type": "message", "content": "Hi", name: text}, ensure_ascii=False), dialect
+                    ),
+                    dialect,
+                    name,
                 ),
             )
 
@@ -484,12 +526,14 @@ def mcp_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
     }  # fmt: skip
     for tool in ("search_documents", "ask", "read_document"):
         for argument in ("query", "question", "document", "name"):
-            messages[f"{tool}.{argument}"] = lambda text, tool=tool, argument=argument: {
+            messages[f"{tool}.{argument}"] = with_values(lambda text, tool, argument: {
                 "jsonrpc": "2.0", "id": 1, "method": "tools/call",
                 "params": {"name": tool, "arguments": {argument: text}},
-            }  # type: ignore[misc]  # fmt: skip
+            }, tool, argument)  # fmt: skip
     for name, make in messages.items():
-        yield Door(f"POST /mcp {name}", lambda text, make=make: http.json("POST", path, make(text), **accept))
+        yield Door(
+            f"POST /mcp {name}", with_values(lambda text, make: http.json("POST", path, make(text), **accept), make)
+        )
 
 
 def upload_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
@@ -506,7 +550,9 @@ def upload_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
     yield Door("upload: field name", lambda text: upload("a.md", "x", _one_line(text)))
     yield Door("upload: part header", lambda text: upload("a.md", "x", more=f"X: {_one_line(text)}\r\n"))
     for ending in ("md", "txt", "html", "csv", "json"):
-        yield Door(f"upload: contents of .{ending}", lambda text, ending=ending: upload(f"a.{ending}", text))
+        yield Door(
+            f"upload: contents of .{ending}", with_values(lambda text, ending: upload(f"a.{ending}", text), ending)
+        )
 
 
 # What the model and an MCP server say
