@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from agentic_rag.tools.schema_compat import find_top_problem
+
 SCHEMA_BYTES = 32 * 1024
 """A tool with a longer input schema (as JSON) is left out."""
 
@@ -51,8 +53,9 @@ def size_of(tool: Sized) -> int:
 
 def find_schema_problem(schema: Mapping[str, Any]) -> str:
     """Return why a tool with this input schema is left out, or nothing."""
-    if not isinstance(schema, dict) or schema.get("type") != "object":
-        return "its input schema is not an object"
+    problem = find_top_problem(schema)
+    if problem:
+        return problem
     depth, keywords = _measure(schema)
     if depth > SCHEMA_DEPTH:
         return f"its input schema is nested deeper than {SCHEMA_DEPTH} levels"
@@ -79,8 +82,8 @@ def _measure(schema: Mapping[str, Any]) -> tuple[int, int]:
     return depth, keywords
 
 
-def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], str]:
-    """Return the tools of a list that are taken, in order, and which others are left out and why (or nothing)."""
+def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], tuple[tuple[str, str], ...]]:
+    """Return the tools of a list that are taken, in order, and the others: the name of each and why."""
     taken: list[S] = []
     problems: list[tuple[str, str]] = []
     size = 0
@@ -94,7 +97,7 @@ def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], str]:
         else:
             size += cost
             taken.append(tool)
-    return tuple(taken), describe_left_out(problems)
+    return tuple(taken), tuple(problems)
 
 
 def describe_left_out(problems: Sequence[tuple[str, str]]) -> str:

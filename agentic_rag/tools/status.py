@@ -8,6 +8,10 @@ from enum import StrEnum
 
 from agentic_rag.json_form import Json, to_json
 from agentic_rag.redaction import Redaction
+from agentic_rag.tools.server_answers import DroppedTool
+
+LISTED_TWICE = "the server lists this name more than once, so that nobody knows which of them a call would reach"
+"""Why no model is shown such a tool."""
 
 
 class State(StrEnum):
@@ -109,6 +113,8 @@ class ConnectionState:
     tools: tuple[ListedTool, ...] = ()
     log: tuple[str, ...] = ()
     sign_in: OpenSignIn | None = None
+    dropped_tools: tuple[DroppedTool, ...] = ()
+    """Tools of that list that no model is shown."""
 
     def to_json(self) -> Json:
         """Return the state as a client sees it: whose connection it is goes to nobody else."""
@@ -119,6 +125,7 @@ class ConnectionState:
             "protocol": self.protocol,
             "tools": to_json(self.tools),
             "log": list(self.log),
+            "droppedTools": to_json(self.dropped_tools),
         }
 
     def redact(self, redaction: Redaction) -> "ConnectionState":
@@ -131,4 +138,7 @@ class ConnectionState:
                 for tool in self.tools
             ),
             log=tuple(map(redaction, self.log)),
+            dropped_tools=tuple(
+                DroppedTool(redaction(tool.name), redaction(tool.reason)) for tool in self.dropped_tools
+            ),
         )
