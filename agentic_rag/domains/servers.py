@@ -18,6 +18,7 @@ from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, ServerReserved
 from agentic_rag.json_form import Json, to_json
 from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.threads import DomainThreads
@@ -110,7 +111,10 @@ class Servers:
         pool: Pool,
         policy: LaunchPolicy,
         threads: DomainThreads,
+        refused: RefusedTools,
     ) -> None:
+        """``refused``: the tools that models' services refused."""
+        self._refused = refused
         self._directory = directory
         self._domains = domains
         self._vault = vault
@@ -140,6 +144,8 @@ class Servers:
                 spec = _spec(record, _own_entry(settings, name), secrets)
                 before, obstacle = await self._threads.read(domain_id, self._obstacle, spec)
                 state = ConnectionState(name, before, reason=redaction(obstacle))
+            dropped = dict.fromkeys((*state.dropped_tools, *self._refused.of_server(domain_id, name)))
+            state = replace(state, dropped_tools=tuple(dropped))
             count = sum(each.state is not State.STOPPED for each in states)
             servers.append(EffectiveServer(name, document, state, count, pending.get(name, PendingTools())))
         return servers

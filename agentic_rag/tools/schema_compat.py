@@ -406,7 +406,7 @@ class _Work:
         forms = []
         for branch, needed in zip(branches, required, strict=True):
             known = self._known(branch)
-            own = known.get("properties") if isinstance(known.get("properties"), dict) else {}
+            own: Schema = known["properties"] if isinstance(known.get("properties"), dict) else {}
             fixed = []
             for name, inner in own.items():
                 if isinstance(inner, dict) and (

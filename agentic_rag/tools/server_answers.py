@@ -112,7 +112,7 @@ def _read_tool(tool: Any, place: int) -> Json | DroppedTool:
         "name": name,
         "inputSchema": schema if schema.get("type") == "object" else {**schema, "type": "object"},
     }
-    annotations = tool.get("annotations") if isinstance(tool.get("annotations"), dict) else {}
+    annotations: Json = tool["annotations"] if isinstance(tool.get("annotations"), dict) else {}
     for title in (tool.get("title"), annotations.get("title")):
         if isinstance(title, str) and title.strip():
             read["title"] = title

@@ -25,6 +25,8 @@ list, or `STEP_CHARS` characters of the value, which a message would repeat. Abo
 
 STEP_CHARS = 1_024
 
+NO_NAMES: Mapping[str, str] = {}
+
 KEPT_SCHEMAS = 512
 """Of so many schemas of strangers it is remembered what is checked; they are the same objects from turn to turn."""
 
@@ -98,29 +100,32 @@ class _Meter:
 _meter: ContextVar[_Meter] = ContextVar("meter")
 
 
-def find_problem(schema: Any, arguments: Json, *, user: bool) -> str | None:
+def find_problem(schema: Any, arguments: Json, *, user: bool, names: Mapping[str, str] = NO_NAMES) -> str | None:
     """Return everything that is wrong with the arguments, in words that say what to send, or None.
 
     ``user``: the schema is a stranger's: it costs no more than `STEPS`. No reference of any schema is fetched. Of ours,
     an argument that may be left out may be null, which means the same; see `without_nulls`.
+    ``names``: arguments that the model was shown under another name: own → shown; the words have the shown one.
     """
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
 
     try:
         if user:
-            return _problems(_checker(schema), arguments)
-        return _problems(_own_checker(schema), without_nulls(schema, arguments))
+            return _problems(_checker(schema), arguments, names)
+        return _problems(_own_checker(schema), without_nulls(schema, arguments), names)
     except (SchemaError, Unresolvable, RecursionError, ArithmeticError):
         return None
 
 
-def fit_arguments(schema: Any, arguments: Json, *, user: bool) -> tuple[Json, str | None]:
+def fit_arguments(
+    schema: Any, arguments: Json, *, user: bool, names: Mapping[str, str] = NO_NAMES
+) -> tuple[Json, str | None]:
     """Return a call's arguments as they are sent, and everything that is wrong with them; see `find_problem`.
 
     Models write null for what they leave out; a stranger's tool that takes no null there is called without it.
     """
-    problem = find_problem(schema, arguments, user=user)
+    problem = find_problem(schema, arguments, user=user, names=names)
     if problem is None or not user or not (isinstance(schema, Mapping) and _is_names(schema.get("required", ()))):
         return arguments, problem
     fewer = without_nulls(schema, arguments)
@@ -134,13 +139,13 @@ def without_nulls(schema: Any, arguments: Json) -> Json:
     return {name: value for name, value in arguments.items() if value is not None or name in schema.get("required", ())}
 
 
-def _problems(checker: Any, arguments: Json) -> str | None:
+def _problems(checker: Any, arguments: Json, names: Mapping[str, str]) -> str | None:
     given = dict(arguments)
     _meter.set(_Meter(given))
     found: dict[str, None] = {}
     with suppress(_TooMuch):  # what was found by then is wrong all the same
         for error in islice(checker.iter_errors(given), MAX_PROBLEMS):
-            found.update(dict.fromkeys(describe_problem(error)))
+            found.update(dict.fromkeys(describe_problem(error, names)))
     return "; ".join(found)[:PROBLEM_CHARS] or None
 
 

@@ -22,6 +22,7 @@ from agentic_rag.messages import (
 )
 from agentic_rag.runtime.core.arguments import fit_arguments
 from agentic_rag.runtime.core.many_tools import unwrap_call
+from agentic_rag.runtime.core.model_tools import argument_names, own_arguments
 from agentic_rag.tools.base import CallOutcome, ToolInfo, Verdict
 from agentic_rag.tools.system import AGENT, BY_NAME, CALL_TOOL, DELEGATE, FIND_TOOLS
 
@@ -214,7 +215,9 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, ot
     ruling = None if tool is None else policy.ruling(tool, others=others)
     arguments, problem = block["input"], None
     if tool is not None and BROKEN_INPUT not in block:
-        arguments, problem = fit_arguments(tool.input_schema, arguments, user=tool.origin == "user")
+        arguments = own_arguments(tool, arguments)
+        names = {own: shown for shown, own in argument_names(tool).items()}
+        arguments, problem = fit_arguments(tool.input_schema, arguments, user=tool.origin == "user", names=names)
     if tool is None:
         name = block.get(CALLED, block["name"])
         shown = [each for each in tools if each in BY_NAME] if FIND_TOOLS.name in tools else list(tools)
