@@ -436,7 +436,11 @@ class Agent:
         if not keys:
             return tuple(kept)
         specs = tool_specs(self._asked, kept)
-        return tuple(tool for tool, spec in zip(kept, specs, strict=True) if spec_key(spec) not in keys)
+        shown = [tool for tool, spec in zip(kept, specs, strict=True) if spec_key(spec) not in keys]
+        for tool in shown:
+            if tool.origin == "user":
+                known.settle(domain, model, tool)
+        return tuple(shown)
 
     def _drop_refused(self, error: ModelError, request: ModelRequest) -> bool:
         """Drop the tools for which the model's service refused a request; return whether there were any.
@@ -657,6 +661,8 @@ class Agent:
             return await self._shorten(call, error, again=shortened > 0)
         if not self._drop_refused(error, request):
             return None
+        if self.transcript.told is not None:  # so that the next turn has no news of it
+            await self._store_told(self.transcript.told.with_current(self._prompt()), [])
         built = await self._request(call)
         self._turn.begin_step(built.passages, built.call_ids, self._asked.model)  # the same step: its event is out
         return built.request

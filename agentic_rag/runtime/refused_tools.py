@@ -5,65 +5,58 @@ no request and no turn.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from agentic_rag.messages import ToolSpec
 from agentic_rag.runtime.core.model_tools import spec_key
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.server_answers import DroppedTool
 
-MOST_OF_DOMAIN = 512
-"""Refused tools that are remembered of one domain; the oldest one gives way."""
+MOST_OF_DOMAIN = 1_024
+"""Refused specs that are remembered of one domain; the oldest one gives way."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    server: str
-    tool: str
-    """As its server calls it."""
-    model: str
-    reason: str
+class _OfDomain:
+    """The refused tools of one domain."""
+
+    def __init__(self) -> None:
+        self.specs: dict[tuple[str, str], None] = {}
+        """By model and the key of the spec. Those of earlier wordings stay: a session may have been told of them."""
+        self.reasons: dict[tuple[str, str, str], str] = {}
+        """By server, name at the server, and model: of the wording that the server lists now."""
 
 
 class RefusedTools:
     """The refused tools of all domains."""
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[tuple[str, str], _Refused]] = {}
-        """By domain; then by model and the key of the spec."""
+        self._domains: dict[str, _OfDomain] = {}
 
     def add(self, domain: str, model: str, tool: ToolInfo, spec: ToolSpec, reason: str) -> bool:
         """Remember that a model's service does not take a tool; return whether that is news."""
-        known = self._known.setdefault(domain, {})
+        known = self._domains.setdefault(domain, _OfDomain())
         key = model, spec_key(spec)
-        news = key not in known
-        stale = [
-            each for each, refused in known.items() if each[0] == model and each[1] != key[1] and _is_of(refused, tool)
-        ]
-        for each in stale:  # the same tool in other words, which its server no longer lists
-            del known[each]
-        known[key] = _Refused(tool.server, tool.remote_name, model, reason)
-        if len(known) > MOST_OF_DOMAIN:
-            del known[next(iter(known))]
+        news = key not in known.specs
+        known.specs[key] = None
+        known.reasons[tool.server, tool.remote_name, model] = reason
+        for kept in (known.specs, known.reasons):
+            if len(kept) > MOST_OF_DOMAIN:
+                del kept[next(iter(kept))]  # type: ignore[arg-type]
         return news
 
     def keys(self, domain: str, model: str) -> Collection[str]:
         """Return the keys of the specs that a model's service does not take; see `spec_key`."""
-        known = self._known.get(domain)
-        return {key for asked, key in known if asked == model} if known else ()
+        known = self._domains.get(domain)
+        return {key for asked, key in known.specs if asked == model} if known is not None else ()
 
     def settle(self, domain: str, model: str, tool: ToolInfo) -> None:
-        """Forget what was refused of a tool that a request to this model carries again, in other words."""
-        known = self._known.get(domain, {})
-        for key in [key for key, refused in known.items() if key[0] == model and _is_of(refused, tool)]:
-            del known[key]
+        """Take notice that a tool is shown to a model again, because its server lists it otherwise."""
+        known = self._domains.get(domain)
+        if known is not None:
+            known.reasons.pop((tool.server, tool.remote_name, model), None)
 
     def of_server(self, domain: str, server: str) -> tuple[DroppedTool, ...]:
         """Return the tools of a server that models are not shown, each with its reason."""
-        refused = self._known.get(domain, {}).values()
-        found = (DroppedTool(each.tool, each.reason) for each in refused if each.server == server)
+        known = self._domains.get(domain)
+        reasons = known.reasons if known is not None else {}
+        found = (DroppedTool(tool, reason) for (of, tool, _), reason in reasons.items() if of == server)
         return tuple(dict.fromkeys(found))
-
-
-def _is_of(refused: _Refused, tool: ToolInfo) -> bool:
-    return refused.server == tool.server and refused.tool == tool.remote_name

@@ -219,7 +219,8 @@ class ToolCalls:
             warning = warning or APPROVAL_OVERRULED
         schema = dict(call.tool.input_schema)
         title = f"Run {call.name}?"
-        message = f"The assistant wants to call {call.tool.remote_name!r} of the server {call.server!r}."
+        named = f"{call.tool.title!r} ({call.tool.remote_name})" if call.tool.title else repr(call.tool.remote_name)
+        message = f"The assistant wants to call {named} of the server {call.server!r}."
         needed = InputNeeded(WaitKind.APPROVAL, title, message, schema=schema, warning=warning)
         asked = Asked(
             call.id,

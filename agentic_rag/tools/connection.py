@@ -52,7 +52,7 @@ from agentic_rag.tools.exchange import (
     root_cause,
     with_notes,
 )
-from agentic_rag.tools.listing import clean, clean_description
+from agentic_rag.tools.listing import TITLE_CHARS, clean, clean_description, user_name
 from agentic_rag.tools.live_questions import CallInFlight, LiveQuestions
 from agentic_rag.tools.oauth.credentials import Credentials
 from agentic_rag.tools.oauth.discovery import Challenge
@@ -326,10 +326,7 @@ class Connection:
 
     def status(self) -> ConnectionState:
         """Return the present state."""
-        tools = tuple(
-            ListedTool(clean(tool.name), clean_description(tool.description or ""), tool.input_schema)
-            for tool in self.known_tools
-        )
+        tools = tuple(map(self._listed, self.known_tools))
         log = tuple(map(self._redact, self._tail))
         sign_in = open_sign_in(self._needed) if self._needed and self.state is State.NEEDS_AUTH else None
         return ConnectionState(
@@ -344,6 +341,12 @@ class Connection:
             sign_in,
             self._dropped_now(),
         )
+
+    def _listed(self, tool: types.Tool) -> ListedTool:
+        name, title = clean(tool.name), clean(tool.title or "")
+        called_as = name if self.in_process else user_name(self.name, tool.name, title[:TITLE_CHARS].strip())
+        hint = tool.annotations is not None and tool.annotations.read_only_hint is True
+        return ListedTool(name, clean_description(tool.description or ""), tool.input_schema, title, called_as, hint)
 
     def _dropped_now(self) -> tuple[DroppedTool, ...]:
         """Return the tools that are listed and shown to no model, each once."""

@@ -47,11 +47,27 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """A tool as its server lists it, without characters that show it as something else."""
+    """A tool as its server lists it, without characters that show it as something else.
+
+    ``called_as``: its name for models and for the setting ``toolPolicy``. ``read_only``: its server says that it has no
+    effects.
+    """
 
     name: str
     description: str
     input_schema: Json
+    title: str = ""
+    called_as: str = ""
+    read_only: bool = False
+
+    def redact(self, redaction: Redaction) -> "ListedTool":
+        """Return the tool without the values a domain keeps."""
+        words = {
+            "name": redaction(self.name),
+            "description": redaction(self.description),
+            "title": redaction(self.title),
+        }
+        return replace(self, **words, input_schema=redaction.json(self.input_schema))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +149,7 @@ class ConnectionState:
         return replace(
             self,
             reason=redaction(self.reason),
-            tools=tuple(
-                ListedTool(redaction(tool.name), redaction(tool.description), redaction.json(tool.input_schema))
-                for tool in self.tools
-            ),
+            tools=tuple(tool.redact(redaction) for tool in self.tools),
             log=tuple(map(redaction, self.log)),
             dropped_tools=tuple(
                 DroppedTool(redaction(tool.name), redaction(tool.reason)) for tool in self.dropped_tools

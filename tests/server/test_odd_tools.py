@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.testing.fake_api import Answer, FakeMessagesAPI, Fault, Scripted
 from agentic_rag.testing.steps import Step, say, use
 from tests.server.rig import Rig
+from tests.waiting import pause
 
 CASE = Path(__file__).parent.parent / "tools" / "servers" / "case.py"
 GOOD = {"name": "good", "description": "works", "inputSchema": {"type": "object", "properties": {}}}
@@ -282,3 +284,60 @@ async def test_one_of_our_own_tools_that_is_refused_is_told_to_everybody(tmp_pat
         assert ended(events) == "done"
         (notice,) = [event for event in events if event.get("code") == "TOOL_REFUSED"]
         assert "search_documents" in notice["message"]
+
+
+# --- who is asked -----------------------------------------------------------------------------------------------------
+
+HINTED = {**GOOD, "name": "hinted", "annotations": {"readOnlyHint": True}}
+CHINESE = [
+    {"name": name, "description": "", "inputSchema": {"type": "object", "properties": {}}}
+    for name in ("查询天气", "查询股票")
+]
+
+
+async def open_wait(rig: Rig, conversation: str) -> Json:
+    while True:
+        items = (await rig.ok("GET", f"/api/waits?conversationId={conversation}&state=open"))["items"]
+        if items:
+            return items[0]  # type: ignore[no-any-return]
+        await pause()
+
+
+async def test_a_tool_that_does_not_call_itself_read_only_asks_at_first_use_without_keys_too(tmp_path: Path) -> None:
+    script = (use("case__hinted"), use("case__good"), say("Done."), use("case__good"), say("Again."))
+    async with asking(tmp_path, *script) as (rig, _):
+        domain = await rig.domain(mcpServers={"case": case([GOOD, HINTED])})
+        conversation = await rig.conversation(domain)
+        async with anyio.create_task_group() as tasks:
+            heard: list[Json] = []
+
+            async def say_hello() -> None:
+                heard.extend(await rig.say(conversation, "hello"))
+
+            tasks.start_soon(say_hello)
+            wait = await open_wait(rig, conversation)
+            assert (wait["kind"], wait["toolName"]) == ("approval", "case__good")
+            change = {"settings": {"toolPolicy": {wait["toolName"]: "allow"}}}
+            await rig.ok("PATCH", f"/api/domains/{domain}", change)
+            answer = {"action": "accept", "content": {"scope": "conversation"}}
+            await rig.ok("POST", f"/api/waits/{wait['id']}", answer)
+        assert [each["status"] for each in results(heard)] == ["ok", "ok"]
+        later = await rig.say(await rig.conversation(domain), "elsewhere")
+        assert [each["status"] for each in results(later)] == ["ok"], "the rule holds in the whole domain"
+
+
+async def test_names_without_latin_letters_are_readable_and_found(tmp_path: Path) -> None:
+    async with asking(tmp_path, say("Hi.")) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case(CHINESE)})
+        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        tools = {name: tool for name, tool in offered(api.requests[0]).items() if name.startswith("case__")}
+        weather, stock = sorted(tools, key=lambda name: "TianQi" not in name)
+        assert weather.startswith("case__ChaXunTianQi_")
+        assert stock.startswith("case__ChaXunGu")
+        assert [tools[weather]["description"], tools[stock]["description"]] == ["查询天气", "查询股票"]
+        (server,) = [
+            each
+            for each in (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
+            if each["name"] == "case"
+        ]
+        assert [tool["calledAs"] for tool in server["tools"]] == [weather, stock]

@@ -6,9 +6,10 @@
 import json
 import os
 import sys
+from typing import Any
 
 
-def send(message):
+def send(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
