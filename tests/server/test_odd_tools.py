@@ -243,10 +243,12 @@ async def test_a_tool_that_the_service_refuses_is_left_out_until_its_server_list
         assert ended(await rig.say(conversation, "again")) == "done"
         assert ended(await rig.say(await rig.conversation(domain), "elsewhere")) == "done"
         assert ["case__bad" in offered(request) for request in api.requests] == [True, False, False, False]
-        changed = {"mcpServers": {"case": case([GOOD, {**BAD, "description": "other words"}])}}
-        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": changed})
+        other = case([GOOD, {**BAD, "description": "other words"}])
+        other["args"].append("another entry, whose list is accepted with it")
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"case": other}}})
         assert ended(await rig.say(conversation, "and now")) == "done"
-        assert "case__bad" in offered(api.requests[-1])
+        assert offered(api.requests[-1])["case__bad"]["description"] == "other words"
+        assert (await shown(rig, domain))["droppedTools"] == []
 
 
 async def test_a_conversation_goes_on_whose_earlier_call_was_of_a_tool_that_is_refused_now(tmp_path: Path) -> None:
