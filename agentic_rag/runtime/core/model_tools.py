@@ -112,7 +112,7 @@ def sendable_specs(
         fitting = _fit(model, spec, refused) or _fit(model, current.get(spec["name"]), refused)
         if fitting is not None:
             deferred = spec.get("defer_loading") and not fitting.get("defer_loading")
-            sent.append(ToolSpec(**{**fitting, "defer_loading": True}) if deferred else fitting)  # type: ignore[typeddict-item]
+            sent.append(ToolSpec(**{**fitting, "defer_loading": True}) if deferred else fitting)
     most = family_of(model).max_tools
     if most is not None and len(sent) > most:
         callable_now = [spec for spec in sent if spec["name"] in current][:most]
@@ -128,7 +128,7 @@ def _fit(model: str, spec: ToolSpec | None, refused: Collection[str]) -> ToolSpe
     made = adapt_for(model, spec["input_schema"])
     if isinstance(made, Refused):
         return None
-    fitting = spec if made.schema is spec["input_schema"] else ToolSpec(**{**spec, "input_schema": made.schema})  # type: ignore[typeddict-item]
+    fitting = spec if made.schema is spec["input_schema"] else ToolSpec(**{**spec, "input_schema": made.schema})
     return None if refused and spec_key(fitting) in refused else fitting
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from agentic_rag.json_form import Json
 from agentic_rag.messages import DOWN, GONE, NOTE, Block, Message, ToolSpec, text_block
 from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.encoded import Settled
 from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.many_tools import CALL, catalogue, list_deferred, many_tokens, shown_tools
@@ -107,10 +108,12 @@ def build_request(
     specs = shown_tools(told.first.tools, late, by_service=profile.deferred_tools)
     current = {spec["name"]: spec for spec in _made_of(definition, tools).tools}
     sendable = sendable_specs(definition.model, specs, current, refused)
-    messages, settled = tuple(sent.messages), before.settled
+    messages = tuple(sent.messages)
+    settled: Settled | None = before.settled
     if len(sendable) < len(specs) and profile.deferred_tools:
         fewer = without_references(messages, {spec["name"] for spec in sendable})
-        messages, settled = (messages, settled) if fewer == messages else (fewer, None)
+        if fewer != messages:
+            messages, settled = fewer, None
     request = ModelRequest(
         model=definition.model,
         max_tokens=definition.max_tokens,
