@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import cache
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 from agentic_rag.json_form import Json
 from agentic_rag.runtime.core.argument_words import describe_problem
@@ -33,7 +34,7 @@ KEPT_SCHEMAS = 512
 _TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 _ONE = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not", "if", "then", "else"})
 _LIST = frozenset({"prefixItems", "anyOf", "allOf", "oneOf"})
-_NAMED = frozenset({"properties", "dependentSchemas"})
+_NAMED = frozenset({"properties", "dependentSchemas", "$defs", "definitions"})
 
 
 def _is_count(value: object) -> bool:
@@ -63,7 +64,8 @@ _PLAIN: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("minProperties", "maxProperties"), _is_count),
 }
 """Keywords whose values are data, with the form they must have. With those that hold schemas they are all that is
-checked of a stranger's schema: a regular expression can take for ever, references can multiply."""
+checked of a stranger's schema: a regular expression can take for ever. References are followed inside the document
+alone; each one counts as a step."""
 
 
 class _TooMuch(Exception):
@@ -159,7 +161,7 @@ def _checker(schema: Any) -> Any:
         return known[1]
     from referencing import Registry
 
-    made = _bounded_validator()(_harmless(schema), registry=Registry())
+    made = _bounded_validator()(_with_known_references(_harmless(schema)), registry=Registry())
     if len(_CHECKERS) >= KEPT_SCHEMAS:
         _CHECKERS.clear()
     _CHECKERS[id(schema)] = schema, made
@@ -210,6 +212,58 @@ def _harmless(schema: Any) -> Any:
             kept[name] = {key: _harmless(each) for key, each in value.items()}
         elif name in _PLAIN and _PLAIN[name](value):
             kept[name] = value
+    if isinstance(schema.get("$ref"), str) and schema["$ref"].startswith("#"):
+        kept["$ref"] = schema["$ref"]
+    _read_older_drafts(kept, schema)
     if "patternProperties" in schema:  # which names are additional, only the patterns say
         kept.pop("additionalProperties", None)
     return kept
+
+
+def _read_older_drafts(kept: dict[str, Any], schema: Mapping[str, Any]) -> None:
+    """Add what a schema says in the words of older drafts and of OpenAPI."""
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if schema.get(exclusive) is True and bound in kept:
+            kept[exclusive] = kept.pop(bound)
+    if isinstance(schema.get("items"), list):
+        kept.pop("items", None)
+        if schema["items"]:
+            kept["prefixItems"] = [_harmless(each) for each in schema["items"]]
+    if schema.get("nullable") is True and isinstance(kept.get("type"), str):
+        kept["type"] = [kept["type"], "null"]
+    properties = schema.get("properties")
+    named = properties.items() if isinstance(properties, Mapping) else ()
+    needed = [name for name, inner in named if isinstance(inner, Mapping) and inner.get("required") is True]
+    if needed:
+        kept["required"] = list(dict.fromkeys([*kept.get("required", ()), *needed]))
+
+
+def _with_known_references(root: Any) -> Any:
+    """Take out of a document the references that lead nowhere: they allow everything. The document is changed."""
+    level = [root]
+    while level:
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                if isinstance(each.get("$ref"), str) and not _leads_somewhere(root, each["$ref"]):
+                    del each["$ref"]
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        level = inner
+    return root
+
+
+def _leads_somewhere(root: Any, reference: str) -> bool:
+    if reference != "#" and not reference.startswith("#/"):
+        return False
+    value = root
+    for step in reference[2:].split("/") if len(reference) > 1 else ():
+        step = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, Mapping) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdecimal() and int(step[:9]) < len(value):
+            value = value[int(step[:9])]
+        else:
+            return False
+    return isinstance(value, Mapping | bool)

@@ -8,11 +8,14 @@ const STATES = { ready: "ok", degraded: "wait", starting: "wait", installing: "w
 
 export const stateBadge = (state) => badge(t(`servers.state.${state}`), STATES[state] ?? "");
 
-const RULES = ["allow", "ask", "ask-admin", "deny"];
+const RULES = { allow: "allow", ask: "ask", "ask-admin": "askAdmin", deny: "deny" };
+
+/** A rule in words; an empty one: the domain's other rules decide. */
+export const ruleName = (rule) => t(`servers.rule.${RULES[rule] ?? "none"}`);
 
 /** The choice of what happens when a model calls a tool. `rules`: `{of(tool), set(tool, rule)}`. */
 function ruleOf(tool, rules) {
-  const options = [["", t("servers.rule.none")], ...RULES.map((each) => [each, t(`servers.rule.${each}`)])];
+  const options = [["", ruleName("")], ...Object.keys(RULES).map((each) => [each, ruleName(each)])];
   const control = select(options, { value: rules.of(tool), "aria-label": t("servers.rule", { tool: tool.title || tool.name }), onchange: () => rules.set(tool, control.value) });
   return control;
 }

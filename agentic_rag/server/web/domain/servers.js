@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
 import { badge, button, loadInto, notice, openDialog, toast, toastError } from "../ui.js";
-import { connectionView, stateBadge } from "./connection.js";
+import { connectionView, ruleName, stateBadge } from "./connection.js";
 import { diffView } from "./lines-diff.js";
 import { drawRequests } from "./launch-requests.js";
 import { drawSecrets } from "./secrets.js";
@@ -96,7 +96,7 @@ export async function show(panel, { domain: given, place }) {
     try {
       await api("PATCH", base, { body: { settings: { toolPolicy: { [tool.calledAs]: rule || null } } } });
       policy[tool.calledAs] = rule;
-      toast(t("servers.ruleSaved", { tool: tool.title || tool.name, rule: t(`servers.rule.${rule || "none"}`) }));
+      toast(t("servers.ruleSaved", { tool: tool.title || tool.name, rule: ruleName(rule) }));
     } catch (error) {
       toastError(error);
     }

@@ -41,7 +41,7 @@ export default {
   "servers.rule": "When a model calls {tool}",
   "servers.rule.allow": "Allow",
   "servers.rule.ask": "Ask",
-  "servers.rule.ask-admin": "Ask an admin",
+  "servers.rule.askAdmin": "Ask an admin",
   "servers.rule.deny": "Deny",
   "servers.rule.none": "By the domain's rules",
   "servers.ruleSaved": "{tool}: {rule}",

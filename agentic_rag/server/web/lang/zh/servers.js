@@ -41,7 +41,7 @@ export default {
   "servers.rule": "模型调用 {tool} 时",
   "servers.rule.allow": "允许",
   "servers.rule.ask": "询问",
-  "servers.rule.ask-admin": "询问管理员",
+  "servers.rule.askAdmin": "询问管理员",
   "servers.rule.deny": "拒绝",
   "servers.rule.none": "按领域规则",
   "servers.ruleSaved": "{tool}：{rule}",
