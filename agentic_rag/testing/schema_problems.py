@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
+from agentic_rag.json_form import Json
+
 COMBINATORS: Final = ("oneOf", "allOf", "anyOf")
 _KEY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _ONE: Final = (
@@ -82,7 +84,7 @@ def chat_schema_problems(place: int, name: Any, schema: Any, refuses: frozenset[
         yield f"{where}: recursive schemas are not permitted."
 
 
-def find_draft_problem(schema: dict[str, Any]) -> str:
+def find_draft_problem(schema: Json) -> str:
     """Return why a schema does not match draft 2020-12, or that one of its references leads nowhere.
 
     The rules of the draft's own metaschema, written out: its library takes 30 ms for a schema of a few lines.
@@ -171,7 +173,7 @@ _FORMS: Final[Mapping[str, Callable[[Any], bool]]] = {
 """Keywords and the form that the draft's metaschema gives their values."""
 
 
-def resolve(root: dict[str, Any], reference: object) -> Any:
+def resolve(root: Json, reference: object) -> Any:
     """Return what a local reference leads to, None for nothing."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
@@ -187,10 +189,10 @@ def resolve(root: dict[str, Any], reference: object) -> Any:
     return value if reference == "#" or reference.startswith("#/") else None
 
 
-def _subschemas(schema: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+def _subschemas(schema: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
     if not isinstance(schema, dict):
         return
-    stack: list[tuple[tuple[str, ...], dict[str, Any]]] = [(place, schema)]
+    stack: list[tuple[tuple[str, ...], Json]] = [(place, schema)]
     while stack:
         path, current = stack.pop()
         yield path, current
@@ -202,7 +204,7 @@ def _subschemas(schema: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str
         stack += [(where, each) for where, each in inside if isinstance(each, dict)]
 
 
-def _is_recursive(schema: dict[str, Any]) -> bool:
+def _is_recursive(schema: Json) -> bool:
     def visit(current: Any, above: tuple[str, ...]) -> bool:
         for _, inner in _subschemas(current, ()):
             reference = inner.get("$ref")

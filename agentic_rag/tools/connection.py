@@ -326,7 +326,7 @@ class Connection:
 
     def status(self) -> ConnectionState:
         """Return the present state."""
-        tools = tuple(map(self._listed, self.known_tools))
+        tools = tuple(map(self._describe_listed, self.known_tools))
         log = tuple(map(self._redact, self._tail))
         sign_in = open_sign_in(self._needed) if self._needed and self.state is State.NEEDS_AUTH else None
         return ConnectionState(
@@ -342,7 +342,7 @@ class Connection:
             self._dropped_now(),
         )
 
-    def _listed(self, tool: types.Tool) -> ListedTool:
+    def _describe_listed(self, tool: types.Tool) -> ListedTool:
         name, title = clean(tool.name), clean(tool.title or "")
         called_as = name if self.in_process else user_name(self.name, tool.name, title[:TITLE_CHARS].strip())
         hint = tool.annotations is not None and tool.annotations.read_only_hint is True

@@ -17,6 +17,8 @@ from urllib.parse import unquote
 from anyascii import anyascii
 
 Schema = dict[str, Any]
+Document = Mapping[str, Any]
+"""A schema that is only read."""
 
 MAX_DEPTH = 24
 """Levels of schemas inside each other that are kept; deeper ones take any value."""
@@ -95,7 +97,7 @@ def adapt(schema: object, family: SchemaFamily) -> Adapted | Refused:
         return Refused("its input schema is not plain JSON")
     if size > MAX_BYTES:
         return Refused(f"its input schema comes to {size} bytes for the model's service; {MAX_BYTES} are the most")
-    return Adapted(schema if made == schema else made, work.renamed(), tuple(notes))
+    return Adapted(schema if made == schema else made, work.argument_map(), tuple(notes))
 
 
 def find_top_problem(schema: object) -> str:
@@ -112,7 +114,7 @@ def find_top_problem(schema: object) -> str:
     return ""
 
 
-def argument_map_of(schema: Mapping[str, Any]) -> dict[str, str]:
+def argument_map_of(schema: Document) -> dict[str, str]:
     """Return the names that a model is shown for properties whose own names no service takes: shown → own.
 
     The map depends on the schema alone, never on the family, and no name in it is another property's.
@@ -131,7 +133,7 @@ def argument_map_of(schema: Mapping[str, Any]) -> dict[str, str]:
     return shown
 
 
-def restore_names(arguments: Any, schema: Mapping[str, Any], argument_map: Mapping[str, str]) -> Any:
+def restore_names(arguments: Any, schema: Document, argument_map: Mapping[str, str]) -> Any:
     """Return arguments under the server's own names, at any depth.
 
     A name is changed only where the schema has that property, so that the keys of a free map stay as they are.
@@ -150,7 +152,7 @@ def _fit_key(name: str) -> str:
     return _ODD.sub("_", latin).strip("_")[:64] or "field"
 
 
-def _property_names(schema: Mapping[str, Any]) -> Iterator[str]:
+def _property_names(schema: Document) -> Iterator[str]:
     """Yield the names of all properties, those of every part of the document, in its order."""
     for inner in _all_schemas(schema):
         properties = inner.get("properties")
@@ -168,7 +170,7 @@ def _property_names(schema: Mapping[str, Any]) -> Iterator[str]:
                         yield from (other for other in others if isinstance(other, str))
 
 
-def _all_schemas(value: Any) -> Iterator[Mapping[str, Any]]:
+def _all_schemas(value: Any) -> Iterator[Document]:
     """Yield every object inside a document, a level at a time: a reference may lead to any of them."""
     level = [value]
     while level:
@@ -185,7 +187,7 @@ def _all_schemas(value: Any) -> Iterator[Mapping[str, Any]]:
 class _Restoring:
     """Walks arguments along the schemas that describe them."""
 
-    def __init__(self, root: Mapping[str, Any], argument_map: Mapping[str, str]) -> None:
+    def __init__(self, root: Document, argument_map: Mapping[str, str]) -> None:
         self._references, self._map = _References(root), argument_map
 
     def value(self, value: Any, schemas: Sequence[Any]) -> Any:
@@ -194,8 +196,8 @@ class _Restoring:
         fitting = self._expand(schemas)
         if isinstance(value, list):
             return [self.value(item, self._items(fitting, place)) for place, item in enumerate(value)]
-        declared = self._declared(fitting)
-        restored: dict[str, Any] = {}
+        declared = self._find_declared(fitting)
+        restored: Schema = {}
         for name, item in value.items():
             own = self._map.get(name)
             known = own if own is not None and own in declared and name not in declared else name
@@ -203,9 +205,9 @@ class _Restoring:
             restored[known] = self.value(item, inner)
         return restored
 
-    def _expand(self, schemas: Sequence[Any]) -> list[Mapping[str, Any]]:
+    def _expand(self, schemas: Sequence[Any]) -> list[Document]:
         """Return all schemas that describe the same value: alternatives and referred ones too."""
-        found: dict[int, Mapping[str, Any]] = {}
+        found: dict[int, Document] = {}
         queue = list(schemas)
         while queue and len(found) < MAX_NODES:
             schema = queue.pop()
@@ -223,7 +225,7 @@ class _Restoring:
                     queue += schema[keyword].values()
         return list(found.values())
 
-    def _declared(self, schemas: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    def _find_declared(self, schemas: Sequence[Document]) -> dict[str, list[Any]]:
         declared: dict[str, list[Any]] = {}
         for schema in schemas:
             properties = schema.get("properties")
@@ -235,7 +237,7 @@ class _Restoring:
                     declared.setdefault(name, [])
         return declared
 
-    def _others(self, schemas: Sequence[Mapping[str, Any]]) -> list[Any]:
+    def _others(self, schemas: Sequence[Document]) -> list[Any]:
         others: list[Any] = []
         for schema in schemas:
             others += [schema[key] for key in ("additionalProperties", "unevaluatedProperties") if key in schema]
@@ -243,7 +245,7 @@ class _Restoring:
             others += patterns.values() if isinstance(patterns, dict) else ()
         return others
 
-    def _items(self, schemas: Sequence[Mapping[str, Any]], place: int) -> list[Any]:
+    def _items(self, schemas: Sequence[Document], place: int) -> list[Any]:
         described: list[Any] = []
         for schema in schemas:
             for keyword in ("items", "prefixItems", "additionalItems", "contains", "unevaluatedItems"):
@@ -258,10 +260,10 @@ class _Restoring:
 class _References:
     """What the references inside one document lead to; nothing is fetched."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Document) -> None:
         self._root = root
-        self._found: dict[str, Any] = {}
-        self._named: dict[str, Any] | None = None
+        self._found: Schema = {}
+        self._named: Schema | None = None
 
     def target(self, reference: object) -> Any:
         """Return the schema that a reference leads to, None for nothing."""
@@ -290,7 +292,7 @@ class _References:
                 return None
         return value if isinstance(value, dict | bool) else None
 
-    def _by_name(self) -> dict[str, Any]:
+    def _by_name(self) -> Schema:
         """Return the schemas that have an anchor or an id, by the references that name them."""
         if self._named is None:
             self._named = {}
@@ -313,7 +315,7 @@ class _Work:
         self._references = _References(root)
         self._shown = {own: shown for shown, own in argument_map_of(root).items()}
         self._nodes = 0
-        self._defs: dict[str, Any] = {}
+        self._defs: Schema = {}
         self._pending: list[tuple[str, Schema]] = []
         self._recursive: dict[int, bool] = {}
         self._branches = 0
@@ -321,7 +323,7 @@ class _Work:
         self._above: list[int] = []
         """Referred schemas that are being written out now, by identity."""
 
-    def renamed(self) -> dict[str, str]:
+    def argument_map(self) -> dict[str, str]:
         return {shown: own for own, shown in self._shown.items()}
 
     def top(self) -> tuple[Schema, list[str]]:
@@ -405,7 +407,7 @@ class _Work:
         """Return the sentence on a union: what each of its branches needs."""
         forms = []
         for branch, needed in zip(branches, required, strict=True):
-            known = self._known(branch)
+            known = self._resolve_branch(branch)
             own: Schema = known["properties"] if isinstance(known.get("properties"), dict) else {}
             fixed = []
             for name, inner in own.items():
@@ -426,7 +428,7 @@ class _Work:
         which = "exactly one" if keyword == "oneOf" else "at least one"
         return [f"The arguments must fit {which} of these forms: {'; or '.join(forms)}"[:MAX_ALTERNATIVES] + "."]
 
-    def _known(self, branch: Any) -> Schema:
+    def _resolve_branch(self, branch: Any) -> Schema:
         if isinstance(branch, dict) and isinstance(branch.get("$ref"), str):
             branch = self._references.target(branch["$ref"])
         return branch if isinstance(branch, dict) else {}
@@ -456,7 +458,7 @@ class _Work:
         self._finish(made, schema)
         reference = schema.get("$ref")
         if isinstance(reference, str) and depth > 0:
-            return self._referred(reference, made, depth)
+            return self._follow_reference(reference, made, depth)
         return made
 
     def _finish(self, made: Schema, schema: Schema) -> None:
@@ -507,20 +509,20 @@ class _Work:
             if (kept := self.schema(inner, depth + 1)) is not False
         }
 
-    def _named(self, keyword: str, made: Schema, value: Any, depth: int, name_of: Callable[[str], str]) -> None:
+    def _put_named(self, keyword: str, made: Schema, value: Any, depth: int, name_of: Callable[[str], str]) -> None:
         if isinstance(value, dict) and value:
             made[keyword] = {name_of(name): self.schema(inner, depth + 1) for name, inner in value.items()}
 
     def _patterns(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
         if isinstance(value, dict):
             fitting = {name: inner for name, inner in value.items() if _is_pattern(name)}
-            self._named("patternProperties", made, fitting, depth, str)
+            self._put_named("patternProperties", made, fitting, depth, str)
 
     def _dependent(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
         if not isinstance(value, dict):
             return
         schemas = {name: inner for name, inner in value.items() if isinstance(inner, dict)}
-        self._named("dependentSchemas", made, schemas, depth, self._key)
+        self._put_named("dependentSchemas", made, schemas, depth, self._key)
         needed = {
             self._key(name): list(dict.fromkeys(self._key(each) for each in others if isinstance(each, str)))
             for name, others in value.items()
@@ -563,20 +565,20 @@ class _Work:
             unique = list(dict.fromkeys(lower))
             made["type"] = unique if isinstance(value, list) else unique[0]
 
-    def _exclusive(self, keyword: str, plain: str, made: Schema, value: Any, schema: Schema) -> None:
+    def _exclusive_bound(self, keyword: str, plain: str, made: Schema, value: Any, schema: Schema) -> None:
         """Keep an exclusive bound; in draft 4 it is a Boolean that makes the plain bound exclusive."""
         if _is_number(value):
             made[keyword] = value
         elif value is True and _is_number(schema.get(plain)):
             made[keyword] = schema[plain]
 
-    def _bound(self, keyword: str, exclusive: str, made: Schema, value: Any, schema: Schema) -> None:
+    def _plain_bound(self, keyword: str, exclusive: str, made: Schema, value: Any, schema: Schema) -> None:
         if _is_number(value) and schema.get(exclusive) is not True:
             made[keyword] = value
 
     # References
 
-    def _referred(self, reference: str, beside: Schema, depth: int) -> Schema:
+    def _follow_reference(self, reference: str, beside: Schema, depth: int) -> Schema:
         """Return what stands for a reference: another one, its target, or any value."""
         target = self._target(reference)
         if not isinstance(target, dict):
@@ -706,12 +708,16 @@ _CONVERTED: Mapping[str, _Convert] = {
     "dependencies": _Work._dependent,
     "items": _Work._items,
     "prefixItems": _Work._prefix,
-    "minimum": lambda work, made, value, schema, _: work._bound("minimum", "exclusiveMinimum", made, value, schema),
-    "maximum": lambda work, made, value, schema, _: work._bound("maximum", "exclusiveMaximum", made, value, schema),
-    "exclusiveMinimum": lambda work, made, value, schema, _: work._exclusive(
+    "minimum": lambda work, made, value, schema, _: work._plain_bound(
+        "minimum", "exclusiveMinimum", made, value, schema
+    ),
+    "maximum": lambda work, made, value, schema, _: work._plain_bound(
+        "maximum", "exclusiveMaximum", made, value, schema
+    ),
+    "exclusiveMinimum": lambda work, made, value, schema, _: work._exclusive_bound(
         "exclusiveMinimum", "minimum", made, value, schema
     ),
-    "exclusiveMaximum": lambda work, made, value, schema, _: work._exclusive(
+    "exclusiveMaximum": lambda work, made, value, schema, _: work._exclusive_bound(
         "exclusiveMaximum", "maximum", made, value, schema
     ),
 }

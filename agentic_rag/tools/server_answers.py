@@ -7,7 +7,6 @@ find it.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +38,7 @@ class DroppedTool:
     reason: str
 
 
-def wrap_answer(method: str, result: Mapping[str, Any]) -> Json:
+def wrap_answer(method: str, result: Json) -> Json:
     """Return the answer to a request in the form that the protocol's library takes.
 
     An answer that asks for input is returned as it is: the library's own type reads that.
@@ -70,7 +69,7 @@ def _plain_tools(tools: Any) -> list[Json]:
 # --- tools/list -------------------------------------------------------------------------------------------------------
 
 
-def read_tools(answer: Mapping[str, Any], first: int = 0) -> tuple[list[Json], list[DroppedTool]]:
+def read_tools(answer: Json, first: int = 0) -> tuple[list[Json], list[DroppedTool]]:
     """Return the tools of one page of a list, in a form that every reader takes, and those that cannot be read.
 
     ``first``: how many tools stand on earlier pages.
@@ -139,7 +138,7 @@ class ReadResult:
     problem: str = ""
 
 
-def read_result(answer: Mapping[str, Any]) -> ReadResult:
+def read_result(answer: Json) -> ReadResult:
     """Return the result of a call, block by block."""
     given, structured = answer.get("content"), answer.get("structuredContent")
     is_error = answer.get("isError") in (True, "true")
@@ -166,7 +165,7 @@ def _read_block(block: Any) -> Json:
         return read
     if kind in (None, "text") or reader is not None:
         return _unreadable(block, str(kind or ""))
-    shown = _shown(kind if isinstance(kind, str) else json.dumps(kind))
+    shown = _clip(kind if isinstance(kind, str) else json.dumps(kind))
     if isinstance(block.get("text"), str) and block["text"].strip():
         return _text(f"[{shown}]\n{block['text']}")
     return _text(f"[{shown}: not shown] (a block of type {shown}, which this host does not show)")
@@ -226,7 +225,7 @@ def _text(text: str) -> Json:
     return {"type": "text", "text": text}
 
 
-def _shown(text: str) -> str:
+def _clip(text: str) -> str:
     return clean_text(text)[:SHOWN_CHARS]
 
 

@@ -109,7 +109,7 @@ def sendable_specs(
     """
     sent: list[ToolSpec] = []
     for spec in specs:
-        fitting = _fit(model, spec, refused) or _fit(model, current.get(spec["name"]), refused)
+        fitting = _fit_spec(model, spec, refused) or _fit_spec(model, current.get(spec["name"]), refused)
         if fitting is not None:
             deferred = spec.get("defer_loading") and not fitting.get("defer_loading")
             sent.append(ToolSpec(**{**fitting, "defer_loading": True}) if deferred else fitting)
@@ -122,7 +122,7 @@ def sendable_specs(
     return tuple(sent)
 
 
-def _fit(model: str, spec: ToolSpec | None, refused: Collection[str]) -> ToolSpec | None:
+def _fit_spec(model: str, spec: ToolSpec | None, refused: Collection[str]) -> ToolSpec | None:
     if spec is None:
         return None
     made = adapt_for(model, spec["input_schema"])
