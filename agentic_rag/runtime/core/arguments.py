@@ -220,7 +220,7 @@ def _harmless(schema: Any) -> Any:
     return kept
 
 
-def _read_older_drafts(kept: Json, schema: Json) -> None:
+def _read_older_drafts(kept: Json, schema: Mapping[Any, Any]) -> None:
     """Add what a schema says in the words of older drafts and of OpenAPI."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if schema.get(exclusive) is True and bound in kept:
