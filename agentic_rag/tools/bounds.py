@@ -5,10 +5,10 @@ read, hashed, compared, counted and sent to the model.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from agentic_rag.tools.schema_compat import find_top_problem
+from agentic_rag.tools.schema_compat import Document, Schema, find_top_problem
 
 SCHEMA_BYTES = 32 * 1024
 """A tool with a longer input schema (as JSON) is left out."""
@@ -40,7 +40,7 @@ class Sized(Protocol):
     @property
     def description(self) -> str | None: ...
     @property
-    def input_schema(self) -> dict[str, Any]: ...
+    def input_schema(self) -> Schema: ...
 
 
 S = TypeVar("S", bound=Sized)
@@ -51,7 +51,7 @@ def size_of(tool: Sized) -> int:
     return min(len(tool.description or ""), DESCRIPTION_BYTES) + len(json.dumps(tool.input_schema))
 
 
-def find_schema_problem(schema: Mapping[str, Any]) -> str:
+def find_schema_problem(schema: Document) -> str:
     """Return why a tool with this input schema is left out, or nothing."""
     problem = find_top_problem(schema)
     if problem:
@@ -68,7 +68,7 @@ def find_schema_problem(schema: Mapping[str, Any]) -> str:
     return f"its input schema is longer than {SCHEMA_BYTES} bytes" if size > SCHEMA_BYTES else ""
 
 
-def _measure(schema: Mapping[str, Any]) -> tuple[int, int]:
+def _measure(schema: Document) -> tuple[int, int]:
     """Return depth and number of members and items; a level at a time, and no further than they may be."""
     depth = keywords = 0
     level: list[Any] = [schema]
