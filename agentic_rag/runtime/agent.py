@@ -147,7 +147,7 @@ class Agent:
         self._account = resources.spending.account(payer, self._pause.root_turn_id)
         self._asking = Asking(resources, row, transcript.labels, log, self._clock, self._pause)
         asker = parent._calls if parent is not None else None
-        self._calls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking, asker)
+        self._calls: ToolCalls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking, asker)
         self._last_request: ModelRequest | None = None
         self._today, self._documents = "", object()  # as they were when that was made
         self._toolset: Toolset | None = None
