@@ -497,7 +497,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         erasure=Erasure(database, directory, ground.access, deletion, memories),
         runtime=runtime,
         vault=vault,
-        servers=Servers(directory, domains, vault, tools, machinery.policy, threads),
+        servers=Servers(directory, domains, vault, tools, machinery.policy, threads, runtime.refused_tools),
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
         history=History(database, directory, domains, prompts, roles, ground.file_history),
         file_history=ground.file_history,

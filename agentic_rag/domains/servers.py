@@ -16,8 +16,9 @@ from agentic_rag.directory.settings import DomainSettings, change_entries
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, ServerReserved
-from agentic_rag.json_form import Json
+from agentic_rag.json_form import Json, to_json
 from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.threads import DomainThreads
@@ -27,10 +28,8 @@ from agentic_rag.tools.entries.names import is_reserved
 from agentic_rag.tools.entries.reading import Note
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec, Secrets, spec_of
-from agentic_rag.tools.status import ConnectionState, PendingTools, State
-
-LISTED_TWICE = "the server lists this name more than once, so that nobody knows which of them a call would reach"
-"""Why no model is shown such a tool."""
+from agentic_rag.tools.server_answers import DroppedTool
+from agentic_rag.tools.status import LISTED_TWICE, ConnectionState, PendingTools, State
 
 MAX_TRIALS = 10
 """How many entries one trial starts."""
@@ -87,7 +86,8 @@ class EffectiveServer:
     def to_json(self) -> Json:
         """Return the server as a client sees it."""
         waiting = {"connections": self.connections, "pendingTools": list(self.pending.names)}
-        dropped = [{"name": name, "reason": LISTED_TWICE} for name in self.pending.doubled]
+        doubled = (DroppedTool(name, LISTED_TWICE) for name in self.pending.doubled)
+        dropped = to_json(tuple(dict.fromkeys((*self.state.dropped_tools, *doubled))))
         return {"name": self.name, **self.document, **self.state.to_json(), **waiting, "droppedTools": dropped}
 
 
@@ -111,7 +111,10 @@ class Servers:
         pool: Pool,
         policy: LaunchPolicy,
         threads: DomainThreads,
+        refused: RefusedTools,
     ) -> None:
+        """``refused``: the tools that models' services refused."""
+        self._refused = refused
         self._directory = directory
         self._domains = domains
         self._vault = vault
@@ -141,6 +144,8 @@ class Servers:
                 spec = _spec(record, _own_entry(settings, name), secrets)
                 before, obstacle = await self._threads.read(domain_id, self._obstacle, spec)
                 state = ConnectionState(name, before, reason=redaction(obstacle))
+            dropped = dict.fromkeys((*state.dropped_tools, *self._refused.of_server(domain_id, name)))
+            state = replace(state, dropped_tools=tuple(dropped))
             count = sum(each.state is not State.STOPPED for each in states)
             servers.append(EffectiveServer(name, document, state, count, pending.get(name, PendingTools())))
         return servers

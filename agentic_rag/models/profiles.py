@@ -217,10 +217,15 @@ def profile_of(model: str) -> ModelProfile:
     ``provider:`` before the name tells what its service speaks, if the provider is one of the operator's. A Claude that
     is not in the table is taken for one of the newest: they refuse most, so that nothing is sent that could be refused.
     """
-    provider, _, bare = model.partition(":")
-    kind = _providers.get(provider)
+    kind, bare = kind_of(model)
     known = _profile(model.removeprefix("anthropic:")) if kind is None else _profile_at(kind, bare)
     return as_operator_says(known, model) if _operator else known
+
+
+def kind_of(model: str) -> tuple[ProviderKind | None, str]:
+    """Return what a model's provider speaks, None where no provider of the operator is named, and its name there."""
+    provider, _, bare = model.partition(":")
+    return _providers.get(provider), bare
 
 
 def _profile(name: str) -> ModelProfile:

@@ -25,6 +25,7 @@ from agentic_rag.store import probe, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.server_answers import DroppedTool
 from agentic_rag.tools.status import ConnectionState, State
 
 PROBE_SECONDS = 15.0
@@ -118,13 +119,17 @@ class BackupHealth:
 
 @dataclass(frozen=True, slots=True)
 class ServerHealth:
-    """A running MCP server; ``mode`` is where its connection is in its life, ``domain`` is absent for our own."""
+    """A running MCP server; ``mode`` is where its connection is in its life, ``domain`` is absent for our own.
+
+    ``dropped_tools``: tools that it lists and no model is shown; for operators, and absent where there are none.
+    """
 
     name: str
     state: PartState
     mode: str
     domain: Absent[str] = None
     reason: Absent[str] = None
+    dropped_tools: Absent[Sequence[DroppedTool]] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +302,13 @@ class Health:
 
     def _server(self, state: ConnectionState) -> ServerHealth:
         reason = self._redact(state.reason) if state.reason else None
-        return ServerHealth(state.name, _SERVER_STATES[state.state], state.state.value, state.domain or None, reason)
+        refused = self._runtime.refused_tools.of_server(state.domain, state.name)
+        dropped = [
+            DroppedTool(self._redact(tool.name), self._redact(tool.reason))
+            for tool in dict.fromkeys((*state.dropped_tools, *refused))
+        ]
+        part = _SERVER_STATES[state.state]
+        return ServerHealth(state.name, part, state.state.value, state.domain or None, reason, dropped or None)
 
     async def _replicas(self) -> Sequence[MemberView] | None:
         try:
@@ -339,7 +350,7 @@ def _for_members(report: HealthReport, user: User) -> HealthReport:
         index=_plain(report.index, user),
         store=_plain(report.store),
         disk=DiskHealth(report.disk.state),
-        servers=[replace(each, reason=None) for each in report.servers],
+        servers=[replace(each, reason=None, dropped_tools=None) for each in report.servers],
     )
 
 

@@ -8,7 +8,7 @@ moment is the state before or after an instruction.
 import logging
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -30,8 +30,9 @@ from agentic_rag.errors import (
     first_cause,
 )
 from agentic_rag.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
-from agentic_rag.messages import REFUSED, Block
+from agentic_rag.messages import REFUSED, Block, ToolSpec
 from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.tool_rules import named_tools
 from agentic_rag.runtime.asking import Asking, TurnClock, TurnPause
 from agentic_rag.runtime.change import Once
 from agentic_rag.runtime.compaction import Compaction, compacted_event
@@ -40,12 +41,14 @@ from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.failures import failure_of
 from agentic_rag.runtime.core.many_tools import list_deferred, many_tokens
+from agentic_rag.runtime.core.model_tools import spec_key, usable_tools
 from agentic_rag.runtime.core.request import (
     BuiltRequest,
     begin_told,
     build_request,
     prompt_of,
     servers_back,
+    tool_specs,
     turn_notes,
 )
 from agentic_rag.runtime.core.results import ResultRoom
@@ -83,6 +86,10 @@ logger = logging.getLogger(__name__)
 
 MAX_SHORTENED = 2
 """How often one step's request is made shorter because the model refused it for its length."""
+MAX_REFUSED_TOOLS = 16
+"""After so many tools that a model's service refused, a turn goes on without any tool of users' servers."""
+REFUSAL_CHARS = 400
+"""Of what the service says of a tool."""
 CHILDREN_SECONDS = 10.0
 """How long a turn that ends waits for the ends of its delegates, which it has interrupted."""
 
@@ -146,6 +153,9 @@ class Agent:
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._restored, self._told_full = True, False
+        self._refused_now: set[tuple[str, str]] = set()
+        """Models and names of tools that this turn goes on without: the model's service refused them."""
+        self._refused_specs: set[str] = set()
         self._setbacks = row.resumes
         self._end = ""
         """How it ended, in a word; empty: it has not."""
@@ -406,11 +416,64 @@ class Agent:
         await self._store_told(told, turn_notes(missing, changed, news, lost, back))
 
     def _offer(self, tools: tuple[ToolInfo, ...]) -> None:
+        """Take the tools of the turn, but for those that the model's service does not take."""
         assert self._toolset is not None
+        tools = self._without_refused(tools)
         self._tools = tools
         self._calls.offer(self._toolset, tools, self._asked.model)
         self._turn.offer(tools)
         self._context.offer(tools)
+
+    def _without_refused(self, tools: tuple[ToolInfo, ...]) -> tuple[ToolInfo, ...]:
+        domain, model, known = self._definition.domain_id, self._asked.model, self.resources.refused_tools
+        usable = usable_tools(model, tools)
+        for tool, reason in usable.refused:
+            spec = ToolSpec(name=tool.name, description=tool.description, input_schema=dict(tool.input_schema))
+            if known.add(domain, model, tool, spec, reason):
+                logger.warning("domain %s: no %s is shown the tool %s: %s", domain, model, tool.name, reason)
+        keys = known.keys(domain, model)
+        kept = [tool for tool in usable.tools if (model, tool.name) not in self._refused_now]
+        if not keys:
+            return tuple(kept)
+        specs = tool_specs(self._asked, kept)
+        shown = [tool for tool, spec in zip(kept, specs, strict=True) if spec_key(spec) not in keys]
+        for tool in shown:
+            if tool.origin == "user":
+                known.settle(domain, model, tool)
+        return tuple(shown)
+
+    def _drop_refused(self, error: ModelError, request: ModelRequest) -> bool:
+        """Drop the tools for which the model's service refused a request; return whether there were any.
+
+        A tool of a user's server stays dropped until its server lists it otherwise, one of ours for this turn.
+        """
+        named = set(named_tools(error, request.tools))
+        if not named:
+            return False
+        domain, model = self._definition.domain_id, self._asked.model
+        if len(self._refused_now) >= MAX_REFUSED_TOOLS:  # one by one takes too long: the rest of the users' go at once
+            named |= {tool.name for tool in self._tools if tool.origin == "user"}
+        infos = {tool.name: tool for tool in self._tools}
+        words = str(error)[:REFUSAL_CHARS]
+        for spec in request.tools:
+            if spec["name"] not in named:
+                continue
+            self._refused_now.add((model, spec["name"]))
+            self._refused_specs.add(spec_key(spec))
+            tool = infos.get(spec["name"])
+            if tool is None or tool.origin != "user":
+                logger.error("domain %s: %s refused our tool %s: %s", domain, model, spec["name"], words)
+                self.log.append(Notice("TOOL_REFUSED", f"{spec['name']}: the model's service refused this tool."))
+                continue
+            reason = f"the service of {model} refused it: {words}"
+            logger.warning("domain %s: tool %s of server %s: %s", domain, tool.remote_name, tool.server, reason)
+            self.resources.refused_tools.add(domain, model, tool, spec, reason)
+            if self._definition.binding.admin:
+                self.log.append(
+                    Notice("TOOL_REFUSED", f"{tool.server}: the tool {tool.remote_name!r} is left out: {reason}")
+                )
+        self._offer(tuple(self._tools))
+        return True
 
     def _prompt(self) -> Prompt:
         """Return what a session is told first that begins now."""
@@ -542,11 +605,16 @@ class Agent:
             pictures=await self._pictures.of(self.transcript.pictures),
             tool_choice=None if fits and not call.last else {"type": "none"},
             before=self.transcript.take_sent(),
+            refused=self._refused_keys(),
         )
         self.transcript.keep_sent(built.messages)
         wanted = built.request.max_tokens
         room = self._context.answer_room(wanted * call.room)
         return built if room == wanted else replace(built, request=replace(built.request, max_tokens=room))
+
+    def _refused_keys(self) -> Collection[str]:
+        known = self.resources.refused_tools.keys(self._definition.domain_id, self._asked.model)
+        return self._refused_specs.union(known) if self._refused_specs else known
 
     async def _shorten(self, call: CallModel, error: ModelError, *, again: bool) -> ModelRequest:
         """Return a shorter request for a step that was refused for its length; ``again``: the shorter one was, too.
@@ -579,6 +647,26 @@ class Agent:
         self._turn.begin_step(built.passages, built.call_ids, other)
         return built.request
 
+    async def _repair(
+        self, call: CallModel, error: ModelError, request: ModelRequest, shortened: int
+    ) -> ModelRequest | None:
+        """Return another request for a step whose request was refused for its content; None: that was not the reason.
+
+        Raises:
+            ContextTooLong: the request was made shorter as often as it may be.
+        """
+        if is_too_long(error):
+            if shortened == MAX_SHORTENED:
+                raise ContextTooLong from error
+            return await self._shorten(call, error, again=shortened > 0)
+        if not self._drop_refused(error, request):
+            return None
+        if self.transcript.told is not None:  # so that the next turn has no news of it
+            await self._store_told(self.transcript.told.with_current(self._prompt()), [])
+        built = await self._request(call)
+        self._turn.begin_step(built.passages, built.call_ids, self._asked.model)  # the same step: its event is out
+        return built.request
+
     async def _call_model(self, call: CallModel) -> None:
         built = await self._request(call)
         for body in self._turn.begin_step(built.passages, built.call_ids, self._asked.model):
@@ -598,10 +686,9 @@ class Agent:
                     break
                 request, attempts = await self._ask_another(call, "declined to answer"), Attempts()
             except ModelError as error:
-                if is_too_long(error):
-                    if shortened == MAX_SHORTENED:
-                        raise ContextTooLong from error
-                    request, shortened = await self._shorten(call, error, again=shortened > 0), shortened + 1
+                other = await self._repair(call, error, request, shortened)
+                if other is not None:
+                    request, shortened = other, shortened + is_too_long(error)
                     continue
                 delay = retry_delay(error, attempts, self.resources.patience.retry_budget, random.random())
                 if delay is None and is_busy(error) and self._others:

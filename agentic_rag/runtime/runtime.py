@@ -24,6 +24,7 @@ from agentic_rag.runtime.log.fanout import Fanout, InProcessFanout
 from agentic_rag.runtime.log.neighbours import Neighbours
 from agentic_rag.runtime.log.reader import LogReader, follow
 from agentic_rag.runtime.log.runlog import Journal
+from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.runtime.services import AgentServices, Answers, Load, Patience, Resources, TurnHooks
 from agentic_rag.runtime.session import LiveSession
 from agentic_rag.runtime.spending import Spending
@@ -121,6 +122,11 @@ class Runtime:
         )
         if feed is not None:
             self._hear(feed)
+
+    @property
+    def refused_tools(self) -> RefusedTools:
+        """The tools that models' services refused."""
+        return self._resources.refused_tools
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()

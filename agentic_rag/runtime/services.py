@@ -24,6 +24,7 @@ from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Images
 from agentic_rag.runtime.kept_transcripts import KeptTranscripts
 from agentic_rag.runtime.log.runlog import Journal
+from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.runtime.spending import Spending
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
@@ -215,6 +216,7 @@ class Resources:
     interrupts: Interrupts = field(default_factory=Interrupts)
     load: Load = field(default_factory=Load)
     transcripts: KeptTranscripts = field(default_factory=KeptTranscripts)
+    refused_tools: RefusedTools = field(default_factory=RefusedTools)
 
     @property
     def shared(self) -> bool:

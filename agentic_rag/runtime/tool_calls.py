@@ -16,7 +16,6 @@ from agentic_rag.events import Answerer, Source, ToolProgress, ToolStatus, WaitA
 from agentic_rag.ids import TurnId
 from agentic_rag.json_form import Json, to_text
 from agentic_rag.messages import Message, text_block
-from agentic_rag.models.profiles import profile_of
 from agentic_rag.observer import NO_SPAN, Content, Kind, Span, running_span, working_in
 from agentic_rag.runtime.asking import Asked, Asking
 from agentic_rag.runtime.core.calls import Because, PlannedCall, Policy, error_outcome
@@ -190,8 +189,7 @@ class ToolCalls:
             return await insist(partial(read_on, self._resources, self._transcript.session_id, call.arguments, room))
         if call.tool is FIND:
             late = self._transcript.told.late if self._transcript.told else ()
-            by_service = profile_of(self._model).deferred_tools
-            return find_tools(self._tools, late, call.arguments, by_service=by_service)
+            return find_tools(self._tools, late, call.arguments, model=self._model)
         if call.tool is ASK_TOOL:
             return answer_of(await self._ask(call, question_of(call.arguments)))
         arguments, note = call.arguments, ""
@@ -221,7 +219,8 @@ class ToolCalls:
             warning = warning or APPROVAL_OVERRULED
         schema = dict(call.tool.input_schema)
         title = f"Run {call.name}?"
-        message = f"The assistant wants to call {call.tool.remote_name!r} of the server {call.server!r}."
+        named = f"{call.tool.title!r} ({call.tool.remote_name})" if call.tool.title else repr(call.tool.remote_name)
+        message = f"The assistant wants to call {named} of the server {call.server!r}."
         needed = InputNeeded(WaitKind.APPROVAL, title, message, schema=schema, warning=warning)
         asked = Asked(
             call.id,

@@ -33,6 +33,7 @@ from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.tools.entries.reading import Note
 from agentic_rag.tools.errors import ServerElsewhere
+from agentic_rag.tools.server_answers import DroppedTool
 from agentic_rag.tools.status import ConnectionState, ListedTool, WaitingTool
 
 SECRETS = "/api/domains/{domain}/secrets"
@@ -91,7 +92,10 @@ class OpenSignIn:
 
 @answer()
 class Connection:
-    """One connection to an MCP server: its tools as the server listed them, the end of its log."""
+    """One connection to an MCP server: its tools as the server listed them, the end of its log.
+
+    ``dropped_tools``: tools that the server lists and no model is shown, each with its reason.
+    """
 
     name: str
     state: str
@@ -99,6 +103,7 @@ class Connection:
     protocol: str
     tools: Sequence[ListedTool]
     log: Sequence[str]
+    dropped_tools: Sequence[DroppedTool]
     sign_in: Absent[OpenSignIn] = None
 
 

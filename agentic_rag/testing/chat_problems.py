@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from agentic_rag.json_form import Json
+from agentic_rag.testing.schema_problems import chat_schema_problems
 
 _PARAMETERS: Final = frozenset(
     {
@@ -35,18 +36,20 @@ BYTES_PER_TOKEN: Final = 4
 @dataclass(frozen=True, slots=True)
 class ChatRules:
     """One model. ``images``: it sees; ``reasons``: the limit has its new name, there is an effort and no temperature;
-    ``replays``: reasoning of the running turn must come back, and no other may. ``refuses``: further parameters."""
+    ``replays``: reasoning of the running turn must come back, and no other may. ``refuses``: further parameters.
+    ``schema_refuses``: what it does not take in a tool's parameters (see `chat_schema_problems`)."""
 
     images: bool = True
     reasons: bool = False
     replays: bool = False
     refuses: frozenset[str] = frozenset()
+    schema_refuses: frozenset[str] = frozenset()
     context_window: int | None = None
 
 
 def chat_problems(request: Json, rules: ChatRules) -> list[str]:
     """Return everything that is wrong with a request, in the order in which a service looks."""
-    return [*_parameters(request, rules), *_tools(request), *_messages(request, rules), *_length(request, rules)]
+    return [*_parameters(request, rules), *_tools(request, rules), *_messages(request, rules), *_length(request, rules)]
 
 
 def _parameters(request: Json, rules: ChatRules) -> Iterator[str]:
@@ -73,7 +76,7 @@ def _parameters(request: Json, rules: ChatRules) -> Iterator[str]:
         yield "The 'stream_options' parameter is only allowed when 'stream' is enabled."
 
 
-def _tools(request: Json) -> Iterator[str]:
+def _tools(request: Json, rules: ChatRules) -> Iterator[str]:
     tools = request.get("tools")
     if tools is None:
         if "tool_choice" in request:
@@ -93,8 +96,7 @@ def _tools(request: Json) -> Iterator[str]:
             yield f"Unknown parameter in 'tools[{place}].function'."
         if not _NAME.fullmatch(str(function.get("name"))):
             yield f"Invalid 'tools[{place}].function.name': string does not match pattern '^[a-zA-Z0-9_-]+$'."
-        if (function.get("parameters") or {}).get("type") != "object":
-            yield f"Invalid schema for function {function.get('name')!r}: a schema of 'type: object' is expected."
+        yield from chat_schema_problems(place, function.get("name"), function.get("parameters"), rules.schema_refuses)
         names.append(str(function.get("name")))
     if len(set(names)) < len(names):
         yield "Tool names must be unique."

@@ -16,6 +16,7 @@ from agentic_rag.json_form import Json
 from agentic_rag.testing.bindings import sign as sign  # beside the rules that take it back
 from agentic_rag.testing.block_problems import block_problems, longer_side, text_problems
 from agentic_rag.testing.model_rules import EFFORTS, SAMPLING, THINKING_TYPES, ModelRules, parameter_problems, rules_of
+from agentic_rag.testing.schema_problems import messages_schema_problems
 
 MAX_BREAKPOINTS = 4
 
@@ -253,11 +254,7 @@ def _tool(path: str, tool: Any) -> Iterator[str]:
             f"{path}: Tool {name!r} cannot have both defer_loading=true and cache_control set. Tools with "
             "defer_loading cannot use prompt caching."
         )
-    schema = tool.get("input_schema")
-    if not isinstance(schema, dict):
-        yield f"{path}.input_schema: Input should be a valid dictionary"
-    elif schema.get("type") != "object":
-        yield f"{path}.input_schema.type: Input should be 'object'"
+    yield from messages_schema_problems(path, tool.get("input_schema"))
 
 
 def _tool_choice(request: Json, names: set[str]) -> Iterator[str]:

@@ -39,10 +39,12 @@ class SystemServer:
 class ToolInfo:
     """A tool as one agent has it.
 
-    ``name`` is what the model sees (``^[a-zA-Z0-9_-]{1,64}$``), ``remote_name`` what its server calls it.
+    ``name`` is what the model sees (``^[a-zA-Z0-9_-]{1,64}$``), ``remote_name`` what its server calls it, ``title``
+    the name for people.
     ``read_only`` and ``idempotent`` are set only where that is trusted (our own servers, or the catalogue's
     word); a call in flight is run again after a crash only if one of them holds. ``changed``: the admin has not
-    accepted it as it is now; it must not run.
+    accepted it as it is now; it must not run. ``claims_read_only``: a user's server says that it has no effects, which
+    counts only where a single user has the server for themselves.
     """
 
     name: str
@@ -51,9 +53,11 @@ class ToolInfo:
     origin: Origin
     description: str
     input_schema: Mapping[str, Any]
+    title: str = ""
     read_only: bool = False
     idempotent: bool = False
     changed: bool = False
+    claims_read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ read, hashed, compared, counted and sent to the model.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
+
+from agentic_rag.tools.schema_compat import Document, Schema, find_top_problem
 
 SCHEMA_BYTES = 32 * 1024
 """A tool with a longer input schema (as JSON) is left out."""
@@ -38,7 +40,7 @@ class Sized(Protocol):
     @property
     def description(self) -> str | None: ...
     @property
-    def input_schema(self) -> dict[str, Any]: ...
+    def input_schema(self) -> Schema: ...
 
 
 S = TypeVar("S", bound=Sized)
@@ -49,10 +51,11 @@ def size_of(tool: Sized) -> int:
     return min(len(tool.description or ""), DESCRIPTION_BYTES) + len(json.dumps(tool.input_schema))
 
 
-def find_schema_problem(schema: Mapping[str, Any]) -> str:
+def find_schema_problem(schema: Document) -> str:
     """Return why a tool with this input schema is left out, or nothing."""
-    if not isinstance(schema, dict) or schema.get("type") != "object":
-        return "its input schema is not an object"
+    problem = find_top_problem(schema)
+    if problem:
+        return problem
     depth, keywords = _measure(schema)
     if depth > SCHEMA_DEPTH:
         return f"its input schema is nested deeper than {SCHEMA_DEPTH} levels"
@@ -65,7 +68,7 @@ def find_schema_problem(schema: Mapping[str, Any]) -> str:
     return f"its input schema is longer than {SCHEMA_BYTES} bytes" if size > SCHEMA_BYTES else ""
 
 
-def _measure(schema: Mapping[str, Any]) -> tuple[int, int]:
+def _measure(schema: Document) -> tuple[int, int]:
     """Return depth and number of members and items; a level at a time, and no further than they may be."""
     depth = keywords = 0
     level: list[Any] = [schema]
@@ -79,8 +82,8 @@ def _measure(schema: Mapping[str, Any]) -> tuple[int, int]:
     return depth, keywords
 
 
-def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], str]:
-    """Return the tools of a list that are taken, in order, and which others are left out and why (or nothing)."""
+def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], tuple[tuple[str, str], ...]]:
+    """Return the tools of a list that are taken, in order, and the others: the name of each and why."""
     taken: list[S] = []
     problems: list[tuple[str, str]] = []
     size = 0
@@ -94,7 +97,7 @@ def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], str]:
         else:
             size += cost
             taken.append(tool)
-    return tuple(taken), describe_left_out(problems)
+    return tuple(taken), tuple(problems)
 
 
 def describe_left_out(problems: Sequence[tuple[str, str]]) -> str:

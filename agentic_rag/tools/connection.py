@@ -17,7 +17,7 @@ A server that lets nobody in without a sign-in is ``needs_auth``; each use tries
 import logging
 import math
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
@@ -31,6 +31,7 @@ from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.server import MCPServer
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from agentic_rag.errors import AgenticRagError, ServerSilent, ServerUnavailable
 from agentic_rag.redaction import Redaction
@@ -40,13 +41,24 @@ from agentic_rag.tools.base import Ask, ProgressSink, Withdrawal
 from agentic_rag.tools.bounds import fit_list
 from agentic_rag.tools.elicitation import InputRound
 from agentic_rag.tools.errors import ServerElsewhere
-from agentic_rag.tools.exchange import Relay, call_tool, error_result, explain, list_tools, root_cause, with_notes
-from agentic_rag.tools.listing import clean, clean_description
+from agentic_rag.tools.exchange import (
+    Relay,
+    UnreadableAnswer,
+    call_tool,
+    describe_first_problem,
+    error_result,
+    explain,
+    list_tools,
+    root_cause,
+    with_notes,
+)
+from agentic_rag.tools.listing import TITLE_CHARS, clean, clean_description, user_name
 from agentic_rag.tools.live_questions import CallInFlight, LiveQuestions
 from agentic_rag.tools.oauth.credentials import Credentials
 from agentic_rag.tools.oauth.discovery import Challenge
 from agentic_rag.tools.oauth.errors import SignInNeeded
-from agentic_rag.tools.status import ConnectionState, ListedTool, OpenSignIn, Patience, State
+from agentic_rag.tools.server_answers import NOT_READABLE, DroppedTool
+from agentic_rag.tools.status import LISTED_TWICE, ConnectionState, ListedTool, OpenSignIn, Patience, State
 from agentic_rag.tools.transports.inbound import BoundedTransport
 
 HARD_CAP = 10
@@ -112,8 +124,8 @@ class Connection:
         self.reason = ""
         self.known_tools: tuple[types.Tool, ...] = ()
         """Of the last tool list the server gave, what is within bounds; kept while it is down."""
-        self._left_out = ""
-        """Which of its tools are not, and why."""
+        self.dropped: tuple[DroppedTool, ...] = ()
+        """Of that list, the tools that cannot be read or are beyond bounds, each with its reason."""
         self._dial = dial
         self._spawn = spawn
         self._on_state = on_state
@@ -251,6 +263,10 @@ class Connection:
             if attempt.end.is_set():
                 return self._unavailable(attempt.why())
             return error_result(exc.error.message or f"The server answered with error {exc.error.code}.")
+        except UnreadableAnswer as exc:
+            return error_result(f"{self.name} {NOT_READABLE} ({exc}).")
+        except ValidationError as exc:
+            return error_result(f"{self.name} {NOT_READABLE} ({describe_first_problem(exc)}).")
         except Exception as exc:  # the boundary: whatever the protocol library makes of a bad answer
             return self._unavailable(explain(exc))
 
@@ -310,16 +326,34 @@ class Connection:
 
     def status(self) -> ConnectionState:
         """Return the present state."""
-        tools = tuple(
-            ListedTool(clean(tool.name), clean_description(tool.description or ""), tool.input_schema)
-            for tool in self.known_tools
-        )
+        tools = tuple(map(self._describe_listed, self.known_tools))
         log = tuple(map(self._redact, self._tail))
-        reason = self.reason or self._left_out
         sign_in = open_sign_in(self._needed) if self._needed and self.state is State.NEEDS_AUTH else None
         return ConnectionState(
-            self.name, self.state, self.domain, self.user, reason, self._protocol, tools, log, sign_in
+            self.name,
+            self.state,
+            self.domain,
+            self.user,
+            self.reason,
+            self._protocol,
+            tools,
+            log,
+            sign_in,
+            self._dropped_now(),
         )
+
+    def _describe_listed(self, tool: types.Tool) -> ListedTool:
+        name, title = clean(tool.name), clean(tool.title or "")
+        called_as = name if self.in_process else user_name(self.name, tool.name, title[:TITLE_CHARS].strip())
+        hint = tool.annotations is not None and tool.annotations.read_only_hint is True
+        return ListedTool(name, clean_description(tool.description or ""), tool.input_schema, title, called_as, hint)
+
+    def _dropped_now(self) -> tuple[DroppedTool, ...]:
+        """Return the tools that are listed and shown to no model, each once."""
+        counts = Counter(tool.name for tool in self.known_tools)
+        doubled = [DroppedTool(name, LISTED_TWICE) for name, count in sorted(counts.items()) if count > 1]
+        found = [DroppedTool(clean(each.name), clean(each.reason)) for each in self.dropped]
+        return tuple(dict.fromkeys((*found, *doubled)))
 
     async def _ready(self, timeout: float) -> tuple[Attempt, ClientSession]:
         self.start()
@@ -355,10 +389,10 @@ class Connection:
             await self._answer(refusal.challenge)
 
     async def _take_list(self, session: ClientSession) -> None:
-        listed = await list_tools(session)
+        listed, unread = await list_tools(session)
         # Megabytes of a stranger's JSON: measured beside the loop, once a list.
-        self.known_tools, left_out = await anyio.to_thread.run_sync(fit_list, listed)
-        self._left_out = clean(left_out)
+        self.known_tools, beyond = await anyio.to_thread.run_sync(fit_list, listed)
+        self.dropped = (*unread, *(DroppedTool(name, reason) for name, reason in beyond))
 
     # -- the owner task ---------------------------------------------------------------------------------------
 

@@ -14,10 +14,11 @@ import mcp_types as types
 from mcp import MCPError
 from mcp.client import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from agentic_rag.tools.base import ProgressSink
 from agentic_rag.tools.elicitation import InputRound, Unfit, round_of, round_of_error
+from agentic_rag.tools.server_answers import ANSWER, DroppedTool, read_result, read_tools
 
 RESULT_BYTES = 8 * 1024 * 1024
 """A result whose texts and data are longer is refused."""
@@ -40,9 +41,14 @@ REASON_CHARS = 500
 RETRIES, RETRY_SECONDS, LONGEST_RETRY = 10, 0.05, 0.25
 """A server that answers with a state and asks for nothing is called again so often, with pauses that double."""
 
+_BLOCKS: TypeAdapter[list[types.ContentBlock]] = TypeAdapter(list[types.ContentBlock])
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
+
+
+class UnreadableAnswer(Exception):
+    """A server answered a call in a form that cannot be read; the text says what is wrong with it."""
 
 
 class Relay:
@@ -95,21 +101,38 @@ class Relay:
         self._sink = None
 
 
-async def list_tools(session: ClientSession) -> tuple[types.Tool, ...]:
+async def list_tools(session: ClientSession) -> tuple[tuple[types.Tool, ...], tuple[DroppedTool, ...]]:
+    """Return the tools of a server, and those of its list that cannot be read.
+
+    Raises:
+        MCPError: the server answered the first page with an error.
+    """
     tools: list[types.Tool] = []
-    cursor: str | None = None
+    dropped: list[DroppedTool] = []
+    cursors: list[str | None] = [None]
     for _ in range(TOOL_PAGES):
         try:
-            page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+            page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursors[-1]))
         except MCPError as exc:
+            if len(cursors) > 1:
+                dropped.append(DroppedTool(f"(page {len(cursors)})", f"the server did not list it: {explain(exc)}"))
+                break
             if exc.code == types.METHOD_NOT_FOUND:  # a server without tools
                 break
             raise
-        tools.extend(page.tools)
-        cursor = page.next_cursor
-        if cursor is None or len(tools) >= TOOLS:
+        answer = (page.meta or {}).get(ANSWER)
+        if answer is None:  # one of our own servers
+            tools.extend(page.tools)
+        else:
+            read, unread = read_tools(answer, len(tools) + len(dropped))
+            tools.extend(types.Tool.model_validate(tool) for tool in read)
+            dropped.extend(unread)
+        if page.next_cursor is None or page.next_cursor in cursors or len(tools) >= TOOLS:
             break
-    return tuple(tools[:TOOLS])
+        cursors.append(page.next_cursor)
+    if tools[TOOLS:]:
+        dropped.append(DroppedTool(f"({len(tools) - TOOLS} more)", f"at most {TOOLS} tools of a server are taken"))
+    return tuple(tools[:TOOLS]), tuple(dropped[:TOOLS])
 
 
 async def call_tool(
@@ -143,7 +166,7 @@ async def call_tool(
                 raise
             return _settle_round(round_of_error(exc.error.data))
         if not isinstance(answer, types.InputRequiredResult):
-            return _fitting(answer)
+            return _fitting(_read_answer(answer))
         if answer.input_requests:
             return _settle_round(round_of(answer))
         params = params.model_copy(update={"input_responses": None, "request_state": answer.request_state})
@@ -154,6 +177,23 @@ async def call_tool(
 
 def _settle_round(wanted: InputRound | Unfit) -> types.CallToolResult | InputRound:
     return error_result(wanted.text) if isinstance(wanted, Unfit) else wanted
+
+
+def _read_answer(answer: types.CallToolResult) -> types.CallToolResult:
+    """Return a result as its server sent it, in blocks that can be shown.
+
+    Raises:
+        UnreadableAnswer: there is nothing to show.
+    """
+    sent = (answer.meta or {}).get(ANSWER)
+    if sent is None:  # one of our own servers
+        return answer
+    read = read_result(sent)
+    if read.problem:
+        raise UnreadableAnswer(read.problem)
+    return types.CallToolResult(
+        content=_BLOCKS.validate_python(read.content), structured_content=read.structured, is_error=read.is_error
+    )
 
 
 def _fitting(answer: types.CallToolResult) -> types.CallToolResult:
@@ -177,6 +217,12 @@ def with_notes(result: types.CallToolResult, notes: Sequence[str]) -> types.Call
         return result
     told = [types.TextContent(text=f"[{note}]") for note in notes]
     return result.model_copy(update={"content": [*told, *result.content]})
+
+
+def describe_first_problem(exc: ValidationError) -> str:
+    """Return where an answer does not fit the protocol, and why, in a few words."""
+    first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:REASON_CHARS]
 
 
 def root_cause(exc: BaseException) -> BaseException:

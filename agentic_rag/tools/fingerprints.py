@@ -79,8 +79,9 @@ def from_json(tools: Iterable[Tool]) -> tuple[types.Tool, ...]:
 
 
 def fingerprint(tool: Tool) -> str:
-    """Return the hash over name, description and schema of a tool, which is all the model sees."""
-    seen = [tool["name"], tool.get("description") or "", tool.get("inputSchema")]
+    """Return the hash over name, title, description and schema of a tool, which is all the model sees."""
+    title = tool.get("title") or (tool.get("annotations") or {}).get("title")
+    seen = [tool["name"], tool.get("description") or "", tool.get("inputSchema"), *([title] if title else [])]
     return hashlib.sha256(json.dumps(seen, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 

@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
+from anyascii import anyascii
+
 from agentic_rag.tools.base import Origin, ToolInfo
 from agentic_rag.tools.bounds import AGENT_BYTES, DESCRIPTION_BYTES, describe_left_out, find_schema_problem, size_of
 from agentic_rag.tools.system import SYSTEM_TOOLS
@@ -23,11 +25,15 @@ OUR_TOOLS = tuple(tool.name for tool in SYSTEM_TOOLS if not tool.authors_only)
 """The order of our tools, and names that no server of a user can have. Our other tools follow in server order."""
 
 NAME_CHARS = 64
+READ_NAME = 128
+"""Characters of a name that are transliterated."""
+TITLE_CHARS = 200
 
 SHOWN_TOOLS = 4096
 """Of so many tools it is remembered from turn to turn how they are shown."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_LETTER = re.compile(r"[a-zA-Z]")
 _UNUSUAL = re.compile(r"[^\t\n -~]")
 _KEPT_CONTROLS = frozenset("\n\t")
 _REMOVED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -47,6 +53,8 @@ class Listed(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def title(self) -> str | None: ...
     @property
     def description(self) -> str | None: ...
     @property
@@ -99,7 +107,7 @@ class Catalog:
             trusted = None
             if origin == "user":
                 trusted = tool.name in read_only, tool.name in idempotent, tool.name in changed
-            name = tool.name if trusted is None else exposed_name(server, tool.name, self._servers)
+            name = tool.name if trusted is None else exposed_name(server, tool.name, self._servers, _title_of(tool))
             info, unfit, size = _describe_tool(tool, name, server, origin, trusted)
             twice = "it is listed more than once" if counts[tool.name] > 1 else ""
             problem = twice or self._problem(info.name, origin) or unfit
@@ -138,23 +146,45 @@ def _describe_tool(tool: Listed, name: str, server: str, origin: Origin, trusted
         return known[3]
     problem = find_schema_problem(tool.input_schema)
     hints = tool.annotations if trusted is None else None
+    title = "" if trusted is None else _title_of(tool)
     schema = slim_schema(tool.input_schema) if trusted is None else tool.input_schema
     info = ToolInfo(
         name=name,
         remote_name=tool.name,
         server=server,
         origin=origin,
-        description=clean_description(tool.description or ""),
+        description=clean_description(_describe(tool, title, server, trusted is not None)),
+        title=title,
         input_schema={} if problem else _clean_json(schema),
         read_only=bool(hints and hints.read_only_hint) if trusted is None else trusted[0],
         idempotent=bool(hints and hints.idempotent_hint) if trusted is None else trusted[1],
         changed=trusted is not None and trusted[2],
+        claims_read_only=trusted is not None
+        and tool.annotations is not None
+        and tool.annotations.read_only_hint is True,
     )
     if len(_SHOWN) >= SHOWN_TOOLS:
         _SHOWN.clear()
     found = info, problem, 0 if problem else size_of(tool)
     _SHOWN[id(tool)] = tool, server, trusted, found
     return found
+
+
+def _title_of(tool: Listed) -> str:
+    return clean((tool.title or "").strip())[:TITLE_CHARS]
+
+
+def _describe(tool: Listed, title: str, server: str, of_user: bool) -> str:
+    """Return the description of a tool, never an empty one for a user's.
+
+    Where the model cannot read the server's own name in the tool's name, the description begins with it.
+    """
+    said = (tool.description or "").strip()
+    if not of_user or (said and tool.name.isascii()):
+        return said
+    own = [each for each in (title, "" if tool.name.isascii() else tool.name) if each and each not in said]
+    text = "\n".join(filter(None, (" · ".join(dict.fromkeys(own)), said)))
+    return text or f"Calls {tool.name} of the server {server}."
 
 
 def slim_schema(schema: Any) -> Any:
@@ -177,13 +207,18 @@ def slim_schema(schema: Any) -> Any:
 
 
 @lru_cache(SHOWN_TOOLS)
-def user_name(server: str, tool: str) -> str:
+def user_name(server: str, tool: str, title: str = "") -> str:
     """Return ``{server}__{tool}``, made to fit: other characters become ``_``; a changed name ends in a hash.
 
-    The hash is over the whole original, so the result is stable and differs where originals do.
+    A name without ASCII letters is its title's, if that has some, else its transliteration. The hash is over the whole
+    original, so the result is stable and differs where originals do.
     """
     full = f"{server}__{tool}"
-    fitting = re.sub(r"[^a-zA-Z0-9_-]", "_", full)
+    readable = tool
+    if not tool.isascii() and not _LETTER.search(tool):
+        words = title if _LETTER.search(title) else anyascii(tool[:READ_NAME])
+        readable = re.sub(r"[^a-zA-Z0-9]+", "_", words).strip("_") or tool
+    fitting = re.sub(r"[^a-zA-Z0-9_-]", "_", f"{server}__{readable}")
     if fitting == full and len(full) <= NAME_CHARS:
         return full
     digest = _digest(full)
@@ -202,13 +237,13 @@ def owner_of(name: str, servers: Iterable[str]) -> str | None:
     return max((server for server in servers if name.startswith(f"{server}__")), key=len, default=None)
 
 
-def exposed_name(server: str, tool: str, servers: Iterable[str]) -> str:
+def exposed_name(server: str, tool: str, servers: Iterable[str], title: str = "") -> str:
     """Return the name under which the model sees a tool: `user_name`, unless that belongs to another server.
 
     Then a hash follows the server's name, so that no rule or pattern for one server covers another server's tool. The
     name is never split: `ToolInfo` holds both parts.
     """
-    name = user_name(server, tool)
+    name = user_name(server, tool, title)
     if owner_of(name, servers) in (None, server):
         return name
     return f"{server}__{_digest(f'{server}{chr(0)}{tool}')}_{name[len(server) + 2 :]}"[:NAME_CHARS]

@@ -144,4 +144,6 @@ def _pending(lists: Mapping[Key, ToolList]) -> PendingTools:
 
 
 def _describe_listed(tool: Tool) -> ListedTool:
-    return ListedTool(clean(str(tool["name"])), clean_description(tool.get("description") or ""), tool["inputSchema"])
+    title = clean(str(tool.get("title") or ""))
+    described = clean_description(tool.get("description") or "")
+    return ListedTool(clean(str(tool["name"])), described, tool["inputSchema"], title)

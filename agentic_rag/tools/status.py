@@ -8,6 +8,10 @@ from enum import StrEnum
 
 from agentic_rag.json_form import Json, to_json
 from agentic_rag.redaction import Redaction
+from agentic_rag.tools.server_answers import DroppedTool
+
+LISTED_TWICE = "the server lists this name more than once, so that nobody knows which of them a call would reach"
+"""Why no model is shown such a tool."""
 
 
 class State(StrEnum):
@@ -43,11 +47,27 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """A tool as its server lists it, without characters that show it as something else."""
+    """A tool as its server lists it, without characters that show it as something else.
+
+    ``called_as``: its name for models and for the setting ``toolPolicy``. ``read_only``: its server says that it has no
+    effects.
+    """
 
     name: str
     description: str
     input_schema: Json
+    title: str = ""
+    called_as: str = ""
+    read_only: bool = False
+
+    def redact(self, redaction: Redaction) -> "ListedTool":
+        """Return the tool without the values a domain keeps."""
+        words = {
+            "name": redaction(self.name),
+            "description": redaction(self.description),
+            "title": redaction(self.title),
+        }
+        return replace(self, **words, input_schema=redaction.json(self.input_schema))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +129,8 @@ class ConnectionState:
     tools: tuple[ListedTool, ...] = ()
     log: tuple[str, ...] = ()
     sign_in: OpenSignIn | None = None
+    dropped_tools: tuple[DroppedTool, ...] = ()
+    """Tools of that list that no model is shown."""
 
     def to_json(self) -> Json:
         """Return the state as a client sees it: whose connection it is goes to nobody else."""
@@ -119,6 +141,7 @@ class ConnectionState:
             "protocol": self.protocol,
             "tools": to_json(self.tools),
             "log": list(self.log),
+            "droppedTools": to_json(self.dropped_tools),
         }
 
     def redact(self, redaction: Redaction) -> "ConnectionState":
@@ -126,9 +149,9 @@ class ConnectionState:
         return replace(
             self,
             reason=redaction(self.reason),
-            tools=tuple(
-                ListedTool(redaction(tool.name), redaction(tool.description), redaction.json(tool.input_schema))
-                for tool in self.tools
-            ),
+            tools=tuple(tool.redact(redaction) for tool in self.tools),
             log=tuple(map(redaction, self.log)),
+            dropped_tools=tuple(
+                DroppedTool(redaction(tool.name), redaction(tool.reason)) for tool in self.dropped_tools
+            ),
         )

@@ -30,6 +30,10 @@ class Described(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def remote_name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
     def description(self) -> str: ...
     @property
     def input_schema(self) -> Mapping[str, Any]: ...
@@ -92,6 +96,7 @@ def _singular(word: str) -> str:
 def _words_of(tool: Described) -> Iterator[str]:
     for _ in range(NAME_WEIGHT):
         yield from words_in(tool.name)
+        yield from words_in(f"{tool.title} {'' if tool.remote_name.isascii() else tool.remote_name}")
     yield from words_in(tool.description[:READ_CHARACTERS])
     yield from words_in(" ".join(_argument_texts(tool.input_schema, ARGUMENT_DEPTH))[:READ_CHARACTERS])
 

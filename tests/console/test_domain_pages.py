@@ -207,7 +207,15 @@ async def test_servers_are_marked_tested_asked_for_saved_and_restarted(tmp_path:
         await row.get_by_role("button", name="Restart").click()
         await expect(row.locator(".rows-end .badge")).to_have_text("Ready")
         await row.get_by_role("button", name="tool").click()
-        await expect(page.get_by_role("dialog").locator(".tool").first).to_be_visible()
+        shown = page.get_by_role("dialog").locator(".tool").filter(has_text="echo")
+        await shown.locator("summary").click()
+        await shown.get_by_label("When a model calls echo").select_option("deny")
+        await expect(page.locator(".toast").last).to_contain_text("echo: Deny")
+        policy = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"]
+        assert policy == {"calc__echo": "deny"}
+        await shown.get_by_label("When a model calls echo").select_option("")
+        await expect(page.locator(".toast").last).to_contain_text("By the domain's rules")
+        assert (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"] == {}
         await page.keyboard.press("Escape")
         await page.get_by_role("button", name="Set a secret").click()
         dialog = page.get_by_role("dialog")

@@ -52,6 +52,21 @@ async def test_a_call_is_approved_with_other_arguments_after_a_reload(tmp_path: 
         assert "Not today." in str(last["content"])
 
 
+async def test_an_admin_allows_a_tool_in_the_whole_domain_from_the_card(tmp_path: Path) -> None:
+    async with console(tmp_path, SEARCH, say("Found."), SEARCH, say("Found again.")) as desk:
+        page = desk.page
+        domain = await desk.rig.domain(toolPolicy={"search_documents": "ask"})
+        await desk.goto()
+        await ask(page, "How many?")
+        await page.locator(".wait").get_by_role("button", name="Always allow this tool in this domain").click()
+        await expect(page.locator(".answer .prose").last).to_have_text("Found.")
+        settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]
+        assert settings["toolPolicy"] == {"search_documents": "allow"}
+        await ask(page, "And now?")
+        await expect(page.locator(".answer .prose").last).to_have_text("Found again.")
+        await expect(page.locator(".wait")).to_have_count(1)
+
+
 async def test_what_is_typed_into_a_card_stays_there_when_the_messages_come(tmp_path: Path) -> None:
     both = Step(tuple(Use("search_documents", {"query": each}) for each in ("leave", "rest")))
     async with console(tmp_path, both, say("Found.")) as desk:

@@ -147,6 +147,8 @@ async def test_pasted_servers_are_tested_saved_called_killed_in_a_call_and_recov
         with serving(data, **variables) as server:
             domain = (await ask(server, "POST", "/api/domains", {"name": "Desk"}))["id"]
             await paste(server, domain)
+            rules = {"toolPolicy": {f"{name}__*": "allow" for name in ("files", "notes", "clock", "every")}}
+            await ask(server, "PATCH", f"/api/domains/{domain}", {"settings": rules})
             (data / "workspaces" / domain / "files" / "a.txt").write_text("from the workspace")
             async with server.chat(await server.conversation(domain)) as chat:
                 path = str(data / "workspaces" / domain / "files" / "a.txt")

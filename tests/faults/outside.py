@@ -17,6 +17,7 @@ import uvicorn
 from anyio.abc import TaskStatus
 from anyio.from_thread import start_blocking_portal
 from mcp.server import MCPServer
+from mcp_types import ToolAnnotations
 
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, demo
 from agentic_rag.testing.steps import Say, Step, Think, Use, say
@@ -112,7 +113,7 @@ def _speaks(message: dict[str, Any]) -> bool:
 def _tools(journal: Path) -> MCPServer:
     server = MCPServer("counter", log_level="ERROR")
 
-    @server.tool()
+    @server.tool(annotations=ToolAnnotations(readOnlyHint=True))  # so that it runs unasked
     async def spend(key: str) -> str:
         """Spend one unit."""
         with journal.open("a") as file:

@@ -48,10 +48,18 @@ SCHEMA = {"type": "object", "properties": {"query": {"type": "string"}}, "requir
 Tool = Callable[[CallRequest], Awaitable[CallOutcome | InputNeeded]]
 
 
-def info(name: str, *, origin: Any = "user", read_only: bool = False) -> ToolInfo:
-    """Return a tool that takes a query."""
+def info(name: str, *, origin: Any = "user", read_only: bool = False, claims_read_only: bool = True) -> ToolInfo:
+    """Return a tool that takes a query. A single user's server runs it unasked, unless it claims nothing."""
+    server = "retriever" if origin == "builtin" else "srv"
     return ToolInfo(
-        name, name, "retriever" if origin == "builtin" else "srv", origin, f"The tool {name}.", SCHEMA, read_only
+        name,
+        name,
+        server,
+        origin,
+        f"The tool {name}.",
+        SCHEMA,
+        read_only=read_only,
+        claims_read_only=claims_read_only and origin == "user",
     )
 
 

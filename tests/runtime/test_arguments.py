@@ -90,3 +90,61 @@ def test_a_null_for_what_a_strangers_tool_may_go_without_is_left_out() -> None:
         assert kept == wrong
         assert problem == find_problem(SCHEMA, wrong, user=True)
     assert fit_arguments({**SCHEMA, "required": 7}, given, user=True)[0] == given
+
+
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"root": {"$ref": "#/definitions/node"}, "price": {"minimum": 0, "exclusiveMinimum": True}},
+    "definitions": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "required": True},
+                "children": {"type": "array", "items": {"$ref": "#/definitions/node"}},
+            },
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"root": {"name": "a", "children": [{"name": "b"}]}, "price": 1}, None),
+        ({"root": {"name": "a", "children": [{"name": 3}]}}, "root.children[0].name must be text, not a whole number"),
+        ({"root": {"name": "a", "children": [{}]}}, "root.children[0].name is missing"),
+        ({"price": 0}, "price must be more than 0"),
+    ],
+)
+def test_references_and_words_of_older_drafts_are_checked_too(arguments: dict[str, Any], problem: str | None) -> None:
+    found = find_problem(TREE, arguments, user=True)
+    assert (found or "").startswith(problem or ""), found
+    assert (found is None) == (problem is None)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}},
+        {"$ref": "#"},
+        {"type": "object", "properties": {"a": {"$ref": "#/definitions/None"}}},
+        {"type": "object", "properties": {"a": {"$ref": "https://example.com/x"}}, "$defs": 3},
+        {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/definitions/x"}},
+            "definitions": {"x": {"$ref": "#/definitions/x"}},
+        },
+        {"properties": {"a": {"allOf": [{"$ref": "#/properties/a"}, {"$ref": "#/properties/a"}]}}},
+    ],
+)
+def test_a_schema_that_is_broken_or_would_take_for_ever_refuses_nothing(schema: dict[str, Any]) -> None:
+    assert find_problem(schema, {"a": "a" * 40 + "!"}, user=True) is None
+
+
+def test_a_problem_names_the_argument_as_the_model_was_shown_it() -> None:
+    schema = {"type": "object", "properties": {"full name": {"type": "string"}}, "required": ["full name"]}
+    names = {"full name": "full_name"}
+    assert find_problem(schema, {}, user=True, names=names) == "full_name is missing: it must be text"
+    assert (
+        find_problem(schema, {"full name": 3}, user=True, names=names) == "full_name must be text, not a whole number"
+    )

@@ -6,6 +6,7 @@ import sys
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
 
 TOKEN = os.environ.get("TOKEN", "")
 
@@ -14,16 +15,16 @@ def build() -> MCPServer:
     """Return the server."""
     server = MCPServer("leaky")
 
-    @server.tool(description=f"Use {TOKEN} well.")
+    @server.tool(description=f"Use {TOKEN} well.", annotations=ToolAnnotations(readOnlyHint=True))
     async def leak(ctx: Context) -> dict[str, str]:
         await ctx.report_progress(1, 2, f"half of {TOKEN}")
         return {"token": TOKEN, TOKEN: "its name", "line": " ".join(sys.argv), "mode": os.environ.get("MODE", "")}
 
-    @server.tool()
+    @server.tool(annotations=ToolAnnotations(readOnlyHint=True))
     async def fail() -> str:
         raise ToolError(f"cannot use {TOKEN}")
 
-    @server.tool()
+    @server.tool(annotations=ToolAnnotations(readOnlyHint=True))
     async def take(text: str) -> str:
         return f"took {len(text)}"
 

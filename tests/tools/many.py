@@ -32,6 +32,7 @@ def _tool(server: str, verb: str, noun: str) -> ToolInfo:
         origin="user",
         description=f"{VERBS[verb].format(noun=noun)} ({server}).",
         input_schema=_schema(verb, noun),
+        claims_read_only=True,
     )
 
 

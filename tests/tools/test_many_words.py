@@ -50,7 +50,7 @@ def _request(model: str, tools: tuple[ToolInfo, ...]) -> str:
     told = begin_told(definition, prompt_of(definition, every, "2026-11-25"), every)
     shown = shown_tools(told.first.tools, told.late, by_service=by_service)
     texts = [block["text"] for block in told.first.system]
-    outcome = find_tools(every, told.late, {"query": QUERY}, by_service=by_service) if told.late else None
+    outcome = find_tools(every, told.late, {"query": QUERY}, model=model) if told.late else None
     for block in outcome.content if outcome else ():
         if block["type"] == "text":
             texts.append(block["text"])

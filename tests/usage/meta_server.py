@@ -3,7 +3,12 @@
 import json
 import sys
 
-TOOL = {"name": "show_trace", "description": "Show the trace.", "inputSchema": {"type": "object", "properties": {}}}
+TOOL = {
+    "name": "show_trace",
+    "description": "Show the trace.",
+    "inputSchema": {"type": "object", "properties": {}},
+    "annotations": {"readOnlyHint": True},
+}
 
 for line in sys.stdin:
     asked = json.loads(line)

@@ -62,9 +62,11 @@ def _was_closed(exc: BaseException) -> bool:
 
 
 def _own_words(body: object, text: str) -> str:
-    """Return the service's own words; endpoints differ in where they stand."""
+    """Return the service's own words, with the parameter they are about if it is a tool; endpoints differ in both."""
     if isinstance(body, dict):
+        parameter = body.get("param")
+        about = f" ({parameter[:200]})" if isinstance(parameter, str) and parameter.startswith("tools") else ""
         for key in ("message", "detail", "error"):
             if isinstance(body.get(key), str):
-                return str(body[key])
+                return str(body[key])[:400] + about if about else str(body[key])
     return text

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 SHOWN_CHARS = 200
 """How much of a schema's own values is quoted."""
 SHOWN_NAMES = 20
+NO_NAMES: Mapping[str, str] = {}
 
 _KINDS: Mapping[str, str] = {
     "string": "text",
@@ -40,21 +41,27 @@ class SchemaProblem(Protocol):
     def context(self) -> Sequence["SchemaProblem"] | None: ...
 
 
-def describe_problem(error: SchemaProblem) -> list[str]:
-    """Return the sentences for one problem: each names the argument and what it must be."""
-    place = _place(error.absolute_path)
+def describe_problem(error: SchemaProblem, names: Mapping[str, str] = NO_NAMES) -> list[str]:
+    """Return the sentences for one problem: each names the argument and what it must be.
+
+    ``names``: arguments that the model was shown under another name: own → shown.
+    """
+    place = _place([names.get(step, step) if isinstance(step, str) else step for step in error.absolute_path])
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
-        return [f"{_inside(place, name)} is missing{_describe_missing(error.schema, name)}" for name in missing]
+        return [
+            f"{_inside(place, names.get(name, name))} is missing{_describe_missing(error.schema, name)}"
+            for name in missing
+        ]
     if error.validator == "additionalProperties" and isinstance(error.schema, Mapping):
         known = list(error.schema.get("properties", ()))
         extra = [name for name in error.instance if name not in known][:SHOWN_NAMES]
-        names = ", ".join(known[:SHOWN_NAMES]) or "none"
-        return [f"{_inside(place, name)} is not known, leave it out (known: {names})" for name in extra]
+        listed = ", ".join(names.get(name, name) for name in known[:SHOWN_NAMES]) or "none"
+        return [f"{_inside(place, name)} is not known, leave it out (known: {listed})" for name in extra]
     if error.validator in ("anyOf", "oneOf") and error.context:
         inner = _of_same_kind(error)
         if inner:
-            return [sentence for each in inner for sentence in describe_problem(each)]
+            return [sentence for each in inner for sentence in describe_problem(each, names)]
     return [f"{place or 'the arguments'} {_rule(error)}"]
 
 

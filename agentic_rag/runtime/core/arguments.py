@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import cache
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 from agentic_rag.json_form import Json
 from agentic_rag.runtime.core.argument_words import describe_problem
@@ -25,13 +26,15 @@ list, or `STEP_CHARS` characters of the value, which a message would repeat. Abo
 
 STEP_CHARS = 1_024
 
+NO_NAMES: Mapping[str, str] = {}
+
 KEPT_SCHEMAS = 512
 """Of so many schemas of strangers it is remembered what is checked; they are the same objects from turn to turn."""
 
 _TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 _ONE = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not", "if", "then", "else"})
 _LIST = frozenset({"prefixItems", "anyOf", "allOf", "oneOf"})
-_NAMED = frozenset({"properties", "dependentSchemas"})
+_NAMED = frozenset({"properties", "dependentSchemas", "$defs", "definitions"})
 
 
 def _is_count(value: object) -> bool:
@@ -61,7 +64,8 @@ _PLAIN: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("minProperties", "maxProperties"), _is_count),
 }
 """Keywords whose values are data, with the form they must have. With those that hold schemas they are all that is
-checked of a stranger's schema: a regular expression can take for ever, references can multiply."""
+checked of a stranger's schema: a regular expression can take for ever. References are followed inside the document
+alone; each one counts as a step."""
 
 
 class _TooMuch(Exception):
@@ -98,29 +102,32 @@ class _Meter:
 _meter: ContextVar[_Meter] = ContextVar("meter")
 
 
-def find_problem(schema: Any, arguments: Json, *, user: bool) -> str | None:
+def find_problem(schema: Any, arguments: Json, *, user: bool, names: Mapping[str, str] = NO_NAMES) -> str | None:
     """Return everything that is wrong with the arguments, in words that say what to send, or None.
 
     ``user``: the schema is a stranger's: it costs no more than `STEPS`. No reference of any schema is fetched. Of ours,
     an argument that may be left out may be null, which means the same; see `without_nulls`.
+    ``names``: arguments that the model was shown under another name: own → shown; the words have the shown one.
     """
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
 
     try:
         if user:
-            return _problems(_checker(schema), arguments)
-        return _problems(_own_checker(schema), without_nulls(schema, arguments))
+            return _problems(_checker(schema), arguments, names)
+        return _problems(_own_checker(schema), without_nulls(schema, arguments), names)
     except (SchemaError, Unresolvable, RecursionError, ArithmeticError):
         return None
 
 
-def fit_arguments(schema: Any, arguments: Json, *, user: bool) -> tuple[Json, str | None]:
+def fit_arguments(
+    schema: Any, arguments: Json, *, user: bool, names: Mapping[str, str] = NO_NAMES
+) -> tuple[Json, str | None]:
     """Return a call's arguments as they are sent, and everything that is wrong with them; see `find_problem`.
 
     Models write null for what they leave out; a stranger's tool that takes no null there is called without it.
     """
-    problem = find_problem(schema, arguments, user=user)
+    problem = find_problem(schema, arguments, user=user, names=names)
     if problem is None or not user or not (isinstance(schema, Mapping) and _is_names(schema.get("required", ()))):
         return arguments, problem
     fewer = without_nulls(schema, arguments)
@@ -134,13 +141,13 @@ def without_nulls(schema: Any, arguments: Json) -> Json:
     return {name: value for name, value in arguments.items() if value is not None or name in schema.get("required", ())}
 
 
-def _problems(checker: Any, arguments: Json) -> str | None:
+def _problems(checker: Any, arguments: Json, names: Mapping[str, str]) -> str | None:
     given = dict(arguments)
     _meter.set(_Meter(given))
     found: dict[str, None] = {}
     with suppress(_TooMuch):  # what was found by then is wrong all the same
         for error in islice(checker.iter_errors(given), MAX_PROBLEMS):
-            found.update(dict.fromkeys(describe_problem(error)))
+            found.update(dict.fromkeys(describe_problem(error, names)))
     return "; ".join(found)[:PROBLEM_CHARS] or None
 
 
@@ -154,7 +161,7 @@ def _checker(schema: Any) -> Any:
         return known[1]
     from referencing import Registry
 
-    made = _bounded_validator()(_harmless(schema), registry=Registry())
+    made = _bounded_validator()(_with_known_references(_harmless(schema)), registry=Registry())
     if len(_CHECKERS) >= KEPT_SCHEMAS:
         _CHECKERS.clear()
     _CHECKERS[id(schema)] = schema, made
@@ -205,6 +212,58 @@ def _harmless(schema: Any) -> Any:
             kept[name] = {key: _harmless(each) for key, each in value.items()}
         elif name in _PLAIN and _PLAIN[name](value):
             kept[name] = value
+    if isinstance(schema.get("$ref"), str) and schema["$ref"].startswith("#"):
+        kept["$ref"] = schema["$ref"]
+    _read_older_drafts(kept, schema)
     if "patternProperties" in schema:  # which names are additional, only the patterns say
         kept.pop("additionalProperties", None)
     return kept
+
+
+def _read_older_drafts(kept: Json, schema: Mapping[Any, Any]) -> None:
+    """Add what a schema says in the words of older drafts and of OpenAPI."""
+    for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if schema.get(exclusive) is True and bound in kept:
+            kept[exclusive] = kept.pop(bound)
+    if isinstance(schema.get("items"), list):
+        kept.pop("items", None)
+        if schema["items"]:
+            kept["prefixItems"] = [_harmless(each) for each in schema["items"]]
+    if schema.get("nullable") is True and isinstance(kept.get("type"), str):
+        kept["type"] = [kept["type"], "null"]
+    properties = schema.get("properties")
+    named = properties.items() if isinstance(properties, Mapping) else ()
+    needed = [name for name, inner in named if isinstance(inner, Mapping) and inner.get("required") is True]
+    if needed:
+        kept["required"] = list(dict.fromkeys([*kept.get("required", ()), *needed]))
+
+
+def _with_known_references(root: Any) -> Any:
+    """Take out of a document the references that lead nowhere: they allow everything. The document is changed."""
+    level = [root]
+    while level:
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                if isinstance(each.get("$ref"), str) and not _leads_somewhere(root, each["$ref"]):
+                    del each["$ref"]
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        level = inner
+    return root
+
+
+def _leads_somewhere(root: Any, reference: str) -> bool:
+    if reference != "#" and not reference.startswith("#/"):
+        return False
+    value = root
+    for step in reference[2:].split("/") if len(reference) > 1 else ():
+        step = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, Mapping) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdecimal() and int(step[:9]) < len(value):
+            value = value[int(step[:9])]
+        else:
+            return False
+    return isinstance(value, Mapping | bool)

@@ -22,6 +22,7 @@ from agentic_rag.messages import (
 )
 from agentic_rag.runtime.core.arguments import fit_arguments
 from agentic_rag.runtime.core.many_tools import unwrap_call
+from agentic_rag.runtime.core.model_tools import argument_names, own_arguments
 from agentic_rag.tools.base import CallOutcome, ToolInfo, Verdict
 from agentic_rag.tools.system import AGENT, BY_NAME, CALL_TOOL, DELEGATE, FIND_TOOLS
 
@@ -86,9 +87,9 @@ class Policy:
     Once a turn has read text of others, a pattern's ``allow`` does not cover effects any more: an order in that text
     would have them, and who wrote the pattern did not think of this tool. A rule for the tool's own name does. An
     approval for the rest of the conversation counts like a pattern.
-    ``effects_allowed``: what no rule names may have effects (a single user on loopback), as long as ``alone`` says so:
-    the first key ends it for turns that were accepted before, too. Otherwise effects of users' servers need the
-    approval of the conversation's owner.
+    ``effects_allowed``: a single user on loopback. Our own tools that no rule names may have effects, and tools of
+    users' servers run that call themselves read-only, as long as ``alone`` says so: the first key ends it for turns
+    that were accepted before, too. Any other tool of a user's server needs the approval of the conversation's owner.
     ``shared_memory``: remembering is an effect, since all users of the domain read it.
     ``has_person``: somebody can be asked; else what needs approval is declined.
     """
@@ -120,7 +121,7 @@ class Policy:
             )
         effects = self._has_effects(tool)
         verdict = self._verdict(tool.name, patterns_allow=not (others and effects))
-        if verdict == "allow" or (verdict is None and ((self.effects_allowed and self.alone()) or not effects)):
+        if verdict == "allow" or (verdict is None and (not effects or self._is_harmless_here(tool))):
             return None
         if verdict in ("ask", "ask-admin"):
             if tool.server == AGENT:  # what the agent does itself reads what the model was told already, or asks
@@ -134,6 +135,15 @@ class Policy:
         if tool.origin == "user" and self.has_person:
             return Approval(Answerer.OWNER, OVERRULED if overruled else None, ask_again=others and effects)
         return self._denial_of_effects(tool, overruled=overruled)
+
+    def _is_harmless_here(self, tool: ToolInfo) -> bool:
+        """Whether a tool may run unasked because nobody but a single user can come in.
+
+        Of a user's server only what it says to be read-only: any other tool asks at its first use.
+        """
+        if not (self.effects_allowed and self.alone()):
+            return False
+        return tool.origin != "user" or tool.claims_read_only
 
     def _denial_of_effects(self, tool: ToolInfo, *, overruled: bool) -> Denial:
         """Return why a tool with effects may not run that no rule covers. ``overruled``: a pattern would have."""
@@ -214,7 +224,9 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, ot
     ruling = None if tool is None else policy.ruling(tool, others=others)
     arguments, problem = block["input"], None
     if tool is not None and BROKEN_INPUT not in block:
-        arguments, problem = fit_arguments(tool.input_schema, arguments, user=tool.origin == "user")
+        arguments = own_arguments(tool, arguments)
+        names = {own: shown for shown, own in argument_names(tool).items()}
+        arguments, problem = fit_arguments(tool.input_schema, arguments, user=tool.origin == "user", names=names)
     if tool is None:
         name = block.get(CALLED, block["name"])
         shown = [each for each in tools if each in BY_NAME] if FIND_TOOLS.name in tools else list(tools)

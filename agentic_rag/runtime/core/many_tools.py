@@ -12,6 +12,7 @@ from agentic_rag.events import ToolStatus
 from agentic_rag.json_form import Json, to_text
 from agentic_rag.messages import BROKEN_INPUT, Block, Message, ToolSpec, text_block
 from agentic_rag.models.profiles import profile_of
+from agentic_rag.runtime.core.model_tools import shown_schema
 from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import BY_NAME, CALL_TOOL, FIND_TOOLS
@@ -148,25 +149,23 @@ def shown_tools(first: Sequence[ToolSpec], late: Sequence[ToolSpec], *, by_servi
     return (*first, *(tool for tool in late if tool["name"] in BY_NAME))
 
 
-def find_tools(
-    tools: Sequence[ToolInfo], late: Sequence[ToolSpec], arguments: Json, *, by_service: bool
-) -> CallOutcome:
+def find_tools(tools: Sequence[ToolInfo], late: Sequence[ToolSpec], arguments: Json, *, model: str) -> CallOutcome:
     """Answer a call of `FIND` with the tools that fit best: as references where the service knows them, else as text.
 
     Args:
         tools: those that can be called now.
         late: those of the session that it is not shown, in the words it may be given.
         arguments: of the call; they fit the schema.
-        by_service: see `with_search`.
+        model: the one that asks.
     """
     hidden = {tool["name"] for tool in late} - {FIND.name, CALL.name}
     offered = [tool for tool in tools if tool.name in hidden]
     found = ToolIndex(offered).find(str(arguments["query"]), MAX_FOUND)
     if not found:
         return CallOutcome(ToolStatus.ERROR, (text_block(_nothing_found(offered)),))
-    if by_service:
+    if profile_of(model).deferred_tools:
         return CallOutcome(ToolStatus.OK, tuple({"type": "tool_reference", "tool_name": tool.name} for tool in found))
-    return CallOutcome(ToolStatus.OK, (text_block(_definitions(found)),))
+    return CallOutcome(ToolStatus.OK, (text_block(_definitions(found, model)),))
 
 
 def _nothing_found(offered: Sequence[ToolInfo]) -> str:
@@ -177,11 +176,12 @@ def _nothing_found(offered: Sequence[ToolInfo]) -> str:
     return f"No tool fits: ask in other words, in English, or by name. There are {names}{more}."
 
 
-def _definitions(found: Sequence[ToolInfo]) -> str:
+def _definitions(found: Sequence[ToolInfo], model: str) -> str:
     shown: list[str] = []
     room = FOUND_BYTES
     for tool in found:
-        text = f"{tool.name}: {tool.description[:DESCRIPTION_CHARS]}\narguments: {to_text(dict(tool.input_schema))}"
+        arguments = to_text(shown_schema(model, tool))
+        text = f"{tool.name}: {tool.description[:DESCRIPTION_CHARS]}\narguments: {arguments}"
         room -= len(text.encode())
         if shown and room < 0:
             shown.append(f"{tool.name}: ask for it by name to see its arguments.")
@@ -190,7 +190,7 @@ def _definitions(found: Sequence[ToolInfo]) -> str:
     return "\n\n".join([*shown, f"Call them by {CALL.name}."])
 
 
-def references_in_words(message: Message, tools: Sequence[ToolInfo]) -> Message:
+def references_in_words(message: Message, tools: Sequence[ToolInfo], model: str) -> Message:
     """Return a message for a service that knows no references of tools: what they refer to, as `find_tools` says it."""
     if message["role"] != "user" or not any(map(has_references, message["content"])):
         return message
@@ -199,7 +199,7 @@ def references_in_words(message: Message, tools: Sequence[ToolInfo]) -> Message:
     for block in message["content"]:
         if has_references(block):
             names = [part["tool_name"] for part in block["content"] if part["type"] == "tool_reference"]
-            found = _definitions([known[name] for name in names if name in known])
+            found = _definitions([known[name] for name in names if name in known], model)
             others = [part for part in block["content"] if part["type"] != "tool_reference"]
             block = {**block, "content": [*others, text_block(found)]}
         content.append(block)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from agentic_rag.json_form import Json
 from agentic_rag.messages import DOWN, GONE, NOTE, Block, Message, ToolSpec, text_block
 from agentic_rag.models.base import ModelRequest
+from agentic_rag.models.encoded import Settled
 from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.many_tools import CALL, catalogue, list_deferred, many_tokens, shown_tools
+from agentic_rag.runtime.core.model_tools import notes_on, sendable_specs, shown_schema, without_references
 from agentic_rag.runtime.core.prompt import bootstrap_prompt, is_chinese, present_block, skills_block
 from agentic_rag.runtime.core.sent_messages import CitablePassage, SentMessages, show_pictures
 from agentic_rag.runtime.core.told import Prompt, Told, note_block
@@ -50,7 +52,7 @@ def tool_specs(definition: Definition, tools: Iterable[ToolInfo]) -> tuple[ToolS
 
 
 def _tool_spec(definition: Definition, tool: ToolInfo) -> ToolSpec:
-    note, schema = "", dict(tool.input_schema)
+    note, schema = notes_on(definition.model, tool), shown_schema(definition.model, tool)
     if tool.name == SEARCH.name and tool.origin == "builtin":
         note = definition.collection_note
     elif tool.name == DELEGATE.name and tool.origin == "system":
@@ -58,7 +60,8 @@ def _tool_spec(definition: Definition, tool: ToolInfo) -> ToolSpec:
         lines = [f"- {role}: {definition.role_lines.get(role) or role}" for role in roles]
         note = "\n".join(["The roles:", *lines])
         properties = schema.get("properties", {})
-        schema["properties"] = {**properties, "role": {**properties.get("role", {}), "enum": list(roles)}}
+        role = {**properties.get("role", {}), "enum": list(roles)}
+        schema = {**schema, "properties": {**properties, "role": role}}
     return ToolSpec(name=tool.name, description=f"{tool.description}\n{note}".strip(), input_schema=schema)
 
 
@@ -72,6 +75,7 @@ def build_request(
     tool_choice: Json | None = None,
     pictures: Mapping[str, str] = NO_PICTURES,
     before: SentMessages | None = None,
+    refused: Collection[str] = (),
 ) -> BuiltRequest:
     """Build the request of the next step.
 
@@ -89,6 +93,7 @@ def build_request(
             told in words.
         before: of the conversation's last request; used up by this. Where it does not fit any more, as after another
             model or a message that has changed, all is built anew.
+        refused: keys of tools' specs that the model's service refused; see `sendable_specs`.
     """
     profile, conversation = profile_of(definition.model), list(transcript)
     if before is None or not before.continues(definition.model, tools, gone, conversation):
@@ -101,17 +106,25 @@ def build_request(
     if CALL in tools and CALL.name not in told.names:  # another model took over that needs it
         late = (*late, *tool_specs(definition, [CALL]))
     specs = shown_tools(told.first.tools, late, by_service=profile.deferred_tools)
+    current = {spec["name"]: spec for spec in _made_of(definition, tools).tools}
+    sendable = sendable_specs(definition.model, specs, current, refused)
+    messages = tuple(sent.messages)
+    settled: Settled | None = before.settled
+    if len(sendable) < len(specs) and profile.deferred_tools:
+        fewer = without_references(messages, {spec["name"] for spec in sendable})
+        if fewer != messages:
+            messages, settled = fewer, None
     request = ModelRequest(
         model=definition.model,
         max_tokens=definition.max_tokens,
         system=told.first.system,
-        messages=tuple(sent.messages),
-        tools=specs,
-        tool_choice=tool_choice if specs else None,
+        messages=messages,
+        tools=sendable,
+        tool_choice=tool_choice if sendable else None,
         temperature=definition.temperature,
         thinking=definition.thinking,
         effort=definition.effort,
-        settled=before.settled,
+        settled=settled,
     )
     return BuiltRequest(request, tuple(sent.passages), frozenset(sent.call_ids), before)
 

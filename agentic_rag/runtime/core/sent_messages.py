@@ -173,7 +173,7 @@ class SentMessages:
         """Return a user's message as it is sent after an answer with these calls; what it lets be cited is added."""
         if not self._profile.deferred_tools and any(map(has_references, message["content"])):
             self._named = True
-            message = references_in_words(message, self._tools)
+            message = references_in_words(message, self._tools, self._model)
         message = with_results(results_first(message), open_ids)
         if not has_results(message):
             return message

@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+from anyascii import anyascii
+
 from agentic_rag.tools.system import SERVERS
 
 RESERVED = SERVERS
@@ -38,7 +40,10 @@ def is_reserved(name: str) -> bool:
 def fit_name(name: str) -> str:
     """Return the name under which an entry is stored: ``[A-Za-z0-9_-]{1,32}``; empty when nothing is left.
 
-    Of a path or a package name (``github.com/…/github``, ``@scope/files``) the last part counts.
+    Of a path or a package name (``github.com/…/github``, ``@scope/files``) the last part counts. Other scripts are
+    transliterated: ``高德地图`` is ``GaoDeDeTu``.
     """
     text = unicodedata.normalize("NFKC", name).strip().rstrip("/").rpartition("/")[2]
+    if not text.isascii():
+        text = anyascii(text[:200])
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).lstrip("-")[:MAX_NAME].strip("-")

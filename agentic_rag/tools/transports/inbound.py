@@ -19,6 +19,7 @@ from mcp.client import Transport
 from mcp.shared.message import SessionMessage
 
 from agentic_rag.token_bucket import TokenBucket
+from agentic_rag.tools.server_answers import READ_METHODS, wrap_answer
 
 REQUESTS, REQUESTS_A_SECOND = 100, 10.0
 """Requests of a server at once and on average; each costs an answer."""
@@ -50,7 +51,7 @@ class Inflow:
     """Counts what one server sends. Pure: time is an argument."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, None] = {}
+        self._asked: dict[str, str] = {}
         self._requests = TokenBucket(REQUESTS_A_SECOND, REQUESTS)
         self._notices = TokenBucket(NOTICES_A_SECOND, NOTICES)
         self._messages = TokenBucket(MESSAGES_A_SECOND, MESSAGES)
@@ -58,9 +59,14 @@ class Inflow:
     def ask(self, message: types.JSONRPCMessage) -> None:
         """Note a message of ours: its answer is asked for, once."""
         if isinstance(message, types.JSONRPCRequest):
-            self._asked[str(message.id)] = None
+            self._asked[str(message.id)] = message.method
             if len(self._asked) > OPEN_QUESTIONS:
                 self._asked.pop(next(iter(self._asked)))  # given up long ago
+
+    def method_of(self, item: Item) -> str:
+        """Return the method of our request that a message answers; empty for every other message."""
+        message = item.message if isinstance(item, SessionMessage) else None
+        return self._asked.get(str(message.id), "") if isinstance(message, types.JSONRPCResponse) else ""
 
     def excess(self, item: Item, now: float) -> str:
         """Return why a server that sent this is to be cut off; empty: it may go on."""
@@ -132,6 +138,16 @@ def _refuse_answer(answer: types.JSONRPCResponse) -> SessionMessage:
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=answer.id, error=error))
 
 
+def _read_leniently(item: Item, method: str) -> Item:
+    """Return an answer in a form that the protocol's library takes; see `wrap_answer`."""
+    if method not in READ_METHODS:
+        return item
+    assert isinstance(item, SessionMessage)
+    assert isinstance(item.message, types.JSONRPCResponse)
+    answer = item.message.model_copy(update={"result": wrap_answer(method, item.message.result)})
+    return SessionMessage(answer, item.metadata)
+
+
 class _Inbound:
     """The messages of a server that may pass, read in the session's own task."""
 
@@ -172,6 +188,7 @@ class _Inbound:
         while True:
             item: Item = await (self._stream.__anext__() if self._settled else self._next_of_handshake())
             now = anyio.current_time()
+            method = self._inflow.method_of(item)
             reason = self._inflow.excess(item, now)
             if reason:
                 self._lost(reason)
@@ -179,7 +196,7 @@ class _Inbound:
             if not self._inflow.passes(item, now):
                 continue
             if not _is_wide(item):
-                return item
+                return _read_leniently(item, method)
             assert isinstance(item, SessionMessage)
             if isinstance(item.message, types.JSONRPCResponse):
                 return _refuse_answer(item.message)

@@ -10,6 +10,7 @@ line it cannot parse, which leaves the call it answered open for ever.
 
 import contextlib
 import fcntl
+import json
 import math
 import os
 import re
@@ -343,7 +344,23 @@ def parse_line(line: bytes) -> types.JSONRPCMessage | None:
     try:
         return types.jsonrpc_message_adapter.validate_json(repaired, by_name=False)
     except ValidationError:
-        return _refusal(repaired, "The server's answer cannot be read as a message.")
+        return _answer_without_object(repaired) or _refusal(
+            repaired, "The server's answer cannot be read as a message."
+        )
+
+
+def _answer_without_object(line: bytes) -> types.JSONRPCResponse | None:
+    """Return a response whose result is no object as one with an empty result: its reader says what is missing."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict) or "result" not in message or isinstance(message["result"], dict):
+        return None
+    ident = message.get("id")
+    if isinstance(ident, bool) or not isinstance(ident, int | str):
+        return None
+    return types.JSONRPCResponse(jsonrpc="2.0", id=ident, result={})
 
 
 def _refusal(

@@ -86,7 +86,8 @@ def handle(message: dict[str, Any]) -> None:
         version = "2025-11-25"
         put({"id": ident, "result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}})
     elif method == "tools/list":
-        tools = [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]
+        hint = {"readOnlyHint": True}  # a single user's server runs them unasked
+        tools = [{"name": name, "inputSchema": {"type": "object"}, "annotations": hint} for name in TOOLS]
         put({"id": ident, "result": {"resultType": "complete", "tools": tools, "ttlMs": 0, "cacheScope": "private"}})
     elif method == "tools/call":
         call(int(ident or 0), params["name"], params.get("arguments") or {}, params)

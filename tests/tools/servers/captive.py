@@ -211,7 +211,12 @@ def handle(message: dict[str, Any]) -> object:
         }
     if method == "tools/list":
         schema = {"type": "object", "properties": {"path": {"type": "string"}}}
-        return {"tools": [{"name": name, "description": name, "inputSchema": schema} for name in TOOLS]}
+        return {
+            "tools": [
+                {"name": name, "description": name, "inputSchema": schema, "annotations": {"readOnlyHint": True}}
+                for name in TOOLS
+            ]
+        }
     if method == "tools/call":
         try:
             text, failed = attempt(params["name"], params.get("arguments", {}).get("path", "")), False

@@ -104,7 +104,7 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
             OUT.flush()
             os._exit(3)
         case "not_a_result":
-            answer(ident, {"content": "not a list"})
+            answer(ident, {"content": 7})
         case "rpc_error":
             put(b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32000,"message":"no such row"}}' % ident)
         case "odd_blocks":
@@ -155,7 +155,9 @@ def handle(message: dict[str, Any]) -> None:
     elif method == "tools/list":
         schema = {"type": "object"}
         listed = [*TOOLS, TOOLS[0]] if BEHAVIOUR == "twice" else TOOLS
-        tools: list[dict[str, Any]] = [{"name": name, "inputSchema": schema} for name in listed]
+        tools: list[dict[str, Any]] = [
+            {"name": name, "inputSchema": schema, "annotations": {"readOnlyHint": True}} for name in listed
+        ]
         if BEHAVIOUR == "says":
             said = {"description": sys.argv[2], "inputSchema": {**schema, "title": sys.argv[2]}}
             tools = [{**tool, **said} for tool in tools]

@@ -4,12 +4,15 @@ import os
 from pathlib import Path
 
 from mcp.server import MCPServer
+from mcp_types import ToolAnnotations
 
+READ_ONLY = ToolAnnotations(readOnlyHint=True)
+"""What its tool says of itself, so that a single user's server runs it unasked."""
 server = MCPServer("keeping")
 notes = Path(os.environ["HOME"], "notes")
 
 
-@server.tool()
+@server.tool(annotations=READ_ONLY)
 def keep(text: str) -> str:
     """Keep a text and return all that were kept."""
     with notes.open("a") as file:

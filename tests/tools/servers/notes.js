@@ -3,7 +3,7 @@ const fs = require("fs");
 const path = require("path");
 
 const answer = (id, result) => process.stdout.write(JSON.stringify({ jsonrpc: "2.0", id, result }) + "\n");
-const tool = { name: "greet", description: "Greets.", inputSchema: { type: "object", properties: { name: { type: "string" } } } };
+const tool = { name: "greet", description: "Greets.", annotations: { readOnlyHint: true }, inputSchema: { type: "object", properties: { name: { type: "string" } } } };
 
 function call(params) {
   const beside = fs.readdirSync(path.dirname(fs.realpathSync(__filename))).sort().join(" ");

@@ -12,23 +12,27 @@ import anyio
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+
+READ_ONLY = ToolAnnotations(readOnlyHint=True)
+"""What its tools say of themselves, so that a single user's server runs them unasked."""
 
 
 def build() -> MCPServer:
     """Return a server whose ``slow`` tool writes to the file it is given what becomes of it."""
     server = MCPServer("plain")
 
-    @server.tool()
+    @server.tool(annotations=READ_ONLY)
     async def echo(text: str) -> str:
         """Return the text."""
         return text
 
-    @server.tool()
+    @server.tool(annotations=READ_ONLY)
     async def fail(text: str) -> str:
         """Fail with the text."""
         raise ToolError(text)
 
-    @server.tool()
+    @server.tool(annotations=READ_ONLY)
     async def slow(journal: str) -> str:
         """Report its start and end in a file, and never return by itself."""
         await _note(journal, "started")
@@ -39,7 +43,7 @@ def build() -> MCPServer:
                 await _note(journal, "cancelled")
         return ""
 
-    @server.tool()
+    @server.tool(annotations=READ_ONLY)
     async def count(upto: int, pause: float, ctx: Context) -> str:
         """Report progress up to a number."""
         for step in range(1, upto + 1):
@@ -47,28 +51,28 @@ def build() -> MCPServer:
             await ctx.report_progress(step, upto, f"step {step}")
         return "counted"
 
-    @server.tool()
+    @server.tool(annotations=READ_ONLY)
     async def meta(ctx: Context) -> list[str]:
         """Return the keys of the call's meta."""
         return sorted(ctx.request_context.meta or {})
 
-    @server.tool()
+    @server.tool(annotations=READ_ONLY)
     async def environment() -> dict[str, str]:
         """Return the environment, and where the process runs."""
         return {**os.environ, "(cwd)": os.getcwd(), "(pid)": str(os.getpid()), "(sid)": str(os.getsid(0))}
 
-    @server.tool()
+    @server.tool(annotations=READ_ONLY)
     async def crash() -> str:
         """End the process in the middle of the call."""
         os._exit(7)
 
-    @server.tool()
+    @server.tool(annotations=READ_ONLY)
     async def breed(detach: bool) -> str:
         """Start a grandchild that outlives its parent if nobody kills it; returns its process id."""
         child = subprocess.Popen(["/bin/sleep", "600"], start_new_session=detach, stdin=subprocess.DEVNULL)  # noqa: ASYNC220 - short
         return str(child.pid)
 
-    @server.tool()
+    @server.tool(annotations=READ_ONLY)
     async def grow(ctx: Context) -> str:
         """Add a tool and say so."""
 

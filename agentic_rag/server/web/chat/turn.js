@@ -13,7 +13,7 @@ import { GrowingText } from "./text.js";
 const waitParts = lazily((again) => import(`./waits.js${again}`));
 const RUNNING = new Set(["running", "waiting"]);
 
-/** The answer of a turn. `around`: `{domainId, answer, mayAnswer, retry, rate, markdown, children, calls}`. `update(view)` where
+/** The answer of a turn. `around`: `{domainId, answer, mayAnswer, allowAlways, retry, rate, markdown, children, calls}`. `update(view)` where
  * view is `stream.js`'s, or `viewOfMessage`'s of a stored one. */
 export class AnswerPart {
   constructor(around) {
@@ -103,7 +103,7 @@ export class AnswerPart {
     let card;
     let latest;
     waitParts().then(({ WaitCard }) => {
-      card = new WaitCard(this.around.answer, this.around.mayAnswer);
+      card = new WaitCard(this.around.answer, this.around.mayAnswer, this.around.allowAlways);
       element.append(card.element);
       card.update(latest);
     }, toastError);

@@ -5,10 +5,12 @@ import { formatDate, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { badge, button, checkbox, field, input, notice, select, textarea, toastError } from "../ui.js";
 
-/** The card of a wait: `update(wait)` where wait is as the reducer has it; `answer(wait, action, content)` sends. */
+/** The card of a wait: `update(wait)` where wait is as the reducer has it; `answer(wait, action, content)` sends.
+ * `allowAlways(wait)` saves that a tool needs no approval in this domain; null for those who may not. */
 export class WaitCard {
-  constructor(answer, mayAnswer) {
+  constructor(answer, mayAnswer, allowAlways = null) {
     this.answer = answer;
+    this.allowAlways = allowAlways;
     this.mayAnswer = mayAnswer;
     this.element = h("section", { class: "wait", tabindex: -1 });
     this.state = null;
@@ -94,9 +96,25 @@ export class WaitCard {
       this.#buttons({
         accept: t("chat.wait.approve"),
         content: () => read(),
-        extra: (send) => button(t("chat.wait.approveAll"), { title: t("chat.wait.approveAllHint"), onclick: async () => { let given; try { given = read(); } catch { return; } await send({ ...given, scope: "conversation" }); } }),
+        extra: (send) => [
+          button(t("chat.wait.approveAll"), { title: t("chat.wait.approveAllHint"), onclick: async () => { let given; try { given = read(); } catch { return; } await send({ ...given, scope: "conversation" }); } }),
+          this.allowAlways && wait.toolName && button(t("chat.wait.allowAlways"), { title: t("chat.wait.allowAlwaysHint"), onclick: () => this.#allowAlways(wait, read, send) }),
+        ],
       }),
     ];
+  }
+
+  /** Save the rule first: the turn goes on with the answer. */
+  async #allowAlways(wait, read, send) {
+    let given;
+    try {
+      given = read();
+      await this.allowAlways(wait);
+    } catch (error) {
+      if (error.code) toastError(error);
+      return;
+    }
+    await send({ ...given, scope: "conversation" });
   }
 
   _form(wait) {

@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
 import { badge, button, loadInto, notice, openDialog, toast, toastError } from "../ui.js";
-import { connectionView, stateBadge } from "./connection.js";
+import { connectionView, ruleName, stateBadge } from "./connection.js";
 import { diffView } from "./lines-diff.js";
 import { drawRequests } from "./launch-requests.js";
 import { drawSecrets } from "./secrets.js";
@@ -82,8 +82,24 @@ export async function show(panel, { domain: given, place }) {
     await look();
   }
 
-  function showDetails(server) {
-    openDialog(server.name, { side: true, build: () => connectionView(server) });
+  async function showDetails(server) {
+    const { settings } = await api("GET", base);
+    const policy = { ...settings.toolPolicy };
+    const rules = {
+      of: (tool) => (typeof policy[tool.calledAs] === "string" ? policy[tool.calledAs] : ""),
+      set: (tool, rule) => saveRule(tool, rule, policy),
+    };
+    openDialog(server.name, { side: true, build: () => connectionView(server, server.origin === "user" ? rules : null) });
+  }
+
+  async function saveRule(tool, rule, policy) {
+    try {
+      await api("PATCH", base, { body: { settings: { toolPolicy: { [tool.calledAs]: rule || null } } } });
+      policy[tool.calledAs] = rule;
+      toast(t("servers.ruleSaved", { tool: tool.title || tool.name, rule: ruleName(rule) }));
+    } catch (error) {
+      toastError(error);
+    }
   }
 
   /** Show each tool as it was accepted and as it is now; accept exactly that. */

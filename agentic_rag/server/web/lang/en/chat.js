@@ -134,6 +134,8 @@ export default {
   "chat.using": "Using {tool} …",
   "chat.usingSources": { one: "Using {count} source …", other: "Using {count} sources …" },
   "chat.wait.adminOnly": "An admin of the domain has to answer this.",
+  "chat.wait.allowAlways": "Always allow this tool in this domain",
+  "chat.wait.allowAlwaysHint": "Saves a rule in the domain's tool policy: nobody is asked about this tool again.",
   "chat.wait.answer": "Your answer",
   "chat.wait.approval": "A call needs your approval",
   "chat.wait.approve": "Approve",

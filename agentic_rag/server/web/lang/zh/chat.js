@@ -134,6 +134,8 @@ export default {
   "chat.using": "正在使用 {tool}……",
   "chat.usingSources": "正在使用 {count} 个来源……",
   "chat.wait.adminOnly": "需要知识域管理员来回答。",
+  "chat.wait.allowAlways": "在此领域始终允许此工具",
+  "chat.wait.allowAlwaysHint": "在领域的工具策略中保存规则：今后不再询问此工具。",
   "chat.wait.answer": "您的回答",
   "chat.wait.approval": "有一个调用需要您批准",
   "chat.wait.approve": "批准",

@@ -1,0 +1,154 @@
+"""The tools of a turn in the form that one model's service takes. Pure.
+
+Owns which tools a model can be shown, the specs that a request carries, and the way of a call's arguments back to the
+names that the server knows. The rules of the services are `agentic_rag.models.tool_rules`'.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentic_rag.json_form import Json
+from agentic_rag.messages import Message, ToolSpec, text_block
+from agentic_rag.models.tool_rules import family_of
+from agentic_rag.tools.base import ToolInfo
+from agentic_rag.tools.schema_compat import Adapted, Refused, adapt, restore_names
+
+KEPT_SCHEMAS = 4_096
+"""Of so many schemas it is remembered what they become; they are the same objects from turn to turn."""
+GONE_REFERENCE = "[a tool that is not available any more]"
+
+_adapted: dict[tuple[int, str], tuple[object, Adapted | Refused]] = {}
+"""By a schema's identity and the family; the schema is kept, so that its identity stays its own."""
+
+
+def adapt_for(model: str, schema: Any) -> Adapted | Refused:
+    """Return a tool's input schema as a model's service takes it, or why it cannot be sent there."""
+    family = family_of(model)
+    key = id(schema), family.name
+    known = _adapted.get(key)
+    if known is not None and known[0] is schema:
+        return known[1]
+    made = adapt(schema, family)
+    if len(_adapted) >= KEPT_SCHEMAS:
+        _adapted.clear()
+    _adapted[key] = schema, made
+    return made
+
+
+def shown_schema(model: str, tool: ToolInfo) -> Json:
+    """Return the arguments of a tool as a model is shown them."""
+    made = adapt_for(model, tool.input_schema)
+    return {"type": "object"} if isinstance(made, Refused) else made.schema
+
+
+def notes_on(model: str, tool: ToolInfo) -> str:
+    """Return what a model must read of a tool's arguments that their schema cannot say."""
+    made = adapt_for(model, tool.input_schema)
+    return "" if isinstance(made, Refused) else "\n".join(made.notes)
+
+
+def own_arguments(tool: ToolInfo, arguments: Json) -> Json:
+    """Return a model's arguments under the names that the tool's server knows."""
+    names = argument_names(tool)
+    restored: Json = restore_names(arguments, tool.input_schema, names) if names else arguments
+    return restored
+
+
+def argument_names(tool: ToolInfo) -> Mapping[str, str]:
+    """Return the names of arguments as a model is shown them → as the server knows them, where these differ.
+
+    They are the same for every model.
+    """
+    made = adapt_for("", tool.input_schema)
+    return {} if isinstance(made, Refused) else made.argument_map
+
+
+@dataclass(frozen=True, slots=True)
+class UsableTools:
+    """The tools that a model can be shown, and the others, each with the reason."""
+
+    tools: tuple[ToolInfo, ...]
+    refused: tuple[tuple[ToolInfo, str], ...]
+
+
+def usable_tools(model: str, tools: Iterable[ToolInfo]) -> UsableTools:
+    """Sort out the tools that no form of their schema makes fit for a model's service."""
+    usable: list[ToolInfo] = []
+    refused: list[tuple[ToolInfo, str]] = []
+    for tool in tools:
+        made = adapt_for(model, tool.input_schema)
+        if isinstance(made, Refused):
+            refused.append((tool, made.reason))
+        else:
+            usable.append(tool)
+    return UsableTools(tuple(usable), tuple(refused))
+
+
+def spec_key(spec: ToolSpec) -> str:
+    """Return the hash of a tool as it stands in a request."""
+    shown = [spec["name"], spec["description"], spec["input_schema"]]
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+
+
+def sendable_specs(
+    model: str, specs: Sequence[ToolSpec], current: Mapping[str, ToolSpec], refused: Collection[str] = ()
+) -> tuple[ToolSpec, ...]:
+    """Return the specs of a request as a model's service takes them.
+
+    A session keeps the specs that it was told first. They may be of another model's time, or the service may have
+    refused them since; then the tool's spec of now takes their place.
+
+    Args:
+        model: the one that is asked.
+        specs: those of the session.
+        current: the specs of the tools that can be called now, by name.
+        refused: keys of specs that the model's service refused (`spec_key`).
+    """
+    sent: list[ToolSpec] = []
+    for spec in specs:
+        fitting = _fit_spec(model, spec, refused) or _fit_spec(model, current.get(spec["name"]), refused)
+        if fitting is not None:
+            deferred = spec.get("defer_loading") and not fitting.get("defer_loading")
+            sent.append(ToolSpec(**{**fitting, "defer_loading": True}) if deferred else fitting)
+    most = family_of(model).max_tools
+    if most is not None and len(sent) > most:
+        callable_now = [spec for spec in sent if spec["name"] in current][:most]
+        kept = {spec["name"] for spec in callable_now}
+        kept |= {spec["name"] for spec in [each for each in sent if each["name"] not in kept][: most - len(kept)]}
+        sent = [spec for spec in sent if spec["name"] in kept]
+    return tuple(sent)
+
+
+def _fit_spec(model: str, spec: ToolSpec | None, refused: Collection[str]) -> ToolSpec | None:
+    if spec is None:
+        return None
+    made = adapt_for(model, spec["input_schema"])
+    if isinstance(made, Refused):
+        return None
+    fitting = spec if made.schema is spec["input_schema"] else ToolSpec(**{**spec, "input_schema": made.schema})
+    return None if refused and spec_key(fitting) in refused else fitting
+
+
+def without_references(messages: Sequence[Message], names: Collection[str]) -> tuple[Message, ...]:
+    """Return messages in which nothing refers to other tools than these: a service refuses such a reference."""
+    return tuple(_without_references(message, names) for message in messages)
+
+
+def _without_references(message: Message, names: Collection[str]) -> Message:
+    def refers(part: Any) -> bool:
+        return isinstance(part, dict) and part.get("type") == "tool_reference" and part.get("tool_name") not in names
+
+    if message["role"] != "user":
+        return message
+    content = []
+    for block in message["content"]:
+        inner = block.get("content") if block["type"] == "tool_result" else None
+        if isinstance(inner, list) and any(map(refers, inner)):
+            kept = [part for part in inner if not refers(part)]
+            block = {**block, "content": kept or [text_block(GONE_REFERENCE)]}
+        content.append(block)
+    same = all(new is old for new, old in zip(content, message["content"], strict=True))
+    return message if same else {"role": message["role"], "content": content}

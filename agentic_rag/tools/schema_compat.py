@@ -1,0 +1,784 @@
+"""A stranger's input schema in a form that a model's service takes. Pure.
+
+Owns what is converted, what is bounded, and the names that arguments have on the way: a service refuses the whole
+request for one odd schema, so `adapt` never returns one that a service would refuse. What a family of services refuses
+is a `SchemaFamily`; the table of families is `agentic_rag.models.tool_rules`. Arguments come back under the names that
+the model was shown; `restore_names` turns them into the server's own.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from anyascii import anyascii
+
+Schema = dict[str, Any]
+Document = Mapping[str, Any]
+"""A schema that is only read."""
+
+MAX_DEPTH = 24
+"""Levels of schemas inside each other that are kept; deeper ones take any value."""
+MAX_NODES = 4_000
+"""Schemas inside one tool's schema that are kept, after references are written out; further ones take any value."""
+MAX_BYTES = 48 * 1024
+"""A schema that is longer in its final form is refused."""
+MAX_VISITED = 100_000
+"""JSON values of the original that are visited; a schema with more is refused."""
+MAX_PATTERN = 500
+"""Characters of a regular expression that is kept."""
+MAX_ALTERNATIVES = 800
+"""Characters of the sentence on the alternatives of a union."""
+MAX_BRANCHES = 256
+"""Branches of a top-level union that are merged, at all levels together."""
+
+TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
+COMBINATORS = ("anyOf", "oneOf", "allOf")
+
+_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_ODD = re.compile(r"[^a-zA-Z0-9_.-]+")
+_PYTHON_ONLY = re.compile(r"\(\?[PaiLmsux#-]|\\[AZ]|\(\?\(")
+"""What Python's regular expressions have and JSON Schema's do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFamily:
+    """What the services of one family take in a tool's input schema.
+
+    ``references``: ``$ref``; without it references are written out. ``recursion``: a schema may refer to itself.
+    ``formats``: the keyword ``format``. ``tuples``: ``prefixItems``; without it an array has one ``items``, always.
+    ``max_tools``: tools in one request, None for no limit.
+    """
+
+    name: str
+    references: bool = True
+    recursion: bool = True
+    formats: bool = True
+    tuples: bool = True
+    max_tools: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A schema that the family takes.
+
+    ``argument_map``: property names as the model is shown them → as the server knows them, where these differ.
+    ``notes``: sentences for the model that the schema cannot say, such as the alternatives of a union.
+    """
+
+    schema: Schema
+    argument_map: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a schema cannot be adapted, in words that follow the tool's name."""
+
+    reason: str
+
+
+def adapt(schema: object, family: SchemaFamily) -> Adapted | Refused:
+    """Return a tool's input schema as a family of services takes it; the same object where nothing changes."""
+    problem = find_top_problem(schema)
+    if problem:
+        return Refused(problem)
+    assert isinstance(schema, dict)
+    if not _is_bounded(schema):
+        return Refused(f"its input schema has more than {MAX_VISITED} parts or is nested too deeply to be read")
+    work = _Work(schema, family)
+    try:
+        made, notes = work.top()
+        size = len(json.dumps(made, allow_nan=False))
+    except (RecursionError, TypeError, ValueError):
+        return Refused("its input schema is not plain JSON")
+    if size > MAX_BYTES:
+        return Refused(f"its input schema comes to {size} bytes for the model's service; {MAX_BYTES} are the most")
+    return Adapted(schema if made == schema else made, work.argument_map(), tuple(notes))
+
+
+def find_top_problem(schema: object) -> str:
+    """Return why a tool with this input schema can take no arguments object, or nothing."""
+    if schema is None:
+        return "its inputSchema is null"
+    if not isinstance(schema, dict):
+        return f"its inputSchema is {_kind(schema)}, not an object"
+    kinds = schema.get("type")
+    if isinstance(kinds, str) and kinds.lower() in TYPES and kinds.lower() != "object":
+        return f"its inputSchema describes {_article(kinds.lower())}, not an object"
+    if isinstance(kinds, list) and kinds and all(each in TYPES and each != "object" for each in kinds):
+        return "its inputSchema describes no object"
+    return ""
+
+
+def argument_map_of(schema: Document) -> dict[str, str]:
+    """Return the names that a model is shown for properties whose own names no service takes: shown → own.
+
+    The map depends on the schema alone, never on the family, and no name in it is another property's.
+    """
+    names = list(dict.fromkeys(_property_names(schema)))
+    taken = {name for name in names if _KEY.fullmatch(name)}
+    shown: dict[str, str] = {}
+    for name in names:
+        if name not in taken:
+            fitting = _fit_key(name)
+            number, unique = 1, fitting
+            while unique in taken or unique in shown:
+                number += 1
+                unique = f"{fitting[:58]}_{number}"
+            shown[unique] = name
+    return shown
+
+
+def restore_names(arguments: Any, schema: Document, argument_map: Mapping[str, str]) -> Any:
+    """Return arguments under the server's own names, at any depth.
+
+    A name is changed only where the schema has that property, so that the keys of a free map stay as they are.
+    """
+    return _Restoring(schema, argument_map).value(arguments, [schema]) if argument_map else arguments
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def _fit_key(name: str) -> str:
+    try:
+        latin = name if name.isascii() else anyascii(name[:200])
+    except (UnicodeError, ValueError):
+        latin = ""
+    return _ODD.sub("_", latin).strip("_")[:64] or "field"
+
+
+def _property_names(schema: Document) -> Iterator[str]:
+    """Yield the names of all properties, those of every part of the document, in its order."""
+    for inner in _all_schemas(schema):
+        properties = inner.get("properties")
+        if isinstance(properties, dict):
+            yield from properties
+        required = inner.get("required")
+        if isinstance(required, list):
+            yield from (name for name in required if isinstance(name, str))
+        for keyword in ("dependentRequired", "dependencies", "dependentSchemas"):
+            named = inner.get(keyword)
+            if isinstance(named, dict):
+                for name, others in named.items():
+                    yield name
+                    if isinstance(others, list):
+                        yield from (other for other in others if isinstance(other, str))
+
+
+def _all_schemas(value: Any) -> Iterator[Document]:
+    """Yield every object inside a document, a level at a time: a reference may lead to any of them."""
+    level = [value]
+    while level:
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                yield each
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        level = inner
+
+
+class _Restoring:
+    """Walks arguments along the schemas that describe them."""
+
+    def __init__(self, root: Document, argument_map: Mapping[str, str]) -> None:
+        self._references, self._map = _References(root), argument_map
+
+    def value(self, value: Any, schemas: Sequence[Any]) -> Any:
+        if not isinstance(value, dict | list) or not schemas:
+            return value
+        fitting = self._expand(schemas)
+        if isinstance(value, list):
+            return [self.value(item, self._items(fitting, place)) for place, item in enumerate(value)]
+        declared = self._find_declared(fitting)
+        restored: Schema = {}
+        for name, item in value.items():
+            own = self._map.get(name)
+            known = own if own is not None and own in declared and name not in declared else name
+            inner = declared[known] if known in declared else self._others(fitting)
+            restored[known] = self.value(item, inner)
+        return restored
+
+    def _expand(self, schemas: Sequence[Any]) -> list[Document]:
+        """Return all schemas that describe the same value: alternatives and referred ones too."""
+        found: dict[int, Document] = {}
+        queue = list(schemas)
+        while queue and len(found) < MAX_NODES:
+            schema = queue.pop()
+            if not isinstance(schema, dict) or id(schema) in found:
+                continue
+            found[id(schema)] = schema
+            if isinstance(schema.get("$ref"), str):
+                queue.append(self._references.target(schema["$ref"]))
+            for keyword in COMBINATORS:
+                if isinstance(schema.get(keyword), list):
+                    queue += schema[keyword]
+            queue += [schema[keyword] for keyword in ("if", "then", "else") if keyword in schema]
+            for keyword in ("dependentSchemas", "dependencies"):
+                if isinstance(schema.get(keyword), dict):
+                    queue += schema[keyword].values()
+        return list(found.values())
+
+    def _find_declared(self, schemas: Sequence[Document]) -> dict[str, list[Any]]:
+        declared: dict[str, list[Any]] = {}
+        for schema in schemas:
+            properties = schema.get("properties")
+            for name, inner in properties.items() if isinstance(properties, dict) else ():
+                declared.setdefault(name, []).append(inner)
+            required = schema.get("required")
+            for name in required if isinstance(required, list) else ():
+                if isinstance(name, str):
+                    declared.setdefault(name, [])
+        return declared
+
+    def _others(self, schemas: Sequence[Document]) -> list[Any]:
+        others: list[Any] = []
+        for schema in schemas:
+            others += [schema[key] for key in ("additionalProperties", "unevaluatedProperties") if key in schema]
+            patterns = schema.get("patternProperties")
+            others += patterns.values() if isinstance(patterns, dict) else ()
+        return others
+
+    def _items(self, schemas: Sequence[Document], place: int) -> list[Any]:
+        described: list[Any] = []
+        for schema in schemas:
+            for keyword in ("items", "prefixItems", "additionalItems", "contains", "unevaluatedItems"):
+                inner = schema.get(keyword)
+                described += inner[place : place + 1] if isinstance(inner, list) else [inner]
+        return described
+
+
+# --- references ------------------------------------------------------------------------------------------------------
+
+
+class _References:
+    """What the references inside one document lead to; nothing is fetched."""
+
+    def __init__(self, root: Document) -> None:
+        self._root = root
+        self._found: Schema = {}
+        self._named: Schema | None = None
+
+    def target(self, reference: object) -> Any:
+        """Return the schema that a reference leads to, None for nothing."""
+        if not isinstance(reference, str):
+            return None
+        if reference not in self._found:
+            self._found[reference] = self._look(reference)
+        return self._found[reference]
+
+    def _look(self, reference: str) -> Any:
+        own = self._root.get("$id") or self._root.get("id")
+        base = own.rstrip("#") if isinstance(own, str) else ""
+        local = reference[len(base) :] if base and reference.startswith(base) else reference
+        if local in ("", "#"):
+            return self._root
+        if not local.startswith("#/"):
+            return self._by_name().get(local)
+        value: Any = self._root
+        for step in unquote(local[2:]).split("/"):
+            step = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, list) and step.isascii() and step.isdigit() and int(step[:9]) < len(value):
+                value = value[int(step[:9])]
+            elif isinstance(value, dict) and step in value:
+                value = value[step]
+            else:
+                return None
+        return value if isinstance(value, dict | bool) else None
+
+    def _by_name(self) -> Schema:
+        """Return the schemas that have an anchor or an id, by the references that name them."""
+        if self._named is None:
+            self._named = {}
+            for schema in _all_schemas(self._root):
+                for keyword, mark in (("$anchor", "#"), ("$id", ""), ("id", "")):
+                    name = schema.get(keyword)
+                    if isinstance(name, str):
+                        self._named.setdefault(mark + name, schema)
+        return self._named
+
+
+# --- the conversion --------------------------------------------------------------------------------------------------
+
+
+class _Work:
+    """The conversion of one schema for one family."""
+
+    def __init__(self, root: Schema, family: SchemaFamily) -> None:
+        self._root, self._family = root, family
+        self._references = _References(root)
+        self._shown = {own: shown for shown, own in argument_map_of(root).items()}
+        self._nodes = 0
+        self._defs: Schema = {}
+        self._pending: list[tuple[str, Schema]] = []
+        self._recursive: dict[int, bool] = {}
+        self._branches = 0
+        self._def_names: dict[int, str] = {}
+        self._above: list[int] = []
+        """Referred schemas that are being written out now, by identity."""
+
+    def argument_map(self) -> dict[str, str]:
+        return {shown: own for own, shown in self._shown.items()}
+
+    def top(self) -> tuple[Schema, list[str]]:
+        """Return the converted document and the notes on it."""
+        notes: list[str] = []
+        merged = self._fold(self._root, notes) if self._has_union(self._root) else self._root
+        made = self._object({**merged, "type": "object"}, 0)
+        made["type"] = "object"
+        for keyword in (*COMBINATORS, "enum", "const", "not"):
+            made.pop(keyword, None)
+        while self._pending:
+            name, target = self._pending.pop()
+            self._defs[name] = self._object(target, 1)
+        if self._defs:
+            made["$defs"] = self._defs
+        if notes:
+            said = made.get("description")
+            made["description"] = "\n".join([*([said] if said else []), *notes])
+        return made, notes
+
+    # The top level
+
+    def _has_union(self, schema: Schema) -> bool:
+        return "$ref" in schema or any(isinstance(schema.get(keyword), list) for keyword in COMBINATORS)
+
+    def _fold(self, root: Schema, notes: list[str]) -> Schema:
+        """Merge what stands in unions at the top into one object: all properties, and what all branches require."""
+        folded = {key: value for key, value in root.items() if key not in (*COMBINATORS, "$ref")}
+        properties, required = self._branch(root, notes, (), top=True)
+        folded["properties"] = {
+            name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in properties.items()
+        }
+        folded["required"] = [name for name in properties if name in required]
+        folded["required"] += sorted(required - properties.keys())
+        if not isinstance(root.get("properties"), dict) or folded["properties"].keys() != root["properties"].keys():
+            folded.pop("additionalProperties", None)  # said of fewer properties than there are now
+            folded.pop("unevaluatedProperties", None)
+        return folded
+
+    def _branch(
+        self, schema: Any, notes: list[str], above: tuple[int, ...], *, top: bool = False
+    ) -> tuple[dict[str, list[Any]], set[str]]:
+        """Return the properties of a branch, each with the different schemas that it has, and what it requires."""
+        properties: dict[str, list[Any]] = {}
+        required: set[str] = set()
+        self._branches += 1
+        if not isinstance(schema, dict) or id(schema) in above or self._branches > MAX_BRANCHES or len(above) > 16:
+            return properties, required
+        above = (*above, id(schema))
+        self._collect(schema, properties, required)
+        inner = [self._references.target(schema["$ref"])] if isinstance(schema.get("$ref"), str) else []
+        if isinstance(schema.get("allOf"), list):
+            inner += schema["allOf"]
+        for each in inner:
+            more, needed = self._branch(each, notes, above, top=top)
+            _add(properties, more)
+            required |= needed
+        for keyword in ("anyOf", "oneOf"):
+            branches = schema.get(keyword)
+            if not isinstance(branches, list) or not branches:
+                continue
+            found = [self._branch(each, notes, above) for each in branches]
+            for more, _ in found:
+                _add(properties, more)
+            required |= set.intersection(*(needed for _, needed in found))
+            if top:
+                notes += self._alternatives(branches, [needed for _, needed in found], keyword)
+        return properties, required
+
+    def _collect(self, schema: Schema, properties: dict[str, list[Any]], required: set[str]) -> None:
+        own = schema.get("properties")
+        if isinstance(own, dict):
+            _add(properties, {name: [inner] for name, inner in own.items()})
+            required |= {
+                name for name, inner in own.items() if isinstance(inner, dict) and inner.get("required") is True
+            }
+        if isinstance(schema.get("required"), list):
+            required |= {name for name in schema["required"] if isinstance(name, str)}
+
+    def _alternatives(self, branches: Sequence[Any], required: Sequence[set[str]], keyword: str) -> list[str]:
+        """Return the sentence on a union: what each of its branches needs."""
+        forms = []
+        for branch, needed in zip(branches, required, strict=True):
+            known = self._resolve_branch(branch)
+            own: Schema = known["properties"] if isinstance(known.get("properties"), dict) else {}
+            fixed = []
+            for name, inner in own.items():
+                if isinstance(inner, dict) and (
+                    "const" in inner or (isinstance(inner.get("enum"), list) and len(inner["enum"]) == 1)
+                ):
+                    value = inner["const"] if "const" in inner else inner["enum"][0]
+                    fixed.append(f"{self._key(name)} = {_quote(value)}")
+            names = [self._key(name) for name in sorted(needed) if f"{self._key(name)} = " not in "".join(fixed)]
+            title = known.get("title")
+            form = ", ".join([*fixed, *names]) or (", ".join(map(self._key, own)) if own else "")
+            forms.append(
+                f"{title} ({form})" if isinstance(title, str) and form else str(form or title or "other arguments")
+            )
+        forms = list(dict.fromkeys(forms))
+        if len(forms) < 2:
+            return []
+        which = "exactly one" if keyword == "oneOf" else "at least one"
+        return [f"The arguments must fit {which} of these forms: {'; or '.join(forms)}"[:MAX_ALTERNATIVES] + "."]
+
+    def _resolve_branch(self, branch: Any) -> Schema:
+        if isinstance(branch, dict) and isinstance(branch.get("$ref"), str):
+            branch = self._references.target(branch["$ref"])
+        return branch if isinstance(branch, dict) else {}
+
+    # Any level
+
+    def schema(self, schema: Any, depth: int) -> Any:
+        """Return a schema that stands inside another one; a value that is none takes any value."""
+        self._nodes += 1
+        if isinstance(schema, bool):
+            return schema
+        if isinstance(schema, str) and schema in TYPES:
+            return {"type": schema}
+        if not isinstance(schema, dict) or depth > MAX_DEPTH or self._nodes > MAX_NODES:
+            return {}
+        return self._object(schema, depth)
+
+    def _object(self, schema: Schema, depth: int) -> Schema:
+        made: Schema = {}
+        for key, value in schema.items():
+            keep = _PLAIN.get(key)
+            if keep is not None:
+                if keep(value):
+                    made[key] = value
+            elif key in _CONVERTED:
+                _CONVERTED[key](self, made, value, schema, depth)
+        self._finish(made, schema)
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and depth > 0:
+            return self._follow_reference(reference, made, depth)
+        return made
+
+    def _finish(self, made: Schema, schema: Schema) -> None:
+        """Settle what depends on several keywords."""
+        kinds = made.get("type")
+        if schema.get("nullable") is True and isinstance(kinds, str) and kinds != "null":
+            made["type"] = [kinds, "null"]
+        if not self._family.formats:
+            made.pop("format", None)
+        is_array = kinds == "array" or (isinstance(kinds, list) and "array" in kinds)
+        if not self._family.tuples:
+            places = made.pop("prefixItems", None)
+            if places:
+                rest = made.get("items")
+                kept = [*places, *([rest] if isinstance(rest, dict) and rest else [])]
+                made["items"] = kept[0] if len(kept) == 1 else {"anyOf": kept}
+            if is_array and not isinstance(made.get("items"), dict):
+                made["items"] = {}
+        self._require(made, schema)
+
+    def _require(self, made: Schema, schema: Schema) -> None:
+        """Collect what is required: of the list, and of properties that say so of themselves (drafts 3 and older)."""
+        listed = schema.get("required")
+        names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+        properties = schema.get("properties")
+        for name, inner in properties.items() if isinstance(properties, dict) else ():
+            if isinstance(inner, dict) and inner.get("required") is True:
+                names.append(name)
+        required = list(dict.fromkeys(map(self._key, names)))
+        if not required:
+            made.pop("required", None)
+            return
+        kept = made.setdefault("properties", {})
+        for name in required:
+            if kept.setdefault(name, {}) is False:
+                kept[name] = {}
+        made["required"] = required
+
+    def _key(self, name: str) -> str:
+        return self._shown.get(name, name)
+
+    def _properties(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+        if not isinstance(value, dict):
+            return
+        made["properties"] = {
+            self._key(name): {} if kept is True else kept
+            for name, inner in value.items()
+            if (kept := self.schema(inner, depth + 1)) is not False
+        }
+
+    def _put_named(self, keyword: str, made: Schema, value: Any, depth: int, name_of: Callable[[str], str]) -> None:
+        if isinstance(value, dict) and value:
+            made[keyword] = {name_of(name): self.schema(inner, depth + 1) for name, inner in value.items()}
+
+    def _patterns(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+        if isinstance(value, dict):
+            fitting = {name: inner for name, inner in value.items() if _is_pattern(name)}
+            self._put_named("patternProperties", made, fitting, depth, str)
+
+    def _dependent(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+        if not isinstance(value, dict):
+            return
+        schemas = {name: inner for name, inner in value.items() if isinstance(inner, dict)}
+        self._put_named("dependentSchemas", made, schemas, depth, self._key)
+        needed = {
+            self._key(name): list(dict.fromkeys(self._key(each) for each in others if isinstance(each, str)))
+            for name, others in value.items()
+            if isinstance(others, list)
+        }
+        if needed:
+            made["dependentRequired"] = needed
+
+    def _items(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+        if isinstance(value, list):  # drafts before 2020-12
+            if value:
+                made["prefixItems"] = [self.schema(inner, depth + 1) for inner in value]
+            rest = schema.get("additionalItems")
+            if isinstance(rest, dict | bool):
+                made["items"] = self.schema(rest, depth + 1)
+        else:
+            made["items"] = self.schema(value, depth + 1)
+
+    def _prefix(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+        if isinstance(value, list) and value:
+            made["prefixItems"] = [self.schema(inner, depth + 1) for inner in value]
+
+    def _union(self, keyword: str, made: Schema, value: Any, depth: int) -> None:
+        if isinstance(value, list) and value:
+            made[keyword] = [self.schema(inner, depth + 1) for inner in value]
+
+    def _single(self, keyword: str, made: Schema, value: Any, depth: int) -> None:
+        if isinstance(value, dict | bool):
+            made[keyword] = self.schema(value, depth + 1)
+
+    def _exact(self, keyword: str, made: Schema, value: Any, depth: int) -> None:
+        """Keep a schema that is negated or a condition only as it is: a wider form of it would mean less or more."""
+        if isinstance(value, dict) and '"$ref"' not in json.dumps(value) and self.schema(value, depth + 1) == value:
+            made[keyword] = value
+
+    def _type(self, made: Schema, value: Any, schema: Schema, depth: int) -> None:
+        kinds = value if isinstance(value, list) else [value]
+        lower = [each.lower() if isinstance(each, str) else "" for each in kinds]
+        if lower and all(each in TYPES for each in lower):
+            unique = list(dict.fromkeys(lower))
+            made["type"] = unique if isinstance(value, list) else unique[0]
+
+    def _exclusive_bound(self, keyword: str, plain: str, made: Schema, value: Any, schema: Schema) -> None:
+        """Keep an exclusive bound; in draft 4 it is a Boolean that makes the plain bound exclusive."""
+        if _is_number(value):
+            made[keyword] = value
+        elif value is True and _is_number(schema.get(plain)):
+            made[keyword] = schema[plain]
+
+    def _plain_bound(self, keyword: str, exclusive: str, made: Schema, value: Any, schema: Schema) -> None:
+        if _is_number(value) and schema.get(exclusive) is not True:
+            made[keyword] = value
+
+    # References
+
+    def _follow_reference(self, reference: str, beside: Schema, depth: int) -> Schema:
+        """Return what stands for a reference: another one, its target, or any value."""
+        target = self._target(reference)
+        if not isinstance(target, dict):
+            return beside
+        if not self._family.references or (not self._family.recursion and self._is_recursive(target)):
+            if id(target) in self._above or depth > MAX_DEPTH or self._nodes > MAX_NODES:
+                return beside
+            self._above.append(id(target))
+            written = self.schema(target, depth + 1)
+            self._above.pop()
+            return {**written, **beside} if isinstance(written, dict) else beside
+        name = self._def_names.get(id(target))
+        if name is None:
+            if self._nodes > MAX_NODES:
+                return beside
+            name = self._name_def(reference)
+            self._def_names[id(target)] = name
+            self._defs[name] = {}
+            self._pending.append((name, target))
+        return {"$ref": f"#/$defs/{name}", **beside}
+
+    def _target(self, reference: str) -> Any:
+        """Return what a reference leads to in the end; None for nothing, and for one that leads back to itself."""
+        seen: list[str] = []
+        target: Any = None
+        ahead: object = reference
+        while isinstance(ahead, str):
+            if ahead in seen or len(seen) > MAX_DEPTH:
+                return None
+            seen.append(ahead)
+            found = self._references.target(ahead)
+            if target is None or (isinstance(target, dict) and target.keys() == {"$ref"}):
+                target = found
+            ahead = found.get("$ref") if isinstance(found, dict) else None
+        return target
+
+    def _name_def(self, reference: str) -> str:
+        base = _fit_key(unquote(reference).rpartition("/")[2].lstrip("#") or "root").replace(".", "_")
+        number, name = 1, base
+        while name in self._defs:
+            number += 1
+            name = f"{base[:58]}_{number}"
+        return name
+
+    def _is_recursive(self, target: Schema) -> bool:
+        """Whether a schema refers to itself, at any distance."""
+        if id(target) not in self._recursive:
+            self._recursive[id(target)] = self._reaches(target)
+        return self._recursive[id(target)]
+
+    def _reaches(self, target: Schema) -> bool:
+        queue, seen = [target], {id(target)}
+        while queue:
+            for inner in _all_schemas(queue.pop()):
+                found = self._references.target(inner.get("$ref"))
+                if found is target:
+                    return True
+                if isinstance(found, dict) and id(found) not in seen:
+                    seen.add(id(found))
+                    queue.append(found)
+        return False
+
+
+def _add(properties: dict[str, list[Any]], more: Mapping[str, list[Any]]) -> None:
+    for name, schemas in more.items():
+        known = properties.setdefault(name, [])
+        known += [schema for schema in schemas if schema not in known]
+
+
+# --- keywords --------------------------------------------------------------------------------------------------------
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_pattern(value: object) -> bool:
+    if not isinstance(value, str) or len(value) > MAX_PATTERN or _PYTHON_ONLY.search(value):
+        return False
+    try:
+        re.compile(value)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+_PLAIN: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("title", "description", "$comment", "format", "contentEncoding", "contentMediaType"), _is_text),
+    **dict.fromkeys(("deprecated", "readOnly", "writeOnly", "uniqueItems"), _is_flag),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"), _is_count),
+    **dict.fromkeys(("minProperties", "maxProperties"), _is_count),
+    **dict.fromkeys(("default", "const"), _is_json),
+    "examples": lambda value: isinstance(value, list) and _is_json(value),
+    "enum": lambda value: isinstance(value, list) and bool(value) and _is_json(value),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "pattern": _is_pattern,
+}
+"""Keywords whose values are data, with the form they must have; in another form a keyword is left out."""
+
+_Convert = Callable[[_Work, Schema, Any, Schema, int], None]
+_CONVERTED: Mapping[str, _Convert] = {
+    "type": _Work._type,
+    "properties": _Work._properties,
+    "patternProperties": _Work._patterns,
+    "dependentSchemas": _Work._dependent,
+    "dependentRequired": _Work._dependent,
+    "dependencies": _Work._dependent,
+    "items": _Work._items,
+    "prefixItems": _Work._prefix,
+    "minimum": lambda work, made, value, schema, _: work._plain_bound(
+        "minimum", "exclusiveMinimum", made, value, schema
+    ),
+    "maximum": lambda work, made, value, schema, _: work._plain_bound(
+        "maximum", "exclusiveMaximum", made, value, schema
+    ),
+    "exclusiveMinimum": lambda work, made, value, schema, _: work._exclusive_bound(
+        "exclusiveMinimum", "minimum", made, value, schema
+    ),
+    "exclusiveMaximum": lambda work, made, value, schema, _: work._exclusive_bound(
+        "exclusiveMaximum", "maximum", made, value, schema
+    ),
+}
+
+
+def _convert_union(keyword: str) -> _Convert:
+    return lambda work, made, value, schema, depth: work._union(keyword, made, value, depth)
+
+
+def _convert_single(keyword: str) -> _Convert:
+    return lambda work, made, value, schema, depth: work._single(keyword, made, value, depth)
+
+
+def _convert_exact(keyword: str) -> _Convert:
+    return lambda work, made, value, schema, depth: work._exact(keyword, made, value, depth)
+
+
+_CONVERTED = {
+    **_CONVERTED,
+    **{keyword: _convert_union(keyword) for keyword in COMBINATORS},
+    **{
+        keyword: _convert_single(keyword)
+        for keyword in (
+            "additionalProperties",
+            "propertyNames",
+            "contains",
+            "unevaluatedItems",
+            "unevaluatedProperties",
+        )
+    },
+    **{keyword: _convert_exact(keyword) for keyword in ("not", "if", "then", "else")},
+}
+
+
+# --- bounds and words ------------------------------------------------------------------------------------------------
+
+
+def _is_bounded(schema: Schema) -> bool:
+    """Whether a document is small enough to be read; a level at a time, and no further than it may be."""
+    level: list[Any] = [schema]
+    count = depth = 0
+    while level:
+        depth += 1
+        inner: list[Any] = []
+        for value in level:
+            inner += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        count += len(inner)
+        if count > MAX_VISITED or depth > 400:
+            return False
+        level = inner
+    return True
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: str(value).lower(), str: "text", int: "a number", float: "a number", list: "a list"}
+    return kinds.get(type(value), f"of type {type(value).__name__}")
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aio" else kind if kind == "null" else f"a {kind}"
+
+
+def _quote(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)[:60]

@@ -1,0 +1,236 @@
+"""What servers answer to ``tools/list`` and ``tools/call``, read item by item. Pure.
+
+Owns what is repaired of an answer, what is left out of it, and the words for both. The protocol's library refuses a
+whole answer for one odd item, before a caller sees anything of it. So `wrap_answer` replaces each answer on its way in
+by an empty one that the library takes; the server's own stands in its ``_meta``, where `read_tools` and `read_result`
+find it.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from agentic_rag.json_form import Json
+from agentic_rag.messages import clean_text
+from agentic_rag.tools.base import META_PREFIX
+from agentic_rag.tools.schema_compat import find_top_problem
+
+ANSWER = META_PREFIX + "answer"
+"""In the ``_meta`` of a wrapped answer: the result as the server sent it."""
+READ_METHODS = ("tools/list", "tools/call")
+
+NAME_CHARS = 256
+"""A tool with a longer name is left out."""
+SHOWN_CHARS = 100
+"""Of a server's own value in a reason."""
+NOT_READABLE = "answered in a form that cannot be read"
+
+_HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+_COMPLETE: Json = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+"""What the newest version of the protocol wants in every result; older ones ignore it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedTool:
+    """A tool that a server lists and no model is shown, with the reason in words for an admin."""
+
+    name: str
+    reason: str
+
+
+def wrap_answer(method: str, result: Json) -> Json:
+    """Return the answer to a request in the form that the protocol's library takes.
+
+    An answer that asks for input is returned as it is: the library's own type reads that.
+    """
+    if method == "tools/call" and any(key in result for key in ("inputRequests", "requestState")):
+        return dict(result)
+    meta = {ANSWER: dict(result)}
+    if method == "tools/call":
+        return {**_COMPLETE, "content": [], "_meta": meta}
+    wrapped = {**_COMPLETE, "tools": _plain_tools(result.get("tools")), "_meta": meta}
+    cursor = result.get("nextCursor")
+    return {**wrapped, "nextCursor": cursor} if isinstance(cursor, str) and cursor else wrapped
+
+
+def _plain_tools(tools: Any) -> list[Json]:
+    """Return of each tool what the library must see: it sends some arguments as HTTP headers, if the schema says so."""
+    plain: list[Json] = []
+    for tool in tools if isinstance(tools, list) else ():
+        schema = tool.get("inputSchema") if isinstance(tool, dict) else None
+        if not isinstance(schema, dict) or not isinstance(tool.get("name"), str):
+            continue
+        properties = schema.get("properties")
+        if isinstance(properties, dict) and all(isinstance(inner, dict) for inner in properties.values()):
+            plain.append({"name": tool["name"], "inputSchema": {"type": "object", "properties": properties}})
+    return plain
+
+
+# --- tools/list -------------------------------------------------------------------------------------------------------
+
+
+def read_tools(answer: Json, first: int = 0) -> tuple[list[Json], list[DroppedTool]]:
+    """Return the tools of one page of a list, in a form that every reader takes, and those that cannot be read.
+
+    ``first``: how many tools stand on earlier pages.
+    """
+    listed = answer.get("tools")
+    if not isinstance(listed, list):
+        missing = "is missing" if listed is None else f"is {_kind(listed)}"
+        return [], [DroppedTool("(all)", f"the tool list cannot be read: 'tools' {missing}")]
+    tools: list[Json] = []
+    dropped: list[DroppedTool] = []
+    for place, tool in enumerate(listed, first + 1):
+        read = _read_tool(tool, place)
+        if isinstance(read, DroppedTool):
+            dropped.append(read)
+        else:
+            tools.append(read)
+    return tools, dropped
+
+
+def _read_tool(tool: Any, place: int) -> Json | DroppedTool:
+    unnamed = f"(tool {place})"
+    if not isinstance(tool, dict):
+        return DroppedTool(unnamed, f"it is {_kind(tool)}, not an object")
+    name = tool.get("name")
+    if not isinstance(name, str) or not name.strip():
+        what = "it has no name" if name is None else f"its name is {'empty' if isinstance(name, str) else _kind(name)}"
+        return DroppedTool(unnamed, what)
+    if clean_text(name) != name:
+        return DroppedTool(unnamed, "its name is no valid text")
+    if len(name) > NAME_CHARS:
+        return DroppedTool(f"{name[:SHOWN_CHARS]}…", f"its name is longer than {NAME_CHARS} characters")
+    if "inputSchema" not in tool:
+        return DroppedTool(name, "it has no inputSchema")
+    schema = tool["inputSchema"]
+    problem = find_top_problem(schema)
+    if problem:
+        return DroppedTool(name, problem)
+    read: Json = {
+        "name": name,
+        "inputSchema": schema if schema.get("type") == "object" else {**schema, "type": "object"},
+    }
+    annotations: Json = tool["annotations"] if isinstance(tool.get("annotations"), dict) else {}
+    for title in (tool.get("title"), annotations.get("title")):
+        if isinstance(title, str) and title.strip():
+            read["title"] = title
+            break
+    if isinstance(tool.get("description"), str):
+        read["description"] = tool["description"]
+    hints = {hint: annotations[hint] for hint in _HINTS if isinstance(annotations.get(hint), bool)}
+    return {**read, "annotations": hints} if hints else read
+
+
+# --- tools/call -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """A result in a form that every reader takes. ``content``: content blocks of MCP, each of them valid.
+
+    ``problem``: why the result cannot be read at all; empty when it can.
+    """
+
+    content: tuple[Json, ...] = ()
+    structured: Any = None
+    is_error: bool = False
+    problem: str = ""
+
+
+def read_result(answer: Json) -> ReadResult:
+    """Return the result of a call, block by block."""
+    given, structured = answer.get("content"), answer.get("structuredContent")
+    is_error = answer.get("isError") in (True, "true")
+    if given is None:
+        if structured is None:
+            return ReadResult(problem="content is missing")
+        return ReadResult((), structured, is_error)
+    if isinstance(given, str | dict):
+        given = [given]
+    if not isinstance(given, list):
+        return ReadResult(problem=f"content is {_kind(given)}")
+    return ReadResult(tuple(map(_read_block, given)), structured, is_error)
+
+
+def _read_block(block: Any) -> Json:
+    if isinstance(block, str):
+        return _text(block)
+    if not isinstance(block, dict):
+        return _text("(no output)" if block is None else json.dumps(block))
+    kind = block.get("type")
+    reader = _READERS.get(kind) if isinstance(kind, str) else None
+    read = reader(block) if reader is not None else None
+    if read is not None:
+        return read
+    if kind in (None, "text") or reader is not None:
+        return _unreadable(block, str(kind or ""))
+    shown = _clip(kind if isinstance(kind, str) else json.dumps(kind))
+    if isinstance(block.get("text"), str) and block["text"].strip():
+        return _text(f"[{shown}]\n{block['text']}")
+    return _text(f"[{shown}: not shown] (a block of type {shown}, which this host does not show)")
+
+
+def _unreadable(block: Json, kind: str) -> Json:
+    text = block.get("text")
+    if isinstance(text, str):
+        return _text(text)
+    if text is not None:
+        return _text(json.dumps(text, ensure_ascii=False))
+    return _text(f"[{kind or 'block'}: not shown] (a block of content that cannot be read)")
+
+
+def _read_text(block: Json) -> Json | None:
+    return _text(block["text"]) if isinstance(block.get("text"), str) else None
+
+
+def _read_media(block: Json) -> Json | None:
+    data, media = block.get("data"), block.get("mimeType")
+    if not isinstance(data, str):
+        return None
+    return {"type": block["type"], "data": data, "mimeType": media if isinstance(media, str) else ""}
+
+
+def _read_link(block: Json) -> Json | None:
+    uri = block.get("uri")
+    if not isinstance(uri, str):
+        return None
+    name = block.get("name")
+    words = {key: block[key] for key in ("title", "description") if isinstance(block.get(key), str)}
+    return {"type": "resource_link", "uri": uri, "name": name if isinstance(name, str) and name else uri, **words}
+
+
+def _read_resource(block: Json) -> Json | None:
+    resource = block.get("resource")
+    if not isinstance(resource, dict):
+        return None
+    uri, media = resource.get("uri"), resource.get("mimeType")
+    about = {"uri": uri if isinstance(uri, str) else "", **({"mimeType": media} if isinstance(media, str) else {})}
+    for key in ("text", "blob"):
+        if isinstance(resource.get(key), str):
+            return {"type": "resource", "resource": {**about, key: resource[key]}}
+    return None
+
+
+_READERS = {
+    "text": _read_text,
+    "image": _read_media,
+    "audio": _read_media,
+    "resource_link": _read_link,
+    "resource": _read_resource,
+}
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _clip(text: str) -> str:
+    return clean_text(text)[:SHOWN_CHARS]
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    kinds = ((type(None), "null"), (str, "a text"), (int | float, "a number"), (list, "a list"), (dict, "an object"))
+    return next((words for kind, words in kinds if isinstance(value, kind)), "odd")

@@ -1,0 +1,345 @@
+"""One bad tool costs one tool: odd lists, schemas and results of MCP servers, through the whole application."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.testing.fake_api import Answer, FakeMessagesAPI, Fault, Scripted
+from agentic_rag.testing.steps import Step, say, use
+from tests.server.rig import Rig
+from tests.waiting import pause
+
+CASE = Path(__file__).parent.parent / "tools" / "servers" / "case.py"
+GOOD = {"name": "good", "description": "works", "inputSchema": {"type": "object", "properties": {}}}
+MODEL = "claude-sonnet-5-5"
+Json = dict[str, Any]
+
+
+def case(tools: Any, result: Any = None) -> Json:
+    """Return the entry of a server that answers just this."""
+    env = {"TOOLS": json.dumps(tools)} | ({} if result is None else {"RESULT": json.dumps(result)})
+    return {"command": sys.executable, "args": [str(CASE)], "env": env}
+
+
+@asynccontextmanager
+async def asking(
+    folder: Path, *script: Scripted, then: Scripted | None = None
+) -> AsyncIterator[tuple[Rig, FakeMessagesAPI]]:
+    """Run the application against a service that refuses as the Messages API does."""
+    async with FakeMessagesAPI(*script, then=then, enforced=False) as api:
+        model = AnthropicModel(api.key, api.url)
+        try:
+            async with Rig(folder, instead=model, any_command=True, model=MODEL) as rig:
+                yield rig, api
+        finally:
+            await model.aclose()
+
+
+async def shown(rig: Rig, domain: str, name: str = "case") -> Json:
+    items = (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
+    return next(each for each in items if each["name"] == name)
+
+
+def offered(request: Json) -> dict[str, Json]:
+    return {tool["name"]: tool for tool in request["tools"]}
+
+
+def ended(events: list[Json]) -> str:
+    return str(events[-1]["type"])
+
+
+def results(events: list[Json]) -> list[Json]:
+    return [event for event in events if event["type"] == "tool_result"]
+
+
+UNION = {
+    "name": "bad",
+    "description": "x",
+    "inputSchema": {
+        "type": "object",
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+        "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+    },
+}
+
+
+async def test_a_union_at_the_top_is_folded_and_the_call_is_checked_against_the_original(tmp_path: Path) -> None:
+    script = (use("case__bad"), use("case__bad", a="1"), say("Done."))
+    async with asking(tmp_path, *script) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case([GOOD, UNION], "echo")}, toolPolicy={"case__*": "allow"})
+        events = await rig.say(await rig.conversation(domain), "hello")
+        assert ended(events) == "done"
+        tool = offered(api.requests[0])["case__bad"]
+        assert tool["input_schema"]["properties"] == UNION["inputSchema"]["properties"]  # type: ignore[index]
+        assert "at least one of these forms: a; or b" in tool["description"]
+        refused, called = results(events)
+        assert refused["status"] == "error"
+        assert called["status"] == "ok"
+        assert api.refused == []
+
+
+async def test_names_that_the_service_refuses_reach_the_server_as_its_own(tmp_path: Path) -> None:
+    person = {"type": "object", "properties": {"full name": {"type": "string"}}, "required": ["full name"]}
+    schema = {"type": "object", "properties": {"guest list[]": {"type": "array", "items": person}}}
+    tool = {"name": "book", "description": "x", "inputSchema": schema}
+    wrong = {"guest_list": [{"full_name": 3}]}
+    right = {"guest_list": [{"full_name": "Ada"}]}
+    async with asking(tmp_path, use("case__book", **wrong), use("case__book", **right), say("Done.")) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case([tool], "echo")}, toolPolicy={"case__*": "allow"})
+        events = await rig.say(await rig.conversation(domain), "hello")
+        assert ended(events) == "done"
+        sent = json.dumps(api.requests[-1]["messages"], ensure_ascii=False)
+        assert "guest_list[0].full_name must be text" in sent
+        assert 'got {\\"guest list[]\\": [{\\"full name\\": \\"Ada\\"}]}' in sent
+
+
+ODD_TOOLS: list[tuple[Any, str, str]] = [
+    ({"name": "bad", "description": "no inputSchema"}, "bad", "it has no inputSchema"),
+    ({"name": "bad", "inputSchema": None}, "bad", "its inputSchema is null"),
+    ({"name": "bad", "inputSchema": []}, "bad", "its inputSchema is a list, not an object"),
+    ({"name": "bad", "inputSchema": {"type": "string"}}, "bad", "its inputSchema describes a string, not an object"),
+    ({"name": 7, "inputSchema": {"type": "object"}}, "(tool 2)", "its name is a number"),
+    ({"inputSchema": {"type": "object"}}, "(tool 2)", "it has no name"),
+    (None, "(tool 2)", "it is null, not an object"),
+    ("bad", "(tool 2)", "it is a text, not an object"),
+]
+
+
+@pytest.mark.parametrize(("odd", "name", "reason"), ODD_TOOLS, ids=[each[2] for each in ODD_TOOLS])
+async def test_a_tool_that_cannot_be_read_is_named_by_the_test_the_list_and_health(
+    tmp_path: Path, odd: Any, name: str, reason: str
+) -> None:
+    async with asking(tmp_path, say("Hi.")) as (rig, api):
+        domain = await rig.domain()
+        document = {"mcpServers": {"case": case([GOOD, odd])}}
+        (trial,) = (await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", document))["items"]
+        assert (trial["state"], [tool["name"] for tool in trial["tools"]]) == ("ready", ["good"])
+        assert trial["droppedTools"] == [{"name": name, "reason": reason}]
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": document})
+        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        assert "case__good" in offered(api.requests[0])
+        assert (await shown(rig, domain))["droppedTools"] == trial["droppedTools"]
+        servers = (await rig.ok("GET", "/api/health"))["servers"]
+        (health,) = [each for each in servers if each["name"] == "case"]
+        assert (health["state"], health["droppedTools"]) == ("ready", trial["droppedTools"])
+
+
+async def test_odd_members_of_a_tool_cost_nothing(tmp_path: Path) -> None:
+    odd = {
+        "name": "odd",
+        "title": 5,
+        "description": None,
+        "inputSchema": {"properties": None, "required": True},
+        "outputSchema": "broken",
+        "annotations": {"readOnlyHint": "yes", "title": "Reads the archive"},
+        "icons": [{"src": 3}],
+        "_meta": [1],
+        "execution": 3,
+    }
+    pages = {
+        "": {"tools": [GOOD, odd], "nextCursor": "2", "_meta": 3},
+        "2": {"tools": [{**GOOD, "name": "last"}], "nextCursor": "2"},
+    }
+    async with asking(tmp_path, say("Hi.")) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case(pages)})
+        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        tools = offered(api.requests[0])
+        assert {"case__good", "case__odd", "case__last"} <= tools.keys()
+        assert "Reads the archive" in tools["case__odd"]["description"]
+        assert (await shown(rig, domain))["droppedTools"] == []
+
+
+CALLS: list[tuple[str, Any, str, list[str]]] = [
+    (
+        "an unknown block",
+        {"content": [{"type": "video", "data": "x"}, {"type": "text", "text": "42 rows"}]},
+        "ok",
+        ["[video: not shown]", "42 rows"],
+    ),
+    ("a null for no error", {"content": [{"type": "text", "text": "fine"}], "isError": None}, "ok", ["fine"]),
+    ("structured content alone", {"structuredContent": {"rows": 42}}, "ok", ['{"rows": 42}']),
+    ("a list as structured content", {"structuredContent": [1, 2], "content": []}, "ok", ["[1, 2]"]),
+    ("content as text", {"content": "plain words"}, "ok", ["plain words"]),
+    ("one block", {"content": {"type": "text", "text": "one"}}, "ok", ["one"]),
+    (
+        "a number as text",
+        {"content": [{"type": "text", "text": 42}, {"type": "image"}, None, 5]},
+        "ok",
+        ["42", "[image: not shown]"],
+    ),
+    (
+        "an unknown block with words",
+        {"content": [{"type": "markdown", "text": "# Title"}]},
+        "ok",
+        ["[markdown]", "# Title"],
+    ),
+    ("no content", {}, "error", ["case answered in a form that cannot be read (content is missing)"]),
+    (
+        "a number as content",
+        {"content": 5},
+        "error",
+        ["case answered in a form that cannot be read (content is a number)"],
+    ),
+    ("no object", [1], "error", ["case answered in a form that cannot be read (content is missing)"]),
+]
+
+
+@pytest.mark.parametrize(("name", "result", "status", "words"), CALLS, ids=[each[0] for each in CALLS])
+async def test_an_odd_result_is_shown_as_far_as_it_can_be_read(
+    tmp_path: Path, name: str, result: Any, status: str, words: list[str]
+) -> None:
+    async with asking(tmp_path, use("case__good"), say("Done.")) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case([GOOD], result)}, toolPolicy={"case__*": "allow"})
+        events = await rig.say(await rig.conversation(domain), "hello")
+        assert [each["status"] for each in results(events)] == [status]
+        (block,) = [block for block in api.requests[-1]["messages"][-1]["content"] if block["type"] == "tool_result"]
+        text = "\n\n".join(part["text"] for part in block["content"])
+        assert all(word in text for word in words), text
+        assert "not available" not in text
+
+
+# --- what only the service knows --------------------------------------------------------------------------------------
+
+
+def refusing(name: str, then: Step, words: str = "tools.{place}.custom.input_schema: it is not liked") -> Scripted:
+    """Return a step that refuses each request with a tool of this name, as a service that knows rules of its own."""
+
+    def answer(body: Json) -> Answer:
+        names = [tool["name"] for tool in body["tools"]]
+        return Fault(400, message=words.format(place=names.index(name), name=name)) if name in names else then
+
+    return answer
+
+
+BAD = {"name": "bad", "description": "x", "inputSchema": {"type": "object", "properties": {}}}
+
+
+@pytest.mark.parametrize("words", ["tools.{place}.custom.input_schema: no", "Invalid schema for function '{name}': no"])
+async def test_a_tool_that_the_service_refuses_is_left_out_until_its_server_lists_it_otherwise(
+    tmp_path: Path, words: str
+) -> None:
+    refuse = refusing("case__bad", say("Hi."), words)
+    script = (refuse, refuse, refuse, refuse, say("Changed."))
+    async with asking(tmp_path, *script) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case([GOOD, BAD])})
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, "hello")
+        assert ended(events) == "done"
+        assert [event["message"] for event in events if event.get("code") == "TOOL_REFUSED"]
+        assert ["case__bad" in offered(request) for request in api.requests] == [True, False]
+        assert "case__good" in offered(api.requests[-1])
+        (dropped,) = (await shown(rig, domain))["droppedTools"]
+        assert dropped["name"] == "bad"
+        assert f"the service of {MODEL} refused it" in dropped["reason"]
+        (health,) = [each for each in (await rig.ok("GET", "/api/health"))["servers"] if each["name"] == "case"]
+        assert health["droppedTools"] == [dropped]
+        assert ended(await rig.say(conversation, "again")) == "done"
+        assert ended(await rig.say(await rig.conversation(domain), "elsewhere")) == "done"
+        assert ["case__bad" in offered(request) for request in api.requests] == [True, False, False, False]
+        other = case([GOOD, {**BAD, "description": "other words"}])
+        other["args"].append("another entry, whose list is accepted with it")
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"case": other}}})
+        assert ended(await rig.say(conversation, "and now")) == "done"
+        assert offered(api.requests[-1])["case__bad"]["description"] == "other words"
+        assert (await shown(rig, domain))["droppedTools"] == []
+
+
+async def test_a_conversation_goes_on_whose_earlier_call_was_of_a_tool_that_is_refused_now(tmp_path: Path) -> None:
+    script = (use("case__bad"), say("Done."), refusing("case__bad", say("Hi.")), refusing("case__bad", say("Hi.")))
+    async with asking(tmp_path, *script) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case([GOOD, BAD])}, toolPolicy={"case__*": "allow"})
+        conversation = await rig.conversation(domain)
+        assert ended(await rig.say(conversation, "hello")) == "done"
+        assert ended(await rig.say(conversation, "again")) == "done"
+        assert "case__bad" not in offered(api.requests[-1])
+        assert "case__bad" in json.dumps(api.requests[-1]["messages"])
+
+
+async def test_many_refused_tools_cost_one_turn_no_answer(tmp_path: Path) -> None:
+    tools = [{**BAD, "name": f"bad{number}"} for number in range(25)]
+
+    def refuse_first(body: Json) -> Answer:
+        bad = [place for place, tool in enumerate(body["tools"]) if tool["name"].startswith("case__bad")]
+        return Fault(400, message=f"tools.{bad[0]}.custom.input_schema: no") if bad else say("Hi.")
+
+    async with asking(tmp_path, then=refuse_first) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case(tools)})
+        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        assert len(api.requests) < 20
+        assert not [name for name in offered(api.requests[-1]) if name.startswith("case__")]
+
+
+async def test_one_of_our_own_tools_that_is_refused_is_told_to_everybody(tmp_path: Path) -> None:
+    async with asking(tmp_path, refusing("search_documents", say("Hi.")), refusing("search_documents", say("Hi."))) as (
+        rig,
+        _,
+    ):
+        domain = await rig.domain()
+        events = await rig.say(await rig.conversation(domain), "hello")
+        assert ended(events) == "done"
+        (notice,) = [event for event in events if event.get("code") == "TOOL_REFUSED"]
+        assert "search_documents" in notice["message"]
+
+
+# --- who is asked -----------------------------------------------------------------------------------------------------
+
+HINTED = {**GOOD, "name": "hinted", "annotations": {"readOnlyHint": True}}
+CHINESE = [
+    {"name": name, "description": "", "inputSchema": {"type": "object", "properties": {}}}
+    for name in ("查询天气", "查询股票")
+]
+
+
+async def open_wait(rig: Rig, conversation: str) -> Json:
+    while True:
+        items = (await rig.ok("GET", f"/api/waits?conversationId={conversation}&state=open"))["items"]
+        if items:
+            return items[0]  # type: ignore[no-any-return]
+        await pause()
+
+
+async def test_a_tool_that_does_not_call_itself_read_only_asks_at_first_use_without_keys_too(tmp_path: Path) -> None:
+    script = (use("case__hinted"), use("case__good"), say("Done."), use("case__good"), say("Again."))
+    async with asking(tmp_path, *script) as (rig, _):
+        domain = await rig.domain(mcpServers={"case": case([GOOD, HINTED])})
+        conversation = await rig.conversation(domain)
+        async with anyio.create_task_group() as tasks:
+            heard: list[Json] = []
+
+            async def say_hello() -> None:
+                heard.extend(await rig.say(conversation, "hello"))
+
+            tasks.start_soon(say_hello)
+            wait = await open_wait(rig, conversation)
+            assert (wait["kind"], wait["toolName"]) == ("approval", "case__good")
+            change = {"settings": {"toolPolicy": {wait["toolName"]: "allow"}}}
+            await rig.ok("PATCH", f"/api/domains/{domain}", change)
+            answer = {"action": "accept", "content": {"scope": "conversation"}}
+            await rig.ok("POST", f"/api/waits/{wait['id']}", answer)
+        assert [each["status"] for each in results(heard)] == ["ok", "ok"]
+        later = await rig.say(await rig.conversation(domain), "elsewhere")
+        assert [each["status"] for each in results(later)] == ["ok"], "the rule holds in the whole domain"
+
+
+async def test_names_without_latin_letters_are_readable_and_found(tmp_path: Path) -> None:
+    async with asking(tmp_path, say("Hi.")) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case(CHINESE)})
+        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        tools = {name: tool for name, tool in offered(api.requests[0]).items() if name.startswith("case__")}
+        weather, stock = sorted(tools, key=lambda name: "TianQi" not in name)
+        assert weather.startswith("case__ChaXunTianQi_")
+        assert stock.startswith("case__ChaXunGu")
+        assert [tools[weather]["description"], tools[stock]["description"]] == ["查询天气", "查询股票"]
+        (server,) = [
+            each
+            for each in (await rig.ok("GET", f"/api/domains/{domain}/mcp-servers"))["items"]
+            if each["name"] == "case"
+        ]
+        assert [tool["calledAs"] for tool in server["tools"]] == [weather, stock]

@@ -1,0 +1,483 @@
+"""Schemas of strangers in the form that a service takes: no refusal, no good tool lost, names that come back."""
+
+import copy
+import json
+import random
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from agentic_rag.models.tool_rules import MESSAGES, OPENAI, STRICT_CHAT
+from agentic_rag.testing.chat_problems import ChatRules, chat_problems
+from agentic_rag.testing.problems import problems
+from agentic_rag.testing.schema_problems import find_draft_problem
+from agentic_rag.tools.schema_compat import Adapted, Refused, SchemaFamily, adapt, find_top_problem, restore_names
+
+FAMILIES = (MESSAGES, OPENAI, STRICT_CHAT)
+ALL_REFUSALS = frozenset({"$ref", "format", "recursion"})
+
+
+def refusals(schema: Any, family: SchemaFamily) -> list[str]:
+    """Return what the family's stand-in says of a request with a tool of this schema."""
+    if family is MESSAGES:
+        tool = {"name": "t", "description": "x", "input_schema": schema}
+        return problems(
+            {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}], "tools": [tool]}
+        )
+    function = {"name": "t", "description": "x", "parameters": schema}
+    rules = ChatRules(schema_refuses=ALL_REFUSALS if family is STRICT_CHAT else frozenset())
+    request = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    return chat_problems({**request, "tools": [{"type": "function", "function": function}]}, rules)
+
+
+def adapted(schema: Any, family: SchemaFamily = MESSAGES) -> Adapted:
+    made = adapt(schema, family)
+    assert isinstance(made, Adapted), made
+    assert refusals(made.schema, family) == []
+    return made
+
+
+# --- generated schemas ------------------------------------------------------------------------------------------------
+
+KEYS = [
+    "a",
+    "user_name",
+    "x.y",
+    "user name",
+    "user[name]",
+    "城市",
+    "城",
+    "é",
+    "",
+    "$ref",
+    "a/b",
+    "a~b",
+    "__proto__",
+    "k" * 80,
+    "%",
+    "user+name",
+]
+SCALARS: list[Any] = [None, 5, -1.5, "string", True, False, [], {}, "any", [1], float("nan"), 10**400]
+KINDS: list[Any] = [
+    "string",
+    "number",
+    "integer",
+    "boolean",
+    "null",
+    "array",
+    "object",
+    "any",
+    "String",
+    "file",
+    ["string", "null"],
+    ["string", "string"],
+    [],
+    7,
+    None,
+]
+REFERENCES = [
+    "#",
+    "#/definitions/D",
+    "#/$defs/D",
+    "#/properties/a",
+    "#/definitions/None",
+    "#D",
+    "other.json",
+    "https://example.com/s",
+    "#/definitions/E",
+    "",
+    "#/%24defs/D",
+    7,
+]
+PATTERNS = ["^a+$", "(", "(?P<x>a)", "\\p{L}+", "[", "a{3,1}", "(a+)+$", "\\A", "x" * 5_000, 3]
+
+
+KEYWORDS: dict[str, list[Any]] = {
+    "exclusiveMinimum": [True, False, 0, "0"],
+    "exclusiveMaximum": [True, 5, None],
+    "minimum": [0, "0", 1.5, True],
+    "maximum": [9, None],
+    "enum": [["a", "b"], [], "a", [None], list(range(300)), [{"properties": {"a b": 1}}]],
+    "const": [1, None, {"a b": 1}],
+    "default": [None, {"a b": 2}, float("inf")],
+    "format": ["email", 3, "uint64"],
+    "pattern": PATTERNS,
+    "minLength": [-1, 0, 2.5, "3"],
+    "multipleOf": [0, 0.01, "1"],
+    "uniqueItems": ["true", True],
+    "title": ["T", 3],
+    "description": ["words", None, ["x"]],
+    "examples": [["a"], "a"],
+    "nullable": [True, "yes"],
+    "$schema": ["http://json-schema.org/draft-04/schema#", 4],
+    "$id": ["https://example.com/x", "#D"],
+    "$anchor": ["D", "!!"],
+    "$dynamicRef": ["#node"],
+    "x-order": [1, {"properties": {"a b": {}}}],
+    "dependentRequired": [{"a": ["b"]}, 3],
+}
+
+
+class Generator:
+    """Makes schemas as servers in the wild have them, and worse ones."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+
+    def pick(self, values: list[Any]) -> Any:
+        return self.chance.choice(values)
+
+    def often(self, share: float = 0.3) -> bool:
+        return self.chance.random() < share
+
+    def schema(self, depth: int) -> Any:  # noqa: C901 - one line a keyword
+        if self.often(0.06):
+            return self.pick(SCALARS)
+        made: dict[str, Any] = {}
+        if self.often(0.8):
+            made["type"] = self.pick(KINDS)
+        if depth > 0:
+            if self.often(0.6):
+                made["properties"] = self.properties(depth) if self.often(0.95) else self.pick(SCALARS)
+            for keyword in ("anyOf", "oneOf", "allOf"):
+                if self.often(0.15):
+                    made[keyword] = (
+                        [self.schema(depth - 1) for _ in range(self.chance.randrange(4))]
+                        if self.often(0.9)
+                        else self.pick(SCALARS)
+                    )
+            if self.often(0.2):
+                made["items"] = self.pick([self.schema(depth - 1), [self.schema(depth - 1), self.schema(depth - 1)]])
+            for keyword in (
+                "additionalProperties",
+                "additionalItems",
+                "not",
+                "if",
+                "then",
+                "contains",
+                "propertyNames",
+                "unevaluatedProperties",
+            ):
+                if self.often(0.07):
+                    made[keyword] = self.schema(depth - 1)
+            if self.often(0.07):
+                made["patternProperties"] = {str(self.pick(PATTERNS)): self.schema(depth - 1)}
+            if self.often(0.07):
+                made[self.pick(["dependencies", "dependentSchemas", "dependentRequired"])] = {
+                    self.pick(KEYS): self.pick([["a", "a"], self.schema(depth - 1)])
+                }
+            if self.often(0.1):
+                made[self.pick(["definitions", "$defs"])] = {
+                    "D": self.schema(depth - 1),
+                    "E": {"$ref": "#/definitions/E"},
+                }
+        if self.often(0.15):
+            made["$ref"] = self.pick(REFERENCES)
+        if self.often(0.25):
+            made["required"] = self.pick([["a"], ["user name", "a"], ["a", "a"], True, False, None, "a", [1], []])
+        for keyword, values in KEYWORDS.items():
+            if self.often(0.08):
+                made[keyword] = self.pick(values)
+        return made
+
+    def properties(self, depth: int) -> dict[str, Any]:
+        count = 300 if self.often(0.004) else self.chance.randrange(6)
+        names = [self.pick(KEYS) if count < 300 else f"field {n}" for n in range(count)]
+        return {name: self.schema(depth - 1 if count < 300 else 0) for name in names}
+
+    def top(self) -> Any:
+        schema = self.schema(self.chance.choice([1, 2, 2, 3]))
+        if isinstance(schema, dict) and self.often(0.8):
+            schema["type"] = "object"
+        return schema
+
+
+def test_two_thousand_schemas_are_never_refused_by_a_service_and_none_that_takes_an_object_is_lost() -> None:
+    lost = []
+    for seed in range(2_000):
+        schema = Generator(random.Random(seed)).top()
+        before = copy.deepcopy(schema)
+        for family in FAMILIES if seed % 10 == 0 else [FAMILIES[seed % 3]]:
+            made = adapt(schema, family)
+            if isinstance(made, Refused):
+                if not find_top_problem(schema) and _is_json(schema):
+                    lost.append((seed, made.reason))
+                continue
+            assert refusals(made.schema, family) == [], (seed, family.name, schema)
+            again = adapt(made.schema, family)
+            assert isinstance(again, Adapted)
+            assert refusals(again.schema, family) == [], (seed, family.name)
+            assert again.schema.get("properties", {}).keys() == made.schema.get("properties", {}).keys()
+        assert repr(schema) == repr(before), "the server's own schema was changed"
+    assert lost == []
+
+
+def test_the_stand_ins_rules_are_those_of_the_drafts_own_metaschema() -> None:
+    """Whatever the library's metaschema refuses, the stand-in refuses too."""
+    for seed in range(40):
+        schema = Generator(random.Random(seed)).top()
+        if isinstance(schema, dict) and not _is_valid(schema):
+            assert find_draft_problem(schema), schema
+    for _, odd, _ in CONVERSIONS:
+        schema = {"type": "object", "properties": {"p": odd}}
+        if not _is_valid(schema):
+            assert find_draft_problem(schema), schema
+
+
+def _is_valid(schema: Any) -> bool:
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError:
+        return False
+    return True
+
+
+def _is_json(schema: Any) -> bool:
+    try:
+        json.dumps(schema, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"in": schema}}
+    return schema
+
+
+def fan_out(levels: int) -> dict[str, Any]:
+    """Return a short schema whose references come to 2 ** levels when they are written out."""
+    definitions = {
+        f"d{n}": {
+            "type": "object",
+            "properties": {"l": {"$ref": f"#/definitions/d{n + 1}"}, "r": {"$ref": f"#/definitions/d{n + 1}"}},
+        }
+        for n in range(levels)
+    }
+    return {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/definitions/d0"}},
+        "definitions": {**definitions, f"d{levels}": {"type": "string"}},
+    }
+
+
+def chain(length: int) -> dict[str, Any]:
+    definitions = {
+        f"d{n}": {"type": "object", "properties": {"next": {"$ref": f"#/definitions/d{n + 1}"}}} for n in range(length)
+    }
+    return {"type": "object", "properties": {"a": {"$ref": "#/definitions/d0"}}, "definitions": definitions}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pytest.param(deep(300), id="nested deeply"),
+        pytest.param(deep(20_000), id="nested very deeply"),
+        pytest.param(fan_out(40), id="references that multiply"),
+        pytest.param(chain(600), id="a chain of references"),
+        pytest.param(
+            {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(300)}}, id="300 properties"
+        ),
+        pytest.param(
+            {"type": "object", "properties": {f"城{n}": {"type": "string"} for n in range(300)}}, id="300 other names"
+        ),
+        pytest.param(
+            {"type": "object", "properties": {"a": {"enum": [f"value {n}" for n in range(200_000)]}}}, id="a huge enum"
+        ),
+        pytest.param({"type": "object", "description": "x" * 2_000_000}, id="2 MB"),
+        pytest.param({"type": "object", "anyOf": [{"required": [f"r{n}"]} for n in range(5_000)]}, id="5000 branches"),
+        pytest.param({"type": "object", "allOf": [{"$ref": "#"}, {"$ref": "#/allOf/0"}]}, id="a union of itself"),
+        pytest.param(
+            {"type": "object", "properties": {f"p{n}": {"$ref": f"#{n}"} for n in range(2_000)}},
+            id="2000 references to nowhere",
+        ),
+    ],
+)
+def test_an_extreme_schema_is_adapted_or_refused_with_a_reason(schema: dict[str, Any], family: SchemaFamily) -> None:
+    made = adapt(schema, family)
+    if isinstance(made, Refused):
+        assert made.reason.startswith("its input")
+    else:
+        assert refusals(made.schema, family) == []
+
+
+# --- what becomes of a schema -----------------------------------------------------------------------------------------
+
+
+def test_a_plain_schema_stays_the_same_object() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "enum": ["x"]}, "b": {"type": "array", "items": {"type": "number"}}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    for family in FAMILIES:
+        assert adapted(schema, family).schema is schema
+
+
+def test_branches_of_a_top_level_union_are_merged_and_the_alternatives_are_said() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+    }
+    made = adapted(schema)
+    assert made.schema["properties"] == schema["properties"]
+    assert not made.schema.get("required")
+    assert made.schema["description"] == "The arguments must fit at least one of these forms: a; or b."
+    assert made.notes == (made.schema["description"],)
+
+
+def test_what_all_branches_require_stays_required() -> None:
+    circle = {"properties": {"kind": {"const": "circle"}, "r": {"type": "number"}}, "required": ["kind", "r"]}
+    square = {"properties": {"kind": {"const": "square"}, "w": {"type": "number"}}, "required": ["kind", "w"]}
+    schema = {"type": "object", "oneOf": [circle, {"$ref": "#/definitions/s"}], "definitions": {"s": square}}
+    for family in FAMILIES:
+        made = adapted(schema, family)
+        assert set(made.schema["properties"]) == {"kind", "r", "w"}
+        assert made.schema["required"] == ["kind"]
+        assert made.schema["properties"]["kind"] == {"anyOf": [{"const": "circle"}, {"const": "square"}]}
+        assert 'kind = "circle", r; or kind = "square", w' in made.schema["description"]
+
+
+def test_a_schema_that_is_only_a_reference_is_written_out_at_the_top() -> None:
+    arguments = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+    made = adapted({"$ref": "#/definitions/Args", "definitions": {"Args": arguments}})
+    assert made.schema == arguments
+
+
+CONVERSIONS: list[tuple[str, Any, Any]] = [
+    ("draft 4", {"type": "number", "minimum": 0, "exclusiveMinimum": True}, {"type": "number", "exclusiveMinimum": 0}),
+    (
+        "draft 4, not exclusive",
+        {"type": "number", "maximum": 9, "exclusiveMaximum": False},
+        {"type": "number", "maximum": 9},
+    ),
+    ("an unknown type", {"type": "any", "description": "x"}, {"description": "x"}),
+    ("a type in capitals", {"type": "STRING"}, {"type": "string"}),
+    (
+        "a list of items",
+        {"type": "array", "items": [{"type": "string"}]},
+        {"type": "array", "prefixItems": [{"type": "string"}]},
+    ),
+    ("OpenAPI's null", {"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+    ("a broken pattern", {"type": "string", "pattern": "("}, {"type": "string"}),
+    ("a reference to nowhere", {"$ref": "https://example.com/x"}, {}),
+    ("no schema", None, {}),
+    ("a type in place of a schema", "string", {"type": "string"}),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "expected"), CONVERSIONS, ids=[each[0] for each in CONVERSIONS])
+def test_an_odd_property_is_converted(name: str, given: Any, expected: Any) -> None:
+    made = adapted({"type": "object", "properties": {"p": given, "good": {"type": "string"}}})
+    assert made.schema["properties"] == {"p": expected, "good": {"type": "string"}}
+
+
+def test_a_property_that_says_of_itself_that_it_is_required_is() -> None:
+    made = adapted(
+        {"type": "object", "properties": {"a": {"type": "string", "required": True}, "b": {"required": False}}}
+    )
+    assert made.schema == {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, "required": ["a"]}
+
+
+def test_references_are_kept_or_written_out_as_the_family_takes_them() -> None:
+    tree = {"type": "object", "properties": {"children": {"type": "array", "items": {"$ref": "#/definitions/tree"}}}}
+    schema = {"type": "object", "properties": {"root": {"$ref": "#/definitions/tree"}}, "definitions": {"tree": tree}}
+    kept = adapted(schema, MESSAGES).schema
+    assert kept["properties"]["root"] == {"$ref": "#/$defs/tree"}
+    assert kept["$defs"]["tree"]["properties"]["children"]["items"] == {"$ref": "#/$defs/tree"}
+    written = adapted(schema, STRICT_CHAT).schema
+    assert written["properties"]["root"]["properties"]["children"] == {"type": "array", "items": {}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (None, "its inputSchema is null"),
+        (True, "its inputSchema is true, not an object"),
+        ([], "its inputSchema is a list, not an object"),
+        ({"type": "string"}, "its inputSchema describes a string, not an object"),
+        ({"type": ["array", "null"]}, "its inputSchema describes no object"),
+    ],
+)
+def test_what_can_hold_no_arguments_is_refused_with_the_reason(schema: Any, reason: str) -> None:
+    assert adapt(schema, MESSAGES) == Refused(reason)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+BOOKING = {
+    "type": "object",
+    "properties": {
+        "出发 城市": {"type": "string"},
+        "passengers[]": {"type": "array", "items": {"$ref": "#/definitions/person"}},
+        "by day": {
+            "type": "object",
+            "additionalProperties": {"type": "object", "properties": {"max price": {"type": "number"}}},
+        },
+        "pair": {"type": "array", "items": [{"properties": {"x y": {}}}, {"type": "string"}]},
+        "max_price": {"type": "number"},
+    },
+    "required": ["出发 城市"],
+    "definitions": {
+        "person": {
+            "type": "object",
+            "properties": {
+                "full name": {"type": "string"},
+                "friends": {"type": "array", "items": {"$ref": "#/definitions/person"}},
+            },
+            "required": ["full name"],
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_names_that_a_service_refuses_come_back_as_the_servers_own_at_any_depth(family: SchemaFamily) -> None:
+    made = adapted(BOOKING, family)
+    names = {own: shown for shown, own in made.argument_map.items()}
+    assert names["出发 城市"].isascii()
+    assert "max_price" not in made.argument_map, "a name that is taken is not another's"
+    sent = {
+        names["出发 城市"]: "Bern",
+        names["passengers[]"]: [{names["full name"]: "A", "friends": [{names["full name"]: "B"}]}],
+        names["by day"]: {names["full name"]: {names["max price"]: 3}},
+        "pair": [{names["x y"]: {names["x y"]: 1}}, "z"],
+        "max_price": 4,
+        "unknown": {names["full name"]: 1},
+    }
+    assert restore_names(sent, BOOKING, made.argument_map) == {
+        "出发 城市": "Bern",
+        "passengers[]": [{"full name": "A", "friends": [{"full name": "B"}]}],
+        "by day": {names["full name"]: {"max price": 3}},
+        "pair": [{"x y": {names["x y"]: 1}}, "z"],
+        "max_price": 4,
+        "unknown": {names["full name"]: 1},
+    }
+
+
+def test_names_that_fold_to_the_same_one_stay_different() -> None:
+    own = ["a b", "a/b", "a_b", "a~b", "a+b", "城", "誠"]
+    made = adapted({"type": "object", "properties": {name: {"type": "string"} for name in own}})
+    shown = list(made.schema["properties"])
+    assert len(set(shown)) == len(own)
+    sent = dict(zip(shown, range(len(own)), strict=True))
+    assert restore_names(sent, {"properties": {name: {} for name in own}}, made.argument_map) == dict(
+        zip(own, range(len(own)), strict=True)
+    )
+
+
+def test_restored_arguments_fit_the_original_schema() -> None:
+    original = {key: value for key, value in BOOKING.items() if key != "x"}
+    original["properties"] = {**BOOKING["properties"], "pair": {"type": "array"}}  # type: ignore[dict-item]
+    made = adapted(original)
+    names = {own: shown for shown, own in made.argument_map.items()}
+    sent = {names["出发 城市"]: "Bern", names["passengers[]"]: [{names["full name"]: "A"}]}
+    assert Draft202012Validator(made.schema).is_valid(sent)
+    assert Draft202012Validator(original).is_valid(restore_names(sent, original, made.argument_map))
