@@ -32,6 +32,7 @@ from agentic_rag.server.replies import (
     send_refusal,
 )
 from agentic_rag.server.ws import MAX_REFUSED_FRAMES, MAX_SUBSCRIPTIONS, Closing
+from agentic_rag.silence import SilenceScope
 from agentic_rag.store.clock import new_id
 
 log = logging.getLogger("agentic_rag.server")
@@ -200,9 +201,9 @@ class RunSocket:
         await self._send(to_text({**told, **ids}))
 
     async def _send(self, text: str) -> None:
-        with anyio.move_on_after(SEND_SECONDS) as limit:
+        with SilenceScope(SEND_SECONDS) as limit:
             await self._ws.send({"type": "websocket.send", "text": text})
-        if limit.cancelled_caught:
+        if limit.expired:
             raise ConnectionGone
 
 
