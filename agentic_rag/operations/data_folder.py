@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from agentic_rag.errors import StorageUnavailable
+from agentic_rag.errors import StorageUnavailable, refused_write
 from agentic_rag.settings import Settings
 from agentic_rag.startup_errors import (
     BadConfiguration,
@@ -157,13 +157,20 @@ class DataFolder:
             lock.truncate(0)
             os.write(lock.fileno(), f"process {os.getpid()} (since {now()})".encode())
         except OSError as exc:
-            lock.close()
-            raise _error_of(path, exc) from exc
+            if refused_write(exc) is None:
+                lock.close()
+                raise _error_of(path, exc) from exc
+            log.warning("%s is full: its lock is held, but does not say by which process", path)
         return cls(path, lock)
 
     def announce(self, url: str, key: str) -> None:
-        """Tell the command line where the server listens and the key it comes in with; only our user reads it."""
+        """Tell the command line where the server listens and the key it comes in with; only our user reads it.
+
+        Raises:
+            OSError: the file cannot be written now; none is left, also not of a server before this one.
+        """
         target = self.path / "server.json"
+        target.unlink(missing_ok=True)  # on a full disk this makes room for the next one
         draft = target.with_suffix(".new")
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -173,8 +180,9 @@ class DataFolder:
     def release(self) -> None:
         """Give the folder back. Idempotent."""
         if not self._lock.closed:
-            (self.path / "server.json").unlink(missing_ok=True)
-            self._lock.truncate(0)
+            with suppress(OSError):  # a folder that turned read-only
+                (self.path / "server.json").unlink(missing_ok=True)
+                self._lock.truncate(0)
             self._lock.close()
         if self._sharing is not None:
             self._sharing.close()

@@ -13,7 +13,7 @@ from typing import Protocol
 from agentic_rag.access.users import User
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.knowledge import Knowledge
-from agentic_rag.errors import ServerStopping, StorageError, StorageUnavailable
+from agentic_rag.errors import ServerStopping, StorageError, StorageFull, StorageUnavailable, WritesRefused
 from agentic_rag.json_form import Absent
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.operations.members import Members, MemberView
@@ -28,6 +28,9 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.status import ConnectionState, State
 
 PROBE_SECONDS = 15.0
+ROOM_BYTES = 1024 * 1024
+"""How much has to fit after a refused write before the server is ready again."""
+
 """Between two writes that ask the store whether it takes any."""
 
 _SERVER_STATES = {
@@ -194,6 +197,14 @@ class Health:
         self._backups = backups
         self._members = members
         self._loading = False
+        self._refused: str | None = None
+        """Why the disk refused the last write of a file, until `probe` finds room."""
+        self._room_at = 0.0
+        """When `probe` last found room after a refused write."""
+
+    def note_refused(self, reason: str) -> None:
+        """Note that the disk refused a write: the server is not ready until `probe` finds room."""
+        self._refused = reason
 
     def begin_loading(self) -> None:
         """Be not ready until `end_loading`: turns would wait for what is loaded now."""
@@ -238,28 +249,45 @@ class Health:
         Raises:
             ServerStarting: what turns need is being loaded.
             ServerStopping: the server drains.
+            WritesRefused: the disk refused a write, and no room was found since.
             StorageUnavailable: the store took nothing when it was asked last.
         """
         if self._runtime.draining:
             raise ServerStopping
         if self._loading:
             raise ServerStarting
+        if (reason := self._why_full()) is not None:
+            raise WritesRefused(reason)
         if self._db.outcomes.failing:
             raise StorageUnavailable("it takes nothing now")
 
+    def _why_full(self) -> str | None:
+        """Return why writes are refused; None: the last one was not, or there is room since.
+
+        The last refused write counts, not a small one that still fits: `probe` has to find `ROOM_BYTES`.
+        """
+        failure = self._db.outcomes.last_failure
+        if failure is not None and failure.code == StorageFull.code and failure.at > self._room_at:
+            return failure.reason
+        return self._refused
+
     async def probe(self) -> None:
         """Write something, so that a store or a disk that takes nothing is known before somebody needs it."""
-        await self._reserve.probe()
+        began, is_full = time.time(), self._why_full() is not None
+        await self._reserve.probe(ROOM_BYTES if is_full else 0)
         try:
             await self._db.write(lambda conn: probe.touch(conn, now()))
         except StorageError:
             return  # the database remembers it
+        if is_full and self._reserve.refused is None:
+            self._refused, self._room_at = None, began
 
     def _store(self, at: float, disk: DiskHealth) -> PartHealth:
         part = _part(self._db.name, self._db.outcomes, at)
+        if (reason := self._why_full()) is not None:
+            return replace(part, state=worst([part.state, PartState.DEGRADED]), mode="full", reason=reason)
         if self._db.outcomes.failing:
-            failure = self._db.outcomes.last_failure
-            return replace(part, mode="full" if failure and failure.code == "STORAGE_FULL" else "stalled")
+            return replace(part, mode="stalled")
         return part if disk.state is PartState.READY else replace(part, mode="full")
 
     def _disk(self) -> DiskHealth:

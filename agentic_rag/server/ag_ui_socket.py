@@ -13,7 +13,15 @@ import anyio
 from anyio.abc import TaskGroup
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
-from agentic_rag.errors import AgenticRagError, InternalError, InvalidInput, NotFound, RateLimited, TooManySubscriptions
+from agentic_rag.errors import (
+    AgenticRagError,
+    InternalError,
+    InvalidInput,
+    NotFound,
+    RateLimited,
+    TooManySubscriptions,
+    refused_write,
+)
 from agentic_rag.forms import check_size
 from agentic_rag.json_form import Json, to_json, to_text
 from agentic_rag.redaction import Redactor
@@ -218,6 +226,8 @@ def _error_of(exc: Exception) -> AgenticRagError:
     """Return what the client is told; an error nobody expected is logged under the reference it is told."""
     if isinstance(exc, AgenticRagError):
         return exc
+    if (refused := refused_write(exc)) is not None:
+        return refused
     reference = new_id("req")
     log.error("websocket %s failed", reference, exc_info=exc)
     return InternalError(reference)

@@ -494,6 +494,7 @@ class TurnRoutes:
         dialect = get_dialect(query.dialect)
         after = _after(request.headers.get("last-event-id"), query.after, turn)
         await self._conversations.turn(user, turn)
+        await self._conversations.log(turn, after).check()
         start = 0 if dialect.needs_start else after
         return EventStream(self._conversations.events(turn, start), join(dialect, after))
 

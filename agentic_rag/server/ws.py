@@ -25,7 +25,15 @@ from agentic_rag.access.keys import KEYLESS
 from agentic_rag.access.users import User
 from agentic_rag.conversations.sent_images import GivenImage
 from agentic_rag.conversations.title_news import TitleNews
-from agentic_rag.errors import AgenticRagError, InternalError, LogGone, NotFound, RateLimited, TooManySubscriptions
+from agentic_rag.errors import (
+    AgenticRagError,
+    InternalError,
+    LogGone,
+    NotFound,
+    RateLimited,
+    TooManySubscriptions,
+    refused_write,
+)
 from agentic_rag.events import AgentEvent, WaitAction
 from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
 from agentic_rag.json_form import Json
@@ -116,6 +124,10 @@ class Accepted(Protocol):
 
 class Reader(Protocol):
     """A reader of a turn's events; see `agentic_rag.runtime.log.reader.LogReader`."""
+
+    async def check(self) -> None:
+        """Check that the log reaches to where the reader begins; raises `LogGone`."""
+        ...
 
     async def next(self, push: Callable[[Sequence[AgentEvent]], int], /) -> Sequence[AgentEvent]: ...
 
@@ -539,6 +551,8 @@ class Socket:
                 self._connection.write(texts)
             return taken
 
+        if encoder.needs_start and after:
+            await self._turns.read(turn, after).check()
         reader = self._turns.read(turn, 0 if encoder.needs_start else after)
         while events := await reader.next(push):
             while events:
@@ -595,6 +609,8 @@ def _refusal(exc: Exception) -> AgenticRagError:
     """Return what the client is told; an error nobody expected is logged under the reference it is told."""
     if isinstance(exc, AgenticRagError):
         return exc
+    if (refused := refused_write(exc)) is not None:
+        return refused
     reference = new_id("req")
     log.error("websocket %s failed", reference, exc_info=exc)
     return InternalError(reference)
