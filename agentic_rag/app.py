@@ -70,7 +70,7 @@ from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.erasure import Erasure
 from agentic_rag.operations.exposition import Exposition
-from agentic_rag.operations.health import Health
+from agentic_rag.operations.health import NEEDS_QDRANT, Health
 from agentic_rag.operations.history import History
 from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.operations.measuring import Measuring, open_measuring
@@ -276,7 +276,8 @@ async def open_application(
         workers.start("installing what was approved", business.launch_requests.run)
         if serving:
             await _begin_work(workers, ground, policy, machinery, business)
-            upkeep.keep_records(workers, ground.access, ground.audit, business.health)
+            keep_spare = partial(anyio.to_thread.run_sync, ground.folder.keep_spare)
+            upkeep.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
             backups.begin(workers, upkeep.alone)
             workers.start("backups that were asked for", business.backups.run)
         yield Application(ground, machinery, business, doctor, upkeep, workers, app)
@@ -310,6 +311,8 @@ async def _begin_work(
     workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
     if machinery.neighbours is not None:
         await machinery.neighbours.members.join()
+        if not ground.settings.qdrant_url and len(await machinery.neighbours.members.list_alive()) > 1:
+            log.warning("the index needs Qdrant: %s", NEEDS_QDRANT)
     await machinery.runtime.recover()
     if machinery.neighbours is not None:
         machinery.neighbours.hear(

@@ -44,6 +44,11 @@ FOLDERS = ("workspaces", "payloads", "index", "incoming", "imports", "mcp", "bac
 RESTORE_MARK = "restore.json"
 """In a data folder that holds a part of a backup: no server uses it."""
 
+SPARE, SPARE_FILES, SPARE_BYTES = "spare", 4, 16 * 1024
+"""A folder with files that hold room and inodes, which a start on a full disk gives to the database (`give_way`)."""
+SPARE_ROOM = 4 * 1024 * 1024
+"""Bytes that the disk has to have left before room is kept."""
+
 LENT = OTHERS | stat.S_ISUID | stat.S_ISGID
 """What no file of the data folder has: nobody else reads it, and none runs as its owner for somebody else."""
 
@@ -162,6 +167,38 @@ class DataFolder:
                 raise _error_of(path, exc) from exc
             log.warning("%s is full: its lock is held, but does not say by which process", path)
         return cls(path, lock)
+
+    def keep_spare(self) -> None:
+        """Keep some room of the disk, if it has enough, for the next start: SQLite needs files of its own to read."""
+        try:
+            status = os.statvfs(self.path)
+            plenty = status.f_files == 0 or status.f_favail > 4 * SPARE_FILES
+            if status.f_bavail * status.f_frsize < SPARE_ROOM or not plenty:
+                return
+            (self.path / SPARE).mkdir(exist_ok=True)
+            for number in range(SPARE_FILES):
+                self._keep_file(self.path / SPARE / str(number))
+        except OSError as exc:
+            log.debug("no room is kept in %s: %s", self.path, exc.strerror)
+
+    def _keep_file(self, path: Path) -> None:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except FileExistsError:
+            return
+        try:
+            os.posix_fallocate(descriptor, 0, SPARE_BYTES)
+        finally:
+            os.close(descriptor)
+
+    def give_way(self) -> bool:
+        """Give up the room that `keep_spare` has kept; return whether there was any."""
+        removed = False
+        for number in range(SPARE_FILES):
+            with suppress(OSError):
+                (self.path / SPARE / str(number)).unlink()
+                removed = True
+        return removed
 
     def announce(self, url: str, key: str) -> None:
         """Tell the command line where the server listens and the key it comes in with; only our user reads it.

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from agentic_rag.access.users import User
 from agentic_rag.documents.disk_reserve import DiskReserve
-from agentic_rag.documents.knowledge import Knowledge
+from agentic_rag.documents.knowledge import EMBEDDED, Knowledge
 from agentic_rag.errors import ServerStopping, StorageError, StorageFull, StorageUnavailable, WritesRefused
 from agentic_rag.json_form import Absent
 from agentic_rag.models.calls import ModelCalls
@@ -27,6 +27,10 @@ from agentic_rag.store.database import Database
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.status import ConnectionState, State
 
+NEEDS_QDRANT = (
+    "several servers share this database, and each has an index of its own: documents that one of them indexed look "
+    "lost to the others. Set QDRANT_URL to one Qdrant server for all of them"
+)
 PROBE_SECONDS = 15.0
 ROOM_BYTES = 1024 * 1024
 """How much has to fit after a refused write before the server is ready again."""
@@ -203,8 +207,12 @@ class Health:
         """When `probe` last found room after a refused write."""
 
     def note_refused(self, reason: str) -> None:
-        """Note that the disk refused a write: the server is not ready until `probe` finds room."""
-        self._refused = reason
+        """Note that the disk refused a write: the server is not ready until `probe` finds room.
+
+        Where the database is a server of its own, turns go on without that disk, and `report` shows it.
+        """
+        if not self._db.shared:
+            self._refused = reason
 
     def begin_loading(self) -> None:
         """Be not ready until `end_loading`: turns would wait for what is loaded now."""
@@ -219,7 +227,8 @@ class Health:
         at = time.time()
         disk = self._disk()
         model = replace(_part(self._model.name, self._model.outcomes, at, calls=True), state=self._model.state(at))
-        index, embedder = self._index(at), self._embedder(at)
+        members = await self._replicas()
+        index, embedder = self._index(at, len(members or ())), self._embedder(at)
         store = self._store(at, disk)
         servers = [self._server(each) for each in self._servers.status()]
         own = [each.state for each in servers if each.domain is None]
@@ -240,7 +249,7 @@ class Health:
             return _for_members(report, user)
         providers = [_part(name, each, at, calls=True) for name, each in sorted(self._model.by_provider.items())]
         shown = providers if len(providers) > 1 else None
-        queue, backup, members = await self._queue(), await self._backups.report(), await self._replicas()
+        queue, backup = await self._queue(), await self._backups.report()
         return replace(report, providers=shown, queue=queue, backup=backup, replicas=members)
 
     def check_ready(self) -> None:
@@ -298,10 +307,12 @@ class Health:
             return DiskHealth(PartState.READY, free=free, reserve=kept)
         return DiskHealth(PartState.DEGRADED, self._reserve.words(free), free, kept)
 
-    def _index(self, at: float) -> PartHealth:
+    def _index(self, at: float, members: int) -> PartHealth:
         part = _part(self._knowledge.index_name, self._knowledge.search.outcomes, at)
         part = replace(part, reason=part.reason and self._redact(part.reason))
         lost = [DomainRebuilding(each.domain, each.done, each.of) for each in self._knowledge.lost.all_rebuilding()]
+        if members > 1 and self._knowledge.index_name == EMBEDDED:
+            return replace(part, state=worst([part.state, PartState.DEGRADED]), reason=NEEDS_QDRANT)
         if lost and part.state is PartState.READY:
             return replace(part, state=PartState.DEGRADED, mode="rebuilding", rebuilding=lost)
         return part
