@@ -104,7 +104,7 @@ class SilenceScope:
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
+    ) -> bool:
         if self._timer is not None:
             self._timer.stop()
-        return self._scope.__exit__(exc_type, exc, traceback)
+        return bool(self._scope.__exit__(exc_type, exc, traceback))

@@ -217,6 +217,7 @@ class DataFolder:
     def release(self) -> None:
         """Give the folder back. Idempotent."""
         if not self._lock.closed:
+            self.keep_spare()
             with suppress(OSError):  # a folder that turned read-only
                 (self.path / "server.json").unlink(missing_ok=True)
                 self._lock.truncate(0)

@@ -47,7 +47,8 @@ def claude(kind: str, pieces: list[str]) -> tuple[str, dict[str, Any]]:
         *({"type": "content_block_delta", "index": 0, "delta": {"type": name, field: piece}} for piece in pieces),
         {"type": "content_block_stop", "index": 0},
     ]
-    decoder, made = AnswerDecoder(), []
+    decoder = AnswerDecoder()
+    made: list[ModelEvent | None] = []
     for event in events:
         data = json.dumps(event).encode()
         made.append(decoder.text_of(data) or decoder.decode(data))
@@ -55,7 +56,8 @@ def claude(kind: str, pieces: list[str]) -> tuple[str, dict[str, Any]]:
 
 
 def chat(pieces: list[str]) -> tuple[str, dict[str, Any]]:
-    decoder, made = ChatDecoder("m"), []
+    decoder = ChatDecoder("m")
+    made: list[ModelEvent | None] = []
     for piece in pieces:
         made += decoder.decode(json.dumps({"choices": [{"index": 0, "delta": {"content": piece}}]}).encode())
     made += decoder.decode(json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}).encode())
