@@ -129,7 +129,7 @@ def test_a_pong_that_came_during_a_suspension_keeps_the_socket(
             return str(socket_.recv(START))
 
     async def test() -> None:
-        async with serving(app, ws_ping_interval=0.05, ws_ping_timeout=0.1) as address:  # type: ignore[arg-type]
+        async with serving(app, ws_ping_interval=0.05, ws_ping_timeout=0.1) as address:
             assert await asyncio.to_thread(talk, address) == "still here"
 
     run(factory, test)

@@ -54,7 +54,9 @@ class Relay:
     stands still while a person is asked (`pause`).
     """
 
-    def __init__(self, silence: SilenceTimer, timeout: float, cap: float, sink: ProgressSink | None) -> None:
+    def __init__(
+        self, silence: SilenceTimer | anyio.CancelScope, timeout: float, cap: float, sink: ProgressSink | None
+    ) -> None:
         self._silence, self._timeout, self._cap, self._sink = silence, timeout, cap, sink
         self._busy = anyio.Lock(fast_acquire=True)
         self._count = 0
