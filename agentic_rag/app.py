@@ -7,12 +7,14 @@ within a second.
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+import anyio
+import anyio.to_thread
 from starlette.applications import Starlette
 
 from agentic_rag import garbage
@@ -50,7 +52,7 @@ from agentic_rag.domains.prompt_files import PromptFiles
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.watched_workspaces import WatchedWorkspaces
-from agentic_rag.errors import InvalidInput
+from agentic_rag.errors import InvalidInput, refused_write
 from agentic_rag.huge_pages import use_huge_pages
 from agentic_rag.mcp_hub import McpHub, launch_policy
 from agentic_rag.models.base import Model, ThinkingMode
@@ -68,7 +70,7 @@ from agentic_rag.operations.deletion import Deletion
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.erasure import Erasure
 from agentic_rag.operations.exposition import Exposition
-from agentic_rag.operations.health import Health
+from agentic_rag.operations.health import NEEDS_QDRANT, Health
 from agentic_rag.operations.history import History
 from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.operations.measuring import Measuring, open_measuring
@@ -112,6 +114,9 @@ if TYPE_CHECKING:  # joserfc takes a tenth of a second, which only those pay who
 
 MAX_BESIDE_DOCUMENTS = 2**30
 """Bytes of a bundle's other members together."""
+
+ANNOUNCE_SECONDS: Final = 5.0
+"""Between two tries to tell the command line where the server listens, on a disk that was full at the start."""
 
 log = logging.getLogger(__name__)
 
@@ -184,9 +189,24 @@ class Application:
 
     def announce(self, url: str) -> None:
         """Say where this process listens: in its folder, and among the servers of its database."""
-        self.ground.folder.announce(url, self.access.local_key)
+        try:
+            self.ground.folder.announce(url, self.access.local_key)
+        except OSError as exc:
+            refused = refused_write(exc)
+            if refused is None:
+                raise
+            log.error("the command line does not find this server yet: %s", refused)
+            self.business.health.note_refused(refused.reason)
+            self.workers.start("telling the command line", partial(self._announce_later, url))
         if self.machinery.neighbours is not None:
             self.machinery.neighbours.members.locate(url)
+
+    async def _announce_later(self, url: str) -> None:
+        while True:
+            await anyio.sleep(ANNOUNCE_SECONDS)
+            with suppress(OSError):
+                await anyio.to_thread.run_sync(self.ground.folder.announce, url, self.access.local_key)
+                return
 
     def begin(self) -> None:
         """Start what a serving process does beside answering; called once it listens."""
@@ -256,7 +276,8 @@ async def open_application(
         workers.start("installing what was approved", business.launch_requests.run)
         if serving:
             await _begin_work(workers, ground, policy, machinery, business)
-            upkeep.keep_records(workers, ground.access, ground.audit, business.health)
+            keep_spare = partial(anyio.to_thread.run_sync, ground.folder.keep_spare)
+            upkeep.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
             backups.begin(workers, upkeep.alone)
             workers.start("backups that were asked for", business.backups.run)
         yield Application(ground, machinery, business, doctor, upkeep, workers, app)
@@ -290,6 +311,8 @@ async def _begin_work(
     workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
     if machinery.neighbours is not None:
         await machinery.neighbours.members.join()
+        if not ground.settings.qdrant_url and len(await machinery.neighbours.members.list_alive()) > 1:
+            log.warning("the index needs Qdrant: %s", NEEDS_QDRANT)
     await machinery.runtime.recover()
     if machinery.neighbours is not None:
         machinery.neighbours.hear(

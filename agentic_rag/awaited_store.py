@@ -4,10 +4,12 @@ Owns that they are waited for, and what is said and answered meanwhile.
 """
 
 import logging
+import time
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Final
 
 import anyio
+import anyio.to_thread
 
 from agentic_rag.backup.upgrading import open_database
 from agentic_rag.errors import StorageFull, StorageUnavailable
@@ -37,6 +39,7 @@ async def open_store(
     """
     folder: DataFolder | None = None
     said = ""
+    gave_way = False
     async with AsyncExitStack() as waiting:
         while True:
             try:
@@ -47,8 +50,15 @@ async def open_store(
                     check_database(settings.data / "agentic-rag.db")
                 database = await open_database(settings, revisions)
                 stack.push_async_callback(database.aclose)
+                if gave_way:
+                    database.outcomes.note_failure(time.time(), StorageFull.code, "the disk was full at the start")
+                else:
+                    await anyio.to_thread.run_sync(folder.keep_spare)
                 return folder, database
             except (StorageUnavailable, StorageFull) as exc:
+                if isinstance(exc, StorageFull) and folder is not None and folder.give_way():
+                    gave_way = True
+                    continue
                 if meanwhile is None:
                     raise
                 if not said:

@@ -15,9 +15,10 @@ A class takes code, status and the rest from its base where it names none. What 
 (``mcp_servers``) has a tree of its own there. An exception that never leaves its module is private and not here.
 """
 
+import errno
 from dataclasses import KW_ONLY
 from math import ceil
-from typing import ClassVar, dataclass_transform
+from typing import ClassVar, Final, dataclass_transform
 
 from agentic_rag.json_form import Json, camel
 
@@ -471,6 +472,16 @@ class LogGone(AgenticRagError, code="LOG_GONE", status=410):
     text = "The events of turn {self.turn_id} are no longer kept. Read the messages instead."
 
 
+class BeyondLog(LogGone):
+    """A client asks for what follows an event that the log of a finished turn does not have.
+
+    It may have seen another server's events, or a log that a restored backup does not hold.
+    """
+
+    after: int
+    text = "Turn {self.turn_id} ended before event {self.after}. Read the messages instead."
+
+
 class LeaseLost(AgenticRagError, code="LEASE_LOST"):
     """Another process runs the turn now: this one must stop without writing."""
 
@@ -490,6 +501,24 @@ class StorageFull(StorageError, code="STORAGE_FULL", status=507):
 
     text = "The data folder cannot be written: {self.reason}."
     outside = "The server cannot store anything at the moment: its disk is full or cannot be written."
+
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""What a file system answers that is full, has no inodes left, is over a quota, or is read-only."""
+
+
+def refused_write(exc: BaseException | None) -> StorageFull | None:
+    """Return the error for a write that a full or read-only disk refused, wherever it was raised; None: it was another.
+
+    This is the one rule of what counts as such a refusal. `store.database` maps what SQLite and PostgreSQL say of it.
+    """
+    if isinstance(exc, StorageFull):
+        return exc
+    if isinstance(exc, BaseExceptionGroup):
+        return next((found for inner in exc.exceptions if (found := refused_write(inner))), None)
+    if isinstance(exc, OSError) and exc.errno in NO_ROOM:
+        return StorageFull(exc.strerror or "no space left on device")
+    return None
 
 
 class BackupNotWritten(StorageFull, code="BACKUP_NOT_WRITTEN", status=507):
@@ -539,6 +568,13 @@ class StorageUnavailable(StorageError, code="STORAGE_UNAVAILABLE", status=503, r
 
     text = "The database does not answer now: {self.reason}. Try again."
     outside = "The database does not answer now. Try again."
+
+
+class WritesRefused(StorageUnavailable):
+    """The disk refused the last write: it is full, has no inodes left, or is read-only. Reading works."""
+
+    text = "The server reads but cannot write now: {self.reason}. It writes again as soon as there is room."
+    outside = "The server cannot store anything at the moment: its disk is full or cannot be written."
 
 
 class StorageDamaged(StorageError, code="STORAGE_DAMAGED", status=503):

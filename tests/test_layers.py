@@ -29,6 +29,7 @@ LAYERS = (
         "workers",
         "threads",
         "token_bucket",
+        "silence",
         "terminal",
         "outcomes",
         "comparison",

@@ -39,7 +39,8 @@ class Acts:
 
     def leave(self, entry: Entry) -> None:
         """Note an act, before this returns. Raises OSError when the disk takes nothing."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self._folder.parent, self._folder):  # the mode is not that of parents
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"act_{time.time_ns():020}_{secrets.token_hex(4)}"  # in the order in which they were left
         draft = self._folder / f".{name}"
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

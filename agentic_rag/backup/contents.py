@@ -19,7 +19,7 @@ from agentic_rag.backup.archive import FORMAT, HEADER, ArchiveWriter, Header
 from agentic_rag.errors import BackupNotWritten, StorageUnavailable
 from agentic_rag.json_form import to_json, to_text
 from agentic_rag.store import migrations, origin
-from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.clock import new_id
 from agentic_rag.store.raw_tables import RawTable, Row, list_tables, read_rows
 from mcp_servers.beneath import Folder, Refused
 from mcp_servers.promptx.errors import MemoryUnavailable
@@ -67,15 +67,15 @@ class NoProgress:
         return
 
 
-def read_header(conn: Connection, data: Path, choice: Choice) -> Header:
-    """Return the header of a backup that is made of these records now."""
+def read_header(conn: Connection, data: Path, choice: Choice, began: str) -> Header:
+    """Return the header of a backup of these records. ``began``: the time before they were copied."""
     tables = tuple(list_tables(conn))
     known = any(table.name == origin.ORIGIN.table.name for table in tables)
     from_where = origin.get(conn) if known else None
     return Header(
         format=FORMAT,
         id=new_id("backup"),
-        made_at=now(),
+        made_at=began,
         version=__version__,
         revision=migrations.version(conn) or "",
         database=conn.dialect.name,

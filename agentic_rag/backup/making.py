@@ -13,6 +13,7 @@ from agentic_rag.backup.contents import Choice, Ground, NoProgress, Progress, re
 from agentic_rag.backup.snapshot import read_snapshot, remove_copy
 from agentic_rag.backup.whole_file import remove_part, write_whole
 from agentic_rag.errors import BackupRefused
+from agentic_rag.store.clock import now
 
 NO_PROGRESS = NoProgress()
 
@@ -36,10 +37,11 @@ async def make_backup(
         StorageError: the database cannot be read.
     """
     scratch = _scratch_of(target)
+    began = now()  # what is committed while the records are copied may be missing: the backup is older than that
     with write_whole(target, replace=replaces_before is not None) as file, write_archive(file, target) as out:
 
         def write(conn: Connection) -> Header:
-            header = read_header(conn, data, choice)
+            header = read_header(conn, data, choice, began)
             if header.revision == replaces_before:
                 raise BackupRefused(f"The tables have revision {header.revision} by now.")
             write_contents(conn, out, header, Ground(data, scratch), progress)

@@ -137,10 +137,13 @@ def restore(
     with _bar("Restoring") as progress:
         done, findings = anyio.run(_restore, settings, file, end_turns, progress)
     _tell_restored(settings, done)
-    for finding in findings:
+    left = [finding for finding in findings if finding.by_hand]
+    if rebuilt := len(findings) - len(left):
+        say(f"{rebuilt} derived files were rebuilt.")
+    for finding in left:
         say(printable(str(finding)))
-    if findings:
-        say(f"{len(findings)} found; agentic-rag doctor --repair does what stands in brackets.")
+    if left:
+        say(f"{len(left)} found that no repair can bring back. The backup itself was restored completely.")
         raise typer.Exit(1)
     say("Everything fits together.")
 
@@ -152,7 +155,7 @@ async def _restore(
     from agentic_rag.commands.doctor import examine
 
     done = await restore(Plan(file, settings.data, settings.database, end_turns), progress)
-    return done, await examine(settings, False)
+    return done, await examine(settings, True)  # a backup holds no file that follows from others
 
 
 def _tell_restored(settings: "Settings", done: "Restored") -> None:

@@ -35,15 +35,20 @@ class DiskReserve:
         if free is not None and free < self.bytes_kept:
             raise StorageFull(self.words(free))
 
-    async def probe(self) -> None:
-        """Write something, so that a disk that takes nothing is known before somebody needs it."""
-        self.refused = await anyio.to_thread.run_sync(self._try)
+    async def probe(self, size: int = 0) -> None:
+        """Write so many bytes, so that a disk that takes nothing is known before somebody needs it."""
+        self.refused = await anyio.to_thread.run_sync(self._try, size)
 
-    def _try(self) -> str | None:
+    def _try(self, size: int) -> str | None:
         place = self._folder / f".probe-{secrets.token_hex(8)}"
         try:
-            os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-            place.unlink()
+            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            try:
+                if size:
+                    os.posix_fallocate(descriptor, 0, size)
+            finally:
+                os.close(descriptor)
+                place.unlink()
         except OSError as exc:
             return f"nothing can be written to the data folder now: {exc.strerror}"
         return None

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from typing import Final
 
 import anyio.to_thread
 
@@ -40,6 +41,9 @@ PROBE_SECONDS = 15.0
 PROBED = "health-probe"
 """A collection that does not exist."""
 
+EMBEDDED: Final = "embedded"
+"""The name of an index in a process of one server's own."""
+
 
 class Knowledge:
     """The parts, each of which lives as long as the context of `open_knowledge`."""
@@ -48,7 +52,7 @@ class Knowledge:
         database, index = workshop.database, workshop.index
         self.workshop = workshop
         self._alone = not settings.database_url
-        self.index_name = "qdrant" if settings.qdrant_url else "embedded"
+        self.index_name = "qdrant" if settings.qdrant_url else EMBEDDED
         self.index = index
         self.embedding = embedding
         self.traces = SearchTraces(database, index)

@@ -138,7 +138,7 @@ def write_file(file: Path, keys: tuple[Key, ...]) -> None:
     draft = file.with_name(f".{file.name}.new")
     draft.unlink(missing_ok=True)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w", encoding="ascii") as opened:
             opened.write("".join(f"{base64.b64encode(key.data).decode()}\n" for key in keys))

@@ -6,7 +6,7 @@ Owns their layout and which of them are ours to remove. Knows no record. Everyth
 import shutil
 from pathlib import Path
 
-from agentic_rag.errors import WorkspaceRefused
+from agentic_rag.errors import WorkspaceRefused, refused_write
 from agentic_rag.tools.launch.spec import FILES
 from mcp_servers.beneath import Folder, Refused
 
@@ -16,12 +16,17 @@ def make_workspace(workspace: Path) -> None:
 
     Raises:
         WorkspaceRefused: something else stands where one should be.
+        StorageFull: the disk takes no folder.
     """
     for name in ("documents", "prompt", ".promptx/resource", FILES):
         try:
             Folder(workspace).at(name).make()
-        except Refused as exc:
-            raise WorkspaceRefused(name, exc.strerror or exc.why) from exc
+        except OSError as exc:
+            if (full := refused_write(exc)) is not None:
+                raise full from exc
+            if isinstance(exc, Refused):
+                raise WorkspaceRefused(name, exc.strerror or exc.why) from exc
+            raise
 
 
 def find_misplaced(workspace: Path) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from agentic_rag.errors import StorageUnavailable
+from agentic_rag.errors import StorageUnavailable, refused_write
 from agentic_rag.settings import Settings
 from agentic_rag.startup_errors import (
     BadConfiguration,
@@ -43,6 +43,11 @@ FOLDERS = ("workspaces", "payloads", "index", "incoming", "imports", "mcp", "bac
 """What of the data folder is a file, and what a folder, if it is there."""
 RESTORE_MARK = "restore.json"
 """In a data folder that holds a part of a backup: no server uses it."""
+
+SPARE, SPARE_FILES, SPARE_BYTES = "spare", 4, 16 * 1024
+"""A folder with files that hold room and inodes, which a start on a full disk gives to the database (`give_way`)."""
+SPARE_ROOM = 4 * 1024 * 1024
+"""Bytes that the disk has to have left before room is kept."""
 
 LENT = OTHERS | stat.S_ISUID | stat.S_ISGID
 """What no file of the data folder has: nobody else reads it, and none runs as its owner for somebody else."""
@@ -157,13 +162,52 @@ class DataFolder:
             lock.truncate(0)
             os.write(lock.fileno(), f"process {os.getpid()} (since {now()})".encode())
         except OSError as exc:
-            lock.close()
-            raise _error_of(path, exc) from exc
+            if refused_write(exc) is None:
+                lock.close()
+                raise _error_of(path, exc) from exc
+            log.warning("%s is full: its lock is held, but does not say by which process", path)
         return cls(path, lock)
 
+    def keep_spare(self) -> None:
+        """Keep some room of the disk, if it has enough, for the next start: SQLite needs files of its own to read."""
+        try:
+            status = os.statvfs(self.path)
+            plenty = status.f_files == 0 or status.f_favail > 4 * SPARE_FILES
+            if status.f_bavail * status.f_frsize < SPARE_ROOM or not plenty:
+                return
+            (self.path / SPARE).mkdir(exist_ok=True)
+            for number in range(SPARE_FILES):
+                self._keep_file(self.path / SPARE / str(number))
+        except OSError as exc:
+            log.debug("no room is kept in %s: %s", self.path, exc.strerror)
+
+    def _keep_file(self, path: Path) -> None:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except FileExistsError:
+            return
+        try:
+            os.posix_fallocate(descriptor, 0, SPARE_BYTES)
+        finally:
+            os.close(descriptor)
+
+    def give_way(self) -> bool:
+        """Give up the room that `keep_spare` has kept; return whether there was any."""
+        removed = False
+        for number in range(SPARE_FILES):
+            with suppress(OSError):
+                (self.path / SPARE / str(number)).unlink()
+                removed = True
+        return removed
+
     def announce(self, url: str, key: str) -> None:
-        """Tell the command line where the server listens and the key it comes in with; only our user reads it."""
+        """Tell the command line where the server listens and the key it comes in with; only our user reads it.
+
+        Raises:
+            OSError: the file cannot be written now; none is left, also not of a server before this one.
+        """
         target = self.path / "server.json"
+        target.unlink(missing_ok=True)  # on a full disk this makes room for the next one
         draft = target.with_suffix(".new")
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -173,8 +217,10 @@ class DataFolder:
     def release(self) -> None:
         """Give the folder back. Idempotent."""
         if not self._lock.closed:
-            (self.path / "server.json").unlink(missing_ok=True)
-            self._lock.truncate(0)
+            self.keep_spare()
+            with suppress(OSError):  # a folder that turned read-only
+                (self.path / "server.json").unlink(missing_ok=True)
+                self._lock.truncate(0)
             self._lock.close()
         if self._sharing is not None:
             self._sharing.close()

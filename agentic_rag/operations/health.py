@@ -12,8 +12,8 @@ from typing import Protocol
 
 from agentic_rag.access.users import User
 from agentic_rag.documents.disk_reserve import DiskReserve
-from agentic_rag.documents.knowledge import Knowledge
-from agentic_rag.errors import ServerStopping, StorageError, StorageUnavailable
+from agentic_rag.documents.knowledge import EMBEDDED, Knowledge
+from agentic_rag.errors import ServerStopping, StorageError, StorageFull, StorageUnavailable, WritesRefused
 from agentic_rag.json_form import Absent
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.operations.members import Members, MemberView
@@ -28,7 +28,14 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.server_answers import DroppedTool
 from agentic_rag.tools.status import ConnectionState, State
 
+NEEDS_QDRANT = (
+    "several servers share this database, and each has an index of its own: documents that one of them indexed look "
+    "lost to the others. Set QDRANT_URL to one Qdrant server for all of them"
+)
 PROBE_SECONDS = 15.0
+ROOM_BYTES = 1024 * 1024
+"""How much has to fit after a refused write before the server is ready again."""
+
 """Between two writes that ask the store whether it takes any."""
 
 _SERVER_STATES = {
@@ -199,6 +206,18 @@ class Health:
         self._backups = backups
         self._members = members
         self._loading = False
+        self._refused: str | None = None
+        """Why the disk refused the last write of a file, until `probe` finds room."""
+        self._room_at = 0.0
+        """When `probe` last found room after a refused write."""
+
+    def note_refused(self, reason: str) -> None:
+        """Note that the disk refused a write: the server is not ready until `probe` finds room.
+
+        Where the database is a server of its own, turns go on without that disk, and `report` shows it.
+        """
+        if not self._db.shared:
+            self._refused = reason
 
     def begin_loading(self) -> None:
         """Be not ready until `end_loading`: turns would wait for what is loaded now."""
@@ -213,7 +232,8 @@ class Health:
         at = time.time()
         disk = self._disk()
         model = replace(_part(self._model.name, self._model.outcomes, at, calls=True), state=self._model.state(at))
-        index, embedder = self._index(at), self._embedder(at)
+        members = await self._replicas()
+        index, embedder = self._index(at, len(members or ())), self._embedder(at)
         store = self._store(at, disk)
         servers = [self._server(each) for each in self._servers.status()]
         own = [each.state for each in servers if each.domain is None]
@@ -234,7 +254,7 @@ class Health:
             return _for_members(report, user)
         providers = [_part(name, each, at, calls=True) for name, each in sorted(self._model.by_provider.items())]
         shown = providers if len(providers) > 1 else None
-        queue, backup, members = await self._queue(), await self._backups.report(), await self._replicas()
+        queue, backup = await self._queue(), await self._backups.report()
         return replace(report, providers=shown, queue=queue, backup=backup, replicas=members)
 
     def check_ready(self) -> None:
@@ -243,28 +263,45 @@ class Health:
         Raises:
             ServerStarting: what turns need is being loaded.
             ServerStopping: the server drains.
+            WritesRefused: the disk refused a write, and no room was found since.
             StorageUnavailable: the store took nothing when it was asked last.
         """
         if self._runtime.draining:
             raise ServerStopping
         if self._loading:
             raise ServerStarting
+        if (reason := self._why_full()) is not None:
+            raise WritesRefused(reason)
         if self._db.outcomes.failing:
             raise StorageUnavailable("it takes nothing now")
 
+    def _why_full(self) -> str | None:
+        """Return why writes are refused; None: the last one was not, or there is room since.
+
+        The last refused write counts, not a small one that still fits: `probe` has to find `ROOM_BYTES`.
+        """
+        failure = self._db.outcomes.last_failure
+        if failure is not None and failure.code == StorageFull.code and failure.at > self._room_at:
+            return failure.reason
+        return self._refused
+
     async def probe(self) -> None:
         """Write something, so that a store or a disk that takes nothing is known before somebody needs it."""
-        await self._reserve.probe()
+        began, is_full = time.time(), self._why_full() is not None
+        await self._reserve.probe(ROOM_BYTES if is_full else 0)
         try:
             await self._db.write(lambda conn: probe.touch(conn, now()))
         except StorageError:
             return  # the database remembers it
+        if is_full and self._reserve.refused is None:
+            self._refused, self._room_at = None, began
 
     def _store(self, at: float, disk: DiskHealth) -> PartHealth:
         part = _part(self._db.name, self._db.outcomes, at)
+        if (reason := self._why_full()) is not None:
+            return replace(part, state=worst([part.state, PartState.DEGRADED]), mode="full", reason=reason)
         if self._db.outcomes.failing:
-            failure = self._db.outcomes.last_failure
-            return replace(part, mode="full" if failure and failure.code == "STORAGE_FULL" else "stalled")
+            return replace(part, mode="stalled")
         return part if disk.state is PartState.READY else replace(part, mode="full")
 
     def _disk(self) -> DiskHealth:
@@ -275,10 +312,12 @@ class Health:
             return DiskHealth(PartState.READY, free=free, reserve=kept)
         return DiskHealth(PartState.DEGRADED, self._reserve.words(free), free, kept)
 
-    def _index(self, at: float) -> PartHealth:
+    def _index(self, at: float, members: int) -> PartHealth:
         part = _part(self._knowledge.index_name, self._knowledge.search.outcomes, at)
         part = replace(part, reason=part.reason and self._redact(part.reason))
         lost = [DomainRebuilding(each.domain, each.done, each.of) for each in self._knowledge.lost.all_rebuilding()]
+        if members > 1 and self._knowledge.index_name == EMBEDDED:
+            return replace(part, state=worst([part.state, PartState.DEGRADED]), reason=NEEDS_QDRANT)
         if lost and part.state is PartState.READY:
             return replace(part, state=PartState.DEGRADED, mode="rebuilding", rebuilding=lost)
         return part

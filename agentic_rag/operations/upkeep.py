@@ -5,6 +5,7 @@ Owns what is done and how often. Each part may fail and is met again; `Workers` 
 
 import logging
 import shutil
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 SCAN_SECONDS = 30.0
 """Between two looks for files that were put into a documents folder, changed or taken away."""
+SPARE_SECONDS = 60.0
+"""Between two looks whether room is kept for a start on a full disk."""
 PRUNE_SECONDS = 3600.0
 """How often logs of turns that ended long ago are removed."""
 
@@ -103,8 +106,18 @@ class Upkeep:
         except NotFound:
             log.warning("there is no domain %r (AGENTIC_RAG_DEFAULT_DOMAIN): each conversation has to name one", name)
 
-    def keep_records(self, workers: Workers, access: Access, audit: AuditLog, health: Health) -> None:
-        """Begin what every serving process does, whether it listens yet or not."""
+    def keep_records(
+        self,
+        workers: Workers,
+        access: Access,
+        audit: AuditLog,
+        health: Health,
+        keep_spare: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Begin what every serving process does, whether it listens yet or not.
+
+        ``keep_spare`` keeps room of the data folder's disk; see `DataFolder.keep_spare`.
+        """
         retention = Retention(self._db, self._directory, self._deletion)
         for name, work, seconds, at_once in (
             ("removing old logs", self._prune_logs, PRUNE_SECONDS, True),
@@ -113,6 +126,7 @@ class Upkeep:
         ):
             workers.repeat(name, self.alone.job(name, work, REST * seconds), seconds, at_once=at_once)
         workers.repeat("asking the store whether it takes anything", health.probe, PROBE_SECONDS, at_once=False)
+        workers.repeat("keeping room for the next start", keep_spare, SPARE_SECONDS, at_once=False)
         workers.repeat("reading the keys", access.refresh, REFRESH_SECONDS)
         workers.repeat("writing the audit log", audit.write_due, FLUSH_SECONDS)
 

@@ -201,6 +201,17 @@ def answer(row: TurnRecord, *, duplicate: bool) -> Accepted:
 # has one process, which knows: there nothing is asked.
 
 
+class IdBehind(Exception):
+    """A new turn's id sorts before the newest one of its session, which another server made: the clocks differ.
+
+    Turns are in the order of their ids. The message is accepted again with new ids, after `advance_ids`.
+    """
+
+    def __init__(self, newest: str) -> None:
+        super().__init__(newest)
+        self.newest = newest
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a message comes. ``busy``: the turn behind which it waits; None: it may begin.
@@ -216,7 +227,12 @@ class Place:
 
 
 def find_place(
-    conn: Connection, resources: Resources, definition: Definition, transcript: Transcript, busy: TurnId | None
+    conn: Connection,
+    resources: Resources,
+    definition: Definition,
+    transcript: Transcript,
+    busy: TurnId | None,
+    turn_id: TurnId,
 ) -> Place:
     """Decide whether a turn may begin here in a session now. ``transcript`` and ``busy``: what is remembered of it.
 
@@ -225,6 +241,7 @@ def find_place(
 
     Raises:
         TurnInProgress: a SQLite file's turn is another process's.
+        IdBehind: on PostgreSQL, ``turn_id`` sorts before one that a server with another clock made.
     """
     owner, session_id = resources.owner, transcript.session_id
     head = sessions.lock(conn, session_id)
@@ -234,6 +251,9 @@ def find_place(
         if elsewhere is not None:
             raise TurnInProgress(elsewhere)
         return Place(transcript, busy, owner, head.leaf_message_id)
+    newest = turns.newest_id(conn, session_id)
+    if newest >= turn_id:
+        raise IdBehind(newest)
     current = turns.current_of(conn, session_id)
     if current is not None:
         return Place(transcript, current.id, current.owner or owner)

@@ -28,6 +28,7 @@ from agentic_rag.errors import (
     ServerStopping,
     StorageError,
     first_cause,
+    refused_write,
 )
 from agentic_rag.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
 from agentic_rag.messages import REFUSED, Block, ToolSpec
@@ -353,7 +354,7 @@ class Agent:
                 await self._end_if_asked()  # it was interrupted before it began: no model is asked
                 await self._drive()
             except Exception as exc:  # ended below, with what came so far
-                failure = first_cause(exc) or self._internal_error(exc)
+                failure = first_cause(exc) or refused_write(exc) or self._internal_error(exc)
         if self.rested:
             for child in self._children:
                 await child.ended.wait()

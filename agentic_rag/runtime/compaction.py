@@ -42,6 +42,7 @@ from agentic_rag.runtime.kept_results import Pictures
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.spending import Account
 from agentic_rag.runtime.storing import usage_row
+from agentic_rag.silence import SilenceScope
 from agentic_rag.store import compactions, sessions, turns, usage
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import new_id, now
@@ -203,10 +204,10 @@ class Compaction:
         await self._account.reserve(request, self._definition.limits.turn_timeout)
         with self._resources.services.model_calls.watch(request.model), working_for(self._definition.domain_id):
             try:
-                with anyio.move_on_after(idle) as watch:
+                with SilenceScope(idle) as watch:
                     async with self._resources.services.model(self._definition.domain_id).stream(request) as events:
                         async for event in events:
-                            watch.deadline = anyio.current_time() + idle
+                            watch.heard()
                             if isinstance(event, TextDelta):
                                 pieces.append(event.text)
                             elif isinstance(event, MessageStarted):
@@ -216,7 +217,7 @@ class Compaction:
             finally:
                 if reported != Usage():
                     self.spent.append(Spent(0, model, reported))
-            if watch.cancelled_caught:
+            if watch.expired:
                 raise GenerationTimeout("The model's next event", idle)
         return _Answer("".join(pieces), stop_reason)
 

@@ -6,6 +6,7 @@ of it; and the watch on silence, in which the store's is not the model's. Events
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -17,6 +18,7 @@ from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
+from agentic_rag.silence import SilenceTimer
 
 
 class Receiving:
@@ -27,7 +29,8 @@ class Receiving:
         self._log = log
         self._redacted = None if redaction.idle else RedactedAnswer(redaction)
         self._idle = idle
-        self._watch = asyncio.timeout(idle)
+        self._watch = asyncio.timeout(None)
+        self._silence: SilenceTimer | None = None
         self._heard = time.monotonic()
         """When the watch was set last."""
 
@@ -38,25 +41,37 @@ class Receiving:
             GenerationTimeout: the model was silent for too long.
             ModelError: as `Model.stream`.
         """
+        loop = asyncio.get_running_loop()
         try:
-            async with self._watch, answer as events:
-                if isinstance(events, PushingEvents):
-                    events.push(self._take_pushed, self._take_text)
-                async for event in events:
-                    self._take(event)
-                    if self._log.crowded:
-                        self._watch.reschedule(None)  # it is the store that is waited for
-                        await self._log.room()
-                        self._wait_on()
+            async with self._watch:
+                self._silence = SilenceTimer(lambda: self._watch.reschedule(loop.time()), loop.time() + self._idle)
+                await self._run(answer)
         except TimeoutError:
             if not self._watch.expired():
                 raise
             raise GenerationTimeout("The model's next event", self._idle) from None
+        finally:
+            if self._silence is not None:
+                self._silence.stop()
+
+    async def _run(self, answer: AbstractAsyncContextManager[AsyncIterator[ModelEvent]]) -> None:
+        async with answer as events:
+            if isinstance(events, PushingEvents):
+                events.push(self._take_pushed, self._take_text)
+            async for event in events:
+                self._take(event)
+                if self._log.crowded:
+                    self._set_deadline(math.inf)  # the turn waits for the store, not for the model
+                    await self._log.room()
+                    self._wait_on()
 
     def _wait_on(self) -> None:
         self._heard = time.monotonic()
-        if not self._watch.expired():  # an event that comes while the call is being ended changes nothing
-            self._watch.reschedule(asyncio.get_running_loop().time() + self._idle)
+        self._set_deadline(asyncio.get_running_loop().time() + self._idle)
+
+    def _set_deadline(self, deadline: float) -> None:
+        if self._silence is not None:
+            self._silence.deadline = deadline
 
     def _take_pushed(self, event: ModelEvent) -> bool:
         if self._log.crowded:  # the task waits for room

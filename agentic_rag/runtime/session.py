@@ -22,6 +22,7 @@ from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.messages import clean_text, user_message
 from agentic_rag.runtime.accepting import (
     Accepted,
+    IdBehind,
     NewMessage,
     OnBusy,
     StoresTurn,
@@ -57,6 +58,7 @@ from agentic_rag.runtime.storing import (
 from agentic_rag.runtime.turn_order import TurnOrder
 from agentic_rag.runtime.unstarted import end_unstarted
 from agentic_rag.store import branches, payloads, sessions, signals, turns
+from agentic_rag.store.clock import advance_ids
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.turns import TurnRecord, TurnStatus
@@ -308,8 +310,11 @@ class LiveSession:
                 await self._next_change()
             with anyio.CancelScope(shield=True):  # once stored, the turn must also start
                 async with self._accepting:
-                    if not self._held and (done := await work()) is not None:
-                        return done
+                    try:
+                        if not self._held and (done := await work()) is not None:
+                            return done
+                    except IdBehind as exc:
+                        advance_ids(exc.newest)
 
     async def _accept(
         self, message: NewMessage, definition: Definition, on_busy: OnBusy, notices: Sequence[Notice]
@@ -327,7 +332,7 @@ class LiveSession:
 
         def store(conn: Connection) -> TurnRecord | None:
             nonlocal stored, begun_on
-            place = find_place(conn, self._resources, definition, transcript, remembered)
+            place = find_place(conn, self._resources, definition, transcript, remembered, row.id)
             sent = find_sent(conn, row, place.busy, on_busy)
             if sent is not None or (place.busy is None and self._agent is not None):
                 return sent  # none: another process has ended what runs here
@@ -378,7 +383,7 @@ class LiveSession:
         keep = self._keeping(definition, notices, log)
 
         def store(conn: Connection) -> tuple[TurnRecord, Transcript | None]:
-            place = find_place(conn, self._resources, definition, before, remembered)
+            place = find_place(conn, self._resources, definition, before, remembered, blank.id)
             row = branch_row(conn, blank, message_id, content, other_images=other_images)
             known = find_sent(conn, row, place.busy or self.turn_id, "reject")
             if known is not None:

@@ -13,7 +13,15 @@ import anyio
 from anyio.abc import TaskGroup
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
-from agentic_rag.errors import AgenticRagError, InternalError, InvalidInput, NotFound, RateLimited, TooManySubscriptions
+from agentic_rag.errors import (
+    AgenticRagError,
+    InternalError,
+    InvalidInput,
+    NotFound,
+    RateLimited,
+    TooManySubscriptions,
+    refused_write,
+)
 from agentic_rag.forms import check_size
 from agentic_rag.json_form import Json, to_json, to_text
 from agentic_rag.redaction import Redactor
@@ -32,6 +40,7 @@ from agentic_rag.server.replies import (
     send_refusal,
 )
 from agentic_rag.server.ws import MAX_REFUSED_FRAMES, MAX_SUBSCRIPTIONS, Closing
+from agentic_rag.silence import SilenceScope
 from agentic_rag.store.clock import new_id
 
 log = logging.getLogger("agentic_rag.server")
@@ -200,9 +209,9 @@ class RunSocket:
         await self._send(to_text({**told, **ids}))
 
     async def _send(self, text: str) -> None:
-        with anyio.move_on_after(SEND_SECONDS) as limit:
+        with SilenceScope(SEND_SECONDS) as limit:
             await self._ws.send({"type": "websocket.send", "text": text})
-        if limit.cancelled_caught:
+        if limit.expired:
             raise ConnectionGone
 
 
@@ -217,6 +226,8 @@ def _error_of(exc: Exception) -> AgenticRagError:
     """Return what the client is told; an error nobody expected is logged under the reference it is told."""
     if isinstance(exc, AgenticRagError):
         return exc
+    if (refused := refused_write(exc)) is not None:
+        return refused
     reference = new_id("req")
     log.error("websocket %s failed", reference, exc_info=exc)
     return InternalError(reference)

@@ -6,7 +6,6 @@ Owns what these routes take and answer, and how a bundle is sent. Knows no rule:
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-import anyio
 from pydantic import Field
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
@@ -29,6 +28,7 @@ from agentic_rag.server.originals import SEND_SECONDS, disposition
 from agentic_rag.server.replies import SANDBOX, Redacted
 from agentic_rag.server.routes import route
 from agentic_rag.server.uploads import FilePart, read_files
+from agentic_rag.silence import SilenceScope
 
 DOMAIN_BUNDLE = "/api/domains/{domain}/bundle"
 IMPORT_ERRORS = (
@@ -86,9 +86,9 @@ class BundleStream:
         sent = 0
         async with aclosing(self._bundle.pieces()) as pieces:
             async for piece in pieces:
-                with anyio.move_on_after(SEND_SECONDS) as sending:
+                with SilenceScope(SEND_SECONDS) as sending:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
-                if sending.cancelled_caught:
+                if sending.expired:
                     return
                 sent += len(piece)
         if sent == self._bundle.contents.size:

@@ -12,6 +12,8 @@ import anyio
 from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
+from agentic_rag.silence import SilenceScope
+
 SEND_SECONDS: Final = 30.0
 """A connection is cut when one send waits longer than this for room."""
 
@@ -145,11 +147,13 @@ class PlainConnection:
                 while not self._texts:
                     await self._changed.wait()
                 text = self._texts.popleft()
-                with anyio.fail_after(self._send_seconds):
+                with SilenceScope(self._send_seconds) as limit:
                     await self._websocket.send({"type": "websocket.send", "text": text.decode()})
+                if limit.expired:
+                    return
                 self._size -= len(text)
                 self._notify()
-        except (WebSocketDisconnect, WebSocketDisconnected, TimeoutError):
+        except (WebSocketDisconnect, WebSocketDisconnected):
             pass  # the endpoint reads of the end, or is ended with this
         finally:
             self._open = False

@@ -554,7 +554,9 @@ class TurnRoutes:
         """Follow a turn: what follows the given event, then what comes, to its end."""
         dialect = get_dialect(query.dialect)
         after = _after(request.headers.get("last-event-id"), query.after, turn)
-        dialect = _at_turn(dialect, await self._conversations.turn(user, turn))
+        record = await self._conversations.turn(user, turn)
+        await self._conversations.log(turn, after).check()
+        dialect = _at_turn(dialect, record)
         if not after and joins_repeats(dialect.name):
             return EventStream(read_settled(self._conversations.log(turn)), dialect)
         start = 0 if dialect.needs_start else after

@@ -28,6 +28,7 @@ from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import HEADERS, SEND_SECONDS
+from agentic_rag.silence import SilenceScope
 
 MOST = 1_000
 """Events in one answer; the client asks on from where it ends."""
@@ -223,5 +224,7 @@ class Tail(_Held):
             control["upToDate"] = True
         data = b"event: data\ndata: %b\n\n" % _body(events) if events else b""
         body = data + b"event: control\ndata: %b\n\n" % orjson.dumps(control)
-        with anyio.fail_after(SEND_SECONDS):
+        with SilenceScope(SEND_SECONDS) as sending:
             await send({"type": "http.response.body", "body": body, "more_body": True})
+        if sending.expired:
+            raise TimeoutError

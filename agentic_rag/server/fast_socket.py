@@ -12,7 +12,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import anyio
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -23,6 +22,7 @@ from websockets.protocol import State
 from agentic_rag.errors import MalformedRequest
 from agentic_rag.server.connection import CLOSE_SECONDS, EXTENSION, MAX_FRAME_BYTES, SEND_SECONDS, ConnectionGone
 from agentic_rag.server.entrance import encode_refusal
+from agentic_rag.silence import RESUMED_SECONDS, SECOND_LOOK_SECONDS, SUSPENDED_SECONDS, SilenceScope
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     """Whether the transport has more to send than it likes."""
     _held = b""
     """Frames that wait for the next ones."""
+    _overdue_ping: bytes | None = None
+    """The payload of a ping whose answer was overdue once already."""
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send one ASGI message.
@@ -83,9 +85,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
 
     async def _wait_for_room(self) -> None:
-        with anyio.move_on_after(self.send_seconds) as limit:
+        with SilenceScope(self.send_seconds) as limit:
             await self.writable.wait()
-        if limit.cancelled_caught:
+        if limit.expired:
             self.transport.abort()
             raise ClientDisconnected
 
@@ -200,7 +202,16 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(self.linger_seconds, self.transport.close)
 
     def keepalive_timeout(self) -> None:
-        """End a connection whose peer does not answer pings, read or not."""
+        """End a connection whose peer does not answer pings.
+
+        The first time a ping is overdue, the pong may wait unread because this process was suspended; see `silence`.
+        """
+        late = self.loop.time() - self.ping_sent_at - (self.ping_timeout or 0)
+        if self._overdue_ping != self.pending_ping_payload:
+            self._overdue_ping = self.pending_ping_payload
+            wait = RESUMED_SECONDS if late > SUSPENDED_SECONDS else SECOND_LOOK_SECONDS
+            self.pong_timer = self.loop.call_later(wait, self.keepalive_timeout)
+            return
         super().keepalive_timeout()
         self.transport.abort()
 

@@ -106,7 +106,7 @@ def make_app(
     redactor = business.vault.redact
     runs = Runs(business.conversations, business.client_names, business.waits)
     thread = one_thread()
-    edge = Edge(Replies(redactor), audit, thread, business.observer)
+    edge = Edge(Replies(redactor), audit, thread, business.observer, business.health.note_refused)
     departures = None if provider is None else ProviderDepartures(provider, public_url)
     owners: list[object] = [
         *_routes_of_domains(business, thread, gate),

@@ -29,7 +29,15 @@ from agentic_rag import __version__
 from agentic_rag.access.users import acting_for
 from agentic_rag.business import Business
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.errors import AgenticRagError, InternalError, InvalidInput, NotFound, ServerStopping, Unauthenticated
+from agentic_rag.errors import (
+    AgenticRagError,
+    InternalError,
+    InvalidInput,
+    NotFound,
+    ServerStopping,
+    Unauthenticated,
+    refused_write,
+)
 from agentic_rag.forms import Form, invalid_input, read_form
 from agentic_rag.ids import ConversationId
 from agentic_rag.json_form import Json
@@ -177,6 +185,8 @@ class _Offer:
             except MCPError:
                 raise  # the protocol's own
             except Exception as exc:
+                if (refused := refused_write(exc)) is not None:
+                    raise MCPError(RPC_REFUSED, visit.say(refused), {"code": refused.code}) from exc
                 log.error("request %s failed", visit.reference, exc_info=exc)
                 raise MCPError(types.INTERNAL_ERROR, str(InternalError(visit.reference))) from exc
         if result is None or redact.idle:

@@ -6,11 +6,11 @@ Owns its headers and what a ``Range`` header means. Knows no folder and no domai
 import re
 from urllib.parse import quote
 
-import anyio
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.documents.files import Original, split_name
 from agentic_rag.server.replies import SANDBOX
+from agentic_rag.silence import SilenceScope
 
 PIECE = 256 * 1024
 """Bytes that are read and sent at once."""
@@ -50,9 +50,9 @@ class OriginalFile:
             if not piece:
                 return  # it was cut off meanwhile: the client sees an answer that is shorter than was said
             start += len(piece)
-            with anyio.move_on_after(SEND_SECONDS) as sending:
+            with SilenceScope(SEND_SECONDS) as sending:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-            if sending.cancelled_caught:
+            if sending.expired:
                 return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

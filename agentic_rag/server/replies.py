@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.access.users import User
-from agentic_rag.errors import AgenticRagError, InternalError
+from agentic_rag.errors import AgenticRagError, InternalError, refused_write
 from agentic_rag.json_form import Absent, Json, to_cut_json, to_json, to_text
 from agentic_rag.redaction import Redactor
 from agentic_rag.server.error_shapes import headers_at, shape_error, status_at
@@ -264,6 +264,9 @@ def refusal(
 
 def failure(exc: Exception, reference: str, path: str = "") -> Response:
     """Log an exception nobody expected; return an answer that shows nothing of it, as clients of ``path`` read it."""
+    if (refused := refused_write(exc)) is not None:
+        log.error("request %s failed: %s", reference, refused)
+        return refusal(refused, reference, path=path)
     log.error("request %s failed", reference, exc_info=exc)
     return refusal(InternalError(reference), reference, path=path)
 

@@ -33,7 +33,15 @@ from starlette.types import ASGIApp, ExceptionHandler, Receive, Scope, Send
 
 from agentic_rag.access.auditing import AuditLog, change
 from agentic_rag.access.users import User, acting
-from agentic_rag.errors import AgenticRagError, BodyTooLarge, Forbidden, InvalidInput, NotFound
+from agentic_rag.errors import (
+    AgenticRagError,
+    BodyTooLarge,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    StorageFull,
+    refused_write,
+)
 from agentic_rag.forms import MAX_VALUES, check_size, read_form
 from agentic_rag.observer import NOBODY, Observer
 from agentic_rag.server.auth import Caller, caller_of
@@ -180,8 +188,19 @@ def declarations_of(kind: type) -> list[Declaration]:
 class Edge:
     """What every route shares: the form of its answers, and the audit log."""
 
-    def __init__(self, replies: Replies, audit: AuditLog, thread: DomainThreads, observer: Observer = NOBODY) -> None:
-        """``thread``: where large answers are encoded; ``observer``: who counts refusals."""
+    def __init__(
+        self,
+        replies: Replies,
+        audit: AuditLog,
+        thread: DomainThreads,
+        observer: Observer = NOBODY,
+        note_refused: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """``thread``: where large answers are encoded; ``observer``: who counts refusals.
+
+        ``note_refused`` is called with the reason when the disk refused a write.
+        """
+        self._note_refused = note_refused
         self._observer = observer
         self.replies = replies
         self.audit = audit
@@ -196,11 +215,26 @@ class Edge:
 
     def exception_handlers(self) -> dict[Any, ExceptionHandler]:
         """Return what answers the exceptions of routes and of their finding."""
-        return {AgenticRagError: self._refuse, ClientDisconnect: _leave, HTTPException: self.replies.on_routing}
+        return {
+            AgenticRagError: self._refuse,
+            OSError: self._refuse_write,
+            ClientDisconnect: _leave,
+            HTTPException: self.replies.on_routing,
+        }
+
+    async def _refuse_write(self, request: Request, exc: Exception) -> Response:
+        """Answer a write that the disk refused, where the route did not; any other error is the server's mistake."""
+        refused = refused_write(exc)
+        if refused is None:
+            raise exc
+        self._note_refused(refused.reason)
+        return await self._refuse(request, refused)
 
     async def _refuse(self, request: Request, exc: Exception) -> Response:
         """Write a refusal into the audit log and answer with it."""
         assert isinstance(exc, AgenticRagError)
+        if isinstance(exc, StorageFull) and isinstance(exc.__cause__, OSError):
+            self._note_refused(exc.reason)
         self._observer.note_error(exc.code)
         endpoint = request.scope.get("endpoint")
         if isinstance(endpoint, Endpoint):

@@ -15,6 +15,7 @@ from agentic_rag.events import AgentEvent
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.dialects import Dialect
 from agentic_rag.server.dialects.settled import settle
+from agentic_rag.silence import SUSPENDED_SECONDS, SilenceScope
 
 PING_SECONDS = 15.0
 """A stream without events sends a comment this often, so that proxies and clients know it lives."""
@@ -127,11 +128,14 @@ class EventStream:
         await self._start(send)
         self._last_sent = anyio.current_time()
         while True:
+            began = anyio.current_time()
             await anyio.sleep(_BEAT_SECONDS)
             now = anyio.current_time()
+            suspended = now - began - _BEAT_SECONDS > SUSPENDED_SECONDS
             if self._sending_since is not None:
-                if now - self._sending_since > SEND_SECONDS:
+                # After a suspension the client may read although nothing was sent: the next beat decides.
+                if now - self._sending_since > SEND_SECONDS and not suspended:
                     scope.cancel()
             elif now - self._last_sent >= PING_SECONDS - _BEAT_SECONDS / 2:
-                with anyio.move_on_after(SEND_SECONDS):
+                with SilenceScope(SEND_SECONDS):
                     await self._body(send, b": ping\n\n", more=True)

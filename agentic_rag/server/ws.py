@@ -25,7 +25,15 @@ from agentic_rag.access.keys import KEYLESS
 from agentic_rag.access.users import User
 from agentic_rag.conversations.sent_images import GivenImage
 from agentic_rag.conversations.title_news import TitleNews
-from agentic_rag.errors import AgenticRagError, InternalError, LogGone, NotFound, RateLimited, TooManySubscriptions
+from agentic_rag.errors import (
+    AgenticRagError,
+    InternalError,
+    LogGone,
+    NotFound,
+    RateLimited,
+    TooManySubscriptions,
+    refused_write,
+)
 from agentic_rag.events import AgentEvent, WaitAction
 from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
 from agentic_rag.json_form import Json
@@ -117,6 +125,10 @@ class Accepted(Protocol):
 
 class Reader(Protocol):
     """A reader of a turn's events; see `agentic_rag.runtime.log.reader.LogReader`."""
+
+    async def check(self) -> None:
+        """Check that the log reaches to where the reader begins; raises `LogGone`."""
+        ...
 
     async def next(self, push: Callable[[Sequence[AgentEvent]], int], /) -> Sequence[AgentEvent]: ...
 
@@ -543,6 +555,8 @@ class Socket:
                 self._connection.write(texts)
             return taken
 
+        if encoder.needs_start and after:
+            await self._turns.read(turn, after).check()
         reader = self._turns.read(turn, 0 if encoder.needs_start else after)
         events = await reader.next(push)
         if subscription.joined and joins_repeats(self._dialect):  # this dialect cannot retract what was taken back
@@ -603,6 +617,8 @@ def _refusal(exc: Exception) -> AgenticRagError:
     """Return what the client is told; an error nobody expected is logged under the reference it is told."""
     if isinstance(exc, AgenticRagError):
         return exc
+    if (refused := refused_write(exc)) is not None:
+        return refused
     reference = new_id("req")
     log.error("websocket %s failed", reference, exc_info=exc)
     return InternalError(reference)

@@ -98,7 +98,7 @@ def read_tree(conn: Connection, session_id: SessionId) -> Tree:
     """Return the tree of a session's turns; those that never began (`TurnRecord.began`) are not in it."""
     columns = (_turns.id, _turns.user_message_id, _turns.message_id, _turns.parent_message_id)
     query = select(*columns).where(_turns.session_id == session_id, _turns.began)
-    return Tree(Node(*row) for row in conn.execute(query.order_by(_turns.started_at, _turns.id)))
+    return Tree(Node(*row) for row in conn.execute(query.order_by(_turns.id)))
 
 
 def question_of(conn: Connection, session_id: SessionId, message_id: MessageId) -> TurnRecord:
@@ -109,7 +109,7 @@ def question_of(conn: Connection, session_id: SessionId, message_id: MessageId) 
     """
     named = sa.or_(_turns.user_message_id == message_id, _turns.message_id == message_id)
     query = TURNS.select.where(_turns.session_id == session_id, _turns.began, named)
-    found = TURNS.first(conn, query.order_by(_turns.started_at.desc(), _turns.id.desc()))
+    found = TURNS.first(conn, query.order_by(_turns.id.desc()))
     if found is None or found.status is TurnStatus.QUEUED:
         raise NotFound("message", message_id)
     return found

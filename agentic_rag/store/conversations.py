@@ -170,7 +170,7 @@ def turn_of_client_message(
     found = (
         TURNS.select.join(CONVERSATIONS.table, _conversations.session_id == turn.session_id)
         .where(mine, turn.client_message_id == client_message_id)
-        .order_by(turn.started_at.desc(), turn.id.desc())
+        .order_by(turn.id.desc())
     )
     return TURNS.first(conn, found.limit(1))
 

@@ -9,11 +9,11 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, String, func, select, union_all
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -21,8 +21,10 @@ from agentic_rag import failpoints
 from agentic_rag.errors import StorageDamaged, StorageError, StorageFull, StorageUnavailable
 from agentic_rag.outcomes import Outcomes
 from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.store.clock import advance_ids
 from agentic_rag.store.migrations import OWN, Revisions, version
 from agentic_rag.store.raw_tables import Work
+from agentic_rag.store.records import METADATA
 from agentic_rag.store.sqlite import BUSY_SECONDS, SqliteFile
 
 if TYPE_CHECKING:
@@ -76,16 +78,30 @@ class Database:
             from agentic_rag.store.postgres import PostgresDatabase
 
             try:
-                return cls(await PostgresDatabase.open(where, revisions, schema))
+                database = cls(await PostgresDatabase.open(where, revisions, schema))
             except (OSError, DBAPIError) as exc:
                 raise _error_of_opening(exc) from exc
+            return await database._advance_ids(revisions)
         if "://" in where:
             raise BadConfiguration("AGENTIC_RAG_DATABASE_URL", "only postgresql://… (or nothing, for SQLite) is known.")
         try:
-            return cls(await SqliteFile.open(Path(where), revisions))
+            database = cls(await SqliteFile.open(Path(where), revisions))
         except DBAPIError as exc:
             problem = f"{where} cannot be used: {exc.orig}"
             raise (_error_of(exc) or BadConfiguration("AGENTIC_RAG_DATA", problem)) from exc
+        return await database._advance_ids(revisions)
+
+    async def _advance_ids(self, revisions: Revisions) -> "Database":
+        """Let new ids sort after all stored ones, although the clock may have been set back since those were made."""
+        tables = [
+            table for table in METADATA.tables.values() if "id" in table.c and isinstance(table.c.id.type, String)
+        ]
+        if revisions is OWN:
+            newest = union_all(*(select(func.max(table.c.id)) for table in tables))
+            with suppress(StorageError, DBAPIError):  # of a damaged file, what can be read is served
+                for stored in await self.read(lambda conn: conn.execute(newest).scalars().all(), single=True):
+                    advance_ids(stored or "")
+        return self
 
     def set_option(self, name: str, value: object) -> None:
         """Set an execution option that functions find on their connection's engine."""

@@ -101,7 +101,7 @@ DOCUMENTS = RecordTable(
 )
 _documents = DOCUMENTS.c
 _LISTED = _documents.status != DocumentStatus.DELETING
-_IN_ORDER = DOCUMENTS.select.order_by(_documents.created_at, _documents.id)
+_IN_ORDER = DOCUMENTS.select.order_by(_documents.id)
 
 
 class DocumentFields(TypedDict, total=False):

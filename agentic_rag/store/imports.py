@@ -33,7 +33,7 @@ def insert(conn: Connection, record: ImportRecord) -> None:
 
 def list_all(conn: Connection) -> list[ImportRecord]:
     """Return the imports that are under way, oldest first."""
-    return IMPORTS.all(conn, IMPORTS.select.order_by(IMPORTS.c.begun_at, IMPORTS.c.id))
+    return IMPORTS.all(conn, IMPORTS.select.order_by(IMPORTS.c.id))
 
 
 def end_removal(conn: Connection, import_id: str) -> None:

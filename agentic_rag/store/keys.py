@@ -40,7 +40,7 @@ class KeyRecord:
 
 KEYS = RecordTable(KeyRecord, "keys", UniqueConstraint("sha256"))
 _keys = KEYS.c
-_IN_ORDER = KEYS.select.order_by(_keys.created_at, _keys.id)
+_IN_ORDER = KEYS.select.order_by(_keys.id)
 
 
 def insert(conn: Connection, key: KeyRecord) -> None:

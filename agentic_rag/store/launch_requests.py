@@ -97,7 +97,7 @@ def list_newest(
     conn: Connection, limit: int, *, domain_id: str | None = None, states: Sequence[RequestState] = ()
 ) -> list[LaunchRequestRecord]:
     """Return requests, newest first: of one domain, in one of some states, or all."""
-    query = LAUNCH_REQUESTS.select.order_by(_rows.requested_at.desc(), _rows.id.desc()).limit(limit)
+    query = LAUNCH_REQUESTS.select.order_by(_rows.id.desc()).limit(limit)
     if domain_id is not None:
         query = query.where(_rows.domain_id == domain_id)
     if states:

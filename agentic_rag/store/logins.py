@@ -53,7 +53,7 @@ def insert(conn: Connection, login: LoginRecord) -> None:
 
 def active(conn: Connection, at: str) -> list[LoginRecord]:
     """Return the logins that have not expired, oldest first."""
-    return LOGINS.all(conn, LOGINS.select.where(_signed.expires_at > at).order_by(_signed.created_at, _signed.id))
+    return LOGINS.all(conn, LOGINS.select.where(_signed.expires_at > at).order_by(_signed.id))
 
 
 def find(conn: Connection, sha256: str) -> LoginRecord | None:

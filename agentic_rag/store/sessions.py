@@ -204,7 +204,7 @@ def by_tool_call(conn: Connection, parent_turn_id: TurnId, tool_call_id: str) ->
 def list_delegated(conn: Connection, parent_turn_id: TurnId) -> list[SessionRecord]:
     """Return the sessions that the ``delegate`` calls of a turn run on, in the order in which they began."""
     query = SESSIONS.select.where(_sessions.parent_turn_id == parent_turn_id)
-    return SESSIONS.all(conn, query.order_by(_sessions.created_at, _sessions.id))
+    return SESSIONS.all(conn, query.order_by(_sessions.id))
 
 
 def delegated_by(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[SessionId, TurnId]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Index, UniqueConstraint, and_, insert, not_, or_, select, text, update
+from sqlalchemy import Connection, Index, UniqueConstraint, and_, func, insert, not_, or_, select, text, update
 
 from agentic_rag.errors import LeaseLost, NotFound
 from agentic_rag.events import Error, Reference, Usage
@@ -115,7 +115,7 @@ GOES_ON = _turns.ended_at.is_(None)
 """Of every turn that has not ended, and of no other; with it the index is used."""
 _LEASED = and_(GOES_ON, _turns.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING)))
 _RUNNING = and_(GOES_ON, _turns.status == TurnStatus.RUNNING)
-_IN_ORDER = TURNS.select.order_by(_turns.started_at, _turns.id)
+_IN_ORDER = TURNS.select.order_by(_turns.id)
 _GET = Prepared(TURNS.select.where(_BY_ID))
 _BY_CLIENT_MESSAGE = Prepared(
     TURNS.select.where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
@@ -140,7 +140,7 @@ _ADD = {(owned, shared): _insertion(**_LEASE[owned], **_SHARED[shared]) for owne
 def add(conn: Connection, turn: TurnRecord) -> None:
     """Store a new turn and begin its owner's lease, if it has one.
 
-    Of a shared store's turns the time is the database's, by which those of all processes are in one order.
+    The time of a shared store's turns is the database's, which all its processes share.
 
     Raises:
         IntegrityError: the id, or the client message id in its session, is taken.
@@ -167,6 +167,15 @@ def list_running(conn: Connection) -> list[TurnRecord]:
 def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[TurnRecord]:
     """Return the queued turns of a session (None: of all), oldest first."""
     return TURNS.all(conn, _QUEUED) if session_id is None else TURNS.all(conn, _QUEUED_OF, session_id=session_id)
+
+
+_NEWEST_OF = Prepared(select(func.max(_turns.id)).where(_OF_SESSION))
+
+
+def newest_id(conn: Connection, session_id: SessionId) -> str:
+    """Return the id of the newest turn of a session; empty: it has none."""
+    row = _NEWEST_OF.first(conn, session_id=session_id)
+    return "" if row is None or row[0] is None else str(row[0])
 
 
 def current_of(conn: Connection, session_id: SessionId) -> TurnRecord | None:

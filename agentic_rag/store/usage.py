@@ -159,7 +159,7 @@ def day_sums(conn: Connection, scope: Scope, subject: str, since: str) -> list[D
 def of_session(conn: Connection, session_id: SessionId) -> list[UsageRecord]:
     """Return the calls of a session, oldest first."""
     query = USAGE.select.where(_usage.session_id == session_id)
-    return USAGE.all(conn, query.order_by(_usage.created_at, _usage.step, _usage.id))
+    return USAGE.all(conn, query.order_by(_usage.id))
 
 
 def count_calls(conn: Connection, user_id: str, agent: str, since: str) -> int:

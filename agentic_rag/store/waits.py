@@ -82,7 +82,7 @@ WAITS = RecordTable(
     WaitRecord, "waits", indexed=("turn_id", "root_turn_id", "conversation_id", "state"), part_of="session"
 )
 _rows = WAITS.c
-_OLDEST_FIRST = WAITS.select.order_by(_rows.opened_at, _rows.id)
+_OLDEST_FIRST = WAITS.select.order_by(_rows.id)
 _OF_TURN = Prepared(_OLDEST_FIRST.where(_rows.turn_id == parameter(_rows.turn_id)))
 _OPEN = _rows.state == WaitState.OPEN
 
@@ -129,7 +129,7 @@ def list_page(
     if conversation_id is not None:
         chosen.append(_rows.conversation_id == conversation_id)
     total = conn.execute(select(func.count()).select_from(WAITS.table).where(*chosen)).scalar_one()
-    newest = WAITS.select.where(*chosen).order_by(_rows.opened_at.desc(), _rows.id.desc())
+    newest = WAITS.select.where(*chosen).order_by(_rows.id.desc())
     return WAITS.all(conn, newest.limit(limit).offset(offset)), int(total)
 
 

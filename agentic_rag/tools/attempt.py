@@ -26,12 +26,18 @@ class Attempt:
     """One session from dial to close. ``end`` is set once it takes no more calls; ``ours``: because we said so."""
 
     end: anyio.Event = field(default_factory=anyio.Event)
+    doubted: anyio.Event = field(default_factory=anyio.Event)
+    """Set when a request was not answered in time: the owner asks the server for a sign of life."""
     ours: bool = False
     reason: str = ""
     calls: set[anyio.CancelScope] = field(default_factory=set)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     session: ClientSession | None = None
     stale: bool = False
+    answered: bool = False
+    """Whether the server answered a call."""
+    silent: bool = False
+    """Whether it is lost because the server answers nothing."""
 
     @property
     def ready(self) -> bool:
@@ -55,6 +61,10 @@ class Attempt:
         if not self.reason and not self.ours:
             self.reason = reason[:REASON_CHARS]
         self.end.set()
+
+    def doubt(self) -> None:
+        """Have the owner check whether the server still answers anything."""
+        self.doubted.set()
 
     def why(self) -> str:
         """Return what a call in flight is told."""

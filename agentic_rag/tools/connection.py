@@ -35,6 +35,7 @@ from pydantic import ValidationError
 
 from agentic_rag.errors import AgenticRagError, ServerSilent, ServerUnavailable
 from agentic_rag.redaction import Redaction
+from agentic_rag.silence import SilenceTimer
 from agentic_rag.token_bucket import TokenBucket
 from agentic_rag.tools.attempt import Attempt, Dial
 from agentic_rag.tools.base import Ask, ProgressSink, Withdrawal
@@ -48,6 +49,7 @@ from agentic_rag.tools.exchange import (
     describe_first_problem,
     error_result,
     explain,
+    is_answering,
     list_tools,
     root_cause,
     with_notes,
@@ -134,6 +136,8 @@ class Connection:
         self.era = era
         self._starts = starts
         self._starting = False
+        self._was_silent = False
+        """Whether the last session ended because the server answered neither a call nor a ping."""
         self._credentials = credentials
         self._needed: SignInNeeded | None = None
         self._elsewhere: ServerElsewhere | None = None  # which is no failure: each use tries again
@@ -185,6 +189,7 @@ class Connection:
                 if attempt.stale and self._listings.take(anyio.current_time()) == 0:
                     await self._list_again(attempt, session)
                 return self.known_tools
+        attempt.doubt()
         raise ServerUnavailable(self.name, f"its tools were not listed within {timeout:g} s")
 
     async def call(
@@ -229,8 +234,9 @@ class Connection:
     ) -> types.CallToolResult | InputRound:
         attempt, session = await self._ready(timeout)
         now = anyio.current_time()
-        scope = anyio.CancelScope(deadline=now + timeout)
-        relay = Relay(scope, timeout, now + HARD_CAP * timeout, progress)
+        scope = anyio.CancelScope()
+        silence = SilenceTimer(scope.cancel, now + timeout)
+        relay = Relay(silence, timeout, now + HARD_CAP * timeout, progress)
         attempt.calls.add(scope)
         answer: types.CallToolResult | InputRound | ServerUnavailable | _Refused | None = None
         try:
@@ -239,15 +245,18 @@ class Connection:
                 with self._questions.during(call), scope:
                     answer = await self._ask_server(attempt, call_tool(session, tool, arguments, meta, relay, answered))
         finally:
+            silence.stop()
             attempt.calls.discard(scope)
             self._used = anyio.current_time()
             await relay.finish()
         if answer is None:
             if attempt.end.is_set():
                 raise self._unavailable(attempt.why())
+            attempt.doubt()
             raise ServerSilent(self.name, f"no answer to {tool!r} within {timeout:g} s")
         if isinstance(answer, ServerUnavailable | _Refused):
             raise answer
+        attempt.answered = True
         return answer if isinstance(answer, InputRound) else with_notes(answer, call.notes)
 
     async def _ask_server(
@@ -411,7 +420,7 @@ class Connection:
                     self._set(State.FAILED, lost)
                     return
                 if lost:
-                    self._failed_at.append(anyio.current_time())
+                    self._note_failure()
                     if hopeless or self._circuit_open():
                         self._set(State.FAILED, lost)
                         return
@@ -453,9 +462,17 @@ class Connection:
             self._end_start()
             self._attempt = None
             attempt.release()
+            self._was_silent = attempt.silent and not attempt.answered
             if attempt.session is None:
                 self.era = "auto"  # it may speak no longer what it spoke before
         return "" if attempt.ours else attempt.why(), hopeless
+
+    def _note_failure(self) -> None:
+        """Count a failure. Silent sessions in a row count together, however long each call waited for its answer."""
+        now = anyio.current_time()
+        if self._was_silent:
+            self._failed_at = deque((now for _ in self._failed_at), maxlen=self._failed_at.maxlen)
+        self._failed_at.append(now)
 
     def _note_elsewhere(self, exc: BaseException) -> None:
         if isinstance(exc, ServerElsewhere):
@@ -523,6 +540,7 @@ class Connection:
                 async with anyio.create_task_group() as listening:
                     if not self.in_process:
                         listening.start_soon(self._listen, client, attempt)
+                        listening.start_soon(self._check_silence, client.session, attempt)
                     await self._until_end(attempt)
                     listening.cancel_scope.cancel()
                 attempt.scope.deadline = anyio.current_time() + patience.close
@@ -545,6 +563,20 @@ class Connection:
                         await attempt.end.wait()
         finally:  # also when a failing transport cancels this: no new call may enter
             attempt.release()
+            if not attempt.ours:
+                # Closing what is left of the server takes seconds, in which it is not ready any more.
+                self._set(State.DEGRADED, attempt.why())
+
+    async def _check_silence(self, session: ClientSession, attempt: Attempt) -> None:
+        """Ask a server that did not answer a request in time for a sign of life; without one the session is lost."""
+        seconds = self._patience.ping
+        while True:
+            await attempt.doubted.wait()
+            if not await is_answering(session, seconds):
+                attempt.silent = True
+                attempt.lose(f"it did not answer a call in time, nor a ping within {seconds:g} s")
+                return
+            attempt.doubted = anyio.Event()
 
     async def _listen(self, client: Client, attempt: Attempt) -> None:
         """Mark the tool list stale when the server says so; a lost subscription may have missed it."""

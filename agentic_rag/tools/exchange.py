@@ -4,6 +4,7 @@ Owns the listing of tools, the progress of a call and its clock, the size of a r
 answering, and the words for what went wrong. Knows neither connections nor their states.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from mcp.client import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
+from agentic_rag.silence import SilenceScope, SilenceTimer
 from agentic_rag.tools.base import ProgressSink
 from agentic_rag.tools.elicitation import InputRound, Unfit, round_of, round_of_error
 from agentic_rag.tools.server_answers import ANSWER, DroppedTool, read_result, read_tools
@@ -58,8 +60,10 @@ class Relay:
     stands still while a person is asked (`pause`).
     """
 
-    def __init__(self, scope: anyio.CancelScope, timeout: float, cap: float, sink: ProgressSink | None) -> None:
-        self._scope, self._timeout, self._cap, self._sink = scope, timeout, cap, sink
+    def __init__(
+        self, silence: SilenceTimer | anyio.CancelScope, timeout: float, cap: float, sink: ProgressSink | None
+    ) -> None:
+        self._silence, self._timeout, self._cap, self._sink = silence, timeout, cap, sink
         self._busy = anyio.Lock(fast_acquire=True)
         self._count = 0
         self._passed = 0.0
@@ -70,7 +74,7 @@ class Relay:
         """Stop the clock; as often as it is stopped it must be gone on with."""
         if self._pauses == 0:
             self._paused_at = anyio.current_time()
-            self._scope.deadline = math.inf
+            self._silence.deadline = math.inf
         self._pauses += 1
 
     def go_on(self) -> None:
@@ -79,12 +83,12 @@ class Relay:
         if self._pauses == 0:
             now = anyio.current_time()
             self._cap += now - self._paused_at
-            self._scope.deadline = min(now + self._timeout, self._cap)
+            self._silence.deadline = min(now + self._timeout, self._cap)
 
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
         now = anyio.current_time()
         if self._pauses == 0:
-            self._scope.deadline = min(now + self._timeout, self._cap)
+            self._silence.deadline = min(now + self._timeout, self._cap)
         self._count += 1
         if self._count > PROGRESS_BURST and now - self._passed < PROGRESS_INTERVAL:
             return
@@ -205,6 +209,19 @@ def _fitting(answer: types.CallToolResult) -> types.CallToolResult:
     if size > RESULT_BYTES:
         return error_result(f"The result of {size} characters was refused: at most {RESULT_BYTES} are taken.")
     return answer
+
+
+async def is_answering(session: ClientSession, seconds: float) -> bool:
+    """Ask a server for a sign of life (``ping``) and return whether one came within so many seconds.
+
+    Any answer is one, also an error: real servers exist that do not implement ``ping``, and newer protocol versions do
+    not have it. https://modelcontextprotocol.io/specification/2025-11-25/basic/utilities/ping
+    """
+    with SilenceScope(seconds):
+        with contextlib.suppress(MCPError, ValidationError):
+            await session.send_request(types.PingRequest(), types.EmptyResult, math.inf)
+        return True
+    return False
 
 
 def error_result(text: str) -> types.CallToolResult:

@@ -32,6 +32,7 @@ class Patience:
     """How long a connection waits for what; seconds. ``idle`` None: never stopped for want of calls.
 
     ``probe``: for an answer to the newer era's first question, within ``initialize``.
+    ``ping``: for any answer after a call was not answered in time; without one the server is restarted.
     ``retired``: what ``idle`` becomes when its entry is changed; a turn that began before may still use it.
     """
 
@@ -40,6 +41,7 @@ class Patience:
     close: float = 6.0
     idle: float | None = 600.0
     retired: float = 30.0
+    ping: float = 5.0
     backoff: float = 0.25
     failures: int = 3
     window: float = 60.0

@@ -48,11 +48,19 @@ def examine_memories(workspace: Path, *, repair: bool = False) -> Iterator[Memor
 def _examine_entry(around: Folder, entry: Entry, repair: bool) -> Iterator[MemoryTrouble]:
     if entry.name == DATABASE and entry.kind == "file":
         inside = entry.path.rpartition("/")[0]
-        yield from _examine_memory(around.at(inside) if inside else around, repair)
+        folder = around.at(inside) if inside else around
+        if not _is_unwritten(folder):
+            yield from _examine_memory(folder, repair)
     elif entry.kind == "link" and entry.name not in DERIVED:  # a derived file is replaced, whatever stands there
         yield MemoryTrouble(around.path / entry.path, "it is a link, and links are not followed here")
     elif entry.kind == "other" and entry.name in (DATABASE, *COMPANIONS):
         yield MemoryTrouble(around.path / entry.path, "it is not a regular file")
+
+
+def _is_unwritten(folder: Folder) -> bool:
+    """Whether a memory was begun and never written: its next use makes the tables, and nothing is lost."""
+    sizes = [0 if (found := folder.status(name)) is None else found.st_size for name in (DATABASE, f"{DATABASE}-wal")]
+    return not any(sizes) and folder.status(snapshot.NETWORK) is None
 
 
 def _examine_memory(folder: Folder, repair: bool) -> Iterator[MemoryTrouble]:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -176,6 +177,18 @@ class Server:
     def arm(self, failpoint: str) -> None:
         """Let the process die at ``name:n`` counted from now (empty: never)."""
         self.call("PUT", "/failpoint", failpoint)
+
+    def set_clock(self, wrong: float) -> None:
+        """Let the machine's clock be so many seconds wrong from now on, also after a restart."""
+        self._environment["VICTIM_CLOCK"] = str(wrong)
+        if self.alive:
+            self.call("PUT", "/clock", wrong)
+
+    def suspend(self, seconds: float) -> None:
+        """Stop the process (SIGSTOP) for so many seconds."""
+        os.kill(self.pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(self.pid, signal.SIGCONT)
 
     def reached(self) -> dict[str, int]:
         """Return how often each place was reached since `arm`."""

@@ -4,8 +4,9 @@ The same application, socket and signals as ``agentic-rag serve``; what is added
 with ``name:n`` arms it (`Failpoints.arm`): the n-th time from then on that the place is reached, the process kills
 itself (SIGKILL).
 ``GET /failpoint`` tells how often each place was reached since. ``AGENTIC_RAG_FAILPOINT`` arms it from the start.
-``VICTIM_CLOCK``: by how many seconds the machine's clock is wrong. ``VICTIM_TABLES``: a folder of the tables' steps and
-the newest of them, ``folder:revision``, in place of the program's own.
+``VICTIM_CLOCK``: by how many seconds the machine's clock is wrong at the start; ``PUT /clock`` changes that.
+``VICTIM_TABLES``: a folder of the tables' steps and the newest of them, ``folder:revision``, in place of the program's
+own.
 """
 
 import argparse
@@ -34,6 +35,17 @@ from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.failpoints import VARIABLE
 
 CONTROL = "/failpoint"
+CLOCK = "/clock"
+
+
+class WrongClock:
+    """Tells everything in this process that asks for the time of day another one."""
+
+    def __init__(self, wrong: float) -> None:
+        self.wrong = wrong
+        seconds, nanoseconds = time.time, time.time_ns
+        time.time = lambda: seconds() + self.wrong
+        time.time_ns = lambda: nanoseconds() + round(self.wrong * 10**9)
 
 
 class Failpoints:
@@ -105,13 +117,19 @@ class WatchedConnection:
 class Watched:
     """ASGI middleware around everything: each send is a place, and the control answers here."""
 
-    def __init__(self, app: ASGIApp, points: Failpoints) -> None:
+    def __init__(self, app: ASGIApp, points: Failpoints, clock: WrongClock) -> None:
         self._app = app
         self._points = points
+        self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == CONTROL:
             await self._control(scope, receive, send)
+            return
+        if scope["type"] == "http" and scope["path"] == CLOCK:
+            message = await receive()
+            self._clock.wrong = float(json.loads(message["body"]))
+            await JSONResponse(self._clock.wrong)(scope, receive, send)
             return
 
         async def watched(message: Message) -> None:
@@ -132,7 +150,7 @@ class Watched:
         await JSONResponse(dict(self._points.counts))(scope, receive, send)
 
 
-async def _run(data: Path) -> None:
+async def _run(data: Path, clock: WrongClock) -> None:
     points = Failpoints(os.environ.get(VARIABLE, ""))
     settings = load_settings(host="127.0.0.1", port=0, data=data)
     with bind(settings.host, settings.port) as listener:
@@ -144,7 +162,7 @@ async def _run(data: Path) -> None:
         with failpoints.heard_by(points):
             opened = open_application(settings, any_command=True, unsandboxed=True, revisions=_tables())
             async with opened as application:
-                application.app.add_middleware(Watched, points=points)
+                application.app.add_middleware(Watched, points=points, clock=clock)
                 await serve(application, listener, say)
 
 
@@ -153,21 +171,14 @@ def _tables() -> Revisions:
     return Revisions(Path(folder), head) if folder else OWN
 
 
-def _set_clock(wrong: int) -> None:
-    """Have all that asks for the time of day be told another one."""
-    seconds, nanoseconds = time.time, time.time_ns
-    time.time = lambda: seconds() + wrong
-    time.time_ns = lambda: nanoseconds() + wrong * 10**9
-
-
 def main() -> None:
     """Serve until a signal or an armed place ends the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.victim")
     parser.add_argument("--data", type=Path, required=True)
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    _set_clock(int(os.environ.get("VICTIM_CLOCK", "0")))
-    anyio.run(_run, given.data)
+    clock = WrongClock(float(os.environ.get("VICTIM_CLOCK", "0")))
+    anyio.run(_run, given.data, clock)
 
 
 if __name__ == "__main__":

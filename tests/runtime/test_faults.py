@@ -279,6 +279,21 @@ def test_a_service_that_does_not_say_until_when_is_asked_three_times_more() -> N
     assert retry_delay(ModelError("busy", http_status=529, retryable=True), attempts, 60, 1.0) == 4.0
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(0.0, [0.5, 1, 2, 4, 8]), (1.0, [1, 1, 2, 4, 8]), (9.0, [9] * 5)])
+def test_a_service_that_names_a_time_is_asked_five_times_more_and_ever_less_often(
+    seconds: float, expected: list[float]
+) -> None:
+    busy, delays, attempts = (
+        ModelError("slow down", http_status=429, retryable=True, retry_after=seconds),
+        [],
+        Attempts(),
+    )
+    while (delay := retry_delay(busy, attempts, 60, 1.0)) is not None:
+        delays.append(delay)
+        attempts = after(busy, attempts, delay)
+    assert delays == expected
+
+
 @pytest.mark.parametrize(
     ("text", "sizes"),
     [

@@ -1,5 +1,8 @@
 """What becomes of a model's events where their bytes come in, and what only the turn's task takes."""
 
+import asyncio
+import socket
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +33,7 @@ from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
 from agentic_rag.runtime.receiving import Receiving
+from agentic_rag.silence import SUSPENDED_SECONDS
 from tests.runtime.desk import Desk, running
 
 IDLE = 60.0
@@ -141,6 +145,40 @@ async def test_what_comes_while_a_silent_call_is_ended_is_taken_and_changes_noth
         with pytest.raises(GenerationTimeout):
             await Receiving(turn, desk.log, Redaction(), 0.001).run(call())
         assert desk.log.last == 1
+
+
+def suspend() -> None:
+    """Do to the event loop what SIGSTOP does to the process."""
+    time.sleep(2 * SUSPENDED_SECONDS)
+
+
+async def test_an_answer_that_waits_unread_after_a_suspension_is_no_silence(tmp_path: Path) -> None:
+    turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
+    turn.next()
+    turn.begin_step(())
+    ours, theirs = socket.socketpair()
+    received: list[str] = []
+
+    @asynccontextmanager
+    async def call() -> AsyncIterator[AsyncIterator[ModelEvent]]:
+        reader, writer = await asyncio.open_connection(sock=ours)
+
+        async def events() -> AsyncIterator[ModelEvent]:
+            yield BlockStarted(0, text_block(""))
+            theirs.sendall(b"It is here.\n")
+            suspend()
+            received.append((await reader.readline()).decode())
+            yield TextDelta(0, received[-1])
+            for event in END:
+                yield event
+
+        yield events()
+        writer.close()
+
+    with theirs:
+        async with running(tmp_path) as desk:
+            await Receiving(turn, desk.log, Redaction(), 0.05).run(call())
+            assert received == ["It is here.\n"]
 
 
 async def test_a_log_without_room_makes_the_answer_wait_and_loses_nothing(tmp_path: Path) -> None:

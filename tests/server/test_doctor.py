@@ -13,15 +13,18 @@ import anyio
 import pytest
 from sqlalchemy import Connection, text
 
+from agentic_rag.access.acts import Acts, act
 from agentic_rag.access.users import LOCAL
 from agentic_rag.commands.doctor import examine
 from agentic_rag.ids import ConversationId, DocumentId, TurnId
+from agentic_rag.operations.data_folder import lent_files
 from agentic_rag.settings import Settings
 from agentic_rag.startup_errors import DatabaseMissing
 from agentic_rag.store import conversations, documents, payloads, sessions, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.testing.steps import say
+from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from mcp_servers.promptx.memory import Memory, memory_folder
 from mcp_servers.promptx.new_engrams import NewEngram
 from tests.server.rig import Rig, settings_for
@@ -330,6 +333,30 @@ async def test_each_memory_is_looked_at_and_what_follows_from_its_engrams_is_mad
     assert await codes(settings) == ["MEMORY_DAMAGED"] * 3
     assert before == {path.name: path.read_bytes() for path in (torn / "engrams.db", foreign / "engrams.db", outside)}
     assert sorted(os.listdir(tmp_path)) == ["data", "outside.db"], "nothing was opened beside it"
+
+
+async def test_a_memory_that_was_begun_and_never_written_is_no_damage(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path)
+    written = remember(settings.workspaces / "law", "a")
+    begun = written.with_name("begun")
+    begun.mkdir(mode=0o700)
+    (begun / "engrams.db").touch(mode=0o600)
+    assert await codes(settings) == []
+    (written / "engrams.db").write_bytes(b"")  # here the network beside it says that there were engrams
+    for name in ("engrams.db-wal", "engrams.db-shm"):
+        (written / name).unlink(missing_ok=True)
+    assert await codes(settings) == ["MEMORY_DAMAGED"]
+
+
+def test_folders_that_our_own_commands_make_are_closed_to_others(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    before = os.umask(0o022)  # a command line's, before anything has the folder
+    try:
+        LaunchCatalogue(data / "mcp").revoke("no such entry")
+        Acts(data).leave(act("test"))
+    finally:
+        os.umask(before)
+    assert lent_files(data) == []
 
 
 async def test_secrets_that_no_key_opens_are_told_by_name_and_a_key_that_others_read_is_told(tmp_path: Path) -> None:

@@ -1,9 +1,15 @@
 """Ids and times sort as they were made."""
 
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
-from agentic_rag.store.clock import first_id, new_id, now, seconds_of
+import pytest
+
+from agentic_rag.store.clock import advance_ids, first_id, new_id, now, seconds_of
+from tests.test_layers import ROOT
 
 
 def test_ids_are_prefixed_and_never_the_same() -> None:
@@ -31,3 +37,54 @@ def test_no_id_that_is_made_later_sorts_before_the_first_of_a_time() -> None:
 
 def test_a_day_begins_at_midnight_utc() -> None:
     assert seconds_of("2026-07-31") == seconds_of("2026-07-31T00:00:00.000Z") == 1785456000
+
+
+def test_ids_made_after_a_restart_sort_after_stored_ones_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    stored = first_id("turn", time.time() + 600)
+    script = f"""
+import anyio
+from pathlib import Path
+from agentic_rag.store.clock import new_id
+from agentic_rag.store.database import Database
+from agentic_rag.store.turns import TURNS
+from tests.store.records import turn
+
+async def main():
+    database = await Database.open(Path({str(tmp_path / "store.db")!r}))
+    print(new_id("turn"))
+    await database.write(lambda conn: TURNS.insert(conn, turn({stored!r})))
+    await database.aclose()
+
+anyio.run(main)
+"""
+    before = run(script)
+    assert before < stored, "the first process does not know the stored id"
+    after = run(script.replace(stored, "turn_later"))
+    assert after > stored
+
+
+def test_a_small_step_back_of_the_clock_shows_in_no_time() -> None:
+    script = """
+import time
+from agentic_rag.store.clock import new_id, now
+new_id("turn")
+first = now()
+real = time.time_ns
+time.time_ns = lambda: real() - 2 * 10**9
+print(first <= now())
+time.time_ns = lambda: real() - 3600 * 10**9
+print(first <= now())
+"""
+    assert run(script).split() == ["True", "False"]
+
+
+def run(script: str) -> str:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("text", ["", "turn_", "turn_short", "turn_" + "u" * 26, "turn_" + "é" * 26, "no id at all"])
+def test_a_text_that_is_no_id_moves_no_id(text: str) -> None:
+    before = new_id("turn")
+    advance_ids(text)
+    assert new_id("turn")[:10] == before[:10]

@@ -149,6 +149,19 @@ async def test_servers_share_a_data_folder_and_have_what_is_theirs_beside_it(tmp
         assert a.application.ground.folder.name == kept
 
 
+@needs_postgresql
+async def test_two_servers_with_an_index_each_say_that_they_need_qdrant(
+    tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given: dict[str, Any] = {"database_url": store, "secret_key": KEY, "data": tmp_path / "shared"}
+    async with Rig(tmp_path, local=tmp_path / "a", **given) as a:
+        assert (await a.ok("GET", "/api/health"))["index"]["state"] == "ready"
+        async with Rig(tmp_path, local=tmp_path / "b", **given):
+            index = (await a.ok("GET", "/api/health"))["index"]
+            assert (index["state"], "QDRANT_URL" in index["reason"]) == ("degraded", True)
+            assert "QDRANT_URL" in caplog.text
+
+
 def mount(*arguments: str | Path) -> None:
     done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -9,8 +9,8 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.errors import NotFound
 from agentic_rag.events import Error, Reference, ToolStatus, Usage
-from agentic_rag.ids import SessionId, TurnId
-from agentic_rag.store import run_events, tool_calls, turns
+from agentic_rag.ids import MessageId, SessionId, TurnId
+from agentic_rag.store import branches, run_events, tool_calls, turns
 from agentic_rag.store.database import Database
 from agentic_rag.store.database_time import DatabaseTime
 from agentic_rag.store.turns import TurnStatus
@@ -289,3 +289,25 @@ async def test_tool_calls_of_sessions_are_filtered(database: Database) -> None:
     assert await found(agent="digger") == [("turn_2", "toolu_1")]
     assert await found(agent="") == [("turn_1", "toolu_1"), ("turn_1", "toolu_2")]
     assert await found(limit=2) == [("turn_1", "toolu_2"), ("turn_2", "toolu_1")]
+
+
+async def test_turns_are_in_the_order_of_their_ids_when_the_clock_was_set_back(database: Database) -> None:
+    order = [TurnId(f"turn_{number}") for number in (1, 2, 3)]
+    times = ("2026-11-21T12:00:02.000Z", "2026-11-21T12:00:00.000Z", "2026-11-21T12:00:01.000Z")
+
+    def fill(conn: Connection) -> None:
+        for ident, at in zip(order, times, strict=True):
+            turns.TURNS.insert(
+                conn, turn(ident, status="queued", began=True, user_message_id="msg_asked", started_at=at)
+            )
+
+    await database.write(fill)
+    session = SessionId("sess_1")
+    queued = await database.read(lambda conn: turns.list_queued(conn, session))
+    assert [each.id for each in queued] == order
+    current = await database.read(lambda conn: turns.current_of(conn, session))
+    assert current is not None
+    assert current.id == "turn_1"
+    tree = await database.read(lambda conn: branches.read_tree(conn, session))
+    assert tree.leaf_after(MessageId("msg_asked")) == "msg_a_turn_3"
+    assert await database.read(lambda conn: turns.newest_id(conn, session)) == "turn_3"

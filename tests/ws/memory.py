@@ -229,6 +229,10 @@ class MemoryReader:
         self._turn = turn
         self._after = after
 
+    async def check(self) -> None:
+        if self._turn.pruned:
+            raise LogGone(self._turn.id)
+
     async def next(self, push: Callable[[Sequence[AgentEvent]], int]) -> Sequence[AgentEvent]:
         if self._turn.pruned:
             raise LogGone(self._turn.id)

@@ -126,3 +126,25 @@ async def test_a_message_that_is_refused_leaves_the_socket_and_the_subscription_
             assert (refused["type"], refused["code"]) == ("error", code)
             await c.ask("message", conversationId=conversation, content="Again")
             assert types(await ended(c))[-1] == "done"
+
+
+async def test_a_client_that_is_ahead_of_a_finished_turn_is_told_to_resync(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say(ANSWER)) as rig, serving(rig.application.app) as address:
+        conversation = await rig.conversation()
+        async with client(address) as c:
+            accepted = await c.ask("message", conversationId=conversation, content="Hi")
+            last = (await ended(c))[-1]["seq"]
+        at = {"conversationId": conversation, "turnId": accepted["turnId"]}
+        for dialect in ("native", "agentx"):  # the second encodes a turn from its start
+            async with client(address, dialect) as c:
+                assert (await c.ask("subscribe", **at, after=last + 1))["type"] == "subscribed"
+                resync = await c.hear()
+                assert (resync["type"], resync["turnId"]) == ("resync", accepted["turnId"])
+                assert f"before event {last + 1}" in resync["reason"]
+                assert await c.ask("ping") == {"type": "pong"}
+        turn = f"/api/turns/{accepted['turnId']}"
+        beyond = f"after={last + 1}"
+        for path in (f"events?{beyond}", f"events?{beyond}&dialect=agentx", f"stream?offset={last + 1:016d}"):
+            answer = await rig.http.get(f"{turn}/{path}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (410, "LOG_GONE"), path
+        assert (await rig.http.get(f"{turn}/events?after={last}")).status_code == 200

@@ -8,7 +8,7 @@ import orjson
 
 from agentic_rag.events import Usage
 from agentic_rag.json_form import Json
-from agentic_rag.messages import BROKEN_INPUT, Block
+from agentic_rag.messages import BROKEN_INPUT, Block, clean_json
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
@@ -22,6 +22,7 @@ from agentic_rag.models.base import (
     ThinkingDelta,
 )
 from agentic_rag.models.service_errors import broken_stream, stream_error
+from agentic_rag.models.split_pairs import SplitPairs, loads, loads_clean
 
 MALFORMED = "cannot be read: the service sent a malformed event"
 MAX_BLOCKS = 10_000
@@ -62,8 +63,8 @@ class _OpenBlock:
         if not joined.strip():  # a tool without arguments streams no input
             return {"input": self.block.get("input") or {}}
         try:
-            parsed = orjson.loads(joined)
-        except orjson.JSONDecodeError:
+            parsed = loads_clean(joined)
+        except ValueError:
             parsed = None
         return {"input": parsed} if isinstance(parsed, dict) else {"input": {}, BROKEN_INPUT: joined}
 
@@ -79,6 +80,7 @@ class AnswerDecoder:
         self._prefix = prefix
         self.completed = False
         self._open: dict[int, _OpenBlock] = {}
+        self._pairs = SplitPairs()
         self._started = 0
         self._usage: dict[str, int] = {}
         self._stop_reason: str | None = None
@@ -91,6 +93,8 @@ class AnswerDecoder:
 
     def text_of(self, data: bytes) -> TextDelta | ThinkingDelta | None:
         """Return what `decode` does if that is a piece of text; None: it is something else, and nothing was taken."""
+        if self._pairs.pending:
+            return None
         try:
             event = orjson.loads(data)
             if event["type"] != "content_block_delta":
@@ -115,7 +119,7 @@ class AnswerDecoder:
             ModelError: the service reports an error, or the data is not what the API sends.
         """
         try:
-            return self._read(orjson.loads(data))
+            return self._read(loads(data))
         except _NOT_THE_API as exc:
             raise broken_stream(MALFORMED, "malformed_stream") from exc
 
@@ -133,7 +137,9 @@ class AnswerDecoder:
         if kind == "content_block_start":
             return self._block_start(event["index"], event["content_block"])
         if kind == "content_block_stop":
-            return BlockStopped(event["index"], self._open.pop(event["index"]).whole())
+            block = self._open.pop(event["index"])
+            block.pieces.append(self._pairs.end(event["index"]))
+            return BlockStopped(event["index"], block.whole())
         if kind == "message_start":
             message = event["message"]
             self._count(message.get("usage") or {})
@@ -156,18 +162,21 @@ class AnswerDecoder:
             text = delta["text"]
             if type(text) is not str:
                 raise TypeError("text is no string")
+            text = self._pairs.join(index, text)
             block.pieces.append(text)
             return TextDelta(index, text) if text else None
         if kind == "thinking_delta":
             thinking = delta["thinking"]
             if type(thinking) is not str:
                 raise TypeError("thinking is no string")
+            thinking = self._pairs.join(index, thinking)
             block.pieces.append(thinking)
             return ThinkingDelta(index, thinking) if thinking else None
         if kind == "input_json_delta":
             piece = delta["partial_json"]
             if type(piece) is not str:
                 raise TypeError("a piece of an input is no string")
+            piece = self._pairs.join(index, piece)
             block.pieces.append(piece)
             return InputDelta(index, piece) if piece and block.block["type"] == "tool_use" else None
         if kind == "signature_delta":
@@ -177,6 +186,7 @@ class AnswerDecoder:
         return None
 
     def _citation(self, index: int, block: _OpenBlock, raw: Json) -> ModelEvent | None:
+        raw = clean_json(raw)
         block.citations.append(raw)
         if raw["type"] != "search_result_location":
             return None
@@ -191,7 +201,7 @@ class AnswerDecoder:
         self._started += 1
         if index in self._open or self._started > MAX_BLOCKS:
             raise ValueError("a block was opened twice, or too many were")
-        opened = {key: value for key, value in block.items() if value is not None}
+        opened = {key: clean_json(value) for key, value in block.items() if value is not None}
         if opened["type"] == "tool_use":
             opened = {key: opened[key] for key in ("type", "id", "name", "input") if key in opened}
         self._open[index] = _OpenBlock(opened)

@@ -25,6 +25,7 @@ from agentic_rag.models.base import (
     ThinkingDelta,
 )
 from agentic_rag.models.service_errors import broken_stream, stream_error
+from agentic_rag.models.split_pairs import SplitPairs, loads, loads_clean
 
 DONE: Final = b"[DONE]"
 MAX_CALLS: Final = 1_000
@@ -87,6 +88,7 @@ class ChatDecoder:
         self._blocks = 0
         self._open: Block | None = None  # the text or thinking that is being written
         self._pieces: list[str] = []
+        self._pairs = SplitPairs()
         self._calls: list[_Call] = []
         self._live: _Call | None = None  # whose arguments are handed out as they come
         self._reason = ""
@@ -108,7 +110,7 @@ class ChatDecoder:
             yield from self.end()
             return
         try:
-            chunk = orjson.loads(data)
+            chunk = loads(data)
             if not isinstance(chunk, dict):
                 raise TypeError("a chunk is no object")
             yield from self._chunk(chunk)
@@ -169,6 +171,9 @@ class ChatDecoder:
             yield from self._close()
             self._open = text_block("") if kind == "text" else {"type": "thinking", "thinking": "", "signature": ""}
             yield BlockStarted(self._blocks, self._open)
+        text = self._pairs.join("said", text)
+        if not text:
+            return
         self._pieces.append(text)
         yield (TextDelta if kind == "text" else ThinkingDelta)(self._blocks, text)
 
@@ -176,7 +181,8 @@ class ChatDecoder:
         """Close the text or the thinking that is open; a call that is open is closed if it is whole."""
         if self._open is not None:
             key = "text" if self._open["type"] == "text" else "thinking"
-            block, self._open, self._pieces = {**self._open, key: "".join(self._pieces)}, None, []
+            joined = "".join(self._pieces) + self._pairs.end("said")
+            block, self._open, self._pieces = {**self._open, key: joined}, None, []
             self._blocks += 1
             yield BlockStopped(self._blocks - 1, block)
         live = self._live
@@ -190,8 +196,9 @@ class ChatDecoder:
         name, given = function.get("name") or "", function.get("arguments")
         arguments = given if isinstance(given, str) else "" if given is None else orjson.dumps(given).decode()
         call = self._call_of(piece, _string(name), arguments)
+        arguments = self._pairs.join(id(call), arguments)
         call.name = call.name or clean_text(_string(name))[:MAX_NAME]
-        call.id = call.id or _string(piece.get("id") or "")
+        call.id = call.id or clean_text(_string(piece.get("id") or ""))
         if arguments and not call.closed:
             call.pieces.append(arguments)
         if self._live is None and call.index is None and call.name and self._is_next(call):
@@ -265,8 +272,8 @@ class ChatDecoder:
 
 def _object_of(text: str) -> Json | None:
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        value = loads_clean(text)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 

@@ -24,6 +24,8 @@ MAX_STEP_RESETS = 3
 """How often a step that had begun to stream is run again."""
 MAX_UNTIMED = 3
 """How often a service is asked again that takes no more requests and does not say until when."""
+MAX_TIMED = 5
+"""How often a service is asked again that takes no more requests, whatever time it names."""
 FIRST_DELAY = 0.5
 MAX_DELAY = 16.0
 """Seconds; the delay doubles from the first to the last."""
@@ -53,10 +55,12 @@ def retry_delay(error: ModelError, so_far: Attempts, budget: float, chance: floa
         return None
     if error.http_status == 429 and error.retry_after is None and so_far.failed >= MAX_UNTIMED:
         return None
+    if error.http_status == 429 and so_far.failed >= MAX_TIMED:
+        return None
+    delay = min(MAX_DELAY, FIRST_DELAY * 2**so_far.failed) * (0.5 + chance / 2)
     if error.retry_after is not None:
-        delay = error.retry_after
-    else:
-        delay = min(MAX_DELAY, FIRST_DELAY * 2**so_far.failed) * (0.5 + chance / 2)
+        # The service says the least: one that says "1 s" every time is asked less and less often all the same.
+        delay = max(delay, error.retry_after)
     return delay if so_far.waited + delay <= budget else None
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from sqlalchemy import Connection
 
-from agentic_rag.errors import LogGone, NotFound
+from agentic_rag.errors import BeyondLog, LogGone, NotFound
 from agentic_rag.events import AgentEvent, Notice, decode
 from agentic_rag.ids import TurnId
 from agentic_rag.runtime.log.encoder import encode
@@ -37,7 +37,7 @@ class LogReader:
         self._database = journal.database
         self._journal = journal
         self._turn_id = turn_id
-        self._seq = after
+        self._seq = self._began_after = after
         self._log: RunLog | Mirror | None = journal.find(turn_id)
         self._over = False
         self._closed = False
@@ -60,6 +60,27 @@ class LogReader:
             return self._log.visible
         return await self._database.read(lambda conn: run_events.last_seq(conn, self._turn_id))
 
+    async def check(self) -> None:
+        """Check that the log is not shorter than where this reader begins.
+
+        Raises:
+            BeyondLog: the turn has ended before.
+        """
+        if self._log is None and self._seq:
+            await self._read_page()
+        if self._log is not None and self._log.ended:
+            self._end(self._log.visible)
+
+    def _end(self, last: int) -> None:
+        """Take the log for read to its end, which is the event ``last``.
+
+        Raises:
+            BeyondLog: this reader began after it.
+        """
+        if self._began_after > last:
+            raise BeyondLog(self._turn_id, self._began_after)
+        self._over = self._closed = True
+
     async def take(self, most: int = PAGE) -> Sequence[AgentEvent]:
         """Return events that are there already, at least about ``most`` if there are so many; it waits for none.
 
@@ -78,7 +99,7 @@ class LogReader:
                 taken += batch
             elif self._log is None or had_log:
                 if self._log is not None and self._log.ended and self._seq >= self._log.visible:
-                    self._over = self._closed = True
+                    self._end(self._log.visible)
                 break
         return taken
 
@@ -94,7 +115,7 @@ class LogReader:
 
         Raises:
             NotFound: there is no such turn.
-            LogGone: the turn ended and its log is no longer kept.
+            LogGone: the turn ended and its log is no longer kept, or does not reach so far.
         """
         while not self._over:
             self._leave_lost()
@@ -139,7 +160,7 @@ class LogReader:
         log = self._log
         assert log is not None
         if log.ended and self._seq >= log.visible:
-            self._over = self._closed = True
+            self._end(log.visible)
             return
         if log.gone:
             return
@@ -216,7 +237,7 @@ class LogReader:
         if last == 0:
             raise LogGone(self._turn_id)
         if self._seq >= last:  # else more was stored meanwhile
-            self._over = self._closed = True
+            self._end(last)
 
 
 async def follow(reader: LogReader) -> AsyncGenerator[AgentEvent, None]:

@@ -157,8 +157,10 @@ class LaunchCatalogue:
         """Keep other processes from changing the file: a server approves while a command line allows."""
         if self._folder is None:
             raise InvalidInput(ALLOWED, "there is no data folder to keep this in.")
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with open(self._folder / f".{ALLOWED}.lock", "a", encoding="ascii") as lock:
+        for folder in (self._folder.parent, self._folder):  # the command line may be the first to make them
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._folder / f".{ALLOWED}.lock"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

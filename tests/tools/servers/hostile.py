@@ -1,12 +1,15 @@
 """An MCP server that speaks raw bytes, so that it can break every rule. Standard library alone: it starts fast.
 
 The first argument is how it behaves before any call: ``ok``, ``silent`` (answers nothing), ``deaf-to-discover``
-(answers nothing of the newer era), ``dies`` (at once), ``noisy`` (garbage around every message), ``twice`` (lists its
-first tool twice), ``says`` (its next argument in every description, schema and line of its log). Tools do the rest.
+(answers nothing of the newer era), ``no-pong`` (ignores ``ping``), ``pongs`` (answers it), ``dies`` (at once),
+``noisy`` (garbage around every message), ``twice`` (lists its first tool twice), ``says`` (its next argument in every
+description, schema and line of its log). Tools do the rest.
 """
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -19,7 +22,7 @@ TOOLS = [
     "fine", "silence", "wrong_id", "garbage", "not_utf8", "lone_surrogate", "deep", "deep_id_last", "long_line",
     "endless", "crash", "half_then_crash", "not_a_result", "rpc_error", "odd_blocks", "flood_progress", "close_output",
     "grow", "vanish", "request", "chatter", "deafen", "flood", "starts",
-    "wide", "asks_widely",
+    "wide", "asks_widely", "pid", "stop_itself", "orphan_output", "count",
 ]  # fmt: skip
 
 
@@ -124,6 +127,17 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
                 message = {"progressToken": token, "progress": 1}
                 put(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": message}).encode())
                 time.sleep(0.01)
+        case "pid":
+            text(ident, str(os.getpid()))
+        case "count":  # an effect: a line in a file for each run, and no answer
+            with open(params["arguments"]["journal"], "a") as journal:
+                journal.write("ran\n")
+        case "stop_itself":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "orphan_output":  # closes its output, which a child of its own holds open
+            subprocess.Popen(["sleep", "600"])
+            os.close(1)
+            time.sleep(600)
         case "close_output":
             os.close(1)
             time.sleep(600)
@@ -166,6 +180,9 @@ def handle(message: dict[str, Any]) -> None:
         answer(ident, {"tools": tools})
     elif method == "tools/call":
         call(params["name"], int(ident or 0), params)
+    elif method == "ping" and BEHAVIOUR in ("pongs", "no-pong"):
+        if BEHAVIOUR == "pongs":
+            answer(ident, {})
     elif ident is not None and BEHAVIOUR != "deaf-to-discover":
         put(json.dumps({"jsonrpc": "2.0", "id": ident, "error": {"code": -32601, "message": "unknown"}}).encode())
 

@@ -1,0 +1,83 @@
+"""Texts of a stream that were cut inside a character.
+
+Models write tokens, and a token may end inside a surrogate pair: some services then send one half of an emoji in one
+event and the other half in the next, as JSON escapes (``\\ud83d`` and ``\\ude00``). Such JSON is legal (RFC 8259,
+section 8.2), although strict parsers refuse it. Owns the reading of such an event and the joining of the halves. Pure.
+"""
+
+import json
+import re
+from collections.abc import Hashable
+from typing import Any, Final
+
+import orjson
+
+from agentic_rag.messages import clean_json
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_HIGH_AT_END: Final = re.compile("[\ud800-\udbff]\\Z")
+
+
+def loads(data: bytes | str) -> Any:
+    """Return the JSON of a text; its strings may hold lone surrogates, unlike those that orjson reads.
+
+    Raises:
+        ValueError: the text is no JSON.
+    """
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        text = data if isinstance(data, str) else data.decode("utf-8", "surrogatepass")
+        if "\\u" not in text and not _SURROGATE.search(text):
+            raise
+        return json.loads(text, parse_constant=_refuse)
+
+
+def loads_clean(data: str) -> Any:
+    """Return the JSON of a text with lone surrogates replaced by question marks.
+
+    Raises:
+        ValueError: the text is no JSON.
+    """
+    value = loads(data)
+    return value if data.isascii() and "\\u" not in data else clean_json(value)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+class SplitPairs:
+    """Joins the halves of characters over the pieces of several texts."""
+
+    __slots__ = ("_halves",)
+
+    def __init__(self) -> None:
+        self._halves: dict[Hashable, str] = {}
+
+    @property
+    def pending(self) -> bool:
+        """Whether a text ended with half of a character, so that its next piece has to go through `join`."""
+        return bool(self._halves)
+
+    def join(self, key: Hashable, piece: str) -> str:
+        """Return the next piece of the text ``key`` in whole characters.
+
+        The first half of a character at the end waits for the next piece. A half whose other half does not come becomes
+        U+FFFD.
+        """
+        half = self._halves.pop(key, "")
+        if not half and (piece.isascii() or not _SURROGATE.search(piece)):
+            return piece
+        if not piece:
+            self._halves[key] = half
+            return ""
+        text = half + piece
+        if _HIGH_AT_END.search(text):
+            self._halves[key] = text[-1]
+            text = text[:-1]
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+    def end(self, key: Hashable) -> str:
+        """Return what is left of a text at its end: U+FFFD for half of a character, mostly nothing."""
+        return "\ufffd" if self._halves.pop(key, "") else ""

@@ -1,0 +1,68 @@
+"""A conversation while the clock steps and the server restarts: all that has an order keeps it.
+
+Messages are queued behind a slow answer; before each of them the clock is set, and at the end the server is restarted
+with a clock that is behind. Every list is compared with the order in which things were sent.
+"""
+
+from collections.abc import Sequence
+from random import Random
+
+from tests.faults.client import Chat
+from tests.faults.ledger import Ledger
+from tests.faults.sweep import Rig
+
+STEPS = (-3600.0, -61.0, -2.0, -0.5, 0.0, 2.0, 61.0, 3600.0)
+"""By how many seconds the clock is wrong after a step."""
+
+QUEUED = 4
+"""Messages that wait behind the first one."""
+
+
+def run(made: Rig, steps: Sequence[float], restart_at: float) -> None:
+    """Queue a message after each step and check the order of all that follows; restart with another clock."""
+    made.server.set_clock(0)
+    conversation = made.conversation()
+    sent = [f"{conversation}-{number}" for number in range(len(steps) + 1)]
+    with Chat(made.server, conversation, Ledger()) as chat:
+        turns = [chat.send(f"First {sent[0]} long", sent[0])["turnId"]]
+        for step, key in zip(steps, sent[1:], strict=True):
+            made.server.set_clock(step)
+            turns.append(chat.send(f"Next {key} plain", key, onBusy="queue")["turnId"])
+        for turn in turns:
+            assert chat.finish(turn)["type"] == "done"
+    _check_order(made, conversation, sent, turns)
+    made.server.terminate()
+    made.server.set_clock(restart_at)
+    made.server.start()
+    _check_order(made, conversation, sent, turns)
+    with Chat(made.server, conversation, Ledger()) as chat:
+        key = f"{conversation}-again"
+        turns.append(chat.send(f"Again {key} plain", key)["turnId"])
+        assert chat.finish(turns[-1])["type"] == "done"
+    _check_order(made, conversation, [*sent, key], turns)
+    _check_newest_branch(made, conversation, restart_at)
+
+
+def _check_order(made: Rig, conversation: str, sent: Sequence[str], turns: Sequence[str]) -> None:
+    messages = made.server.messages(conversation)
+    asked = [str(message["content"]).split()[1] for message in messages if message["role"] == "user"]
+    assert asked == list(sent), f"messages {list(sent)} were answered as {asked}"
+    assert list(turns) == sorted(turns), "the ids of the turns are not in the order in which they were sent"
+
+
+def _check_newest_branch(made: Rig, conversation: str, clock: float) -> None:
+    """Answer the last question twice more, the second time with a clock that is behind: that is the newest branch."""
+    question = [each for each in made.server.messages(conversation) if each["role"] == "user"][-1]
+    for wrong in (clock, clock - 2, clock - 4):
+        made.server.set_clock(wrong)
+        with Chat(made.server, conversation, Ledger()) as chat:
+            reply = chat.ask("retry", messageId=question["id"])
+            assert reply["type"] == "accepted", reply
+            assert chat.finish(reply["turnId"])["type"] == "done"
+    newest = made.server.call("GET", f"/api/conversations/{conversation}/messages?leaf={question['id']}")["items"]
+    assert newest[-1]["turnId"] == reply["turnId"], "the newest branch is another one than the last"
+
+
+def random_steps(random: Random) -> tuple[list[float], float]:
+    """Return steps for `run`, and the clock after the restart."""
+    return [random.choice(STEPS) for _ in range(QUEUED)], random.choice(STEPS)

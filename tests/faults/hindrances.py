@@ -1,0 +1,161 @@
+"""What hinders a whole server: a deaf child, a suspension, a clock that steps, a disk without room or inodes.
+
+Each sweep of `scripts/faults` here is a generator of lines for its reader; a broken promise raises `AssertionError`.
+"""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import anyio
+
+from agentic_rag.tools.toolset import open_toolset
+from tests.faults.client import Chat
+from tests.faults.clocks import random_steps, run
+from tests.faults.ledger import Ledger
+from tests.faults.outside import outside
+from tests.faults.server import Refused, Server
+from tests.faults.sweep import rig
+from tests.tools.support import QUICK, START, call, hostile, open_hub, text_of, until
+from tests.waiting import pause_thread
+
+DISK = "size=96m,nr_inodes=4000"
+DEAF = ("deafen", "stop_itself", "orphan_output", "close_output")
+PATIENCE = 60.0
+
+
+def step_clocks(folder: Path, rounds: int, seed: int) -> Iterator[str]:
+    """Queue messages while the clock steps, and restart with another clock."""
+    random = Random(seed)
+    with rig(folder) as made:
+        for number in range(rounds):
+            steps, restart_at = random_steps(random)
+            run(made, steps, restart_at)
+            yield f"round {number + 1}: clock {steps} s wrong, after the restart {restart_at} s: all in order"
+
+
+def suspend(folder: Path, rounds: int, seed: int, idle: float) -> Iterator[str]:
+    """Suspend the server in the middle of an answer for longer than a model may be silent."""
+    random = Random(seed)
+    with rig(folder, AGENTIC_RAG_MODEL_IDLE_SECONDS=str(idle)) as made:
+        for number in range(rounds):
+            conversation, seconds = made.conversation(), idle * random.uniform(1.1, 2.0)
+            with Chat(made.server, conversation, Ledger()) as chat:
+                turn = chat.send(f"Go {conversation} slow", conversation)["turnId"]
+                chat.until(lambda event: event["type"] == "text")
+                made.server.suspend(seconds)
+                assert chat.finish(turn)["type"] == "done"
+            assert made.outside.asked[conversation] == 1, "the answer was asked for again"
+            yield f"round {number + 1}: suspended for {seconds:.1f} s, a model may be silent for {idle:g} s: answered"
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """Mount a small disk as the data folder of a server in ``folder``; needs root."""
+    data = folder / "data"
+    data.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", DISK, "tmpfs", data], check=True)
+    try:
+        yield data
+    finally:
+        subprocess.run(["umount", "-l", data], check=True)
+
+
+def fill(disk: Path, *, inodes: bool) -> list[Path]:
+    """Take all inodes or all room of a disk; return the files that did."""
+    made: list[Path] = []
+    try:
+        while True:
+            made.append(disk / f"ballast-{len(made)}")
+            with made[-1].open("wb", buffering=0) as file:
+                while not inodes and file.write(b"x" * 4096) == 4096:
+                    pass
+    except OSError:
+        return [path for path in made if path.exists()]
+
+
+def start_full(folder: Path, *, inodes: bool) -> Iterator[str]:
+    """Start a server on a full disk, after a kill and after a clean stop; read, be refused, make room, write."""
+    what = "inodes" if inodes else "room"
+    with (
+        outside(folder) as around,
+        small_disk(folder) as disk,
+        Server(folder, around, AGENTIC_RAG_DISK_RESERVE="0") as server,
+    ):
+        domain = server.domain(around)
+        conversation = server.conversation(domain)
+        for stop in (server.kill, server.terminate):
+            stop()
+            ballast = fill(disk, inodes=inodes)
+            began = time.monotonic()
+            server.start()
+            started = time.monotonic() - began
+            assert server.call("GET", f"/api/conversations/{conversation}")["id"] == conversation
+            made = _write_until_refused(server)
+            assert _ready(server) == 503
+            for path in ballast:
+                path.unlink()
+            began = time.monotonic()
+            while _ready(server) != 200:
+                assert time.monotonic() - began < PATIENCE, "it does not recover"
+                pause_thread()
+            recovered = time.monotonic() - began
+            server.call("POST", "/api/domains", {"name": "there is room"})
+            name = "a kill" if stop == server.kill else "a clean stop"
+            yield (
+                f"without {what} after {name}: started in {started:.1f} s, read, {made} writes fitted, then 507 and "
+                f"not ready; ready {recovered:.1f} s after there was room"
+            )
+
+
+def _write_until_refused(server: Server) -> int:
+    """Make domains until the disk takes no more; return how many were made."""
+    made = 0
+    while (refused := _make_domain(server)) is None:
+        made += 1
+    assert (refused.status, refused.code) == (507, "STORAGE_FULL"), refused
+    return made
+
+
+def _make_domain(server: Server) -> Refused | None:
+    try:
+        server.call("POST", "/api/domains", {"name": "x"})
+    except Refused as refused:
+        return refused
+    return None
+
+
+def _ready(server: Server) -> int:
+    try:
+        server.call("GET", "/api/ready")
+    except Refused as refused:
+        return refused.status
+    return 200
+
+
+def deafen(folder: Path, rounds: int) -> Iterator[str]:
+    """Let a stdio server go deaf in every way; it is found out, restarted, and its next call answered."""
+    for number in range(rounds):
+        for way in DEAF:
+            seconds = anyio.run(_deafen, folder / f"{number}-{way}", way)
+            yield f"round {number + 1}: {way}: answers again {seconds:.1f} s after its call"
+
+
+async def _deafen(folder: Path, way: str) -> float:
+    async with open_hub(folder, patience=replace(QUICK, ping=1.0)) as hub:
+        toolset = await open_toolset(hub, [hostile("pongs")], wait=START)
+        before = text_of(await call(toolset, "pid"))
+        began = time.monotonic()
+        await call(toolset, way, timeout=1.0)
+
+        async def answers() -> bool:
+            after = text_of(await call(toolset, "pid"))
+            return after.isdigit() and after != before
+
+        await until(answers)
+        assert hub.status()[0].state == "ready"
+        return time.monotonic() - began

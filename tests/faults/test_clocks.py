@@ -1,0 +1,11 @@
+"""The order of what was sent survives a clock that steps back, and a restart with a clock that is behind."""
+
+from pathlib import Path
+
+from tests.faults.clocks import run
+from tests.faults.sweep import rig
+
+
+def test_messages_and_branches_keep_their_order_while_the_clock_steps_back(tmp_path: Path) -> None:
+    with rig(tmp_path) as made:
+        run(made, steps=(0, -2, -90, -4000), restart_at=-4100)

@@ -1,0 +1,101 @@
+"""A character that a model cuts in two, and halves without the other one, cost no attempt and no answer."""
+
+import json
+from typing import Any
+
+import pytest
+
+from agentic_rag.errors import ModelError
+from agentic_rag.models.anthropic.decoder import AnswerDecoder
+from agentic_rag.models.base import BlockStopped, ModelEvent, TextDelta, ThinkingDelta
+from agentic_rag.models.openai.decoder import ChatDecoder
+
+EMOJI = "\U0001f600"
+HIGH, LOW = "\ud83d", "\ude00"
+CASES = [
+    (["Hi " + HIGH, LOW + "!"], f"Hi {EMOJI}!"),
+    ([HIGH, LOW], EMOJI),
+    ([HIGH, "", LOW], EMOJI),
+    ([HIGH + LOW], EMOJI),
+    (["a" + LOW + "b"], "a\ufffdb"),
+    (["a" + HIGH, "b"], "a\ufffdb"),
+    (["a" + HIGH, HIGH, LOW], f"a\ufffd{EMOJI}"),
+    (["a" + HIGH], "a\ufffd"),
+    (["ä" + EMOJI, "ü"], f"ä{EMOJI}ü"),
+]
+
+
+DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
+
+
+def claude(kind: str, pieces: list[str]) -> tuple[str, dict[str, Any]]:
+    """Decode an answer of one block; return its deltas, and the block as a whole."""
+    delta = {
+        "text": ("text_delta", "text"),
+        "thinking": ("thinking_delta", "thinking"),
+        "tool_use": ("input_json_delta", "partial_json"),
+    }
+    name, field = delta[kind]
+    block = {"type": kind, "text": "", "thinking": "", "id": "t", "name": "n", "input": {}}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"model": "m", "usage": {}}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *({"type": "content_block_delta", "index": 0, "delta": {"type": name, field: piece}} for piece in pieces),
+        {"type": "content_block_stop", "index": 0},
+    ]
+    decoder = AnswerDecoder()
+    made: list[ModelEvent | None] = []
+    for event in events:
+        data = json.dumps(event).encode()
+        made.append(decoder.text_of(data) or decoder.decode(data))
+    return spoken(made)
+
+
+def chat(pieces: list[str]) -> tuple[str, dict[str, Any]]:
+    decoder = ChatDecoder("m")
+    made: list[ModelEvent | None] = []
+    for piece in pieces:
+        made += decoder.decode(json.dumps({"choices": [{"index": 0, "delta": {"content": piece}}]}).encode())
+    made += decoder.decode(json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}).encode())
+    return spoken(made)
+
+
+def spoken(made: list[ModelEvent | None]) -> tuple[str, dict[str, Any]]:
+    said = "".join(event.text for event in made if isinstance(event, TextDelta | ThinkingDelta))
+    return said, next(event.block for event in made if isinstance(event, BlockStopped))
+
+
+@pytest.mark.parametrize(("pieces", "expected"), CASES)
+def test_halves_of_characters_are_joined(pieces: list[str], expected: str) -> None:
+    for kind, field in (("text", "text"), ("thinking", "thinking")):
+        said, block = claude(kind, pieces)
+        assert block[field] == expected
+        assert said == expected.removesuffix("\ufffd") or said == expected
+    said, block = chat(pieces)
+    assert block["text"] == expected
+    said.encode()  # whole characters only
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (['{"a": "' + HIGH, LOW + '"}'], {"a": EMOJI}),
+        (['{"a": "\\ud83d', '\\ude00"}'], {"a": EMOJI}),
+        (['{"a": "\\ud83d"}'], {"a": "?"}),
+    ],
+)
+def test_arguments_of_a_call_survive_them_too(pieces: list[str], expected: dict[str, str]) -> None:
+    _, block = claude("tool_use", pieces)
+    assert block["input"] == expected
+
+
+def test_what_is_no_json_is_still_a_malformed_stream() -> None:
+    for data in (b"{", b'{"type": NaN}', b'{"a": "\\u12"}', b"\xff"):
+        with pytest.raises(ModelError):
+            AnswerDecoder().decode(data)
+        with pytest.raises(ModelError):
+            list(ChatDecoder("m").decode(data))
