@@ -48,24 +48,8 @@ _OPTION = re.compile(r"--?[\w-]+=")
 ALL_FILES = "."
 """The argument that stands for a domain's whole files folder."""
 _SHOWN_KEYS = frozenset(
-    [
-        "command",
-        "cmd",
-        "args",
-        "type",
-        "transport",
-        "transportType",
-        "identity",
-        "timeout",
-        "timeoutMs",
-        "timeoutSeconds",
-        "enabled",
-        "disabled",
-        "stateful",
-        "cwd",
-        "envFile",
-    ]
-)
+    ("command", "cmd", "args", "type", "transport", "transportType", "identity", "timeout", "timeoutMs")
+) | frozenset(("timeoutSeconds", "enabled", "disabled", "stateful", "cwd", "envFile"))
 """Keys of an entry whose values hold no secret, so that a problem may repeat them."""
 
 
@@ -168,12 +152,18 @@ class _Place:
 
     def assess(self, pasted: PastedRow) -> _Assessed:
         """Return a row without its test. Blocks: programs and folders are looked at."""
-        notes = {"changes": pasted.changes, "warnings": pasted.warnings}
         if pasted.entry is None:
             problems = tuple(_shown(each, pasted) for each in pasted.problems)
-            return _Assessed(
-                CheckedRow(pasted.key, pasted.name, RowStatus.NOT_POSSIBLE, problems[0].message, problems, **notes)
+            row = CheckedRow(
+                pasted.key,
+                pasted.name,
+                RowStatus.NOT_POSSIBLE,
+                problems[0].message,
+                problems,
+                changes=pasted.changes,
+                warnings=pasted.warnings,
             )
+            return _Assessed(row)
         found: list[AgenticRagError] = []
         proposals: list[RowProblem] = []
         entry = pasted.entry

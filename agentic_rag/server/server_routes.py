@@ -96,7 +96,10 @@ class OpenSignIn:
 
 @answer()
 class Connection:
-    """One connection to an MCP server: its tools as the server listed them, the end of its log."""
+    """One connection to an MCP server: its tools as the server listed them, the end of its log.
+
+    ``notes``: what an admin should know although the connection works.
+    """
 
     name: str
     state: str
@@ -104,6 +107,7 @@ class Connection:
     protocol: str
     tools: Sequence[ListedTool]
     log: Sequence[str]
+    notes: Sequence[str]
     sign_in: Absent[OpenSignIn] = None
 
 

@@ -126,6 +126,8 @@ class Connection:
         self._needed: SignInNeeded | None = None
         self._elsewhere: ServerElsewhere | None = None  # which is no failure: each use tries again
         self._protocol = ""
+        self._note = ""
+        """What the transport tells of the way to the server."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._failed_at: deque[float] = deque(maxlen=self._patience.failures)
         self._changed = anyio.Event()
@@ -317,8 +319,9 @@ class Connection:
         log = tuple(map(self._redact, self._tail))
         reason = self.reason or self._left_out
         sign_in = open_sign_in(self._needed) if self._needed and self.state is State.NEEDS_AUTH else None
+        notes = (self._note,) if self._note and self.state is State.READY else ()
         return ConnectionState(
-            self.name, self.state, self.domain, self.user, reason, self._protocol, tools, log, sign_in
+            self.name, self.state, self.domain, self.user, reason, self._protocol, tools, log, sign_in, notes
         )
 
     async def _ready(self, timeout: float) -> tuple[Attempt, ClientSession]:
@@ -466,6 +469,7 @@ class Connection:
                 self._questions.complete(message.params.elicitation_id)
 
         patience = self._patience
+        self._note = str(getattr(target, "note", ""))
         if not isinstance(target, MCPServer):
             target = BoundedTransport(target, attempt.lose, min(patience.probe, patience.initialize / 3))
         client = Client(

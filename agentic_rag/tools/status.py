@@ -96,6 +96,8 @@ class OpenSignIn:
 class ConnectionState:
     """What an admin is shown of one connection. ``domain`` and ``user``: whose it is; an empty one: shared.
 
+    ``notes``: what the admin should know although the connection works.
+
     ``tools``: the last list the server gave; ``log``: the last lines it wrote to stderr. ``sign_in``: what it waits
     for, which `to_json` leaves out: it is for that user alone.
     """
@@ -109,6 +111,7 @@ class ConnectionState:
     tools: tuple[ListedTool, ...] = ()
     log: tuple[str, ...] = ()
     sign_in: OpenSignIn | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
         """Return the state as a client sees it: whose connection it is goes to nobody else."""
@@ -119,6 +122,7 @@ class ConnectionState:
             "protocol": self.protocol,
             "tools": to_json(self.tools),
             "log": list(self.log),
+            "notes": list(self.notes),
         }
 
     def redact(self, redaction: Redaction) -> "ConnectionState":
@@ -131,4 +135,5 @@ class ConnectionState:
                 for tool in self.tools
             ),
             log=tuple(map(redaction, self.log)),
+            notes=tuple(map(redaction, self.notes)),
         )
