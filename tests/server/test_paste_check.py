@@ -1,12 +1,10 @@
 """One paste, one report: a document of MCP servers as other clients write it, checked and then saved row by row."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.server.rig import Rig
 from tests.tools.captives import allow_captive, needs_bubblewrap
-from tests.tools.support import SERVERS
 
 HEAD = {"content-type": "application/json"}
 
