@@ -153,7 +153,7 @@ class _Place:
     def assess(self, pasted: PastedRow) -> _Assessed:
         """Return a row without its test. Blocks: programs and folders are looked at."""
         if pasted.entry is None:
-            problems = tuple(_shown(each, pasted) for each in pasted.problems)
+            problems = tuple(_row_problem(each, pasted) for each in pasted.problems)
             row = CheckedRow(
                 pasted.key,
                 pasted.name,
@@ -195,7 +195,7 @@ class _Place:
             if review is None:
                 found += problems_of(exc)
         needs = self._needs(entry)
-        problems = (*(_shown(each, pasted) for each in found), *proposals)
+        problems = (*(_row_problem(each, pasted) for each in found), *proposals)
         status, reason = _status_of(found, problems, proposals, approval, needs)
         to_save = None if found else _with_args(entry, changed)
         row = CheckedRow(
@@ -439,10 +439,10 @@ def _prefix(text: str) -> str:
 
 
 def _problem(pasted: PastedRow, key: str, message: str) -> RowProblem:
-    return _shown(InvalidInput(f"{pasted.path}.{key}", message), pasted)
+    return _row_problem(InvalidInput(f"{pasted.path}.{key}", message), pasted)
 
 
-def _shown(error: AgenticRagError, pasted: PastedRow) -> RowProblem:
+def _row_problem(error: AgenticRagError, pasted: PastedRow) -> RowProblem:
     """Return a problem as a row shows it, with the value that caused it where that can hold no secret."""
     path = str(getattr(error, "path", pasted.path)).replace("settings.mcpServers", "mcpServers", 1)
     message = str(error).removeprefix(f"{path}: ").removeprefix(f"settings.{path}: ")

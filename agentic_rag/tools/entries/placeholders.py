@@ -99,38 +99,31 @@ def expand(text: str, value_of: Callable[[str], str | None]) -> str:
     return _OURS.sub(replacement, text)
 
 
-def expand_address(address: str, value_of: Callable[[str, bool], str | None]) -> str:
-    """Return an address with every placeholder replaced.
-
-    ``value_of`` takes a name, and whether the placeholder stands behind the host, in the path or the query, where no
-    value can change which server is reached.
-
-    Raises:
-        PlaceholderUnset: ``value_of`` gave None for one that has no default.
-    """
-    made = ""
+def split_placeholders(text: str) -> Iterator[str | Placeholder]:
+    """Yield the parts of a text in order: what stands between placeholders, and the placeholders."""
     at = 0
-    for match in _OURS.finditer(address):
-        made += address[at : match.start()]
-        value = value_of(match[1], _BEHIND_HOST.match(made) is not None)
-        if value is None and match[2] is None:
-            raise PlaceholderUnset(match[1])
-        made += match[2] if value is None else value
+    for match in _OURS.finditer(text):
+        yield text[at : match.start()]
+        yield Placeholder(match[1], match[2])
         at = match.end()
-    return made + address[at:]
+    yield text[at:]
+
+
+def is_behind_host(beginning: str) -> bool:
+    """Whether what follows this beginning of an address stands in its path or query: it cannot change the server."""
+    return _BEHIND_HOST.match(beginning) is not None
 
 
 def names_before_path(address: str) -> frozenset[str]:
     """Return the names of placeholders that stand in an address's scheme or host, or behind its ``#``."""
     names: set[str] = set()
-
-    def note(name: str, behind_host: bool) -> str:
-        if not behind_host:
-            names.add(name)
-        return "x"
-
-    whole = address if "://" in address.partition("${")[0] else f"https://{address}"  # the first one is host or base
-    expand_address(whole, note)
+    made = "" if "://" in address.partition("${")[0] else "https://"  # the first placeholder is the host or the base
+    for part in split_placeholders(address):
+        if isinstance(part, Placeholder):
+            if not is_behind_host(made):
+                names.add(part.name)
+            part = "x"
+        made += part
     return frozenset(names)
 
 

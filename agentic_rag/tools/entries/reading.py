@@ -19,9 +19,9 @@ Reading what `McpEntry.to_json` wrote changes nothing.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from agentic_rag.errors import InvalidInput, ServerReserved, raise_first
@@ -54,7 +54,6 @@ from agentic_rag.tools.entries.placeholders import (
 )
 from agentic_rag.tools.entries.server_json import is_server_json, read_server_json
 
-T = TypeVar("T")
 Problem = InvalidInput | ServerReserved
 """What is wrong with one value of a pasted document."""
 
@@ -164,13 +163,13 @@ class Notes:
     warnings: list[Note] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
-    def attempt(self, read: Callable[[], T], fallback: T) -> T:
-        """Return what ``read`` returns; if the value does not fit, note the problem and return ``fallback``."""
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Note the problem that ends the block, and go on behind it."""
         try:
-            return read()
+            yield
         except (InvalidInput, ServerReserved) as exc:
             self.problems.append(exc)
-            return fallback
 
     def change(self, path: str, text: str) -> None:
         self.changes.append(Note(path, text))
@@ -283,7 +282,9 @@ def collect_entries(
             continue
         row_notes = Notes()
         place = f"{path}.{_printable(key)}"
-        name = row_notes.attempt(lambda key=key: read_name(key, path), "")  # type: ignore[misc]
+        name = ""
+        with row_notes.attempt():
+            name = read_name(key, path)
         if value is None and deletes and name:
             deleted.add(name)
             continue
@@ -318,7 +319,9 @@ def collect_entries(
 def _read_entry(
     value: object, name: str, place: str, notes: Notes, inputs: Sequence[InputField] | None
 ) -> McpEntry | None:
-    pasted = notes.attempt(lambda: _mapping(value, place), None)
+    pasted: Pasted | None = None
+    with notes.attempt():
+        pasted = _mapping(value, place)
     if pasted is None:
         return None
     for key in sorted(_repeated_keys(pasted)):
@@ -487,33 +490,47 @@ class _EntryReader:
 
     def read(self, name: str) -> McpEntry | None:
         """Return the entry, None if it has no target. It counts only if ``notes`` has no problems."""
-        attempt = self.notes.attempt
         target = self._target()
-        enabled = attempt(self._read_enabled, True)
-        identity = attempt(self._identity, Identity.DOMAIN)
-        timeout = attempt(self._timeout, None)
-        no_tools: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-        include, exclude = attempt(self._tools, no_tools)
-        stateful = attempt(lambda: self._stateful(target), None)
+        enabled, identity, timeout, stateful = True, Identity.DOMAIN, None, None
+        include: tuple[str, ...] = ()
+        exclude: tuple[str, ...] = ()
+        with self.notes.attempt():
+            enabled = self._read_enabled()
+        with self.notes.attempt():
+            identity = self._identity()
+        with self.notes.attempt():
+            timeout = self._timeout()
+        with self.notes.attempt():
+            include, exclude = self._tools()
+        with self.notes.attempt():
+            stateful = self._stateful(target)
         if target is None:
             return None
         return McpEntry(name, target, enabled, identity, timeout, include, exclude, stateful)
 
     def _target(self) -> Target | None:
-        attempt = self.notes.attempt
-        kind = attempt(self._kind, "") or ("stdio" if self.pasted.get("command") else "")
+        kind, command, address, oauth = "", "", "", None
+        args: list[str] = []
+        with self.notes.attempt():
+            kind = self._kind()
+        kind = kind or ("stdio" if self.pasted.get("command") else "")
         if kind == "stdio":
-            nothing: tuple[str, list[str]] = ("", [])
-            command, args = attempt(self._command_line, nothing)
+            with self.notes.attempt():
+                command, args = self._command_line()
             env = self._values("env")
-            attempt(lambda: self._warn_other_type("url", "headers", "oauth"), None)
+            with self.notes.attempt():
+                self._warn_other_type("url", "headers", "oauth")
             return StdioTarget(command, tuple(args), env)
         if not kind and not self.pasted.get("url"):
             return None
-        address = attempt(self._url, "")
+        with self.notes.attempt():
+            address = self._url()
         headers = self._values("headers")
-        attempt(lambda: self._warn_other_type("command", "args", "env"), None)
-        return HttpTarget(address, headers, HttpKind(kind or HttpKind.HTTP), attempt(self._oauth, None))
+        with self.notes.attempt():
+            self._warn_other_type("command", "args", "env")
+        with self.notes.attempt():
+            oauth = self._oauth()
+        return HttpTarget(address, headers, HttpKind(kind or HttpKind.HTTP), oauth)
 
     def _text(self, value: object, path: str, *, secret: bool = False) -> str:
         """Return a text as `_read_text` does, with the placeholders of VS Code and Cursor written as ours."""
@@ -537,11 +554,11 @@ class _EntryReader:
 
     def _texts(self, value: object, path: str) -> list[str]:
         """Return a list of texts; each problem is noted by itself."""
-        items = _check_list(value, path)
-        return [
-            self.notes.attempt(lambda item=item, at=f"{path}.{index}": self._text(item, at), "")  # type: ignore[misc]
-            for index, item in enumerate(items)
-        ]
+        texts: list[str] = []
+        for index, item in enumerate(_check_list(value, path)):
+            with self.notes.attempt():
+                texts.append(self._text(item, f"{path}.{index}"))
+        return texts
 
     def _kind(self) -> str:
         """Return the type of a server, as given or inferred."""
@@ -584,8 +601,9 @@ class _EntryReader:
     def _command_line(self) -> tuple[str, list[str]]:
         """Return the program and its arguments."""
         given = self.pasted.get("command")
-        no_args: list[str] = []
-        args = self.notes.attempt(lambda: self._texts(self.pasted.get("args"), f"{self.path}.args"), no_args)
+        args: list[str] = []
+        with self.notes.attempt():
+            args = self._texts(self.pasted.get("args"), f"{self.path}.args")
         place = f"{self.path}.command"
         if isinstance(given, list | tuple):
             words = self._texts(given, place)
@@ -598,7 +616,8 @@ class _EntryReader:
         if not command:
             raise InvalidInput(place, "a program is expected.")
         _refuse_secrets([command], place)
-        self.notes.attempt(lambda: _refuse_secrets(args, f"{self.path}.args"), None)
+        with self.notes.attempt():
+            _refuse_secrets(args, f"{self.path}.args")
         if any(re.match(r"mcp-remote(@|$)", arg) for arg in args):
             self.notes.warn(f"{self.path}.args", "mcp-remote is not needed: an entry with a url connects by itself.")
         return command, args
@@ -629,7 +648,8 @@ class _EntryReader:
     def _values(self, key: str) -> dict[str, Value]:
         """Return the values of ``env`` or ``headers``; each problem is noted by itself."""
         values: dict[str, Value] = {}
-        self.notes.attempt(lambda: self._read_values(key, values), None)
+        with self.notes.attempt():
+            self._read_values(key, values)
         return values
 
     def _read_values(self, key: str, values: dict[str, Value]) -> None:
@@ -655,11 +675,9 @@ class _EntryReader:
             elif item is None:
                 self.notes.change(place, "left out: it has no value.")
             else:
-                self.notes.attempt(lambda: self._keep_value(values, name, item, place, header=header), None)  # noqa: B023
+                with self.notes.attempt():
+                    values[name] = self._value(item, place, header=header)
             taken.add(folded)
-
-    def _keep_value(self, values: dict[str, Value], name: str, item: object, place: str, *, header: bool) -> None:
-        values[name] = self._value(item, place, header=header)
 
     def _value(self, item: object, path: str, *, header: bool) -> Value:
         """Return one value of ``env``, ``headers`` or ``oauth``."""

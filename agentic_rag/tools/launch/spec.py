@@ -26,7 +26,7 @@ from agentic_rag.tools.entries.entry import (
     digest,
     sealed_name,
 )
-from agentic_rag.tools.entries.placeholders import expand, expand_address
+from agentic_rag.tools.entries.placeholders import Placeholder, expand, is_behind_host, split_placeholders
 
 Secrets = Mapping[str, str | None]
 """A domain's secrets by name; None: stored, and cannot be read."""
@@ -155,21 +155,25 @@ def _with_texts(
 def _resolve_address(entry: McpEntry, address: str, path: str, secrets: Secrets, used: dict[str, str]) -> str:
     """Return an address to connect to. Secrets behind the host are percent-encoded, and put into ``used`` by name."""
 
-    def value_of(name: str, behind_host: bool) -> str | None:
-        if name not in secrets:
-            return entry.variables.get(name)
-        if not behind_host:
-            raise InvalidInput(path, secret_in_host(name))
-        secret = secrets[name]
+    made = ""
+    for part in split_placeholders(address):
+        if not isinstance(part, Placeholder):
+            made += part
+            continue
+        if part.name not in secrets:
+            value = entry.variables.get(part.name, part.default)
+            if value is None:
+                raise _unset(part.name, path)
+            made += value
+            continue
+        secret = secrets[part.name]
+        if not is_behind_host(made):
+            raise InvalidInput(path, secret_in_host(part.name))
         if secret is None:
-            raise InvalidInput(path, f"the secret {name} cannot be read; set it again.")
-        used[name] = secret
-        return quote(secret.encode("utf-8", "surrogatepass"), safe="")
-
-    try:
-        return expand_address(address, value_of)
-    except PlaceholderUnset as exc:
-        raise _unset(exc.name, path) from exc
+            raise InvalidInput(path, f"the secret {part.name} cannot be read; set it again.")
+        used[part.name] = secret
+        made += quote(secret.encode("utf-8", "surrogatepass"), safe="")
+    return made
 
 
 def secret_in_host(name: str) -> str:
