@@ -404,7 +404,7 @@ def _repeated_keys(value: object) -> frozenset[str]:
 def _is_root(outer: Pasted, root: str) -> bool:
     inner = outer.get(root)
     if isinstance(inner, list):
-        return bool(inner) and all(_is_entry(each) for each in inner)
+        return all(_is_entry(each) for each in inner)
     return isinstance(inner, Mapping) and not _is_entry(inner)
 
 
