@@ -182,6 +182,9 @@ class _Place:
         changed, review, approval = sealed, None, None
         try:
             review = self._review(sealed)
+            if self._names_foreign_folder(sealed):
+                changed, better, outside = self._propose_folders(sealed, pasted)
+                review, proposals = better or review, [*proposals, *outside]
         except CommandNotAllowed as exc:
             changed, review, outside = self._propose_folders(sealed, pasted)
             proposals += outside
@@ -194,7 +197,7 @@ class _Place:
             proposals += outside
             if review is None:
                 found += problems_of(exc)
-        needs = self._needs(entry)
+        needs = self._needs(_with_args(entry, changed))
         problems = (*(_row_problem(each, pasted) for each in found), *proposals)
         status, reason = _status_of(found, problems, proposals, approval, needs)
         to_save = None if found else _with_args(entry, changed)
@@ -230,6 +233,14 @@ class _Place:
 
     def _review(self, entry: McpEntry) -> Review:
         return self.policy.review(self._spec(entry, draft=True))
+
+    def _names_foreign_folder(self, entry: McpEntry) -> bool:
+        """Whether an argument begins with another client's word for a folder, such as ``${workspaceFolder}``."""
+        args = entry.target.args if isinstance(entry.target, StdioTarget) else ()
+        found = (
+            each for text in args if text.startswith("${") and _OUTSIDE.match(text) for each in find_placeholders(text)
+        )
+        return any(each.name not in self.settings.variables for each in found)
 
     def _propose_folders(self, entry: McpEntry, pasted: PastedRow) -> tuple[McpEntry, Review | None, list[RowProblem]]:
         """Return the entry with `ALL_FILES` in place of folders outside the domain's, if it may run then."""
