@@ -319,10 +319,11 @@ def collect_entries(
 def _read_entry(
     value: object, name: str, place: str, notes: Notes, inputs: Sequence[InputField] | None
 ) -> McpEntry | None:
-    pasted: Pasted | None = None
+    pasted: Pasted = {}
+    before = len(notes.problems)
     with notes.attempt():
         pasted = _mapping(value, place)
-    if pasted is None:
+    if len(notes.problems) > before:
         return None
     for key in sorted(_repeated_keys(pasted)):
         notes.problems.append(InvalidInput(f"{place}.{_printable(key)}", "this key is given twice; keep one of them."))

@@ -324,8 +324,8 @@ async def _read_error(response: httpx2.Response) -> bytes:
     coded = response.headers.get("content-encoding", "identity").lower() != "identity"
     stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
     try:
-        with anyio.move_on_after(ERROR_SECONDS):
-            async for part in response.aiter_raw() if not coded and not stream else _no_bytes():
+        with anyio.move_on_after(0 if coded or stream else ERROR_SECONDS):
+            async for part in response.aiter_raw():
                 body += part
                 if len(body) >= ERROR_BYTES:
                     break
@@ -335,11 +335,6 @@ async def _read_error(response: httpx2.Response) -> bytes:
         with anyio.CancelScope(shield=True), anyio.move_on_after(1):
             await response.aclose()
     return bytes(body[:ERROR_BYTES])
-
-
-async def _no_bytes() -> AsyncIterator[bytes]:
-    return
-    yield b""
 
 
 def _is_rpc_error(body: bytes) -> bool:
