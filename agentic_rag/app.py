@@ -48,6 +48,7 @@ from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.file_history import FileHistory
 from agentic_rag.domains.launch_requests import make_launch_requests
+from agentic_rag.domains.paste_check import PasteChecks
 from agentic_rag.domains.prompt_files import PromptFiles
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
@@ -521,6 +522,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         runtime=runtime,
         vault=vault,
         servers=Servers(directory, domains, vault, tools, machinery.policy, threads, runtime.refused_tools),
+        paste_checks=PasteChecks(directory, domains, vault, tools, machinery.policy, threads),
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
         history=History(database, directory, domains, prompts, roles, ground.file_history),
         file_history=ground.file_history,

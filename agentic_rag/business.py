@@ -22,6 +22,7 @@ from agentic_rag.domains.definitions import Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.file_history import FileHistory
 from agentic_rag.domains.launch_requests import LaunchRequests
+from agentic_rag.domains.paste_check import PasteChecks
 from agentic_rag.domains.prompt_files import PromptFiles
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.sign_in_source import SignInSource
@@ -70,6 +71,7 @@ class Business:
     runtime: Runtime
     vault: Vault
     servers: Servers
+    paste_checks: PasteChecks
     launch_requests: LaunchRequests
     history: History
     file_history: FileHistory

@@ -16,9 +16,11 @@ A class takes code, status and the rest from its base where it names none. What 
 """
 
 import errno
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import KW_ONLY
 from math import ceil
-from typing import ClassVar, Final, dataclass_transform
+from typing import ClassVar, Final, Self, dataclass_transform
 
 from agentic_rag.json_form import Json, camel
 
@@ -47,6 +49,8 @@ class AgenticRagError(Exception):
     """The constructor's parameters in order."""
     facts: ClassVar[tuple[str, ...]] = ()
     text: ClassVar[str] = ""
+    problems: "tuple[AgenticRagError, ...]" = ()
+    """All problems of the request that this error ends, itself among them; empty: they were not collected."""
     outside: ClassVar[str] = ""
     """What is said instead of ``text`` to who does not run the server."""
 
@@ -84,7 +88,36 @@ class AgenticRagError(Exception):
     @property
     def details(self) -> Json:
         """Facts for a program, by camelCase name, without secrets."""
-        return {camel(name): getattr(self, name) for name in self.facts}
+        facts: Json = {camel(name): getattr(self, name) for name in self.facts}
+        return {**facts, "problems": [_describe(each) for each in self.problems]} if self.problems else facts
+
+    def among(self, errors: "Sequence[AgenticRagError]") -> Self:
+        """Return this error with all problems of the same request in its details, each with its path and message."""
+        error = copy(self)
+        vars(error).update(problems=tuple(errors[:MAX_PROBLEMS]))
+        return error
+
+
+MAX_PROBLEMS = 100
+"""Of one request so many are described."""
+
+
+def _describe(error: AgenticRagError) -> Json:
+    """Return a problem as ``details.problems`` lists it."""
+    path = str(getattr(error, "path", ""))
+    message = str(error)
+    return {"path": path, "message": message.removeprefix(f"{path}: "), "code": error.code}
+
+
+def raise_first(problems: Sequence[AgenticRagError]) -> None:
+    """Raise the first problem, if there is one, with all of them in its details."""
+    if problems:
+        raise problems[0].among(problems)
+
+
+def problems_of(error: AgenticRagError) -> tuple[AgenticRagError, ...]:
+    """Return all problems that an error reports."""
+    return error.problems or (error,)
 
 
 class NotFound(AgenticRagError, status=404):

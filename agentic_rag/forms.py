@@ -19,9 +19,9 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.alias_generators import to_camel
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, ErrorDetails
 
-from agentic_rag.errors import InvalidInput
+from agentic_rag.errors import MAX_PROBLEMS, InvalidInput
 from agentic_rag.json_form import Json, to_text
 
 FormT = TypeVar("FormT", bound=BaseModel)
@@ -38,7 +38,7 @@ _ROWS = ("list", "tuple", "set", "frozenset")
 class Checked(BaseModel):
     """Base of what is checked: a list is looked at up to its first item that does not fit.
 
-    Only the first problem is ever told, and half a million of them take seconds of the event loop.
+    Half a million problems of one list would take seconds of the event loop.
     """
 
     # Built when first used: all of them together would cost every start a tenth of a second.
@@ -174,37 +174,68 @@ def read_form(model: type[FormT], value: object, path: str = "") -> FormT:
     """Validate ``value``; ``path`` is what its own place is called in messages (empty: the body itself).
 
     Raises:
-        InvalidInput: names the first field that does not fit and says what would.
+        InvalidInput: names the first field that does not fit and says what would; its details list all of them.
     """
+    form, problems = check_form(model, value, path)
+    if form is None:
+        raise problems[0].among(problems) if len(problems) > 1 else problems[0]
+    return form
+
+
+def check_form(model: type[FormT], value: object, path: str = "") -> tuple[FormT | None, list[InvalidInput]]:
+    """Return the form that ``value`` is, else None and all fields that do not fit. See `read_form`."""
     cleaned: frozenset[str] = getattr(model, "cleaned", frozenset())
     for place in _nul_places(value, path, cleaned):
-        raise InvalidInput(place or "body", NO_NUL)
-    _refuse_unknown(model, value, path)
+        return None, [InvalidInput(place or "body", NO_NUL)]
+    unknown = _unknown_keys(model, value)
+    problems = [
+        InvalidInput(f"{path}.{key}".strip("."), _problem("extra_forbidden", "")) for key in unknown[:MAX_PROBLEMS]
+    ]
+    if unknown and isinstance(value, Mapping):
+        left_out = set(unknown)
+        value = {key: item for key, item in value.items() if key not in left_out}
     try:
-        return model.model_validate(value)
+        form = model.model_validate(value)
     except ValidationError as exc:
-        raise invalid_input(exc, path) from exc
+        problems += invalid_inputs(exc, path)
+        return None, problems[:MAX_PROBLEMS]
+    return (None if problems else form), problems
 
 
-def _refuse_unknown(model: type[BaseModel], value: object, path: str) -> None:
-    """Refuse the first key that is not known; pydantic would first make an error of each.
+def _unknown_keys(model: type[BaseModel], value: object) -> list[str]:
+    """Return the keys that are not known; pydantic would make an error of each.
 
     Where a field has several names, that is left to it.
     """
     if model.model_config.get("extra") != "forbid" or not isinstance(value, Mapping):
-        return
+        return []
     fields = model.model_fields
     if any(isinstance(each.validation_alias, AliasChoices | AliasPath) for each in fields.values()):
-        return
+        return []
     known = {*fields, *(each.alias for each in fields.values())}
-    for key in value:
-        if key not in known:
-            raise InvalidInput(f"{path}.{key}".strip("."), _problem("extra_forbidden", ""))
+    return [key for key in value if key not in known]
 
 
 def invalid_input(error: ValidationError, path: str = "") -> InvalidInput:
     """Return the refusal that names the first field that does not fit, and says what would."""
-    errors = error.errors(include_url=False, include_context=False)
+    return _refusal_of(error.errors(include_url=False, include_context=False), path)
+
+
+def invalid_inputs(error: ValidationError, path: str = "") -> list[InvalidInput]:
+    """Return a refusal for each field that does not fit; of a map, for each of its members."""
+    by_field: dict[tuple[object, ...], list[ErrorDetails]] = {}
+    for each in error.errors(include_url=False, include_context=False):
+        place = each["loc"]
+        # The second part is an index, a member's key, or the type that pydantic tried: "str", "list[Item]".
+        of_member = len(place) > 1 and isinstance(place[1], str) and _TRIED.match(place[1]) is None
+        by_field.setdefault(place[:2] if of_member else place[:1], []).append(each)
+    return [_refusal_of(errors, path) for errors in by_field.values()]
+
+
+_TRIED = re.compile(r"(?:str|int|float|bool|constrained-str)$|(?:list|tuple|dict|literal|function)[\[-]")
+
+
+def _refusal_of(errors: Sequence[ErrorDetails], path: str) -> InvalidInput:
     # Of a text or a list pydantic tells of both, and names in the place which it tried: "str", "list[Item]".
     meant = (each for each in errors if each["loc"][-1:] != ("str",) or not isinstance(each["input"], list))
     first = next(meant, errors[0])

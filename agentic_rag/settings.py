@@ -129,7 +129,7 @@ class Settings(BaseSettings):
     Empty: a key of the server's own making in ``{data}/secret.key``."""
     mcp_hosts: str = ""
     """Hosts of MCP servers and of their sign-ins, ``host:port`` or ``host:*`` with commas between, that may be reached
-    whatever their address, by http."""
+    whatever their address, by http, also through a proxy (``HTTP_PROXY``, ``HTTPS_PROXY``, ``NO_PROXY``)."""
     ws_dialect: str = "native"
     """What a client of ``/ws`` is spoken to in that asks for no dialect."""
     default_domain: str = "demo"

@@ -2,7 +2,7 @@
 
 Owns the arguments and what is printed. ``allow``, ``list`` and ``revoke`` write in the data folder itself, where a
 running server sees them: a line of one's own is allowed by whoever owns the machine. What admins of domains asked for
-is decided over REST (``launch_requests``). ``test`` talks REST.
+is decided over REST (``launch_requests``). ``check`` and ``test`` talk REST.
 """
 
 import json
@@ -19,11 +19,23 @@ if TYPE_CHECKING:
     from agentic_rag.commands.client import Client
     from agentic_rag.tools.launch.catalogue import CatalogueEntry
 
+MAX_FILE_BYTES = 1024 * 1024
+JSON_BODY = {"content-type": "application/json"}
+STATUS_WORDS = {
+    "ready": "ready",
+    "needs_secret": "needs a secret",
+    "needs_approval": "needs approval",
+    "needs_sign_in": "needs a sign-in",
+    "change_proposed": "change proposed",
+    "not_possible": "not possible",
+}
+"""States of a checked server, as they are printed."""
+
 TEST_SECONDS = 900.0
 """How long the test of a file may take: each of its packages may have to be installed."""
 
 mcp_app = typer.Typer(
-    help="Allow, list, revoke and test MCP servers; decide what admins ask for.", no_args_is_help=True
+    help="Allow, list, revoke, check and test MCP servers; decide what admins ask for.", no_args_is_help=True
 )
 
 Data = Annotated[
@@ -49,7 +61,8 @@ def allow(
     """Allow one whole command line, bound to what it is now.
 
     A package (npx, uvx) is installed at the version given, else the newest; a program and each file its line names
-    are bound to their SHA-256. The slots {path:workspace}, {text} and {url} may stand for arguments.
+    are bound to their SHA-256. A script is named by its absolute path, or lies in mcp/local of the data folder and is
+    named from there (python3 ./server.py). The slots {path:workspace}, {text} and {url} may stand for arguments.
     """
     import anyio
 
@@ -109,14 +122,11 @@ def try_entries(
     from agentic_rag.commands.client import with_client
     from agentic_rag.settings import load_settings
 
-    try:
-        document = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (ValueError, OSError) as exc:
-        raise InvalidInput(str(file), f"this is no JSON file: {exc}") from exc
+    body = _read_file(file)
 
     async def run(client: "Client") -> Any:
         path = f"/api/domains/{quote(domain, safe='')}/mcp-servers/test"
-        return await client.call("POST", path, json=document, seconds=TEST_SECONDS)
+        return await client.call("POST", path, content=body, headers=JSON_BODY, seconds=TEST_SECONDS)
 
     found = anyio.run(with_client, load_settings(data=data), url, run)
     for note in (*found.get("changes", ()), *found.get("warnings", ())):
@@ -132,6 +142,99 @@ def try_entries(
                 say(f"  | {printable(text)}", err=True)
     if failed:
         raise typer.Exit(1)
+
+
+@mcp_app.command("check")
+def check_file(
+    domain: Annotated[str, typer.Argument(help="Id of the domain.")],
+    file: Annotated[
+        Path, typer.Argument(help="A file of MCP servers as another client keeps it.", exists=True, dir_okay=False)
+    ],
+    add: Annotated[
+        list[str] | None, typer.Option("--add", help="Save this server as proposed; may be given more than once.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Report on each server of a file: ready, or what it needs. Saves only the servers that --add names.
+
+    The file may have comments and trailing commas. Exit code 1: a server is not possible as it is.
+    """
+    import anyio
+
+    from agentic_rag.commands.client import with_client
+    from agentic_rag.settings import load_settings
+
+    body = _read_file(file)
+    base = f"/api/domains/{quote(domain, safe='')}/mcp-servers"
+
+    async def run(client: "Client") -> Any:
+        report = await client.call("POST", f"{base}/check", content=body, headers=JSON_BODY, seconds=TEST_SECONDS)
+        if add:
+            wanted = {"document": body.decode("utf-8-sig", "replace"), "accept": add}
+            report["added"] = (await client.call("POST", f"{base}/add", json=wanted))["names"]
+        return report
+
+    report = anyio.run(with_client, load_settings(data=data), url, run)
+    if as_json:
+        say(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        for row in report["items"]:
+            _print_row(row, domain)
+        for name in report.get("added", ()):
+            say(printable(f"saved {name}"))
+    for note in (*report["changes"], *report["warnings"]):
+        say(printable(f"{note['path']}: {note['text']}"), err=True)
+    if any(row["status"] == "not_possible" for row in report["items"]):
+        raise typer.Exit(1)
+
+
+def _print_row(row: dict[str, Any], domain: str) -> None:
+    """Print what a server is and needs, with the commands that give it."""
+    name = row["name"] or row["key"]
+    tools = row.get("connection", {}).get("tools", ())
+    say(
+        printable(
+            f"{name}: {STATUS_WORDS.get(row['status'], row['status'])}{f' ({len(tools)} tools)' if tools else ''}"
+        )
+    )
+    reported = {problem["message"] for problem in row["problems"]}
+    if row["reason"] and row["reason"] not in reported:
+        say(printable(f"  {row['reason']}"))
+    for problem in row["problems"]:
+        say(printable(f"  {problem['path']}: {problem['message']}"))
+    for need in row["needs"]:
+        if need["kind"] == "secret":
+            say(printable(f"  set it: agentic-rag secrets set {domain} {need['name']}"))
+        else:
+            say(printable(f"  set the variable {need['name']} in the settings of the domain"))
+    if "approval" in row:
+        say(printable(f"  ask an operator: POST {row['approval']['request']}"))
+        if row["approval"]["allow"]:
+            say(printable(f"  or, as the operator: {row['approval']['allow']}"))
+    if "proposed" in row:
+        say(printable(f"  proposed: {json.dumps(row['proposed'], ensure_ascii=False)}"))
+        if row["saveable"]:
+            say(printable(f"  accept it with: --add {name}"))
+    for note in (*row["changes"], *row["warnings"]):
+        say(printable(f"{note['path']}: {note['text']}"), err=True)
+
+
+def _read_file(file: Path) -> bytes:
+    """Return a file's bytes, which the server reads as JSON with comments.
+
+    Raises:
+        InvalidInput: it cannot be read, or is too large for the server.
+    """
+    try:
+        with file.open("rb") as opened:
+            body = opened.read(MAX_FILE_BYTES + 1)
+    except OSError as exc:
+        raise InvalidInput(str(file), f"this file cannot be read: {exc}") from exc
+    if len(body) > MAX_FILE_BYTES:
+        raise InvalidInput(str(file), f"larger than {MAX_FILE_BYTES} bytes.")
+    return body
 
 
 def _runs(entry: "CatalogueEntry") -> str:

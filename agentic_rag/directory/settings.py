@@ -10,17 +10,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, StringConstraints, field_validator
 
-from agentic_rag.errors import CommandNotAllowed, InvalidInput
-from agentic_rag.forms import Form, read_form, require_shape
+from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, problems_of, raise_first
+from agentic_rag.forms import Form, check_form, require_shape
 from agentic_rag.json_form import Json
 from agentic_rag.models.profiles import Effort, refusal_of
 from agentic_rag.tools.base import Verdict
-from agentic_rag.tools.entries.entry import McpEntry, SealedValue, SecretValue, Value, sealed_name
-from agentic_rag.tools.entries.placeholders import NAME, find_placeholders
-from agentic_rag.tools.entries.reading import Note, Pasted, read_entries
+from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, SecretValue, Value, sealed_name
+from agentic_rag.tools.entries.placeholders import NAME, find_placeholders, names_before_path
+from agentic_rag.tools.entries.reading import Note, Pasted, collect_entries
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.policy import LaunchPolicy
-from agentic_rag.tools.launch.spec import Secrets, spec_of
+from agentic_rag.tools.launch.spec import Secrets, secret_in_host, spec_of
 
 MAP_KEYS = frozenset({"mcpServers", "variables", "toolPolicy"})
 """Settings that are maps: PUT replaces them, PATCH merges them by name."""
@@ -207,41 +207,64 @@ def merge_settings(
         InvalidInput: names the path of what does not fit.
         ServerReserved: an entry uses the name of a system or built-in server.
         CommandNotAllowed: an entry that nothing allows, where ``withheld`` is None.
+
+    Each is the first problem of the change, with all of them in its details.
     """
     before = DomainSettings.model_validate(stored)
     values = {key: value for key, value in stored.items() if key != "mcpServers"}
     entries: EntriesChange | None = None
+    problems: list[AgenticRagError] = []
     for key, value in change.items():
         name = _JSON_NAMES.get(key)
         if name is None:
-            raise InvalidInput(f"settings.{key}", "this key is not known.")
-        if name == "mcpServers":
-            entries = change_entries(before.mcp_servers, value, own, replaces=replace_maps or value is None)
+            problems.append(InvalidInput(f"settings.{key}", "this key is not known."))
+        elif name == "mcpServers":
+            try:
+                entries = collect_change(before.mcp_servers, value, own, replaces=replace_maps or value is None)
+                problems += entries.problems
+            except InvalidInput as exc:  # of the map as a whole
+                problems += problems_of(exc)
         elif value is None:
             values.pop(name, None)
         elif name in MAP_KEYS and not replace_maps and isinstance(value, Mapping):
-            merged = {**values.get(name, {}), **value}
-            values[name] = {entry: item for entry, item in merged.items() if item is not None}
+            members = {**values.get(name, {}), **value}
+            values[name] = {entry: item for entry, item in members.items() if item is not None}
         else:
             values[name] = value
-    settings = read_form(DomainSettings, values, "settings")
-    _check_together(settings, default_model)
+    settings = _read_settings(values, problems)
+    problems += _check_together(settings, default_model)
     if entries is None:
+        raise_first(problems)
         kept = {"mcp_servers": before.mcp_servers} if before.mcp_servers else {}
         return MergedSettings(settings.model_copy(update=kept))
     place = _Place(policy, domain, workspace, settings.variables, secrets or {}, entries.secrets, withheld)
-    return place.admit_all(settings, before, entries)
+    merged = place.admit_all(settings, before, entries, problems)
+    raise_first(problems)
+    return merged
 
 
-def _check_together(settings: DomainSettings, default_model: str) -> None:
-    """Refuse what the domain's model would refuse in every turn, and to remember for all what one user said."""
+def _read_settings(values: Json, problems: list[AgenticRagError]) -> DomainSettings:
+    """Return the settings without the keys that do not fit, which go to ``problems``."""
+    settings, found = check_form(DomainSettings, values, "settings")
+    if settings is not None:
+        return settings
+    problems += found
+    broken = {_JSON_NAMES.get(each.path.split(".")[1]) for each in found if "." in each.path}
+    rest, _ = check_form(DomainSettings, {key: value for key, value in values.items() if key not in broken}, "settings")
+    return rest or DomainSettings()
+
+
+def _check_together(settings: DomainSettings, default_model: str) -> list[InvalidInput]:
+    """Return the settings that do not go together: with the model of the domain, or with its memory scope."""
+    problems: list[InvalidInput] = []
     model = settings.model or default_model
     refusal = refusal_of(model, effort=settings.effort) if model else None
     if refusal is not None:
-        raise InvalidInput(f"settings.{refusal[0]}", refusal[1])
+        problems.append(InvalidInput(f"settings.{refusal[0]}", refusal[1]))
     if settings.memory_scope == "domain" and settings.memory.every is not None:
         reason = 'what one user said is not remembered for all (memoryScope "domain"); set memoryScope "user".'
-        raise InvalidInput("settings.memory.extract", reason)
+        problems.append(InvalidInput("settings.memory.extract", reason))
+    return problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,13 +289,24 @@ class _Place:
     unsealed: Mapping[str, str]
     withheld: dict[str, CommandNotAllowed] | None
 
-    def admit_all(self, settings: DomainSettings, before: DomainSettings, change: "EntriesChange") -> MergedSettings:
-        """Return settings with changed entries; a stored one was checked when it came."""
-        new = {
-            name: self.admit_or_withhold(entry)
-            for name, entry in change.entries.items()
-            if entry != before.mcp_servers.get(name)
-        }
+    def admit_all(
+        self,
+        settings: DomainSettings,
+        before: DomainSettings,
+        change: "EntriesChange",
+        problems: list[AgenticRagError],
+    ) -> MergedSettings:
+        """Return settings with changed entries; a stored one was checked when it came.
+
+        An entry that cannot be admitted is left out, and goes to ``problems``.
+        """
+        new: dict[str, _Admitted] = {}
+        for name, entry in change.entries.items():
+            if entry != before.mcp_servers.get(name):
+                try:
+                    new[name] = self.admit_or_withhold(entry)
+                except (InvalidInput, CommandNotAllowed) as exc:
+                    problems += problems_of(exc)
         entries = {name: new[name].entry if name in new else entry for name, entry in change.entries.items()}
         found = new.values()
         return MergedSettings(
@@ -315,12 +349,7 @@ class _Place:
 
 def _check_placeholders(path: str, entry: McpEntry, variables: Collection[str], secrets: Collection[str]) -> list[Note]:
     """Refuse a secret where every process could read it; tell which placeholders have no value yet."""
-    for place, text in entry.open_texts:
-        for each in find_placeholders(text):
-            if each.name in secrets:
-                raise InvalidInput(
-                    f"{path}.{place}", f"${{{each.name}}} is a secret; secrets stand in env and headers only."
-                )
+    raise_first(misplaced_secrets(path, entry, secrets))
     unset = sorted(entry.placeholder_names - set(variables) - set(secrets))
     return [
         Note(path, f"${{{name}}} has no value yet: set the variable or the secret {name} of this domain.")
@@ -328,15 +357,32 @@ def _check_placeholders(path: str, entry: McpEntry, variables: Collection[str], 
     ]
 
 
+def misplaced_secrets(path: str, entry: McpEntry, secrets: Collection[str]) -> list[InvalidInput]:
+    """Return a problem for each secret in a command line, or in the host of an address. ``path``: the entry's."""
+    if isinstance(entry.target, HttpTarget):
+        names = sorted(names_before_path(entry.target.url) & set(secrets))
+        return [InvalidInput(f"{path}.url", secret_in_host(name)) for name in names]
+    return [
+        InvalidInput(f"{path}.{place}", f"${{{each.name}}} is a secret; secrets stand in env and headers only.")
+        for place, text in entry.open_texts
+        for each in find_placeholders(text)
+        if each.name in secrets
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class EntriesChange:
-    """A changed map of entries. ``secrets``: values to seal, by name; ``dropped``: names of sealed values to remove."""
+    """A changed map of entries. ``secrets``: values to seal, by name; ``dropped``: names of sealed values to remove.
+
+    ``problems``: of the entries that are left out.
+    """
 
     entries: dict[str, McpEntry]
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     dropped: tuple[str, ...] = ()
     changes: tuple[Note, ...] = ()
     warnings: tuple[Note, ...] = ()
+    problems: tuple[AgenticRagError, ...] = ()
 
 
 def change_entries(
@@ -347,7 +393,26 @@ def change_entries(
     replaces: bool,
     path: str = "settings.mcpServers",
 ) -> EntriesChange:
-    """Return the entries after a change.
+    """Return the entries after a change; see `collect_change`.
+
+    Raises:
+        InvalidInput: names the path of what does not fit.
+        ServerReserved: an entry uses the name of a system or built-in server.
+    """
+    changed = collect_change(before, document, own, replaces=replaces, path=path)
+    raise_first(changed.problems)
+    return changed
+
+
+def collect_change(
+    before: Mapping[str, McpEntry],
+    document: object,
+    own: Json | None,
+    *,
+    replaces: bool,
+    path: str = "settings.mcpServers",
+) -> EntriesChange:
+    """Return the entries after a change; those that do not fit are left out, with their problems.
 
     Args:
         before: the stored ones.
@@ -356,25 +421,39 @@ def change_entries(
         replaces: the document replaces the stored map; else it is merged by name, ``null`` deletes an entry.
 
     Raises:
-        InvalidInput: names the path of what does not fit.
-        ServerReserved: an entry uses the name of a system or built-in server.
+        InvalidInput: the document as a whole does not fit.
     """
-    pasted = read_entries({} if document is None else document, path, own=own, deletes=not replaces)
+    pasted = collect_entries({} if document is None else document, path, own=own, deletes=not replaces)
     entries = {} if replaces else {name: entry for name, entry in before.items() if name not in pasted.deleted}
     secrets: dict[str, str] = {}
-    for name, entry in pasted.entries.items():
-        known = before[name].sealed_names if name in before else frozenset[str]()
-        entries[name] = _seal_values(entry, known, f"{path}.{name}", secrets)
+    problems: list[AgenticRagError] = []
+    for row in pasted.rows:
+        problems += row.problems
+        if row.entry is None:
+            continue
+        known = before[row.name].sealed_names if row.name in before else frozenset[str]()
+        try:
+            entries[row.name] = seal_values(row.entry, known, f"{path}.{row.name}", secrets)
+        except InvalidInput as exc:
+            problems += problems_of(exc)
     if len(entries) > MAX_ENTRIES:
         raise InvalidInput(path, f"{len(entries)} servers; at most {MAX_ENTRIES} are possible.")
     sealed_before = frozenset().union(*(entry.sealed_names for entry in before.values()))
     sealed = frozenset().union(*(entry.sealed_names for entry in entries.values()))
-    return EntriesChange(entries, secrets, tuple(sorted(sealed_before - sealed)), pasted.changes, pasted.warnings)
+    changes = (*pasted.changes, *(note for row in pasted.rows for note in row.changes))
+    warnings = (*pasted.warnings, *(note for row in pasted.rows for note in row.warnings))
+    dropped = tuple(sorted(sealed_before - sealed))
+    return EntriesChange(entries, secrets, dropped, changes, warnings, tuple(problems))
 
 
-def _seal_values(entry: McpEntry, known: Collection[str], path: str, secrets: dict[str, str]) -> McpEntry:
-    """Return an entry without the secrets in it; they go to ``secrets``. ``known``: what is sealed by now."""
+def seal_values(entry: McpEntry, known: Collection[str], path: str, secrets: dict[str, str]) -> McpEntry:
+    """Return an entry without the secrets in it; they go to ``secrets``. ``known``: names of sealed values.
+
+    Raises:
+        InvalidInput: a mask stands for a value that is not stored.
+    """
     values: dict[tuple[str, str], Value] = {}
+    problems: list[InvalidInput] = []
     for place, name, value in entry.values:
         values[place, name] = value
         if isinstance(value, SecretValue):
@@ -382,6 +461,8 @@ def _seal_values(entry: McpEntry, known: Collection[str], path: str, secrets: di
             values[place, name] = SealedValue()
         elif isinstance(value, SealedValue):
             if sealed_name(entry.name, place, name) not in known:
-                raise InvalidInput(f"{path}.{place}.{name}", "no value is stored to be kept; give the value.")
+                problem = "no value is stored to be kept; give the value."
+                problems.append(InvalidInput(f"{path}.{place}.{name}", problem))
             values[place, name] = SealedValue()
+    raise_first(problems)
     return entry.with_values(values)

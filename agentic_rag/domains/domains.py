@@ -26,7 +26,16 @@ from agentic_rag.domains.record_history import record_changes
 from agentic_rag.domains.sign_in_secrets import forget_servers
 from agentic_rag.domains.vault import Vault, check_limits
 from agentic_rag.domains.workspaces import copy_template, make_workspace
-from agentic_rag.errors import CommandNotAllowed, InvalidInput, NotFound, VersionConflict
+from agentic_rag.errors import (
+    AgenticRagError,
+    CommandNotAllowed,
+    InvalidInput,
+    NotFound,
+    ServerReserved,
+    VersionConflict,
+    problems_of,
+    raise_first,
+)
 from agentic_rag.forms import line, to_json
 from agentic_rag.json_form import Json
 from agentic_rag.store import domains, history, secrets
@@ -202,9 +211,12 @@ class Domains:
         """Refuse the name of a model that nobody here serves; one that stays is not asked about again."""
         kept = {before.model, *(before.fallback_models or ())}
         named = [("model", after.model), *(("fallbackModel", name) for name in after.fallback_models or ())]
-        for key, name in named:
-            if name and name not in kept and (reason := await self._model_refusal(name)) is not None:
-                raise InvalidInput(f"settings.{key}", reason)
+        problems = [
+            InvalidInput(f"settings.{key}", reason)
+            for key, name in named
+            if name and name not in kept and (reason := await self._model_refusal(name)) is not None
+        ]
+        raise_first(problems)
 
     def _install(self, change: MergedSettings) -> None:
         """Begin to install what the new entries need, so that no turn finds it missing."""
@@ -319,18 +331,31 @@ class Domains:
         if version is not None and version != record.version:
             raise VersionConflict(version, record.version)
         before = DomainSettings.model_validate(record.settings)
-        found = await self._merge(record, change, replace_maps=replace_maps, withheld=withheld)
-        settings = found.settings
-        await self._check_models(before, settings)
-        look = partial(self._lifecycle.changing, roles_in or Path(record.workspace), before, settings)
-        advice = await self._threads.read(domain_id, look)
-        after = replace(record, settings=settings.to_json())
-        if name is not None:
-            after = replace(after, name=line("name", name, MAX_NAME, required=True))
-        if description is not None:
-            cleaned = line("description", description, MAX_DESCRIPTION, required=False, breaks=True)
-            after = replace(after, description=cleaned)
-        return Draft(after, record, found, tuple(advice))
+        problems: list[AgenticRagError] = []
+        found: MergedSettings | None = None
+        advice: Sequence[Note] = ()
+        try:
+            found = await self._merge(record, change, replace_maps=replace_maps, withheld=withheld)
+            await self._check_models(before, found.settings)
+            look = partial(self._lifecycle.changing, roles_in or Path(record.workspace), before, found.settings)
+            advice = await self._threads.read(domain_id, look)
+        except (InvalidInput, ServerReserved, CommandNotAllowed) as exc:
+            problems += problems_of(exc)
+        after = record
+        try:
+            if name is not None:
+                after = replace(after, name=line("name", name, MAX_NAME, required=True))
+        except InvalidInput as exc:
+            problems.append(exc)
+        try:
+            if description is not None:
+                cleaned = line("description", description, MAX_DESCRIPTION, required=False, breaks=True)
+                after = replace(after, description=cleaned)
+        except InvalidInput as exc:
+            problems.append(exc)
+        raise_first(problems)
+        assert found is not None
+        return Draft(replace(after, settings=found.settings.to_json()), record, found, tuple(advice))
 
     async def store_change(self, draft: Draft, tell: Callable[[Connection], object]) -> Saved:
         """Store a changed domain; `changing` is held. ``tell``: what is stored in the same transaction.

@@ -44,7 +44,7 @@ from agentic_rag.tools.launch.addresses import Reach
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.oauth import grants
 from agentic_rag.tools.oauth.discovery import Challenge, Place, check_for_people, discover
-from agentic_rag.tools.oauth.errors import GrantRefused, SignInNeeded, SignInProblem, SignInSilent
+from agentic_rag.tools.oauth.errors import GrantRefused, NoSignIn, SignInNeeded, SignInProblem, SignInSilent
 from agentic_rag.tools.oauth.grants import Client, Tokens
 from agentic_rag.tools.oauth.web import CheckedWeb
 
@@ -137,6 +137,8 @@ class SignIns:
                 raise waiting
             try:
                 await self._begin(spec, challenge, found)
+            except NoSignIn as exc:  # the refusal is the reason, not what the server lacks
+                raise ServerUnavailable(spec.name, challenge.reason or exc.reason) from exc
             except SignInProblem as exc:
                 raise ServerUnavailable(spec.name, exc.reason) from exc
 
@@ -164,7 +166,12 @@ class SignIns:
             return
         check_for_people(place)
         redirect = self._redirect()
-        client = await self._choose_client(spec, web, place, oauth, redirect)
+        try:
+            client = await self._choose_client(spec, web, place, oauth, redirect)
+        except SignInProblem as exc:
+            if place.guessed:
+                raise NoSignIn(exc.reason) from exc
+            raise
         if found is not None and not challenge.more:  # its token is refused, and there is no newer one
             await self._db.write(lambda conn: forget_account(conn, found.record))
         cost = 0

@@ -76,7 +76,7 @@ def _routes_of_domains(business: Business, thread: DomainThreads, gate: Gate) ->
         SkillRoutes(business.skills),
         MemoryRoutes(business.memories),
         SecretRoutes(business.directory, business.vault),
-        ServerRoutes(business.servers),
+        ServerRoutes(business.servers, business.paste_checks),
         LaunchRequestRoutes(business.launch_requests, business.logins, gate),
         OAuthRoutes(business.sign_ins, business.directory),
         DocumentRoutes(business.documents, business.deletion, thread),

@@ -47,6 +47,7 @@ from agentic_rag.observer import NOBODY, Observer
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.replies import Attachment, Headed, Replies, json_response, request_id
 from agentic_rag.threads import DomainThreads
+from agentic_rag.tools.entries.json_text import read_json_text
 
 Allow = Literal["anyone", "user", "member", "author", "admin", "operator"]
 """``anyone``: also without a key; ``user``: with any key; ``member``, ``author`` and ``admin``: of the domain the path
@@ -110,7 +111,8 @@ class Declaration:
     """A route as it was declared. ``reads``: its parameters' types by name; ``answer``: what it returns.
 
     ``status`` is that of a JSON answer. ``takes``: the media type of its body, ``max_bytes``: how long that may be,
-    ``max_values``: of how many items and members; ``large``: encoding the answer may take a while, so that it is done
+    ``max_values``: of how many items and members; ``lenient``: a body of JSON may have comments and trailing commas.
+    ``large``: encoding the answer may take a while, so that it is done
     in a thread. ``errors``: what it is refused with beside what its rule and its parameters say.
     """
 
@@ -125,6 +127,7 @@ class Declaration:
     large: bool
     max_bytes: int
     max_values: int
+    lenient: bool
     errors: tuple[type[AgenticRagError], ...]
 
     @property
@@ -152,6 +155,7 @@ def route(
     large: bool = False,
     max_bytes: int = MAX_JSON_BYTES,
     max_values: int = MAX_VALUES,
+    lenient: bool = False,
     errors: Sequence[type[AgenticRagError]] = (),
 ) -> Callable[[Handler], Declaration]:
     """Declare the decorated method of a class as a route; see the module for what its parameters mean.
@@ -174,7 +178,19 @@ def route(
             raise TypeError(f"{method} {path}: unknown parameters {unknown}, no answer type, or no docstring")
         ends_with = status or (204 if answer is None else 200)
         return Declaration(
-            method, path, rule, handler, reads, answer, ends_with, takes, large, max_bytes, max_values, tuple(errors)
+            method,
+            path,
+            rule,
+            handler,
+            reads,
+            answer,
+            ends_with,
+            takes,
+            large,
+            max_bytes,
+            max_values,
+            lenient,
+            tuple(errors),
         )
 
     return declare
@@ -280,7 +296,7 @@ class Endpoint:
             case "query":
                 return read_form(kind, _parameters(kind, request))
             case "body":
-                value = await _read_json(request, self.declared.max_bytes, self.declared.max_values)
+                value = await _read_json(request, self.declared)
                 return read_form(kind, value) if isinstance(kind, type) and issubclass(kind, BaseModel) else value
             case _:
                 return request.path_params[name]
@@ -304,26 +320,29 @@ class Endpoint:
         return json_response(self._edge.replies.json(answer), self.declared.status)
 
 
-async def _read_json(request: Request, limit: int, most: int) -> object:
+async def _read_json(request: Request, declared: Declaration) -> object:
     """Return the parsed body; an absent one is ``{}``.
 
     Raises:
-        BodyTooLarge: longer than ``limit`` bytes.
-        InvalidInput: not JSON, nested too deep, or of more than ``most`` values.
+        BodyTooLarge: longer than ``max_bytes``.
+        InvalidInput: not JSON, nested too deep, or of more than ``max_values`` values.
     """
+    limit, body = declared.max_bytes, bytearray()
     check_announced(request, limit)
-    body = bytearray()
     async for piece in request.stream():
         body += piece
         if len(body) > limit:
             raise BodyTooLarge(limit)
     if not body.strip():
         return {}
-    try:
-        value: object = orjson.loads(body)
-    except orjson.JSONDecodeError as exc:
-        raise InvalidInput("body", f"not valid JSON: {exc}.") from exc
-    check_size(value, "body", most)
+    if declared.lenient:
+        value = read_json_text(bytes(body))
+    else:
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError as exc:
+            raise InvalidInput("body", f"not valid JSON: {exc}.") from exc
+    check_size(value, "body", declared.max_values)
     return value
 
 

@@ -5,13 +5,14 @@ comes out.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
 from agentic_rag.access.users import User
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import VariableName
+from agentic_rag.domains.paste_check import CheckedRow, NeededApproval, NeededValue, PasteChecks, RowProblem
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Mask, Vault
 from agentic_rag.errors import (
@@ -27,10 +28,11 @@ from agentic_rag.errors import (
     ToolsChanged,
     TooManyServers,
 )
-from agentic_rag.forms import Form, read_form
+from agentic_rag.forms import Form, check_size, read_form
 from agentic_rag.json_form import Absent, Json
 from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
+from agentic_rag.tools.entries.json_text import read_json_text
 from agentic_rag.tools.entries.reading import Note
 from agentic_rag.tools.errors import ServerElsewhere
 from agentic_rag.tools.server_answers import DroppedTool
@@ -38,6 +40,9 @@ from agentic_rag.tools.status import ConnectionState, ListedTool, WaitingTool
 
 SECRETS = "/api/domains/{domain}/secrets"
 SERVERS = "/api/domains/{domain}/mcp-servers"
+
+PASTED_VALUES = 100_000
+"""Items and members of a pasted document: enough to count its servers, and say that there are too many."""
 
 START_ERRORS = (
     ServerReserved,
@@ -95,6 +100,7 @@ class Connection:
     """One connection to an MCP server: its tools as the server listed them, the end of its log.
 
     ``dropped_tools``: tools that the server lists and no model is shown, each with its reason.
+    ``notes``: what an admin should know although the connection works.
     """
 
     name: str
@@ -104,6 +110,7 @@ class Connection:
     tools: Sequence[ListedTool]
     log: Sequence[str]
     dropped_tools: Sequence[DroppedTool]
+    notes: Sequence[str]
     sign_in: Absent[OpenSignIn] = None
 
 
@@ -112,6 +119,59 @@ class ServerTrial:
     """How the servers of a pasted document fared, and what was changed or not used of it."""
 
     items: Sequence[Connection]
+    changes: Sequence[Note]
+    warnings: Sequence[Note]
+
+
+@answer()
+class PastedServer:
+    """One entry of a pasted document: its state, all its problems, and what it needs.
+
+    ``status``: ``ready``, ``needs_secret``, ``needs_approval``, ``needs_sign_in``, ``change_proposed`` or
+    ``not_possible``. ``entry``: as it would be stored, ``proposed``: after the proposed change; secrets are masked.
+    ``saveable``: `add` takes it. ``tested``: the server was started; ``connection``: how that ended.
+    """
+
+    key: str
+    name: str
+    status: str
+    reason: str
+    problems: Sequence[RowProblem]
+    needs: Sequence[NeededValue]
+    secrets: Sequence[str]
+    changes: Sequence[Note]
+    warnings: Sequence[Note]
+    saveable: bool
+    tested: bool
+    approval: Absent[NeededApproval] = None
+    entry: Absent[Json] = None
+    proposed: Absent[Json] = None
+    connection: Absent[Connection] = None
+
+
+@answer()
+class CheckedPaste:
+    """The rows of a pasted document in its order, and what was changed or not used of the document as a whole."""
+
+    items: Sequence[PastedServer]
+    changes: Sequence[Note]
+    warnings: Sequence[Note]
+
+
+class AcceptedServers(Form):
+    """Which servers of a document are saved, by their names in the rows. ``document``: as it was checked, JSON or its
+    text."""
+
+    document: Any = None
+    accept: Annotated[tuple[Annotated[str, StringConstraints(max_length=200)], ...], Field(max_length=100)]
+
+
+@answer()
+class AddedServers:
+    """The servers that were saved, and what was changed or not used of their entries."""
+
+    names: Sequence[str]
+    version: int
     changes: Sequence[Note]
     warnings: Sequence[Note]
 
@@ -189,15 +249,36 @@ class SecretRoutes:
 class ServerRoutes:
     """MCP servers of a domain."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Servers, checks: PasteChecks) -> None:
         self._servers = servers
+        self._checks = checks
 
     @route("GET", SERVERS)
     async def list_servers(self, domain: str) -> Items[Json]:
         """List the merged set, each entry with what its connections are doing."""
         return Items([each.to_json() for each in await self._servers.effective(domain)])
 
-    @route("POST", f"{SERVERS}/test", errors=START_ERRORS)
+    @route("POST", f"{SERVERS}/check", lenient=True, max_values=PASTED_VALUES)
+    async def check(self, user: User, domain: str, body: object) -> Redacted[CheckedPaste]:
+        """Check a pasted document: one row per entry with all its problems; nothing is saved.
+
+        The body is JSON as other clients write it, with comments and trailing commas.
+        """
+        checked = await self._checks.check(user, domain, body)
+        rows = [_row(each) for each in checked.rows]
+        return Redacted(domain, CheckedPaste(rows, checked.changes, checked.warnings))
+
+    @route("POST", f"{SERVERS}/add", errors=[ServerReserved, CommandNotAllowed, SecretLimit])
+    async def add(self, user: User, domain: str, body: AcceptedServers) -> AddedServers:
+        """Save those servers of a checked document that are accepted, with the changes that were proposed for them."""
+        document = body.document
+        if isinstance(document, str):
+            document = read_json_text(document, "document")
+        check_size(document, "document", PASTED_VALUES)
+        saved = await self._checks.add(user, domain, document, body.accept)
+        return AddedServers(body.accept, saved.record.version, saved.changes, saved.warnings)
+
+    @route("POST", f"{SERVERS}/test", lenient=True, errors=START_ERRORS)
     async def test(self, user: User, domain: str, body: object) -> ServerTrial:
         """Try the entries of a document without saving them."""
         trial = await self._servers.trial(user, domain, body)
@@ -221,6 +302,17 @@ class ServerRoutes:
 
 def _secret(name: str, mask: Mask) -> Secret:
     return Secret(name, **mask)
+
+
+def _row(row: CheckedRow) -> PastedServer:
+    return answer_from(
+        PastedServer,
+        row,
+        status=str(row.status),
+        secrets=[each.name for each in row.needs if each.kind == "secret"],
+        tested=row.connection is not None,
+        connection=None if row.connection is None else _connection(row.connection),
+    )
 
 
 def _connection(state: ConnectionState) -> Connection:

@@ -530,6 +530,16 @@ class Socket:
                 await self._emit(subscription, ResyncReply(subscription.conversation_id, turn, str(exc)))
             turn, after, subscription.last = None, 0, turn
 
+    async def _open_reader(self, turn: TurnId, after: int, *, from_start: bool) -> Reader:
+        """Return a reader of a turn's events, after ``after`` or from the start.
+
+        Raises:
+            LogGone: the log has no place ``after``.
+        """
+        if from_start and after:
+            await self._turns.read(turn, after).check()
+        return self._turns.read(turn, 0 if from_start else after)
+
     async def _relay(self, subscription: Subscription, turn: TurnId, after: int) -> None:
         encoder = join(get_dialect(self._dialect), after)
         encode, is_native = encoder.frames, isinstance(encoder, Native)
@@ -555,9 +565,7 @@ class Socket:
                 self._connection.write(texts)
             return taken
 
-        if encoder.needs_start and after:
-            await self._turns.read(turn, after).check()
-        reader = self._turns.read(turn, 0 if encoder.needs_start else after)
+        reader = await self._open_reader(turn, after, from_start=encoder.needs_start)
         events = await reader.next(push)
         if subscription.joined and joins_repeats(self._dialect):  # this dialect cannot retract what was taken back
             events, subscription.joined = settle(events), False

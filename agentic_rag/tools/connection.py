@@ -142,6 +142,8 @@ class Connection:
         self._needed: SignInNeeded | None = None
         self._elsewhere: ServerElsewhere | None = None  # which is no failure: each use tries again
         self._protocol = ""
+        self._note = ""
+        """What the transport tells of the way to the server."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._failed_at: deque[float] = deque(maxlen=self._patience.failures)
         self._changed = anyio.Event()
@@ -338,6 +340,7 @@ class Connection:
         tools = tuple(map(self._describe_listed, self.known_tools))
         log = tuple(map(self._redact, self._tail))
         sign_in = open_sign_in(self._needed) if self._needed and self.state is State.NEEDS_AUTH else None
+        notes = (self._note,) if self._note and self.state is State.READY else ()
         return ConnectionState(
             self.name,
             self.state,
@@ -349,6 +352,7 @@ class Connection:
             log,
             sign_in,
             self._dropped_now(),
+            notes,
         )
 
     def _describe_listed(self, tool: types.Tool) -> ListedTool:
@@ -517,6 +521,7 @@ class Connection:
                 self._questions.complete(message.params.elicitation_id)
 
         patience = self._patience
+        self._note = str(getattr(target, "note", ""))
         if not isinstance(target, MCPServer):
             target = BoundedTransport(target, attempt.lose, min(patience.probe, patience.initialize / 3))
         client = Client(

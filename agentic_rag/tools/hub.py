@@ -22,7 +22,7 @@ from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.attempt import Dial
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import Connection
-from agentic_rag.tools.entries.entry import HttpTarget
+from agentic_rag.tools.entries.entry import HttpKind, HttpTarget
 from agentic_rag.tools.homes import HeldTransport, Homes
 from agentic_rag.tools.launch.catalogue import CatalogueEntry
 from agentic_rag.tools.launch.policy import LaunchPolicy, Trust
@@ -234,22 +234,27 @@ class Hub:
         )
 
     def _credentials(self, spec: LaunchSpec) -> Credentials | None:
-        """Return what a connection signs in with; None for what has no address, or is given its own by the admin."""
+        """Return the OAuth credentials for a connection, or None for stdio servers and entries with their own."""
         if self._accounts is None or not isinstance(spec.target, HttpTarget):
             return None
-        given = any(name.lower() == "authorization" for name in spec.target.headers)
+        given = any(name.lower() == "authorization" for name in spec.target.headers) or bool(spec.target.url_secrets)
         return None if given else Credentials(spec, self._accounts)
 
     def _dial(self, spec: LaunchSpec, credentials: Credentials | None) -> Dial:
         """Return what opens a way to the server, anew for each attempt."""
 
+        last: HttpTransport | None = None
+
         async def dial(lost: Callable[[str], None], tail: deque[str]) -> Transport:
+            nonlocal last
             if self._policy is None:
                 raise ServerUnavailable(spec.name, "this process starts no other servers")
             try:
                 if isinstance(spec.resolved, HttpTarget):
-                    endpoint, kind = self._policy.endpoint(spec), spec.resolved.kind
-                    return HttpTransport(endpoint, kind, lost, tell_refusal, credentials)
+                    endpoint, kind = self._policy.endpoint(spec), _next_kind(spec.resolved.kind, last)
+                    note = "" if kind is spec.resolved.kind else _other_kind_note(spec.resolved.kind, kind)
+                    last = HttpTransport(endpoint, kind, lost, tell_refusal, credentials, note)
+                    return last
                 self._check_room(spec)
                 # In a thread: hashes are compared. It is short, and nothing is started until it is back.
                 command = await self._threads.run(spec.domain, self._policy.resolve, spec)
@@ -299,6 +304,21 @@ class Hub:
 
 _RUNNING = (State.STARTING, State.READY, State.DEGRADED)
 """States of a connection that has a child, or soon has one."""
+
+
+def _next_kind(written: HttpKind, last: HttpTransport | None) -> HttpKind:
+    """Return the transport for the next attempt: the entry's, unless the address answered as the other one does."""
+    other = HttpKind.HTTP if written is HttpKind.SSE else HttpKind.SSE
+    if last is None:
+        return written
+    if last.kind is written:
+        return other if last.suggests_other else written
+    return other if last.answered else written
+
+
+def _other_kind_note(written: HttpKind, kind: HttpKind) -> str:
+    spoken = "streamable HTTP" if kind is HttpKind.HTTP else "the older SSE transport"
+    return f"The entry says type {written}, and this address speaks {spoken}, which is used. Set its type to {kind}."
 
 
 def _label(connection: Connection) -> tuple[str, str, str]:

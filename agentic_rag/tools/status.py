@@ -118,6 +118,8 @@ class OpenSignIn:
 class ConnectionState:
     """What an admin is shown of one connection. ``domain`` and ``user``: whose it is; an empty one: shared.
 
+    ``notes``: what the admin should know although the connection works.
+
     ``tools``: the last list the server gave; ``log``: the last lines it wrote to stderr. ``sign_in``: what it waits
     for, which `to_json` leaves out: it is for that user alone.
     """
@@ -133,6 +135,7 @@ class ConnectionState:
     sign_in: OpenSignIn | None = None
     dropped_tools: tuple[DroppedTool, ...] = ()
     """Tools of that list that no model is shown."""
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
         """Return the state as a client sees it: whose connection it is goes to nobody else."""
@@ -144,6 +147,7 @@ class ConnectionState:
             "tools": to_json(self.tools),
             "log": list(self.log),
             "droppedTools": to_json(self.dropped_tools),
+            "notes": list(self.notes),
         }
 
     def redact(self, redaction: Redaction) -> "ConnectionState":
@@ -156,4 +160,5 @@ class ConnectionState:
             dropped_tools=tuple(
                 DroppedTool(redaction(tool.name), redaction(tool.reason)) for tool in self.dropped_tools
             ),
+            notes=tuple(map(redaction, self.notes)),
         )

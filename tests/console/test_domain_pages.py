@@ -275,3 +275,38 @@ async def test_axe_finds_nothing_on_the_pages_of_a_domain(tmp_path: Path, dark: 
         await page.locator(".row-name").first.click()
         await expect(page.locator("dialog .chunk").first).to_be_visible()
         await check_accessible(page, "document")
+
+
+async def test_a_pasted_file_is_one_report_in_which_each_server_gets_what_it_needs(tmp_path: Path) -> None:
+    async with console(tmp_path, any_command=True) as desk:
+        page = desk.page
+        domain = await desk.rig.domain()
+        await desk.goto(f"#/domains/{domain}/servers")
+        await page.get_by_role("button", name="Paste servers").click()
+        dialog = page.get_by_role("dialog")
+        command = {"command": sys.executable, "args": ["-I", "-S", str(SERVERS / "hostile.py"), "ok"]}
+        calc, keyed = json.dumps(command), json.dumps({**command, "env": {"TOKEN": "${input:api-token}"}})
+        outside = {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/home/me"]}
+        pasted = f'{{ // of a colleague\n"servers": {{"calc": {calc}, "keyed": {keyed}, "files": {json.dumps(outside)},'
+        await dialog.get_by_label("File of servers").fill(f'{pasted} "odd": {{"command": "x", "url": "y"}},}},}}')
+        await dialog.get_by_role("button", name="Check").click()
+        rows = {name: dialog.locator(f'[data-server="{name}"]') for name in ("calc", "keyed", "files", "odd")}
+        await expect(rows["calc"].locator(".badge")).to_have_text("Ready")
+        await expect(rows["files"].locator(".badge")).to_have_text("Change proposed")
+        await expect(rows["odd"].locator(".badge")).to_have_text("Not possible")
+        await expect(rows["odd"]).to_contain_text("either a command or a url")
+        await expect(rows["keyed"].locator(".badge")).to_have_text("Needs a secret")
+        await rows["keyed"].get_by_label("Value of the secret api_token").fill("secret-value-1234")
+        await rows["keyed"].get_by_role("button", name="Save api_token").click()
+        await expect(rows["keyed"].locator(".badge")).to_have_text("Ready")
+        await rows["files"].get_by_label("Save files with the proposed change").check()
+        await rows["keyed"].get_by_label("Save keyed").uncheck()
+        await check_accessible(page)
+        await dialog.get_by_role("button", name="Save the selected servers").click()
+        await expect(page.locator(".toast")).to_contain_text("2 servers saved")
+        await expect(page.get_by_label("Servers", exact=True)).to_contain_text("calc")
+        stored = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]["mcpServers"]
+        assert {name for name, each in stored.items() if each["origin"] == "user"} == {"calc", "files"}
+        assert stored["files"]["args"][-1] == "."
+        text = page.get_by_label("Servers of this domain").get_by_role("textbox")
+        assert "server-filesystem" in await text.input_value()

@@ -214,7 +214,7 @@ async def test_a_reserved_name_is_refused_in_any_dress(tmp_path: Path, name: str
         ({"subRoleIds": ["assistant", "nobody"]}, "VALIDATION_ERROR", "settings.subRoleIds.1"),
         ({"mcpServers": {"x": STDIO}}, "MCP_COMMAND_NOT_ALLOWED", "settings.mcpServers.x.command"),
         ({"mcpServers": {"x": {"type": "stdio"}}}, "VALIDATION_ERROR", "settings.mcpServers.x"),
-        ({"mcpServers": {"x": {**STDIO, "args": ["${env:K}"]}}}, "VALIDATION_ERROR", "settings.mcpServers.x.args.0"),
+        ({"mcpServers": {"x": {**STDIO, "args": ["{{K}}"]}}}, "VALIDATION_ERROR", "settings.mcpServers.x.args.0"),
         (
             {"mcpServers": {"x": {"type": "http", "url": "http://h"}}},
             "MCP_COMMAND_NOT_ALLOWED",

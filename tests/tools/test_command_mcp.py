@@ -1,7 +1,10 @@
 """``agentic-rag mcp``: what an operator types, and what a running server then allows."""
 
+import json
+import shutil
 from pathlib import Path
 
+import anyio.to_thread
 import pytest
 from typer.testing import CliRunner
 
@@ -9,6 +12,7 @@ from agentic_rag.cli import app
 from agentic_rag.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.toolset import open_toolset
+from tests.server.rig import Rig
 from tests.tools.captives import CAPTIVE, PYTHON, allow_captive, needs_bubblewrap, policy_in
 from tests.tools.support import QUICK, START, stdio_spec, tool
 
@@ -53,6 +57,67 @@ def test_a_line_that_no_word_can_make_safe_is_not_allowed(tmp_path: Path, words:
     with pytest.raises(InvalidInput):
         run(tmp_path, "allow", *words)
     assert run(tmp_path, "list") == ""
+
+
+@needs_bubblewrap
+async def test_a_relative_script_of_the_operators_folder_is_allowed_and_starts(tmp_path: Path) -> None:
+    local = tmp_path / "mcp" / "local"
+    local.mkdir(parents=True)
+    shutil.copy(CAPTIVE, local / "server.py")
+    await anyio.to_thread.run_sync(run, tmp_path, "allow", "--", PYTHON, "./server.py", "--mode")
+    async with Hub(policy=policy_in(tmp_path), patience=QUICK) as hub:
+        toolset = await open_toolset(hub, [stdio_spec(PYTHON, "./server.py", "--mode")], wait=START)
+        assert toolset.notices == ()
+        assert tool(toolset, "look")
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ([PYTHON, "./server.py"], "there is no './server.py' in"),
+        ([PYTHON, "server.py"], "there is no 'server.py' in"),
+        ([PYTHON, "-I", "server.py"], "there is no 'server.py' in"),
+        ([PYTHON, "../server.py"], "there is no '../server.py' in"),
+        ([PYTHON, "/no/such/server.py"], "there is no file /no/such/server.py"),
+    ],
+)
+def test_a_line_whose_script_is_missing_is_refused_with_what_is_missing(
+    tmp_path: Path, words: list[str], missing: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        run(tmp_path, "allow", "--", *words)
+    assert missing in str(refused.value)
+    assert run(tmp_path, "list") == ""
+
+
+def test_a_script_in_the_working_folder_is_refused_with_the_command_that_puts_it_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "server.py").write_text("")
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InvalidInput, match="cp ") as refused:
+        run(tmp_path, "allow", "--", PYTHON, "./server.py")
+    assert f"or name it {tmp_path}/here/server.py" in str(refused.value)
+
+
+async def test_a_file_with_comments_is_checked_and_only_what_is_named_is_saved(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    entry = '"files": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/etc"]},'
+    file.write_text(f'\ufeff{{ // ours\n"servers": {{{entry} "bad": {{"command": "x", "url": "y"}},}},}}', "utf-8")
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+    words = [domain, str(file), "--add", "files"]
+    command = ["mcp", "check", "--data", str(rig.settings.data), *words]
+    done = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, command))
+    assert done.exit_code == 1, done.output
+    assert "files: change proposed" in done.output
+    assert "bad: not possible" in done.output
+    assert "mcpServers.bad.url: an entry has either a command or a url" in done.output
+    assert "saved files" in done.output
+    shown = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, [*command[:-2], "--json"]))
+    rows = json.loads(shown.stdout)["items"]
+    assert [row["status"] for row in rows] == ["change_proposed", "not_possible"]
 
 
 def test_the_same_line_allowed_again_takes_the_place_of_the_first(tmp_path: Path) -> None:

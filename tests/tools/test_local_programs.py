@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from agentic_rag.errors import CommandNotAllowed
+from agentic_rag.tools.launch.allowed import MAX_FILES
 from agentic_rag.tools.launch.catalogue import Refusal
-from agentic_rag.tools.launch.local_programs import MAX_FILES, LocalPrograms
+from agentic_rag.tools.launch.local_programs import LocalPrograms
 from agentic_rag.tools.launch.requests import ProgramLine, local_name, plan_line
 
 

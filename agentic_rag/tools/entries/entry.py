@@ -96,12 +96,16 @@ class OAuthClient(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class HttpTarget(Generic[V]):
-    """An address. ``V``: `Value` as written, ``str`` once all values are in place. ``oauth``: our client there."""
+    """An address. ``V``: `Value` as written, ``str`` once all values are in place. ``oauth``: our client there.
 
-    url: str
+    ``url_secrets``: the secrets that stand in the resolved ``url``, by name; none in an entry as written.
+    """
+
+    url: str = field(repr=False)
     headers: Mapping[str, V] = field(default_factory=dict, repr=False)
     kind: HttpKind = HttpKind.HTTP
     oauth: OAuthClient[V] | None = None
+    url_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 Target = StdioTarget[Value] | HttpTarget[Value]

@@ -18,9 +18,13 @@ _ANY = re.compile(r"\$\{|\{\{|\{(?=(?:env|file|input|secret|secrets):)")
 _FOREIGN = re.compile(r"\$?\{{1,3}\s*([\w .:-]{0,60}[A-Za-z0-9])\s*\}{1,3}", re.ASCII)
 _SCHEME = re.compile(r"\s*(?:bearer|basic|token|apikey|api-key|key|digest)?[\s:=,;/@._-]*", re.IGNORECASE)
 _PLAIN = re.compile(
-    r"\$?\{(?:input|env):[A-Za-z_][A-Za-z0-9_-]{0,63}\}|\$?\{\{ ?(?:secrets\.)?[A-Z_][A-Z0-9_]{0,63} ?\}\}", re.ASCII
+    r"\$?\{(?:input|env):[A-Za-z_][A-Za-z0-9_.-]{0,63}\}|\$?\{\{ ?(?:secrets\.)?[A-Z_][A-Z0-9_]{0,63} ?\}\}", re.ASCII
 )
 """What a whole value may be and still be repeated: other clients' ways to name a value, with nothing beside it."""
+
+_BEHIND_HOST = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\\]+[/?][^#]*\Z")
+_RENAMED = re.compile(r"\$\{(input|env):([A-Za-z_][A-Za-z0-9_.-]{0,63})\}")
+"""``${input:id}`` of VS Code and ``${env:NAME}`` of Cursor and Windsurf."""
 
 _KINDS = (
     "'${', '{{' and '{env:' begin a placeholder; the only kinds are ${VAR} and ${VAR:-default}. "
@@ -45,10 +49,32 @@ def find_problem(text: str, *, secret: bool = False) -> str:
     first = _ANY.search(rest)
     if first is None:
         return ""
-    scheme = _SCHEME.match(text)
-    if secret and _PLAIN.fullmatch(text, scheme.end() if scheme else 0) is None:
+    if secret and not stands_alone(text):
         return _KINDS
     return _advice(rest[first.start() :])
+
+
+def secret_name(text: str) -> str:
+    """Return the name of a variable or secret that stands for another client's input or variable."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", text)[:60] or "VALUE"
+    return f"VAR_{name}" if name[0].isdigit() else name
+
+
+def rename_foreign(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return a text with ``${input:id}`` and ``${env:NAME}`` written as ``${NAME}``, and their words (``input:id``).
+
+    Text beside a placeholder stays as it is; the length of the text only shrinks.
+    """
+    if "${" not in text:
+        return text, ()
+    names = tuple(f"{match[1]}:{match[2]}" for match in _RENAMED.finditer(text))
+    return (_RENAMED.sub(lambda match: f"${{{secret_name(match[2])}}}", text), names) if names else (text, ())
+
+
+def stands_alone(text: str) -> bool:
+    """Whether all of a text is a placeholder of another client, perhaps after ``Bearer``: it may be repeated."""
+    scheme = _SCHEME.match(text)
+    return _PLAIN.fullmatch(text, scheme.end() if scheme else 0) is not None
 
 
 def find_placeholders(text: str) -> Iterator[Placeholder]:
@@ -71,6 +97,34 @@ def expand(text: str, value_of: Callable[[str], str | None]) -> str:
         return match[2] if value is None else value
 
     return _OURS.sub(replacement, text)
+
+
+def split_placeholders(text: str) -> Iterator[str | Placeholder]:
+    """Yield the parts of a text in order: what stands between placeholders, and the placeholders."""
+    at = 0
+    for match in _OURS.finditer(text):
+        yield text[at : match.start()]
+        yield Placeholder(match[1], match[2])
+        at = match.end()
+    yield text[at:]
+
+
+def is_behind_host(beginning: str) -> bool:
+    """Whether what follows this beginning of an address stands in its path or query: it cannot change the server."""
+    return _BEHIND_HOST.match(beginning) is not None
+
+
+def names_before_path(address: str) -> frozenset[str]:
+    """Return the names of placeholders that stand in an address's scheme or host, or behind its ``#``."""
+    names: set[str] = set()
+    made = "" if "://" in address.partition("${")[0] else "https://"  # the first placeholder is the host or the base
+    for part in split_placeholders(address):
+        if isinstance(part, Placeholder):
+            if not is_behind_host(made):
+                names.add(part.name)
+            part = "x"
+        made += part
+    return frozenset(names)
 
 
 def refers_only(text: str) -> bool:

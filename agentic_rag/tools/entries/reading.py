@@ -1,11 +1,12 @@
 """Reading ``mcpServers`` as people have it: tolerant in, `McpEntry` out. Pure.
 
-Owns the roots, the names, and the rules of each field: types, units, and that secrets stand in ``env`` and
-``headers`` only. Starts nothing, looks nothing up, and raises nothing but its two errors, whatever the JSON is. No
-note and no error repeats a value of ``env`` or ``headers``.
+Owns the roots, the names, and the rules of each field: types, units, and that a plain secret stands in ``env`` or
+``headers`` only. `collect_entries` reads each entry by itself and collects all problems; `read_entries` raises the
+first one. Neither starts anything or looks anything up, whatever the JSON is. No note and no error repeats a value of
+``env`` or ``headers``.
 
-Shapes: Claude Desktop, Claude Code, Cursor, Cline, VS Code, LibreChat, and their close relatives. A value of ``env``
-or ``headers`` is one of
+Shapes: Claude Desktop, Claude Code, Cursor, Cline, VS Code, Windsurf, Zed, LibreChat, and their close relatives: a map
+of entries, a list of entries with names, or a single entry. A value of ``env`` or ``headers`` is one of
 
 - text: placeholders only, no secret in it (`Template`);
 - ``{"value": text, "secret": false}``: may be shown (`PlainValue`);
@@ -18,11 +19,12 @@ Reading what `McpEntry.to_json` wrote changes nothing.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
-from agentic_rag.errors import InvalidInput, ServerReserved
+from agentic_rag.errors import InvalidInput, ServerReserved, raise_first
 from agentic_rag.tools.entries.entry import (
     OAUTH_SECRETS,
     Grant,
@@ -39,9 +41,21 @@ from agentic_rag.tools.entries.entry import (
     Template,
     Value,
 )
+from agentic_rag.tools.entries.json_text import RepeatedKeys
 from agentic_rag.tools.entries.names import fit_name, is_reserved
-from agentic_rag.tools.entries.placeholders import expand, find_placeholders, find_problem, refers_only
+from agentic_rag.tools.entries.placeholders import (
+    expand,
+    find_placeholders,
+    find_problem,
+    refers_only,
+    rename_foreign,
+    secret_name,
+    stands_alone,
+)
 from agentic_rag.tools.entries.server_json import is_server_json, read_server_json
+
+Problem = InvalidInput | ServerReserved
+"""What is wrong with one value of a pasted document."""
 
 Pasted = Mapping[str, object]
 """A JSON object that somebody pasted: nothing is known of its values."""
@@ -53,7 +67,7 @@ MAX_TIMEOUT_MS = 3_600_000
 SECONDS_BELOW = 1000
 """A bare ``timeout`` below this is taken for seconds: no client waits less than a second, none 1 000 s."""
 
-_ROOTS = ("mcpServers", "mcp_servers", "servers")
+_ROOTS = ("mcpServers", "mcp_servers", "servers", "mcp.servers", "amp.mcpServers", "context_servers")
 _TELLING = ("command", "cmd", "url", "serverUrl", "httpUrl", "type", "transport", "transportType")
 """Keys by whose text a mapping is known for an entry, not a map of entries."""
 
@@ -94,21 +108,13 @@ _ADVICE = {
     "autoApprove": "calls are allowed by the domain's toolPolicy",
     "alwaysAllow": "calls are allowed by the domain's toolPolicy",
     "trust": "calls are allowed by the domain's toolPolicy",
-    "envFile": "files of variables are not read; set secrets of the domain",
+    "envFile": "files of variables are not read; write each variable into env as ${NAME}, and set NAME as a secret of "
+    "the domain",
     "cwd": "a server runs in a private folder",
-    "inputs": "nobody is asked at start; use ${NAME} and set secrets of the domain",
 }
 
-_KINDS = {
-    "stdio": "stdio",
-    "local": "stdio",
-    "http": "http",
-    "streamable-http": "http",
-    "streamablehttp": "http",
-    "streamable_http": "http",
-    "remote": "http",
-    "sse": "sse",
-}
+_KINDS = {"stdio": "stdio", "local": "stdio", "http": "http", "streamablehttp": "http", "remote": "http", "sse": "sse"}
+"""Kinds of servers by the words for them, in small letters without hyphens, underscores and spaces."""
 _OAUTH = ("clientId", *OAUTH_SECRETS, "scopes", "issuer", "grant")
 _SCOPE = re.compile(r"[\x21\x23-\x5B\x5D-\x7E]{1,200}")
 """RFC 6749, 3.3."""
@@ -124,9 +130,21 @@ _SECRET_TEXT = re.compile(
 )
 _PASSWORD_IN_URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
 _SECRET_QUERY = re.compile(rf"(?:.*[-_.])?{_SECRET_WORD}|.*(?:apikey|accesstoken|authtoken)|key|auth", re.IGNORECASE)
+_SECRET_PATH = re.compile(
+    r"(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abps]|npm|hf|tvly|AIza|AKIA)[-_]?[A-Za-z0-9_-]{16,}"
+)
+"""A part of an address's path that can only be a key."""
+_WINDOWS_PROGRAM = re.compile(r"(?:[A-Za-z]:[\\/]|\\\\)[^\"<>|?*]*[\\/]([\w.@-]+)")
+_RUNNER = re.compile(r"(npx|node|uvx|uv|python3?|py|bunx?|deno|docker)(?:\.(?:exe|cmd|bat|ps1))?", re.IGNORECASE)
+"""Programs that Windows has under another name."""
 _LINE = re.compile(r"[\w.@-]+[ \t][^\"'\\|&;<>$`]*")
 """A command with arguments in one text, and nothing in it that a shell would read."""
 _SAMPLE = re.compile(r"<[^<>]{1,60}>|(?:your|my)[-_ ].{1,50}|.{0,40}[-_ ]here|x{6,}|\.{3}|changeme", re.IGNORECASE)
+
+
+LOOKS_SECRET = "this looks like a secret"
+"""The beginning of a message about a value that no message repeats."""
+_IN_URL = "Write ${NAME} in its place, and set NAME as a secret of the domain; or use headers."
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +157,19 @@ class Note:
 
 @dataclass(slots=True)
 class Notes:
-    """What an admin is told of a reading: what was changed to fit, what was not used."""
+    """What an admin is told of a reading: what was changed to fit, what was not used, what is wrong."""
 
     changes: list[Note] = field(default_factory=list)
     warnings: list[Note] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Note the problem that ends the block, and go on behind it."""
+        try:
+            yield
+        except (InvalidInput, ServerReserved) as exc:
+            self.problems.append(exc)
 
     def change(self, path: str, text: str) -> None:
         self.changes.append(Note(path, text))
@@ -165,19 +192,75 @@ class PastedEntries:
     deleted: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class InputField:
+    """A value that VS Code asks its user for: ``${input:id}``. ``name``: of the secret that takes its place."""
+
+    id: str
+    name: str
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PastedRow:
+    """One entry of a document, read by itself. ``entry`` None: it has problems.
+
+    ``key``: its name as pasted; ``name``: as it is stored, empty if nothing of it can be used. ``path``: its place in
+    messages. ``pasted``: its value; a stranger's, with secrets in it.
+    """
+
+    key: str
+    name: str
+    path: str
+    entry: McpEntry | None = field(repr=False)
+    problems: tuple[Problem, ...]
+    changes: tuple[Note, ...]
+    warnings: tuple[Note, ...]
+    pasted: object = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The rows of a document in its order, and what concerns the document as a whole."""
+
+    rows: tuple[PastedRow, ...]
+    changes: tuple[Note, ...]
+    warnings: tuple[Note, ...]
+    deleted: frozenset[str]
+    inputs: tuple[InputField, ...]
+
+
 def read_entries(
     document: object, path: str = "mcpServers", *, own: Pasted | None = None, deletes: bool = False
 ) -> PastedEntries:
-    """Return the entries of a document.
-
-    ``document``: a map of entries, or one under ``mcpServers``, ``servers`` or ``mcp.servers``, or a ``server.json`` of
-    the MCP registry. ``path``: what the
-    map is called in messages, whichever root it stands under. ``own``: our own servers as a GET shows them; one that
-    comes back unchanged is ignored. ``deletes``: ``null`` in place of an entry means its name.
+    """Return the entries of a document; see `collect_entries`.
 
     Raises:
-        InvalidInput: names the place of what cannot be understood or may not be.
+        InvalidInput: names the place of what cannot be understood or may not be, with all problems in its details.
         ServerReserved: an entry has, or looks like, the name of one of ours.
+    """
+    collected = collect_entries(document, path, own=own, deletes=deletes)
+    raise_first([problem for row in collected.rows for problem in row.problems])
+    entries = {row.name: row.entry for row in collected.rows if row.entry is not None}
+    changes = [*collected.changes, *(note for row in collected.rows for note in row.changes)]
+    warnings = [*collected.warnings, *(note for row in collected.rows for note in row.warnings)]
+    return PastedEntries(entries, tuple(changes), tuple(warnings), collected.deleted)
+
+
+def collect_entries(
+    document: object, path: str = "mcpServers", *, own: Pasted | None = None, deletes: bool = False
+) -> Collected:
+    """Return the entries of a document, each with all its problems.
+
+    Args:
+        document: a map of entries, or one under ``mcpServers``, ``servers``, ``mcp.servers`` or ``context_servers``; a
+            list of entries with names; a single entry; or a ``server.json`` of the MCP registry.
+        path: what the map is called in messages, whichever root it stands under.
+        own: our own servers as a GET shows them; one that comes back unchanged is ignored.
+        deletes: ``null`` in place of an entry means its name.
+
+    Raises:
+        InvalidInput: the document as a whole cannot be understood.
     """
     notes = Notes()
     own = own or {}
@@ -187,28 +270,64 @@ def read_entries(
         for place, text in described.notes:
             notes.change(place, text)
         document = described.entries
-    pasted = _unwrap(document, path, notes)
+    inputs, document = _take_inputs(document, path, notes)
+    pasted, repeated = _unwrap(document, path, notes)
     if len(pasted) > MAX_SERVERS:
         raise InvalidInput(path, f"{len(pasted)} servers; at most {MAX_SERVERS} are possible.")
-    entries: dict[str, McpEntry] = {}
+    rows: list[PastedRow] = []
     taken: dict[str, str] = {}
     deleted: set[str] = set()
-    for key, value in pasted.items():
+    for key, value in pasted:
         if key in own and is_reserved(key) and _is_same(value, own[key]):
             continue
-        name = read_name(key, path)
-        if value is None and deletes:
+        row_notes = Notes()
+        place = f"{path}.{_printable(key)}"
+        name = ""
+        with row_notes.attempt():
+            name = read_name(key, path)
+        if value is None and deletes and name:
             deleted.add(name)
             continue
-        place = f"{path}.{_printable(key)}"
-        other = taken.get(name.casefold())
+        if key in repeated:
+            row_notes.problems.append(InvalidInput(place, "this name is given twice; keep one of the two entries."))
+        other = taken.get(name.casefold()) if name else None
         if other is not None:
-            raise InvalidInput(place, f"another server is stored as {other!r} already; choose another name.")
-        if name != key:
-            notes.change(place, f"stored as {name!r}.")
-        taken[name.casefold()] = name
-        entries[name] = _EntryReader(_rename_keys(_mapping(value, place), place, notes), place, notes).read(name)
-    return PastedEntries(entries, tuple(notes.changes), tuple(notes.warnings), frozenset(deleted))
+            reason = f"another server is stored as {other!r} already; choose another name."
+            row_notes.problems.append(InvalidInput(place, reason))
+        elif name:
+            taken[name.casefold()] = name
+        if name and name != key:
+            row_notes.change(place, f"stored as {name!r}.")
+        entry = _read_entry(value, name, place, row_notes, inputs)
+        problems = tuple(row_notes.problems)
+        rows.append(
+            PastedRow(
+                key,
+                name,
+                place,
+                None if problems else entry,
+                problems,
+                tuple(row_notes.changes),
+                tuple(row_notes.warnings),
+                value,
+            )
+        )
+    known = () if inputs is None else inputs
+    return Collected(tuple(rows), tuple(notes.changes), tuple(notes.warnings), frozenset(deleted), tuple(known))
+
+
+def _read_entry(
+    value: object, name: str, place: str, notes: Notes, inputs: Sequence[InputField] | None
+) -> McpEntry | None:
+    pasted: Pasted = {}
+    before = len(notes.problems)
+    with notes.attempt():
+        pasted = _mapping(value, place)
+    if len(notes.problems) > before:
+        return None
+    for key in sorted(_repeated_keys(pasted)):
+        notes.problems.append(InvalidInput(f"{place}.{_printable(key)}", "this key is given twice; keep one of them."))
+    return _EntryReader(_rename_keys(pasted, place, notes), place, notes, inputs).read(name)
 
 
 def read_name(text: str, path: str) -> str:
@@ -230,8 +349,31 @@ def read_name(text: str, path: str) -> str:
 # The document around the entries
 
 
-def _unwrap(document: object, path: str, notes: Notes) -> Pasted:
-    """Return the map of entries, out of what it is wrapped in; what stands beside it is warned of."""
+def _take_inputs(document: object, path: str, notes: Notes) -> tuple[list[InputField] | None, object]:
+    """Return the ``inputs`` of VS Code's file, None if it has none, and the document without them."""
+    if not isinstance(document, Mapping) or not isinstance(document.get("inputs"), list) or _is_entry(document):
+        return None, document
+    if _is_entry(document["inputs"]) or not any(_is_root(document, root) for root in (*_ROOTS, "mcp")):
+        return None, document
+    given = document["inputs"]
+    if len(given) > MAX_ITEMS:
+        raise InvalidInput(f"{path}.inputs", f"{len(given)} items; at most {MAX_ITEMS} are possible.")
+    inputs: list[InputField] = []
+    for index, item in enumerate(given):
+        ident = item.get("id") if isinstance(item, Mapping) else None
+        if not isinstance(ident, str) or not 1 <= len(ident) <= 64:
+            notes.warn(f"{path}.inputs.{index}", "this input has no id of at most 64 characters; it is not used.")
+            continue
+        description = item.get("description") if isinstance(item, Mapping) else None
+        shown = _printable(description, 200) if isinstance(description, str) else ""
+        inputs.append(InputField(ident, secret_name(ident), shown))
+    return inputs, {key: value for key, value in document.items() if key != "inputs"}
+
+
+def _unwrap(document: object, path: str, notes: Notes) -> tuple[list[tuple[str, object]], frozenset[str]]:
+    """Return the entries with their names, and which names stand twice; warn of keys that stand beside the map."""
+    if isinstance(document, list | tuple) and document and all(_is_entry(each) for each in document):
+        return _named_items(document, path, notes), frozenset()
     outer = _mapping(document, path)
     inner = outer.get("mcp")
     if isinstance(inner, Mapping) and not _is_entry(inner) and any(_is_root(inner, root) for root in _ROOTS):
@@ -240,17 +382,65 @@ def _unwrap(document: object, path: str, notes: Notes) -> Pasted:
     for root in _ROOTS:
         if _is_root(outer, root):
             _warn_beside(outer, root, path, notes)
-            return _mapping(outer[root], path)
-    return outer
+            inside = outer[root]
+            if isinstance(inside, list):
+                return _named_items(inside, path, notes), frozenset()
+            return list(_mapping(inside, path).items()), _repeated_keys(inside)
+    if _is_single_entry(outer):
+        name = _name_of(outer, 1)
+        notes.change(path, f"read as one server, {name!r}.")
+        return [(name, _without_name(outer))], frozenset()
+    return list(outer.items()), _repeated_keys(outer)
+
+
+def _named_items(entries: Sequence[object], path: str, notes: Notes) -> list[tuple[str, object]]:
+    notes.change(path, "a list of servers became a map.")
+    return [(_name_of(each, index), _without_name(each)) for index, each in enumerate(entries, 1)]
+
+
+def _repeated_keys(value: object) -> frozenset[str]:
+    return value.repeated if isinstance(value, RepeatedKeys) else frozenset()
 
 
 def _is_root(outer: Pasted, root: str) -> bool:
     inner = outer.get(root)
+    if isinstance(inner, list):
+        return all(_is_entry(each) for each in inner)
     return isinstance(inner, Mapping) and not _is_entry(inner)
 
 
 def _is_entry(value: object) -> bool:
     return isinstance(value, Mapping) and any(isinstance(value.get(key), str) for key in _TELLING)
+
+
+def _is_single_entry(outer: Pasted) -> bool:
+    """Whether a document is an entry itself, and not a map of entries."""
+    says_what = any(isinstance(outer.get(key), str) for key in ("command", "cmd", "url", "serverUrl", "httpUrl"))
+    return says_what and not any(_is_entry(value) for value in outer.values())
+
+
+def _name_of(entry: object, number: int) -> str:
+    """Return a name for an entry that stands under none: its own, its package's, its host's, or a number."""
+    assert isinstance(entry, Mapping)
+    for key in ("name", "id", "title"):
+        text = entry.get(key)
+        if isinstance(text, str) and fit_name(text[:200]):
+            return text[:200]
+    args = entry.get("args")
+    words = [each for each in args if isinstance(each, str)] if isinstance(args, list | tuple) else []
+    package = next((each for each in words if each not in ("/c", "/C", "npx", "uvx") and each[:1] != "-"), "")
+    address = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if isinstance(entry.get(key), str)), "")
+    try:
+        host = urlsplit(address).hostname or ""
+    except ValueError:
+        host = ""
+    name = host.replace(".", "-") or re.sub(r"(?<=.)@[^/]*$", "", package[:200])
+    return name if fit_name(name) and not is_reserved(name) else f"server-{number}"
+
+
+def _without_name(entry: object) -> Pasted:
+    assert isinstance(entry, Mapping)
+    return {key: value for key, value in entry.items() if key not in ("name", "id", "title")}
 
 
 def _warn_beside(outer: Pasted, root: str, path: str, notes: Notes) -> None:
@@ -267,12 +457,20 @@ def _rename_keys(pasted: Pasted, path: str, notes: Notes) -> Pasted:
         place = f"{path}.{_printable(key)}"
         if name in _KNOWN or name in _OTHER_FORMS:
             if name in entry and not _is_same(entry[name], value):
-                raise InvalidInput(place, f"{name} is given twice, with different values.")
+                notes.problems.append(InvalidInput(place, f"{name} is given twice, with different values."))
+                continue
             if name != key:
                 notes.change(place, f"read as {name}.")
             entry[name] = value
         elif not (key in _SHOWN and _is_same(value, _SHOWN[key])):
             notes.warn_unused(place, _ADVICE.get(key, ""))
+    command = entry.get("command")
+    if isinstance(command, Mapping) and isinstance(command.get("path"), str):  # Zed
+        notes.change(f"{path}.command", "its path, args and env became keys of the entry.")
+        entry["command"] = command["path"]
+        for key in ("args", "env"):
+            if command.get(key) is not None:
+                entry.setdefault(key, command[key])
     return entry
 
 
@@ -281,40 +479,96 @@ def _rename_keys(pasted: Pasted, path: str, notes: Notes) -> Pasted:
 
 @dataclass(frozen=True, slots=True)
 class _EntryReader:
-    """Reads one entry, whose keys are ours by now. ``path``: the entry's own."""
+    """Reads one entry, under our own keys. ``path``: the entry's place. ``inputs``: of the document, None: it has none.
+
+    Each part is read by itself: what is wrong with it goes to ``notes.problems``.
+    """
 
     pasted: Pasted
     path: str
     notes: Notes
+    inputs: Sequence[InputField] | None = None
 
-    def read(self, name: str) -> McpEntry:
+    def read(self, name: str) -> McpEntry | None:
+        """Return the entry, None if it has no target. It counts only if ``notes`` has no problems."""
         target = self._target()
-        enabled = self._read_enabled()
-        identity = self._identity()
-        timeout = self._timeout()
-        include, exclude = self._tools()
-        return McpEntry(name, target, enabled, identity, timeout, include, exclude, self._stateful(target))
+        enabled, identity, timeout, stateful = True, Identity.DOMAIN, None, None
+        include: tuple[str, ...] = ()
+        exclude: tuple[str, ...] = ()
+        with self.notes.attempt():
+            enabled = self._read_enabled()
+        with self.notes.attempt():
+            identity = self._identity()
+        with self.notes.attempt():
+            timeout = self._timeout()
+        with self.notes.attempt():
+            include, exclude = self._tools()
+        with self.notes.attempt():
+            stateful = self._stateful(target)
+        if target is None:
+            return None
+        return McpEntry(name, target, enabled, identity, timeout, include, exclude, stateful)
 
-    def _target(self) -> Target:
-        kind = self._kind()
+    def _target(self) -> Target | None:
+        kind, command, address, oauth = "", "", "", None
+        args: list[str] = []
+        with self.notes.attempt():
+            kind = self._kind()
+        kind = kind or ("stdio" if self.pasted.get("command") else "")
         if kind == "stdio":
-            command, args = self._command_line()
+            with self.notes.attempt():
+                command, args = self._command_line()
             env = self._values("env")
-            self._warn_other_type("url", "headers", "oauth")
+            with self.notes.attempt():
+                self._warn_other_type("url", "headers", "oauth")
             return StdioTarget(command, tuple(args), env)
-        address = self._url()
+        if not kind and not self.pasted.get("url"):
+            return None
+        with self.notes.attempt():
+            address = self._url()
         headers = self._values("headers")
-        self._warn_other_type("command", "args", "env")
-        return HttpTarget(address, headers, HttpKind(kind), self._oauth())
+        with self.notes.attempt():
+            self._warn_other_type("command", "args", "env")
+        with self.notes.attempt():
+            oauth = self._oauth()
+        return HttpTarget(address, headers, HttpKind(kind or HttpKind.HTTP), oauth)
+
+    def _text(self, value: object, path: str, *, secret: bool = False) -> str:
+        """Return a text as `_read_text` does, with the placeholders of VS Code and Cursor written as ours."""
+        if isinstance(value, str) and len(value) <= MAX_TEXT:
+            renamed, names = rename_foreign(value)
+            if names:
+                shown = not secret or stands_alone(value)  # what stands beside a placeholder may be a secret
+                for name in dict.fromkeys(names):
+                    kind, _, ident = name.partition(":")
+                    ours = f"${{{secret_name(ident)}}}"
+                    self.notes.change(path, f"${{{name}}} became {ours}." if shown else "a placeholder became ours.")
+                    if kind == "input" and self.inputs is not None and shown:
+                        self._check_input(ident, path)
+                value = renamed
+        return _read_text(value, path, self.notes, secret=secret)
+
+    def _check_input(self, ident: str, path: str) -> None:
+        if not any(each.id == ident for each in self.inputs or ()):
+            known = ", ".join(each.id for each in self.inputs or ())[:200] or "none"
+            self.notes.warn(path, f"there is no input {ident!r} in inputs (there are: {known}).")
+
+    def _texts(self, value: object, path: str) -> list[str]:
+        """Return a list of texts; each problem is noted by itself."""
+        texts: list[str] = []
+        for index, item in enumerate(_check_list(value, path)):
+            with self.notes.attempt():
+                texts.append(self._text(item, f"{path}.{index}"))
+        return texts
 
     def _kind(self) -> str:
         """Return the type of a server, as given or inferred."""
         name = self.pasted.get("type")
         if name is None:
             return self._infer_kind()
-        if not isinstance(name, str) or name.strip().lower() not in _KINDS:
+        kind = _KINDS.get(re.sub(r"[-_\s]", "", name.lower()), "") if isinstance(name, str) and len(name) < 40 else ""
+        if not kind:
             raise InvalidInput(f"{self.path}.type", "one of stdio, http and sse is expected.")
-        kind = _KINDS[name.strip().lower()]
         if kind != name:
             self.notes.change(f"{self.path}.type", f"read as {kind!r}.")
         return kind
@@ -348,28 +602,31 @@ class _EntryReader:
     def _command_line(self) -> tuple[str, list[str]]:
         """Return the program and its arguments."""
         given = self.pasted.get("command")
-        args = _read_texts(self.pasted.get("args"), f"{self.path}.args", self.notes)
+        args: list[str] = []
+        with self.notes.attempt():
+            args = self._texts(self.pasted.get("args"), f"{self.path}.args")
         place = f"{self.path}.command"
         if isinstance(given, list | tuple):
-            words = _read_texts(given, place, self.notes)
+            words = self._texts(given, place)
             given, args = words[0] if words else "", [*words[1:], *args]
             self.notes.change(place, "a list became a command and its args.")
-        command = _read_text(given, place, self.notes)
+        command = self._text(given, place)
         while (simpler := _simplify(command, args)) is not None:
             command, args, change = simpler
             self.notes.change(place, change)
         if not command:
             raise InvalidInput(place, "a program is expected.")
         _refuse_secrets([command], place)
-        _refuse_secrets(args, f"{self.path}.args")
+        with self.notes.attempt():
+            _refuse_secrets(args, f"{self.path}.args")
         if any(re.match(r"mcp-remote(@|$)", arg) for arg in args):
             self.notes.warn(f"{self.path}.args", "mcp-remote is not needed: an entry with a url connects by itself.")
         return command, args
 
     def _url(self) -> str:
-        """Return an http or https address without secrets."""
+        """Return an http or https address; a secret in its path or query is a placeholder."""
         value, path = self.pasted.get("url"), f"{self.path}.url"
-        address = _read_text(value, path, self.notes) if value is not None else ""
+        address = self._text(value, path) if value is not None else ""
         if address != address.strip():
             self.notes.change(path, "spaces around it were removed.")
             address = address.strip()
@@ -380,13 +637,23 @@ class _EntryReader:
             host, user = None, None
         if not host or parts.scheme not in ("http", "https") or re.search(r"\s", address):
             raise InvalidInput(path, "an http:// or https:// address is expected.")
-        secret = any(_SECRET_QUERY.fullmatch(name) and text for name, text in parse_qsl(parts.query))
-        if user is not None or secret:
-            raise InvalidInput(path, "this looks like a secret; secrets stand in headers, never in the url.")
+        if user is not None:
+            raise InvalidInput(path, f"{LOOKS_SECRET}; a name or password before the host is not taken. {_IN_URL}")
+        written = urlsplit(_without_defaults(address))  # what stands in place of a placeholder is no key
+        if any(_is_plain_secret(name, text) for name, text in parse_qsl(written.query)):
+            raise InvalidInput(path, f"{LOOKS_SECRET} in the query. {_IN_URL}")
+        if any(_SECRET_PATH.fullmatch(part) for part in written.path.split("/")):
+            raise InvalidInput(path, f"{LOOKS_SECRET} in the path. {_IN_URL}")
         return address
 
     def _values(self, key: str) -> dict[str, Value]:
-        """Return the values of ``env`` or ``headers``."""
+        """Return the values of ``env`` or ``headers``; each problem is noted by itself."""
+        values: dict[str, Value] = {}
+        with self.notes.attempt():
+            self._read_values(key, values)
+        return values
+
+    def _read_values(self, key: str, values: dict[str, Value]) -> None:
         path, header = f"{self.path}.{key}", key == "headers"
         pasted = self.pasted.get(key)
         if isinstance(pasted, list | tuple):
@@ -394,22 +661,54 @@ class _EntryReader:
         items = _mapping({} if pasted is None else pasted, path)
         if len(items) > MAX_ITEMS:
             raise InvalidInput(path, f"{len(items)} items; at most {MAX_ITEMS} are possible.")
-        values: dict[str, Value] = {}
         taken: set[str] = set()
         for name, item in items.items():
             place = f"{path}.{_printable(name)}"
             if not (_HEADER_NAME if header else _ENV_NAME).fullmatch(name):
                 noun = "header" if header else "variable"
-                raise InvalidInput(place, f"this is not a {noun}'s name.")
+                self.notes.problems.append(InvalidInput(place, f"this is not a {noun}'s name."))
+                continue
             folded = name.lower() if header else name
             if folded in taken:
-                raise InvalidInput(place, "the same header is given twice.")
-            taken.add(folded)
-            if item is None:
+                self.notes.problems.append(InvalidInput(place, "the same header is given twice."))
+            elif name in _repeated_keys(items):
+                self.notes.problems.append(InvalidInput(place, "this name is given twice; keep one of them."))
+            elif item is None:
                 self.notes.change(place, "left out: it has no value.")
             else:
-                values[name] = _read_value(item, place, self.notes, header=header)
-        return values
+                with self.notes.attempt():
+                    values[name] = self._value(item, place, header=header)
+            taken.add(folded)
+
+    def _value(self, item: object, path: str, *, header: bool) -> Value:
+        """Return one value of ``env``, ``headers`` or ``oauth``."""
+        secret: object = True
+        if isinstance(item, Mapping):
+            last4 = item.get("last4")
+            if (
+                _is_same(item.get("set"), True)
+                and set(item) <= {"set", "last4"}
+                and isinstance(item.get("last4", ""), str)
+            ):
+                return SealedValue(last4 if isinstance(last4, str) else None)
+            if "value" not in item or not set(item) <= {"value", "secret"}:
+                raise InvalidInput(path, 'a text, {"value": text, "secret": false}, or the mask of a GET is expected.')
+            secret = item.get("secret", True)
+            if not isinstance(secret, bool):
+                raise InvalidInput(f"{path}.secret", "true or false is expected.")
+            item = item["value"]
+        content = self._text(item, path, secret=True)
+        if header and re.search(r"[\r\n]", content):
+            raise InvalidInput(path, "a header has one line.")
+        if header and not content.isascii():
+            raise InvalidInput(path, "a header has ASCII characters only.")
+        if not secret:
+            return PlainValue(content)
+        if refers_only(content):
+            return Template(content)
+        if _SAMPLE.fullmatch(content):
+            self.notes.warn(path, "this looks like a sample, not like a value.")
+        return SecretValue(content)
 
     def _oauth(self) -> OAuthClient[Value] | None:
         """Return the client that was registered for us; what is not given is found or registered at a sign-in."""
@@ -422,9 +721,9 @@ class _EntryReader:
                 self.notes.warn_unused(f"{place}.{_printable(key)}", f"{', '.join(_OAUTH)} are")
         client_id = _read_text(given.get("clientId", ""), f"{place}.clientId", self.notes).strip()
         if not client_id:
-            raise InvalidInput(f"{place}.clientId", "the id of the client is expected that was registered for us.")
+            raise InvalidInput(f"{place}.clientId", "expected the OAuth client id that was registered for this server.")
         secrets = {
-            key: _read_value(given[key], f"{place}.{key}", self.notes, header=False)
+            key: self._value(given[key], f"{place}.{key}", header=False)
             for key in OAUTH_SECRETS
             if given.get(key) is not None
         }
@@ -457,7 +756,7 @@ class _EntryReader:
         self.notes.change(place, f"read as enabled: {str(not off).lower()}.")
         return not off
 
-    def _stateful(self, target: Target) -> bool | None:
+    def _stateful(self, target: Target | None) -> bool | None:
         """Return whether a server keeps a state of its own; None: that is not said."""
         place = f"{self.path}.stateful"
         given = _read_truth(self.pasted.get("stateful"), place, self.notes)
@@ -525,9 +824,9 @@ class _EntryReader:
 # Single values
 
 
-def _printable(key: str) -> str:
+def _printable(key: str, limit: int = 80) -> str:
     """Return a key as it may stand in a path: short, and without anything that a terminal would obey."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in key[:80])
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in key[:limit])
 
 
 def _is_same(one: object, other: object) -> bool:
@@ -568,13 +867,18 @@ def _read_text(value: object, path: str, notes: Notes, *, secret: bool = False) 
 
 
 def _read_texts(value: object, path: str, notes: Notes) -> list[str]:
+    return [_read_text(item, f"{path}.{index}", notes) for index, item in enumerate(_check_list(value, path))]
+
+
+def _check_list(value: object, path: str) -> Sequence[object]:
+    """Return a list that is short enough; None is an empty one."""
     if value is None:
         return []
     if not isinstance(value, list | tuple):
         raise InvalidInput(path, "a list of texts is expected.")
     if len(value) > MAX_ITEMS:
         raise InvalidInput(path, f"{len(value)} items; at most {MAX_ITEMS} are possible.")
-    return [_read_text(item, f"{path}.{index}", notes) for index, item in enumerate(value)]
+    return value
 
 
 def _read_truth(value: object, path: str, notes: Notes) -> bool | None:
@@ -592,33 +896,6 @@ def _read_number(value: object, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e12 or value != value:
         raise InvalidInput(path, "a number is expected.")
     return float(value)
-
-
-def _read_value(item: object, path: str, notes: Notes, *, header: bool) -> Value:
-    """Return one value of ``env`` or ``headers``."""
-    secret: object = True
-    if isinstance(item, Mapping):
-        last4 = item.get("last4")
-        if _is_same(item.get("set"), True) and set(item) <= {"set", "last4"} and isinstance(item.get("last4", ""), str):
-            return SealedValue(last4 if isinstance(last4, str) else None)
-        if "value" not in item or not set(item) <= {"value", "secret"}:
-            raise InvalidInput(path, 'a text, {"value": text, "secret": false}, or the mask of a GET is expected.')
-        secret = item.get("secret", True)
-        if not isinstance(secret, bool):
-            raise InvalidInput(f"{path}.secret", "true or false is expected.")
-        item = item["value"]
-    content = _read_text(item, path, notes, secret=True)
-    if header and re.search(r"[\r\n]", content):
-        raise InvalidInput(path, "a header has one line.")
-    if header and not content.isascii():
-        raise InvalidInput(path, "a header has ASCII characters only.")
-    if not secret:
-        return PlainValue(content)
-    if refers_only(content):
-        return Template(content)
-    if _SAMPLE.fullmatch(content):
-        notes.warn(path, "this looks like a sample, not like a value.")
-    return SecretValue(content)
 
 
 def _from_lines(lines: Sequence[object], path: str, notes: Notes) -> Pasted:
@@ -640,6 +917,12 @@ def _simplify(command: str, args: list[str]) -> tuple[str, list[str], str] | Non
         return command.split()[0], command.split()[1:], "a line became a command and its args."
     if command.lower() in ("cmd", "cmd.exe") and len(args) > 1 and args[0].lower() == "/c":
         return args[1], args[2:], "started without cmd /c, which only Windows has."
+    if len(command) <= MAX_TEXT and (found := _WINDOWS_PROGRAM.fullmatch(command)) and _RUNNER.fullmatch(found[1]):
+        return found[1], args, f"read as {found[1]!r}; this server has no Windows folders."
+    runner = _RUNNER.fullmatch(command)
+    if runner is not None and runner[1].lower() != command:
+        name = {"py": "python3"}.get(runner[1].lower(), runner[1].lower())
+        return name, args, f"read as {name!r}, its name outside of Windows."
     return None
 
 
@@ -650,7 +933,18 @@ def _refuse_secrets(args: list[str], path: str) -> None:
         follows = flag is not None and flag[1] is None and index + 1 < len(args) and args[index + 1][:1] != "-"
         if (flag and flag[1]) or follows or _SECRET_TEXT.fullmatch(arg) or _PASSWORD_IN_URL.search(arg):
             place = path if path.endswith(".command") else f"{path}.{index + follows}"
-            raise InvalidInput(place, "this looks like a secret; secrets stand in env (or headers), never in args.")
+            raise InvalidInput(place, f"{LOOKS_SECRET}; secrets stand in env (or headers), never in args.")
+
+
+def _is_plain_secret(name: str, text: str) -> bool:
+    """Whether a value in a query is a key that is written out."""
+    return bool(text) and bool(_SECRET_QUERY.fullmatch(name) or _SECRET_TEXT.fullmatch(text))
+
+
+def _without_defaults(address: str) -> str:
+    """Return an address in which nothing stands for placeholders without a default."""
+    names = {each.name: "" for each in find_placeholders(address) if each.default is None}
+    return expand(address, names.get)
 
 
 def _fill_in(address: str) -> str:

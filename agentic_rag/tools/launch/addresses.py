@@ -95,13 +95,15 @@ def is_listed(hosts: frozenset[tuple[str, int]], host: str, port: int) -> bool:
 class HttpEndpoint:
     """An address exactly as it is connected to.
 
-    ``exempt``: host and port pairs whose address is not checked. ``unchecked``: none is.
+    ``exempt``: host and port pairs whose address is not checked. ``unchecked``: none is. ``url_secrets``: the secrets
+    that stand in ``url``, by name.
     """
 
-    url: str
+    url: str = field(repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     exempt: frozenset[tuple[str, int]] = frozenset()
     unchecked: bool = False
+    url_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,4 +155,4 @@ def endpoint_of(
         plain = name.isascii() and text.isascii() and text.isprintable() and name.replace("-", "").isalnum()
         if not plain or lower in _OWN_HEADERS or lower.startswith(("mcp-", "proxy-")):
             raise InvalidInput(f"{path}.headers.{name}", "this header cannot be set here.")
-    return HttpEndpoint(target.url, target.headers, hosts, unchecked)
+    return HttpEndpoint(target.url, target.headers, hosts, unchecked, target.url_secrets)

@@ -24,8 +24,14 @@ from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, Refusal,
 from agentic_rag.tools.launch.catalogue_file import entries_of, parse_catalogue
 from agentic_rag.tools.launch.environment import SEARCH_PATH
 from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.requests import LOCAL, local_name, scripts_of
+from mcp_servers.beneath import Entry, Folder
 
 logger = logging.getLogger(__name__)
+
+MAX_FILES = 200
+"""Of a program's own folder: each is looked at before every start."""
+MAX_BYTES = 64 << 20
 
 OPERATORS, ALLOWED = "catalogue.toml", "allowed.json"
 
@@ -99,7 +105,8 @@ class LaunchCatalogue:
             package = Package(wanted.registry, wanted.name, installed.version)
             table: dict[str, Any] = {wanted.registry: str(package)}
         else:
-            table = _program_table(wanted, kept_out)
+            assert self._folder is not None
+            table = _program_table(wanted, args, kept_out, self._folder / "local")
         table |= {
             "id": _ident(wanted, line),
             "args": list(wanted.args),
@@ -237,19 +244,79 @@ def file_hash(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _program_table(wanted: Wanted, kept_out: Sequence[Path]) -> dict[str, Any]:
-    """Bind a line to the program and to every file it names."""
+def list_local_files(local: Path, name: str, path: str) -> dict[str, str]:
+    """Return the files of the operator's folder that a script is bound to, by name, with their paths.
+
+    Raises:
+        CommandNotAllowed: they cannot be bound; ``path`` is the argument's place.
+    """
+    root = local.resolve()
+    own, _, inner = name.partition("/")
+    if not inner:
+        return {name: str(root / name)}
+    folder = Folder(root).at(own)
+    found: list[Entry] = []
+    size = 0
+    for each in folder.walk():
+        if each.status is None:
+            reason = f"{LOCAL}/{own}/{each.path} is a link or no file, so that it can be bound to no hash."
+            raise CommandNotAllowed(path, reason, "Put the file itself there.")
+        found.append(each)
+        size += each.status.st_size
+        if len(found) <= MAX_FILES and size <= MAX_BYTES:
+            continue
+        reason = f"{LOCAL}/{own} has more than {MAX_FILES} files or {MAX_BYTES >> 20} MiB, all of which it may load."
+        remedy = "Put its script into one file, or make it a package or a bundle (.mcpb)."
+        raise CommandNotAllowed(path, reason, remedy)
+    return {f"{own}/{each.path}": str(root / own / each.path) for each in found}
+
+
+def _program_table(wanted: Wanted, args: Sequence[str], kept_out: Sequence[Path], local: Path) -> dict[str, Any]:
+    """Bind a line to the program and to every file it names.
+
+    ``local``: the operator's folder for programs; a relative name is a file of it, as in an approved request.
+
+    Raises:
+        InvalidInput, CommandNotAllowed: the line could not start; says what is missing.
+    """
     path = os.path.realpath(find_program(wanted.name, "command"))
     files = {}
-    for each in wanted.args:
+    names: dict[str, str] = {}
+    scripts = scripts_of(wanted.name, args)
+    for index, each in enumerate(wanted.args):
         named = each.partition("=")[2] or each
         if os.path.isabs(named) and os.path.isfile(named):
             files[os.path.realpath(named)] = file_hash(named)
             if os.path.realpath(named) != named:
                 raise InvalidInput("args", f"{named} is a link; name {os.path.realpath(named)} itself.")
+        elif os.path.isabs(named) and each in scripts:
+            raise InvalidInput(f"args.{index}", f"there is no file {named}, so that the line could not start.")
+        elif each in scripts or each.startswith(("./", "../")) or (local_name(each) and (local / each).is_file()):
+            names |= list_local_files(local, _find_relative(each, index, local), f"args.{index}")
+    files |= {place: file_hash(place) for place in names.values()}
     for file in (path, *files):
         refuse_inside(file, kept_out, "command")
-    return {"executable": path, "command": wanted.name, "sha256": file_hash(path), "files": files}
+    table = {"executable": path, "command": wanted.name, "sha256": file_hash(path), "files": files}
+    return {**table, "names": names} if names else table
+
+
+def _find_relative(text: str, index: int, local: Path) -> str:
+    """Return the name in the operator's folder that a relative name means: a server starts in a private, empty folder.
+
+    Raises:
+        InvalidInput: there is no such file; says how to put it there.
+    """
+    name = local_name(text)
+    if name is not None and (local / name).is_file():
+        return name
+    here = os.path.abspath(text)
+    place = f"args.{index}"
+    if os.path.isfile(here):
+        folder = shlex.quote(str((local / (name or os.path.basename(here))).parent))
+        remedy = f"Copy it there (mkdir -p {folder} && cp {shlex.quote(here)} {folder}/), or name it {here}."
+    else:
+        remedy = "Put the file there, or name one by its absolute path."
+    raise InvalidInput(place, f"there is no {text!r} in {local}, from where a relative name is read. {remedy}")
 
 
 def _ident(wanted: Wanted, line: Sequence[str]) -> str:

@@ -9,14 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentic_rag.errors import CommandNotAllowed
-from agentic_rag.tools.launch.allowed import file_hash, find_program
+from agentic_rag.tools.launch.allowed import file_hash, find_program, list_local_files
 from agentic_rag.tools.launch.facts import Facts, hash_files
 from agentic_rag.tools.launch.requests import LOCAL, ProgramLine, local_name
-from mcp_servers.beneath import Entry, Folder
-
-MAX_FILES = 200
-"""Of a program's own folder: each is looked at before every start."""
-MAX_BYTES = 64 << 20
+from mcp_servers.beneath import Folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +40,7 @@ class LocalPrograms:
         for index, text in enumerate(line.args):
             name = local_name(text)
             if name is not None and self._stands(name):
-                names |= self._list_needed(name, f"{path}.args.{index}")
+                names |= list_local_files(self._folder, name, f"{path}.args.{index}")
             elif text in line.scripts:
                 raise CommandNotAllowed(f"{path}.args.{index}", *_missing(text, name))
         real = str(Path(program).resolve())
@@ -65,30 +61,6 @@ class LocalPrograms:
             return Folder(self._folder.resolve()).is_file(name)
         except OSError:
             return False
-
-    def _list_needed(self, name: str, path: str) -> dict[str, str]:
-        """Return the files that a script is bound to, by name, with their paths."""
-        root = self._folder.resolve()
-        own, _, inner = name.partition("/")
-        if not inner:
-            return {name: str(root / name)}
-        folder = Folder(root).at(own)
-        found: list[Entry] = []
-        size = 0
-        for each in folder.walk():
-            if each.status is None:
-                reason = f"{LOCAL}/{own}/{each.path} is a link or no file, so that it can be bound to no hash."
-                raise CommandNotAllowed(path, reason, "Put the file itself there.")
-            found.append(each)
-            size += each.status.st_size
-            if len(found) <= MAX_FILES and size <= MAX_BYTES:
-                continue
-            reason = (
-                f"{LOCAL}/{own} has more than {MAX_FILES} files or {MAX_BYTES >> 20} MiB, all of which it may load."
-            )
-            remedy = "Put its script into one file, or make it a package or a bundle (.mcpb)."
-            raise CommandNotAllowed(path, reason, remedy)
-        return {f"{own}/{each.path}": str(root / own / each.path) for each in found}
 
 
 def _missing(text: str, name: str | None) -> tuple[str, str]:

@@ -298,6 +298,34 @@ class LaunchPolicy:
         there = not isinstance(runs, Package) or self.packages is None or self.packages.has(runs)
         return Review(stored, match.changes, match.entry.id, None if there or not isinstance(runs, Package) else runs)
 
+    def unfit_paths(self, spec: LaunchSpec) -> dict[int, str]:
+        """Return the arguments that have to name a folder of the workspace's files and do not: index → reason. Blocks.
+
+        Empty for a line that the catalogue does not know.
+        """
+        target = spec.resolved
+        if isinstance(target, HttpTarget):
+            return {}
+        match = match_line(self.catalogue.entries(), target.command, target.args, target.env)
+        if not isinstance(match, Match):
+            return {}
+        found: dict[int, str] = {}
+        at = 0
+        for value in match.args:  # in the order of the line
+            text = value.prefix + value.text
+            if text not in target.args[at:]:
+                continue
+            at = target.args.index(text, at)
+            if value.kind == "path" and value.text != UNSET:
+                try:
+                    self._slot_text(value, spec)
+                except CommandNotAllowed as exc:
+                    found[at] = exc.reason
+                except InvalidInput as exc:
+                    found[at] = exc.problem
+            at += 1
+        return found
+
     def advise(self, review: Review, *, saving: bool = False) -> str:
         """Return what the admin of an entry is told whose package is not there; empty when it can start.
 
@@ -503,8 +531,8 @@ class LaunchPolicy:
         files = os.path.join(os.path.realpath(spec.workspace), FILES)
         real = os.path.realpath(os.path.join(files, value.text))
         if not Path(real).is_relative_to(files):
-            reason = f"{value.text!r} leads out of {FILES}/ of the workspace, and a server sees nothing else of it"
-            raise CommandNotAllowed(place, f'{reason}; name a folder inside it, or "." for all of it.')
+            reason = f"{value.text[:200]!r} is outside this domain's files folder, and a server sees nothing else"
+            raise CommandNotAllowed(place, f'{reason}; use "." for the whole folder, or name a folder inside it.')
         if os.path.exists(files) and not os.path.isdir(files):
             raise InvalidInput(place, f"{FILES}/ of the workspace is no folder; move away what stands there.")
         if real != files and not os.path.exists(real):

@@ -38,6 +38,7 @@ _RUN_ANYTHING = """
     npx bunx pipx uv uvx pip cargo go java bwrap unshare nsenter chroot systemd-run strace gdb time watch parallel
     """
 """Programs whose arguments are programs."""
+_SCRIPT = re.compile(r"[^-{].{0,400}\.(?:py|m?js|cjs|ts|rb|pl|php|lua)")
 _PLACEHOLDER = re.compile(r"\$\{[^{}]*\}")
 _STAND_IN = "https://example.com/x"
 """Fits every slot."""
@@ -115,6 +116,15 @@ def _plan_program(command: str, args: tuple[str, ...]) -> ProgramLine | Refusal:
         reason = f"{base} is given {given} where its script has to stand; options of {base} run any program."
         return Refusal("args.0", f"{reason} Write: {base} ./server.js, where server.js lies in {LOCAL}.")
     return ProgramLine(command, args, (args[0],))
+
+
+def scripts_of(command: str, args: Sequence[str]) -> frozenset[str]:
+    """Return the arguments of an interpreter that must be files: the first one, and each that is named as a script."""
+    name = re.sub(r"(?:[\d.]+|\.exe)$", "", command.rpartition("/")[2].lower())
+    if name not in _INTERPRETERS:
+        return frozenset()
+    first = {text for text in args[:1] if not text.startswith(("-", "{"))}
+    return frozenset(first | {text for text in args if _SCRIPT.fullmatch(text)})
 
 
 def local_name(text: str) -> str | None:

@@ -7,6 +7,7 @@ A spec is made when a server may be needed, and is kept in memory only.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import quote
 
 from agentic_rag.errors import InvalidInput, PlaceholderUnset
 from agentic_rag.tools.entries.entry import (
@@ -25,7 +26,7 @@ from agentic_rag.tools.entries.entry import (
     digest,
     sealed_name,
 )
-from agentic_rag.tools.entries.placeholders import expand
+from agentic_rag.tools.entries.placeholders import Placeholder, expand, is_behind_host, split_placeholders
 
 Secrets = Mapping[str, str | None]
 """A domain's secrets by name; None: stored, and cannot be read."""
@@ -122,15 +123,24 @@ def resolve_variables(entry: McpEntry, secrets: Secrets) -> ResolvedTarget:
         InvalidInput: names the key and the path of a value that is not set, cannot be read, or may not stand there.
     """
     path = f"mcpServers.{entry.name}"
-    texts = [_resolve_open_text(entry, text, f"{path}.{place}", secrets) for place, text in entry.open_texts]
+    url_secrets: dict[str, str] = {}
+    if isinstance(entry.target, HttpTarget):
+        texts = [_resolve_address(entry, entry.target.url, f"{path}.url", secrets, url_secrets)]
+    else:
+        texts = [_resolve_open_text(entry, text, f"{path}.{place}", secrets) for place, text in entry.open_texts]
     resolved = {
         (place, name): _resolve_value(entry, value, (place, name), f"{path}.{place}.{name}", secrets)
         for place, name, value in entry.values
     }
-    return _with_texts(entry.target, texts, resolved)
+    return _with_texts(entry.target, texts, resolved, url_secrets)
 
 
-def _with_texts(target: Target, texts: Sequence[str], resolved: Mapping[tuple[str, str], str]) -> ResolvedTarget:
+def _with_texts(
+    target: Target,
+    texts: Sequence[str],
+    resolved: Mapping[tuple[str, str], str],
+    url_secrets: Mapping[str, str] | None = None,
+) -> ResolvedTarget:
     """Return a target with texts in place of its values."""
     values = {name: text for (place, name), text in resolved.items() if place != "oauth"}
     if isinstance(target, StdioTarget):
@@ -139,7 +149,36 @@ def _with_texts(target: Target, texts: Sequence[str], resolved: Mapping[tuple[st
     if (client := target.oauth) is not None:
         secrets = {name: text for (place, name), text in resolved.items() if place == "oauth"}
         oauth = OAuthClient(client.client_id, secrets, client.scopes, client.issuer, client.grant)
-    return HttpTarget(texts[0], values, target.kind, oauth)
+    return HttpTarget(texts[0], values, target.kind, oauth, url_secrets or {})
+
+
+def _resolve_address(entry: McpEntry, address: str, path: str, secrets: Secrets, used: dict[str, str]) -> str:
+    """Return an address to connect to. Secrets behind the host are percent-encoded, and put into ``used`` by name."""
+
+    made = ""
+    for part in split_placeholders(address):
+        if not isinstance(part, Placeholder):
+            made += part
+            continue
+        if part.name not in secrets:
+            value = entry.variables.get(part.name, part.default)
+            if value is None:
+                raise _unset(part.name, path)
+            made += value
+            continue
+        secret = secrets[part.name]
+        if not is_behind_host(made):
+            raise InvalidInput(path, secret_in_host(part.name))
+        if secret is None:
+            raise InvalidInput(path, f"the secret {part.name} cannot be read; set it again.")
+        used[part.name] = secret
+        made += quote(secret.encode("utf-8", "surrogatepass"), safe="")
+    return made
+
+
+def secret_in_host(name: str) -> str:
+    """Return what is wrong with a secret in an address, where it would decide which server is reached."""
+    return f"${{{name}}} is a secret; in a url it can stand in the path or the query only, not in the host."
 
 
 def _resolve_open_text(entry: McpEntry, text: str, path: str, secrets: Secrets) -> str:
@@ -180,8 +219,11 @@ def _expand(text: str, path: str, value_of: Callable[[str], str | None]) -> str:
     try:
         return expand(text, value_of)
     except PlaceholderUnset as exc:
-        problem = f"${{{exc.name}}} has no value; set the variable or the secret {exc.name} of this domain."
-        raise InvalidInput(path, problem) from exc
+        raise _unset(exc.name, path) from exc
+
+
+def _unset(name: str, path: str) -> InvalidInput:
+    return InvalidInput(path, f"${{{name}}} has no value; set the variable or the secret {name} of this domain.")
 
 
 def _as_written(entry: McpEntry) -> ResolvedTarget:

@@ -15,7 +15,7 @@ from mcp_types import INTERNAL_ERROR
 
 from agentic_rag.errors import AgenticRagError, ServerUnavailable
 from agentic_rag.tools.launch.spec import LaunchSpec
-from agentic_rag.tools.oauth.discovery import Challenge, challenge_of
+from agentic_rag.tools.oauth.discovery import REASON, Challenge, challenge_of
 from agentic_rag.tools.oauth.errors import SignInNeeded
 
 REFUSED = -32_401
@@ -124,6 +124,9 @@ class SignedTransport(httpx2.AsyncBaseTransport):
                 token, response = newer, await self._send(request, newer)
         challenge = challenge_of(response, token)
         if challenge is None:
+            reason = response.extensions.get(REASON)
+            if self._lost is not None and isinstance(reason, str):  # the older transport: nobody reads this answer
+                raise httpx2.RemoteProtocolError(reason, request=request)
             return response
         await response.aclose()
         return self._refuse(request, response.status_code, challenge)

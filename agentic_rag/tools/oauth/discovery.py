@@ -27,6 +27,8 @@ from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_serv
 from agentic_rag.tools.oauth.errors import SignInProblem
 from agentic_rag.tools.oauth.web import Web
 
+REASON = "agentic_rag.reason"
+"""The extension of an answer that holds, as text, why the server refused the request."""
 CHALLENGE_CHARS = 4_000
 """Of a ``WWW-Authenticate`` header so many are read."""
 
@@ -35,13 +37,15 @@ CHALLENGE_CHARS = 4_000
 class Challenge:
     """What a server said when it refused a request. ``token``: the one it was sent with; None: with none.
 
-    ``more``: the token is good, but its scopes do not do.
+    ``more``: the token is good, but its scopes do not do. ``reason``: the refusal in words for an admin, which count
+    where the server offers no sign-in; empty: unknown.
     """
 
     token: str | None
     more: bool = False
     scope: str | None = None
     metadata_url: str | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,9 @@ def challenge_of(response: httpx2.Response, token: str | None) -> Challenge | No
     more = response.status_code == 403 and extract_field_from_www_auth(said, "error") == "insufficient_scope"
     if response.status_code != 401 and not more:
         return None
-    return Challenge(token, more, extract_scope_from_www_auth(said), extract_resource_metadata_from_www_auth(said))
+    scope, metadata_url = extract_scope_from_www_auth(said), extract_resource_metadata_from_www_auth(said)
+    reason = response.extensions.get(REASON)
+    return Challenge(token, more, scope, metadata_url, reason if isinstance(reason, str) else "")
 
 
 async def discover(web: Web, url: str, challenge: Challenge, issuer: str = "") -> Place:

@@ -37,6 +37,10 @@ class SignInProblem(AgenticRagError, code="SIGN_IN_FAILED", status=502, facts=("
     text = "The sign-in failed: {self.reason}."
 
 
+class NoSignIn(SignInProblem):
+    """A server publishes no metadata of a sign-in, and the usual addresses of one do not work."""
+
+
 class SignInSilent(SignInProblem, code="SIGN_IN_UNREACHABLE", status=504, retryable=True):
     """An authorization server gave no answer, or one that says to come again: nothing is known of what was asked."""
 

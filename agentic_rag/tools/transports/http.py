@@ -1,30 +1,44 @@
 """An MCP server at the other end of HTTP: streamable HTTP, or the older SSE transport.
 
-Owns the HTTP client: no proxy or credentials from the environment, no redirect, no body beyond a bound, and word to
-the connection when the session is over or an address was refused. Knows nothing of sessions or calls. Which addresses
-may be reached is decided in `endpoint` and, for what a name leads to, in `network`.
+Owns the HTTP client: no credentials from the environment, no redirect, no body beyond a bound, and word to
+the connection when the session is over or an address was refused. What an answer that is no MCP means, and why there
+is no connection, is explained by `failures` in the place of the library's words. Knows nothing of sessions or calls.
+Which addresses may be reached is decided in `endpoint` and, for what a name leads to, in `network`.
 """
 
 import contextlib
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import Context
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any
 
+import anyio
 import httpx2
 from mcp.client import Transport
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
+from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
 
 from agentic_rag.tools.entries.entry import HttpKind
 from agentic_rag.tools.exchange import RESULT_BYTES
 from agentic_rag.tools.launch.addresses import HttpEndpoint
 from agentic_rag.tools.oauth.credentials import Credentials, SignedTransport
+from agentic_rag.tools.oauth.discovery import REASON
+from agentic_rag.tools.transports.failures import (
+    ERROR_BYTES,
+    ERROR_SECONDS,
+    explain_connection,
+    explain_content,
+    explain_status,
+)
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, Refused, unheard
+from agentic_rag.tools.transports.proxies import proxy_name
 
 EVENT_BYTES = 1024 * 1024
 """A longer SSE event is refused, as a longer line of a stdio server is."""
@@ -51,17 +65,36 @@ class HttpTransport:
         lost: Callable[[str], None],
         refused: Refused = unheard,
         credentials: Credentials | None = None,
+        note: str = "",
     ) -> None:
         """``lost`` is called, with the reason, when nothing more will come; ``refused`` when an address was refused.
 
-        ``credentials``: of a server that people sign in at; None: its headers say all.
+        ``credentials``: of a server that people sign in at; None: its headers say all. ``note``: what an admin should
+        know of this way to the server.
         """
+        self.note = note
         self._endpoint = endpoint
         self._kind = kind
         self._lost = lost
         self._refused = refused
         self._credentials = credentials
         self._context: AbstractAsyncContextManager[Any] | None = None
+        self._observed = _Observed()
+
+    @property
+    def kind(self) -> HttpKind:
+        """The transport that is spoken."""
+        return self._kind
+
+    @property
+    def answered(self) -> bool:
+        """Whether the server spoke this transport at least once."""
+        return self._observed.answered
+
+    @property
+    def suggests_other(self) -> bool:
+        """Whether the address answered as one does that speaks the other transport."""
+        return not self._observed.answered and self._observed.other
 
     async def __aenter__(self) -> Any:
         self._context = self._open()
@@ -80,8 +113,9 @@ class HttpTransport:
     ) -> httpx2.AsyncClient:
         endpoint = self._endpoint
         backend = CheckedBackend(endpoint.exempt, unchecked=endpoint.unchecked, refused=self._refused)
+        signed = self._credentials is not None
         transport: httpx2.AsyncBaseTransport = _Bounded(
-            backend, self._lost, self._refused, announces=self._kind is HttpKind.SSE
+            backend, endpoint, self._kind, self._observed, self._lost, self._refused, signed=signed
         )
         if self._credentials is not None:
             transport = SignedTransport(
@@ -162,20 +196,43 @@ class _Bounded(CheckedTransport):
     """Bounds every body that is not an event stream, and sees a session that the server no longer knows."""
 
     def __init__(
-        self, backend: CheckedBackend, lost: Callable[[str], None], refused: Refused, *, announces: bool = False
+        self,
+        backend: CheckedBackend,
+        endpoint: HttpEndpoint,
+        kind: HttpKind,
+        observed: "_Observed",
+        lost: Callable[[str], None],
+        refused: Refused,
+        *,
+        signed: bool,
     ) -> None:
-        """``announces``: an event stream begins with the address at which the server wants its messages."""
+        """``signed``: a `SignedTransport` around this one answers what is refused for want of a sign-in."""
         super().__init__(backend)
+        self._signed = signed
+        self._endpoint = endpoint
+        self._observed = observed
         self._lost = lost
         self._refused = refused
-        self._announces = announces
+        self._announces = kind is HttpKind.SSE
+        """Whether an event stream begins with the address at which the server wants its messages."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        response = await super().handle_async_request(request)
+        try:
+            response = await super().handle_async_request(request)
+        except httpx2.TransportError as exc:
+            proxy = None if isinstance(exc, httpx2.UnsupportedProtocol) else self.proxy_for(request.url)
+            reason = explain_connection(exc, request.url, proxy_name(proxy) if proxy is not None else "")
+            raise type(exc)(reason, request=request) from exc
         if response.status_code == 404 and "mcp-session-id" in request.headers:
             self._lost("the server ended the session")
+        elif response.status_code >= 400 or not self._is_expected(request, response):
+            return await self._explain(request, response)
         if response.has_redirect_location:
             await self._look_at_redirect(request.url, response.headers["location"])
+            if self._endpoint.url_secrets and not _stays(request.url, response):
+                reason = f"{request.url.host} redirects elsewhere (HTTP {response.status_code}), which is not followed"
+                await response.aclose()
+                return _as_error(reason, 502, request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             await response.aclose()  # a megabyte may stand for a gigabyte, and nobody asked for that
             reason = f"{request.url.host} compresses its answers, which it was asked not to do"
@@ -185,15 +242,53 @@ class _Bounded(CheckedTransport):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _BoundedBody(response.stream)
         elif self._announces:
+            self._observed.other = True  # until it says where it wants its messages
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = Announcement(response.stream, partial(self._goes_elsewhere, request.url))
+        if request.method == "POST" and not self._announces and response.status_code < 300:
+            self._observed.answered = True
         return response
+
+    def _is_expected(self, request: httpx2.Request, response: httpx2.Response) -> bool:
+        """Whether an answer's content is what this transport takes in answer to this request."""
+        kind = response.headers.get("content-type", "").lower()
+        if not response.is_success:
+            return True  # a redirect
+        if self._announces:
+            return request.method != "GET" or kind.startswith("text/event-stream")
+        if request.method != "POST" or b'"id"' not in request.content or response.status_code != 200:
+            return True
+        return kind.startswith(("application/json", "text/event-stream"))
+
+    async def _explain(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Return an answer that says what is wrong with one that is no MCP; a JSON-RPC error stays as it is."""
+        status = response.status_code
+        body = await _read_error(response)
+        if request.method == ("GET" if self._announces else "POST"):
+            self._observed.other = self._observed.other or status in (_SSE_MISSES if self._announces else (404, 405))
+        if status < 400:
+            self._observed.other = self._observed.other or self._announces
+            return self._end(explain_content(request, response, body, self._endpoint), 502, request)
+        if status not in (401, 403) and _is_rpc_error(body) and not self._announces:
+            headers = {"content-type": "application/json"}
+            return httpx2.Response(status, headers=headers, content=body, request=request)
+        reason = explain_status(request, response, body, self._endpoint)
+        if request.method == "GET" and not self._announces:  # no stream for the server's own requests: most have none
+            return httpx2.Response(status, request=request)
+        return self._end(reason, status, request, response.headers.get("www-authenticate", ""))
+
+    def _end(self, reason: str, status: int, request: httpx2.Request, challenge: str = "") -> httpx2.Response:
+        if self._announces and not (self._signed and status in (401, 403)):
+            # Else the library would show its own words, with the whole address in them.
+            raise httpx2.RemoteProtocolError(reason, request=request)
+        return _as_error(reason, status, request, challenge)
 
     async def _goes_elsewhere(self, asked: httpx2.URL, address: str) -> bool:
         """Whether an announced address is another server's; that is told, and ends the session."""
         with contextlib.suppress(httpx2.InvalidURL):
             target = asked.join(address)
             if _origin(target) == _origin(asked):
+                self._observed.answered = True
                 return False
             address = target.host
         reason = f"{asked.host} wants its messages at {address}, where none is sent"
@@ -209,6 +304,63 @@ class _Bounded(CheckedTransport):
             return
         if _origin(target) != _origin(asked):
             await self._refused(f"{asked.host} redirects to {target.host}, which is not followed")
+
+
+_SSE_MISSES = (400, 404, 405, 406, 415, 501)
+"""What a server of the newer transport answers to the request with which the older one begins."""
+
+
+@dataclass(slots=True)
+class _Observed:
+    """What the requests of one session showed. ``other``: an answer as of a server of the other transport."""
+
+    answered: bool = False
+    other: bool = False
+
+
+async def _read_error(response: httpx2.Response) -> bytes:
+    """Return the beginning of a failed answer's body, and close it."""
+    body = bytearray()
+    coded = response.headers.get("content-encoding", "identity").lower() != "identity"
+    stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    try:
+        with anyio.move_on_after(0 if coded or stream else ERROR_SECONDS):
+            async for part in response.aiter_raw():
+                body += part
+                if len(body) >= ERROR_BYTES:
+                    break
+    except httpx2.TransportError:
+        pass
+    finally:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+            await response.aclose()
+    return bytes(body[:ERROR_BYTES])
+
+
+def _is_rpc_error(body: bytes) -> bool:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("jsonrpc") == "2.0" and isinstance(value.get("error"), dict)
+
+
+def _as_error(reason: str, status: int, request: httpx2.Request, challenge: str = "") -> httpx2.Response:
+    """Return a failed answer whose body is a JSON-RPC error, which the library gives to whoever waits for an answer."""
+    code = METHOD_NOT_FOUND if status in (404, 405) else INTERNAL_ERROR
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": reason}}
+    headers = {"www-authenticate": challenge} if challenge else {}
+    return httpx2.Response(status, headers=headers, json=error, request=request, extensions={REASON: reason})
+
+
+def _stays(asked: httpx2.URL, response: httpx2.Response) -> bool:
+    """Whether the library follows a redirect: within the origin, with the same method."""
+    try:
+        target = asked.join(response.headers["location"])
+    except httpx2.InvalidURL:
+        return False
+    upgrade = (asked.scheme, target.scheme) == ("http", "https") and asked.host == target.host
+    return response.status_code in (307, 308) and (upgrade or _origin(target) == _origin(asked))
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:

@@ -1,9 +1,12 @@
 """Connecting to users' addresses: the address that was checked is the one that is connected to.
 
 Owns the resolution of a name right before its connection, once, so that a second answer of a name server has no
-effect. TLS is then spoken for the name (certificate and SNI), since only the address is replaced. Knows no MCP.
+effect. TLS is then spoken for the name (certificate and SNI), since only the address is replaced. Where the operator's
+environment names a proxy, the proxy resolves the name: `CheckedBackend.check_proxied` says what it may be asked for.
+Knows no MCP.
 """
 
+import contextlib
 import functools
 import ipaddress
 import socket
@@ -19,6 +22,7 @@ import httpx2
 from httpcore2 import AsyncNetworkBackend, AsyncNetworkStream
 
 from agentic_rag.tools.launch.addresses import address_problem, is_listed
+from agentic_rag.tools.transports.proxies import Proxies, environment_proxies, proxied_problem
 
 MAX_CONNECTIONS, KEEPALIVE_SECONDS = 100, 5.0
 """Of one server; as the HTTP client has them."""
@@ -28,6 +32,10 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 Refused = Callable[[str], Awaitable[None]]
 """Hears, with the reason, of each address that was not connected to."""
+
+
+LOOK_SECONDS = 2.0
+"""How long the address of a name is looked for that a proxy will resolve."""
 
 
 async def unheard(reason: str) -> None:
@@ -98,6 +106,27 @@ class CheckedBackend(AsyncNetworkBackend):
                 last = exc
         raise last or httpcore2.ConnectError(f"{host} has no address")
 
+    async def check_proxied(self, host: str, port: int) -> None:
+        """Refuse a target that a proxy must not be asked for: a private address, or a name that is not public.
+
+        A name that resolves here is checked by its address; one that does not is left to the proxy.
+
+        Raises:
+            httpcore2.ConnectError: says how the operator allows it.
+        """
+        if self._unchecked or is_listed(self._exempt, host, port):
+            return
+        problem = proxied_problem(host)
+        if not problem:
+            with anyio.move_on_after(LOOK_SECONDS), contextlib.suppress(OSError, UnicodeError):
+                addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in await self._resolve(host, port)]
+                problem = next(filter(None, map(address_problem, addresses)), "")
+        if problem:
+            remedy = f"the operator can list {host}:{port} in AGENTIC_RAG_MCP_HOSTS"
+            reason = f"the proxy is not asked for {host} ({problem}); {remedy}"
+            await self._refused(reason)
+            raise httpcore2.ConnectError(reason)
+
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
     ) -> AsyncNetworkStream:
@@ -114,11 +143,18 @@ def _trusted_authorities() -> ssl.SSLContext:
 
 
 class CheckedTransport(httpx2.AsyncHTTPTransport):
-    """HTTP over checked connections. No proxy and no certificate store from the environment."""
+    """HTTP over checked connections, or through the operator's proxy. No certificate store from the environment."""
 
-    def __init__(self, backend: AsyncNetworkBackend, verify: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, backend: CheckedBackend, verify: ssl.SSLContext | None = None, proxies: Proxies | None = None
+    ) -> None:
+        """``proxies``: None: those that the environment names now."""
         context = verify or _trusted_authorities()
         super().__init__(verify=context, trust_env=False)
+        self._backend = backend
+        self._context = context
+        self._proxies = environment_proxies() if proxies is None else proxies
+        self._proxied: dict[str, httpx2.AsyncHTTPTransport] = {}
         # The one way to give it a network backend: the public constructor takes none.
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=context,
@@ -127,3 +163,27 @@ class CheckedTransport(httpx2.AsyncHTTPTransport):
             keepalive_expiry=KEEPALIVE_SECONDS,
             network_backend=backend,
         )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        proxy = self.proxy_for(request.url)
+        if proxy is None:
+            return await super().handle_async_request(request)
+        url = request.url
+        try:
+            await self._backend.check_proxied(url.host, url.port or (443 if url.scheme == "https" else 80))
+        except httpcore2.ConnectError as exc:
+            raise httpx2.ConnectError(str(exc), request=request) from exc
+        transport = self._proxied.get(url.scheme)
+        if transport is None:
+            transport = httpx2.AsyncHTTPTransport(verify=self._context, trust_env=False, proxy=proxy)
+            self._proxied[url.scheme] = transport
+        return await transport.handle_async_request(request)
+
+    def proxy_for(self, url: httpx2.URL) -> httpx2.Proxy | None:
+        """Return the proxy for a request, None to connect directly; see `Proxies.proxy_for`."""
+        return self._proxies.proxy_for(url)
+
+    async def aclose(self) -> None:
+        for transport in self._proxied.values():
+            await transport.aclose()
+        await super().aclose()

@@ -21,8 +21,8 @@ export function ownEntries(domain) {
 
 const asText = (entries) => JSON.stringify({ mcpServers: entries }, null, 2);
 
-/** Return the editor: an element with `end()`. `onSaved(domain)`, `onRequested()`. */
-export function serversEditor(given, { onSaved, onRequested }) {
+/** Return the editor: an element with `end()` and `reload(domain)`. `onSaved(domain)`, `onRequested()`, `onPaste()`. */
+export function serversEditor(given, { onSaved, onRequested, onPaste }) {
   const base = `/api/domains/${encodeURIComponent(given.id)}`;
   const kept = draft(`servers.${given.id}`);
   let stored = given;
@@ -34,6 +34,7 @@ export function serversEditor(given, { onSaved, onRequested }) {
   const test = button(t("servers.test"), { icon: "tool", onclick: () => tryOut() });
   const save = button(t("settings.save"), { kind: "primary", onclick: () => store() });
   const discard = button(t("settings.discard"), { onclick: () => undo() });
+  const paste = button(t("servers.paste"), { icon: "add", onclick: () => onPaste() });
   const format = button(t("servers.format"), { kind: "quiet", onclick: () => tidy() });
   const later = debounce(WAIT_MS, () => check());
 
@@ -196,12 +197,23 @@ export function serversEditor(given, { onSaved, onRequested }) {
   const made = h(
     "section",
     { class: "stack-small", "aria-label": t("servers.json") },
-    h("div", { class: "row row-apart" }, h("h2", {}, t("servers.json")), h("div", { class: "row" }, format, discard, test, save)),
+    h("div", { class: "row row-apart" }, h("h2", {}, t("servers.json")), h("div", { class: "row" }, paste, format, discard, test, save)),
     h("p", { class: "soft" }, t("servers.jsonText")),
     told,
     source,
     result,
   );
+  /** Show what was stored beside this editor; what is typed and not saved stays, and its save shows the difference. */
+  made.reload = (theirs) => {
+    if (source.value !== storedText) return replace(told, notice("warn", t("settings.savedElsewhere")));
+    stored = theirs;
+    storedText = asText(ownEntries(theirs));
+    source.value = storedText;
+    keep(storedText);
+    others.saved(theirs.version);
+    onSaved(stored);
+    return check();
+  };
   made.end = () => {
     later.cancel();
     others.end();

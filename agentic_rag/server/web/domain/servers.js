@@ -7,12 +7,13 @@ import { badge, button, loadInto, notice, openDialog, toast, toastError } from "
 import { connectionView, ruleName, stateBadge } from "./connection.js";
 import { diffView } from "./lines-diff.js";
 import { drawRequests } from "./launch-requests.js";
+import { pasteServers } from "./paste.js";
 import { drawSecrets } from "./secrets.js";
 import { serversEditor } from "./servers-editor.js";
 
 const POLL_MS = 4000;
 
-export async function show(panel, { domain: given, place }) {
+export async function show(panel, { domain: given, place, app }) {
   const base = `/api/domains/${encodeURIComponent(given.id)}`;
   const domain = await api("GET", base);
   const list = h("div", {});
@@ -28,6 +29,12 @@ export async function show(panel, { domain: given, place }) {
       look();
     },
     onRequested: () => drawRequests(requests, base),
+    onPaste: async () => {
+      const told = { operator: app.user.operator, onRequested: () => drawRequests(requests, base), onSecret: () => drawSecrets(secrets, base) };
+      if (!(await pasteServers(base, told))) return;
+      editor.reload(await api("GET", base));
+      await look();
+    },
   });
 
   async function look() {

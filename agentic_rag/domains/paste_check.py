@@ -1,0 +1,467 @@
+"""Checks a pasted document of MCP servers: one row per entry, with all its problems and what to do about them.
+
+Owns the states of a row, which changes are proposed, and the bounded, concurrent test of the entries that can start.
+`check` saves nothing; `add` saves the rows that an admin accepts. What an entry may be is decided elsewhere: by
+`tools.entries.reading` (its form), `directory.settings` (its secrets) and the launch policy (what may run).
+"""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import anyio
+
+from agentic_rag.access.users import User
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.server_map import own_documents
+from agentic_rag.directory.settings import MAX_ENTRIES, DomainSettings, misplaced_secrets, seal_values
+from agentic_rag.domains.domains import Domains, Saved
+from agentic_rag.domains.servers import Pool
+from agentic_rag.domains.vault import Vault
+from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerReserved, problems_of
+from agentic_rag.json_form import Absent, Json
+from agentic_rag.redaction import Redaction
+from agentic_rag.store.domains import DomainRecord
+from agentic_rag.threads import DomainThreads
+from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, StdioTarget
+from agentic_rag.tools.entries.placeholders import find_placeholders, names_before_path
+from agentic_rag.tools.entries.reading import LOOKS_SECRET, Collected, InputField, Note, PastedRow, collect_entries
+from agentic_rag.tools.launch.policy import LaunchPolicy, Review
+from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
+from agentic_rag.tools.status import ConnectionState, State
+
+MAX_TESTED = 20
+"""Entries that one check starts; the others are reported without a test."""
+CONCURRENT_TESTS = 4
+TEST_SECONDS = 60.0
+"""For one entry, from its turn to its tool list. The installation of its package counts."""
+VALUE_CHARS = 200
+
+_OUTSIDE = re.compile(
+    r"[/~]|\\\\|[A-Za-z]:[\\/]|file:|%[A-Za-z]+%"
+    r"|\$\{(?:workspaceFolder|workspaceFolderBasename|workspaceRoot|userHome|HOME|cwd|pathSeparator)\}"
+)
+"""How an argument begins that names a folder of its author's machine."""
+_PARENT = re.compile(r"(?:^|[/\\])\.\.(?:[/\\]|$)")
+_OPTION = re.compile(r"--?[\w-]+=")
+ALL_FILES = "."
+"""The argument that stands for a domain's whole files folder."""
+_SHOWN_KEYS = frozenset(
+    ("command", "cmd", "args", "type", "transport", "transportType", "identity", "timeout", "timeoutMs")
+) | frozenset(("timeoutSeconds", "enabled", "disabled", "stateful", "cwd", "envFile"))
+"""Keys of an entry whose values hold no secret, so that a problem may repeat them."""
+
+
+class RowStatus(StrEnum):
+    """What stands between an entry and its use."""
+
+    READY = "ready"
+    NEEDS_SECRET = "needs_secret"
+    NEEDS_APPROVAL = "needs_approval"
+    NEEDS_SIGN_IN = "needs_sign_in"
+    CHANGE_PROPOSED = "change_proposed"
+    NOT_POSSIBLE = "not_possible"
+
+
+@dataclass(frozen=True, slots=True)
+class RowProblem:
+    """One problem of an entry. ``value``: the offending value, where it can hold no secret."""
+
+    path: str
+    message: str
+    value: Absent[str] = None
+
+
+@dataclass(frozen=True, slots=True)
+class NeededValue:
+    """A placeholder without a value. ``kind``: ``secret``, or ``variable`` where every process can read the text."""
+
+    name: str
+    kind: str
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NeededApproval:
+    """A command line that no launch catalogue entry allows. ``request``: where an admin asks for it (POST)."""
+
+    reason: str
+    command: str
+    request: str
+    allow: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRow:
+    """One entry of a pasted document.
+
+    ``key``: its name as pasted, ``name`` as it would be stored. ``entry``: as it would be stored, secrets masked;
+    ``proposed``: the same after the proposed change. ``saveable``: `PasteChecks.add` takes it. ``connection``: how its
+    test ended, None if it was not tested.
+    """
+
+    key: str
+    name: str
+    status: RowStatus
+    reason: str = ""
+    problems: tuple[RowProblem, ...] = ()
+    needs: tuple[NeededValue, ...] = ()
+    approval: NeededApproval | None = None
+    entry: Json | None = None
+    proposed: Json | None = None
+    changes: tuple[Note, ...] = ()
+    warnings: tuple[Note, ...] = ()
+    connection: ConnectionState | None = None
+    saveable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PasteCheck:
+    """The rows of a document in its order, and what concerns the document as a whole."""
+
+    rows: tuple[CheckedRow, ...]
+    changes: tuple[Note, ...]
+    warnings: tuple[Note, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Assessed:
+    """A row before its test. ``entry``: what `PasteChecks.add` saves, with the proposed change, None if there is none.
+
+    ``spec``: what the test starts; None: it cannot be started now. ``review``: of the entry that can be started.
+    """
+
+    row: CheckedRow
+    entry: McpEntry | None = field(default=None, repr=False)
+    spec: LaunchSpec | None = field(default=None, repr=False)
+    review: Review | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The domain for which a document is checked. ``unsealed``: receives the secrets that were pasted."""
+
+    record: DomainRecord
+    settings: DomainSettings
+    secrets: Mapping[str, str | None] = field(repr=False)
+    inputs: tuple[InputField, ...]
+    user: str
+    policy: LaunchPolicy
+    unsealed: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def assess(self, pasted: PastedRow) -> _Assessed:
+        """Return a row without its test. Blocks: programs and folders are looked at."""
+        if pasted.entry is None:
+            problems = tuple(_row_problem(each, pasted) for each in pasted.problems)
+            row = CheckedRow(
+                pasted.key,
+                pasted.name,
+                RowStatus.NOT_POSSIBLE,
+                problems[0].message,
+                problems,
+                changes=pasted.changes,
+                warnings=pasted.warnings,
+            )
+            return _Assessed(row)
+        found: list[AgenticRagError] = []
+        proposals: list[RowProblem] = []
+        entry = pasted.entry
+        known = self.settings.mcp_servers[entry.name].sealed_names if entry.name in self.settings.mcp_servers else ()
+        try:
+            sealed = seal_values(entry, known, pasted.path, self.unsealed)
+        except InvalidInput as exc:
+            found += problems_of(exc)
+            sealed = entry.with_values({(place, name): SealedValue() for place, name, _ in entry.values})
+        found += misplaced_secrets(pasted.path, entry, self.secrets)
+        if isinstance(pasted.pasted, Mapping) and pasted.pasted.get("envFile"):
+            message = "files of variables are not read here. Write each variable into env as ${NAME}, and set NAME as a"
+            proposals.append(
+                _problem(pasted, "envFile", f"{message} secret of this domain. The proposal leaves it out.")
+            )
+        changed, review, approval = sealed, None, None
+        try:
+            review = self._review(sealed)
+            if self._names_foreign_folder(sealed):
+                changed, better, outside = self._propose_folders(sealed, pasted)
+                review, proposals = better or review, [*proposals, *outside]
+        except CommandNotAllowed as exc:
+            changed, review, outside = self._propose_folders(sealed, pasted)
+            proposals += outside
+            if review is None and exc.request:
+                approval = NeededApproval(exc.reason, exc.command, exc.request, exc.allow)
+            elif review is None:
+                found.append(exc)
+        except AgenticRagError as exc:
+            changed, review, outside = self._propose_folders(sealed, pasted)
+            proposals += outside
+            if review is None:
+                found += problems_of(exc)
+        needs = self._needs(_with_args(entry, changed))
+        problems = (*(_row_problem(each, pasted) for each in found), *proposals)
+        status, reason = _status_of(found, problems, proposals, approval, needs)
+        to_save = None if found else _with_args(entry, changed)
+        row = CheckedRow(
+            pasted.key,
+            pasted.name,
+            status,
+            reason,
+            problems,
+            needs,
+            approval,
+            sealed.to_json(),
+            changed.to_json() if proposals and not found else None,
+            saveable=to_save is not None and approval is None,
+            changes=(*pasted.changes, *(Note(pasted.path, each) for each in (review.changes if review else ()))),
+            warnings=pasted.warnings,
+        )
+        spec = None
+        if status is RowStatus.READY and review is not None:
+            final = replace(changed, target=review.target)
+            spec = self._spec(final)
+        return _Assessed(row, to_save, spec, review)
+
+    def _spec(self, entry: McpEntry, *, draft: bool = False) -> LaunchSpec:
+        return spec_of(
+            entry.with_variables(self.settings.variables),
+            domain=self.record.id,
+            workspace=self.record.workspace,
+            user="" if draft else self.user,
+            secrets={**self.secrets, **self.unsealed},
+            draft=draft,
+        )
+
+    def _review(self, entry: McpEntry) -> Review:
+        return self.policy.review(self._spec(entry, draft=True))
+
+    def _names_foreign_folder(self, entry: McpEntry) -> bool:
+        """Whether an argument begins with another client's word for a folder, such as ``${workspaceFolder}``."""
+        args = entry.target.args if isinstance(entry.target, StdioTarget) else ()
+        found = (
+            each for text in args if text.startswith("${") and _OUTSIDE.match(text) for each in find_placeholders(text)
+        )
+        return any(each.name not in self.settings.variables for each in found)
+
+    def _propose_folders(self, entry: McpEntry, pasted: PastedRow) -> tuple[McpEntry, Review | None, list[RowProblem]]:
+        """Return the entry with `ALL_FILES` in place of folders outside the domain's, if it may run then."""
+        if not isinstance(entry.target, StdioTarget):
+            return entry, None, []
+        unfit = self.policy.unfit_paths(self._spec(entry, draft=True))
+        args = list(entry.target.args)
+        outside = [at for at, text in enumerate(args) if at in unfit or _leads_out(text)]
+        if not outside:
+            return entry, None, []
+        for at in outside:
+            args[at] = f"{_prefix(args[at])}{ALL_FILES}"
+        kept = [text for at, text in enumerate(args) if text != ALL_FILES or ALL_FILES not in args[:at]]
+        changed = replace(entry, target=replace(entry.target, args=tuple(kept)))
+        try:
+            review = self._review(changed)
+        except AgenticRagError:
+            return entry, None, []
+        message = f'is outside this domain\'s files folder; the proposal is "{ALL_FILES}", the whole folder.'
+        problems = [
+            RowProblem(
+                f"{pasted.path}.args.{at}", unfit.get(at) or f"{entry.target.args[at][:VALUE_CHARS]!r} {message}"
+            )
+            for at in outside
+        ]
+        return (
+            changed,
+            review,
+            [
+                replace(each, value=entry.target.args[at][:VALUE_CHARS])
+                for each, at in zip(problems, outside, strict=True)
+            ],
+        )
+
+    def _needs(self, entry: McpEntry) -> tuple[NeededValue, ...]:
+        """Return the placeholders that have neither a value nor a default."""
+        given = {*self.settings.variables, *self.secrets}
+        public: set[str] = set()
+        if isinstance(entry.target, HttpTarget):
+            public |= names_before_path(entry.target.url)
+        else:
+            public |= {each.name for _, text in entry.open_texts for each in find_placeholders(text)}
+        texts = [text for _, text in entry.open_texts]
+        texts += [value.text for _, _, value in entry.values if not isinstance(value, SealedValue)]
+        names = dict.fromkeys(each.name for text in texts for each in find_placeholders(text) if each.default is None)
+        described = {each.name: each.description for each in self.inputs}
+        return tuple(
+            NeededValue(name, "variable" if name in public else "secret", described.get(name, ""))
+            for name in names
+            if name not in given
+        )
+
+
+class PasteChecks:
+    """Checks pasted documents, and adds the rows that an admin accepts."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        domains: Domains,
+        vault: Vault,
+        pool: Pool,
+        policy: LaunchPolicy,
+        threads: DomainThreads,
+    ) -> None:
+        self._directory = directory
+        self._domains = domains
+        self._vault = vault
+        self._pool = pool
+        self._policy = policy
+        self._threads = threads
+
+    async def check(self, user: User, domain_id: str, document: object) -> PasteCheck:
+        """Return one row for each entry of a document; entries that can start are tested. Saves nothing.
+
+        Raises:
+            NotFound: there is no such domain.
+            InvalidInput: the document as a whole cannot be read, or has no entry.
+        """
+        collected, place = await self._read(user, domain_id, document)
+        assessed = await self._threads.read(domain_id, lambda: [place.assess(row) for row in collected.rows])
+        rows: dict[int, CheckedRow] = {at: each.row for at, each in enumerate(assessed)}
+        waiting = [at for at, each in enumerate(assessed) if each.spec is not None]
+        limiter = anyio.CapacityLimiter(CONCURRENT_TESTS)
+
+        async def test(at: int, redaction: Redaction) -> None:
+            async with limiter:
+                rows[at] = await self._test(assessed[at], redaction)
+
+        with self._vault.redact.trying(domain_id, place.unsealed) as redaction:
+            async with anyio.create_task_group() as tests:
+                for at in waiting[:MAX_TESTED]:
+                    tests.start_soon(test, at, redaction)
+        for at in waiting[MAX_TESTED:]:
+            rows[at] = replace(rows[at], reason=f"Not tested: one check starts at most {MAX_TESTED} servers.")
+        return PasteCheck(tuple(rows[at] for at in range(len(rows))), collected.changes, collected.warnings)
+
+    async def add(self, user: User, domain_id: str, document: object, accepted: Sequence[str]) -> Saved:
+        """Save those entries of a document that an admin accepts, with the changes that were proposed for them.
+
+        ``accepted``: names as the rows have them; nothing is saved unless all of them can be.
+
+        Raises:
+            NotFound: there is no such domain.
+            InvalidInput, ServerReserved, CommandNotAllowed: an entry cannot be saved.
+        """
+        collected, place = await self._read(user, domain_id, document)
+        assessed = await self._threads.read(domain_id, lambda: [place.assess(row) for row in collected.rows])
+        by_name = {each.row.name: each for each in assessed if each.row.name}
+        entries: Json = {}
+        problems: list[AgenticRagError] = []
+        for name in accepted:
+            found = by_name.get(name)
+            if found is None:
+                known = ", ".join(by_name)[:VALUE_CHARS]
+                problems.append(InvalidInput("accept", f"the document has no server {name[:80]!r}; it has: {known}."))
+            elif found.entry is None or not found.row.saveable:
+                problems.append(InvalidInput(f"mcpServers.{name}", found.row.reason or "this entry cannot be saved."))
+            else:
+                entries[name] = found.entry.to_json()
+        if problems:
+            raise problems[0].among(problems)
+        return await self._domains.update(domain_id, settings={"mcpServers": entries}, replace_maps=False)
+
+    async def _read(self, user: User, domain_id: str, document: object) -> tuple[Collected, _Place]:
+        record = await self._directory.get(domain_id)
+        settings = DomainSettings.model_validate(record.settings)
+        collected = collect_entries(document, own=own_documents(record, settings))
+        if not collected.rows:
+            raise InvalidInput(
+                "mcpServers", 'there is no server in this document; {"mcpServers": {"name": {…}}} is one.'
+            )
+        new = {row.name for row in collected.rows} - settings.mcp_servers.keys()
+        if len(settings.mcp_servers) + len(new) > MAX_ENTRIES:
+            raise InvalidInput("mcpServers", f"with these servers the domain has more than {MAX_ENTRIES}.")
+        secrets = await self._vault.values(domain_id)
+        return collected, _Place(record, settings, secrets, collected.inputs, user.id, self._policy)
+
+    async def _test(self, assessed: _Assessed, redaction: Redaction) -> CheckedRow:
+        """Return a row after the test of its entry."""
+        row, spec = assessed.row, assessed.spec
+        assert spec is not None
+        if not spec.entry.enabled:
+            return replace(row, reason="Not tested: this server is switched off.")
+        state: ConnectionState | None = None
+        try:
+            with anyio.move_on_after(TEST_SECONDS):
+                state = (await self._pool.trial(spec)).redact(redaction)
+        except AgenticRagError as exc:
+            state = ConnectionState(row.name, State.FAILED, reason=redaction(str(exc)))
+        if state is None:
+            package = assessed.review.uninstalled if assessed.review else None
+            if package is not None:
+                self._policy.install(package)
+                return replace(row, reason=f"Not tested: {package} is still being installed. Check again later.")
+            state = ConnectionState(row.name, State.FAILED, reason=f"it was not ready after {TEST_SECONDS:g} s")
+        if state.state is State.READY:
+            return replace(row, connection=state)
+        if state.state is State.NEEDS_AUTH:
+            return replace(row, status=RowStatus.NEEDS_SIGN_IN, reason=state.reason, connection=state)
+        problem = RowProblem(f"mcpServers.{row.name}", state.reason or f"the test ended as {state.state}")
+        return replace(
+            row,
+            status=RowStatus.NOT_POSSIBLE,
+            reason=problem.message,
+            problems=(*row.problems, problem),
+            connection=state,
+        )
+
+
+def _status_of(
+    found: Collection[AgenticRagError],
+    problems: Sequence[RowProblem],
+    proposals: Sequence[RowProblem],
+    approval: NeededApproval | None,
+    needs: Sequence[NeededValue],
+) -> tuple[RowStatus, str]:
+    """Return the state of a row before its test: the one that an admin has to deal with first."""
+    if found:
+        return RowStatus.NOT_POSSIBLE, problems[0].message
+    if proposals:
+        return RowStatus.CHANGE_PROPOSED, proposals[0].message
+    if approval is not None:
+        return RowStatus.NEEDS_APPROVAL, approval.reason
+    if needs:
+        names = ", ".join(f"{each.name} ({each.kind})" for each in needs)
+        return RowStatus.NEEDS_SECRET, f"These have no value yet: {names}."
+    return RowStatus.READY, ""
+
+
+def _with_args(entry: McpEntry, changed: McpEntry) -> McpEntry:
+    """Return the entry, whose secrets are not sealed yet, with the arguments of the changed one."""
+    if isinstance(entry.target, StdioTarget) and isinstance(changed.target, StdioTarget):
+        return replace(entry, target=replace(entry.target, args=changed.target.args))
+    return entry
+
+
+def _leads_out(text: str) -> bool:
+    value = text[len(_prefix(text)) :]
+    return _OUTSIDE.match(value) is not None or _PARENT.search(value) is not None
+
+
+def _prefix(text: str) -> str:
+    """Return ``--option=`` of an argument, if it begins so."""
+    found = _OPTION.match(text[:200])
+    return found[0] if found else ""
+
+
+def _problem(pasted: PastedRow, key: str, message: str) -> RowProblem:
+    return _row_problem(InvalidInput(f"{pasted.path}.{key}", message), pasted)
+
+
+def _row_problem(error: AgenticRagError, pasted: PastedRow) -> RowProblem:
+    """Return a problem as a row shows it, with the value that caused it where that can hold no secret."""
+    path = str(getattr(error, "path", pasted.path)).replace("settings.mcpServers", "mcpServers", 1)
+    message = str(error).removeprefix(f"{path}: ").removeprefix(f"settings.{path}: ")
+    value: object = None
+    keys = path.removeprefix(f"{pasted.path}.").split(".") if path.startswith(f"{pasted.path}.") else []
+    if keys and keys[0] in _SHOWN_KEYS and isinstance(pasted.pasted, Mapping) and LOOKS_SECRET not in message:
+        value = pasted.pasted.get(keys[0])
+        if len(keys) == 2 and isinstance(value, list) and keys[1].isdigit() and int(keys[1]) < len(value):
+            value = value[int(keys[1])]
+    shown = isinstance(value, str | int | float) and not isinstance(error, ServerReserved)
+    return RowProblem(path, message, str(value)[:VALUE_CHARS] if shown else None)

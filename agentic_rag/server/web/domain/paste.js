@@ -1,0 +1,155 @@
+// Paste a file of MCP servers as another client keeps it: one row per server, with what it needs, and what to accept.
+
+import { api } from "../api.js";
+import { h, replace } from "../dom.js";
+import { t } from "../i18n.js";
+import { badge, button, checkbox, field, input, notice, openDialog, textarea, toast } from "../ui.js";
+
+const KINDS = { ready: "ok", needs_secret: "wait", needs_approval: "wait", needs_sign_in: "wait", change_proposed: "wait", not_possible: "bad" };
+const INSTALL_POLLS = 600;
+const INSTALL_POLL_MS = 500;
+
+/** Open the dialog. `operator`: whether the person may approve what runs. Resolves to whether servers were saved. */
+export function pasteServers(base, { operator, onRequested, onSecret }) {
+  const text = field(t("servers.pasteText"), textarea({ rows: 10, spellcheck: false, class: "input mono", dir: "ltr" }), { hint: t("servers.pasteHint") });
+  const report = h("div", { class: "stack-small", "aria-live": "polite" });
+  const accepted = new Map();
+  const check = button(t("servers.check"), { icon: "tool", onclick: () => look() });
+  const save = button(t("servers.addAccepted"), { kind: "primary", disabled: true });
+  let dialog = null;
+
+  async function look() {
+    text.setError("");
+    if (!text.control.value.trim()) return text.setError(t("servers.pasteMissing"));
+    replace(report, notice("info", t("servers.checking")));
+    try {
+      const body = new Blob([text.control.value], { type: "application/json" });
+      draw(await api("POST", `${base}/mcp-servers/check`, { body }));
+    } catch (error) {
+      replace(report);
+      save.disabled = true;
+      text.setError(error.message);
+    }
+    return undefined;
+  }
+
+  function draw({ items, changes, warnings }) {
+    const before = new Map([...accepted].map(([name, box]) => [name, box.checked]));
+    accepted.clear();
+    const rows = items.map((row) => rowOf(row, before.get(row.name)));
+    const notes = [...changes, ...warnings].map((each) => h("li", { class: "small soft wrap" }, `${each.path}: ${each.text}`));
+    replace(report, h("ul", { class: "rows", "aria-label": t("servers.report") }, rows), notes.length > 0 && h("ul", { class: "plain-list" }, notes));
+    count();
+    report.scrollIntoView({ block: "nearest" });
+  }
+
+  const count = () => (save.disabled = ![...accepted.values()].some((box) => box.checked));
+
+  function rowOf(row, was) {
+    const tools = row.connection?.tools.length ?? 0;
+    const box = row.saveable && checkbox({ checked: was ?? row.status === "ready", onchange: count });
+    if (box) accepted.set(row.name, box);
+    const problems = row.problems.map((each) => h("li", { class: "small wrap" }, h("code", {}, each.path.replace(/^mcpServers\./, "")), each.value !== undefined && [" ", h("code", {}, each.value)], ` ${each.message}`));
+    const reason = row.reason && !row.problems.some((each) => each.message === row.reason) && h("p", { class: "small soft wrap" }, row.reason);
+    const accept = row.status === "change_proposed" ? t("servers.acceptChange", { name: row.name }) : t("servers.acceptServer", { name: row.name });
+    return h(
+      "li",
+      { class: "rows-item", "data-server": row.name || row.key },
+      h(
+        "div",
+        { class: "grow stack-small" },
+        h("div", { class: "row" }, h("span", { class: "strong wrap" }, row.name || row.key), badge(t(`servers.row.${row.status}`), KINDS[row.status] ?? ""), tools > 0 && h("span", { class: "small soft" }, t("servers.details", { count: tools }))),
+        reason,
+        problems.length > 0 && h("ul", { class: "plain-list" }, problems),
+        row.proposed && h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr", "aria-label": t("servers.proposed", { name: row.name }) }, JSON.stringify(row.proposed, null, 2)),
+        row.needs.map((need) => needOf(need)),
+        row.approval && approvalOf(row),
+        row.connection?.notes.map((note) => h("p", { class: "small soft wrap" }, note)),
+        box && field(accept, box, { inline: true }),
+      ),
+    );
+  }
+
+  function needOf(need) {
+    const secret = need.kind === "secret";
+    const kind = secret ? { type: "password", autocomplete: "new-password" } : {};
+    const value = field(t(secret ? "servers.needSecret" : "servers.needVariable", { name: need.name }), input({ ...kind, class: "input mono", dir: "ltr" }), { hint: need.description });
+    const keep = async () => {
+      if (!value.control.value) return value.setError(t("servers.secretMissing"));
+      try {
+        if (secret) await api("PUT", `${base}/secrets/${encodeURIComponent(need.name)}`, { body: { value: value.control.value } });
+        else await api("PATCH", base, { body: { settings: { variables: { [need.name]: value.control.value } } } });
+      } catch (error) {
+        return value.setError(error.message);
+      }
+      value.control.value = "";
+      if (secret) onSecret();
+      return await look();
+    };
+    return h("div", { class: "stack-small" }, value, h("div", { class: "row" }, button(t("servers.saveValue", { name: need.name }), { onclick: keep })));
+  }
+
+  function approvalOf(row) {
+    const { command, allow } = row.approval;
+    const line = h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, command);
+    const act = operator ? button(t("servers.approve"), { icon: "check", onclick: () => approve(row) }) : button(t("servers.request"), { icon: "send", onclick: () => ask(row) });
+    return h("div", { class: "stack-small" }, line, operator && allow && h("p", { class: "small soft wrap" }, t("servers.allowHow"), " ", h("code", {}, allow)), h("div", { class: "row" }, act));
+  }
+
+  /** Ask for a row's line; the values of its variables stay here. */
+  async function request(row) {
+    const env = Object.fromEntries(Object.keys(row.entry.env ?? {}).map((name) => [name, `\${${name}}`]));
+    const made = await api("POST", row.approval.request, { body: { mcpServers: { [row.name]: { ...row.entry, env } } } });
+    onRequested();
+    return made;
+  }
+
+  async function ask(row) {
+    await request(row);
+    toast(t("servers.requested", { name: row.name }));
+  }
+
+  /** Show what would run, approve exactly that, and check again once it is installed. */
+  async function approve(row) {
+    const asked = await request(row);
+    const path = `/api/launch-requests/${encodeURIComponent(asked.id)}`;
+    const shown = await api("GET", path);
+    const network = field(t("servers.network"), checkbox(), { inline: true, hint: t("servers.networkHint") });
+    const build = () => [
+      h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, [shown.command, ...shown.args].join(" ")),
+      h("p", { class: "wrap" }, `${shown.facts.name} ${shown.facts.version}`),
+      shown.facts.integrity && h("p", { class: "mono small soft wrap" }, shown.facts.integrity),
+      shown.facts.warnings.map((each) => notice("warn", each)),
+      network,
+    ];
+    const actions = (close) => [button(t("shell.cancel"), { onclick: () => close(false) }), button(t("servers.approveNow"), { kind: "primary", onclick: () => close(true) })];
+    if (!(await openDialog(t("servers.approveTitle", { name: row.name }), { build, actions }).closed)) return;
+    await api("POST", `${path}/approve`, { body: { fingerprint: shown.fingerprint, network: network.control.checked } });
+    replace(report, notice("info", t("servers.installing", { name: row.name })));
+    for (let polls = 0; polls < INSTALL_POLLS && dialog?.element.isConnected; polls += 1) {
+      const { state } = await api("GET", path);
+      if (state !== "approved") break;
+      await new Promise((done) => setTimeout(done, INSTALL_POLL_MS));
+    }
+    onRequested();
+    await look();
+  }
+
+  async function add(close) {
+    const names = [...accepted].filter(([, box]) => box.checked).map(([name]) => name);
+    try {
+      const saved = await api("POST", `${base}/mcp-servers/add`, { body: { document: text.control.value, accept: names } });
+      toast(t("servers.added", { count: saved.names.length }));
+      close(true);
+    } catch (error) {
+      text.setError(error.message);
+    }
+  }
+
+  const actions = (close) => {
+    save.addEventListener("click", () => add(close));
+    return [button(t("shell.cancel"), { onclick: () => close(false) }), check, save];
+  };
+  dialog = openDialog(t("servers.paste"), { build: () => [text, report], actions, wide: true });
+  return dialog.closed.then(Boolean);
+}
