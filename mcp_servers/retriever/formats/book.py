@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from lxml import etree
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading
+from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, heading
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html import decode_html, html_parts
@@ -41,7 +41,7 @@ def _read_book(archive: zipfile.ZipFile) -> ParsedDocument:
         raise DocumentError("DOCUMENT_BROKEN", _NO_BOOK)
     package = parse_xml(archive.read(inside))
     folder = posixpath.dirname(inside)
-    encrypted = _encrypted(archive)
+    encrypted = _encrypted_members(archive)
     manifest = {each.get("id", ""): each for each in package.iter("{*}item")}
     notes: list[str] = []
     labels = _labels(archive, manifest, folder)
@@ -87,7 +87,7 @@ def _inside(folder: str, href: str) -> str | None:
     return None if name.startswith(("../", "/")) or name == ".." else name
 
 
-def _encrypted(archive: zipfile.ZipFile) -> set[str]:
+def _encrypted_members(archive: zipfile.ZipFile) -> set[str]:
     if _ENCRYPTION not in archive.NameToInfo:
         return set()
     names = set()
@@ -98,7 +98,7 @@ def _encrypted(archive: zipfile.ZipFile) -> set[str]:
     return names
 
 
-def _labels(archive: zipfile.ZipFile, manifest: dict[str, Any], folder: str) -> dict[str, str]:
+def _labels(archive: zipfile.ZipFile, manifest: Json, folder: str) -> dict[str, str]:
     """Return the titles that the table of contents gives to chapters, by member."""
     labels: dict[str, str] = {}
     for item in manifest.values():

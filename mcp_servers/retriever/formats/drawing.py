@@ -22,7 +22,7 @@ _PAGE_FIELD = "slidenum"
 
 
 def unescape(text: str) -> str:
-    """Return a text of a sheet or slide in which `_x000B_` and its like are the characters they stand for."""
+    """Return a text of a sheet or slide in which escapes such as _x000B_ are the characters they stand for."""
     if "_x" not in text:
         return text
     return _ESCAPE.sub(lambda match: _character(int(match[1], 16)), text)
@@ -39,14 +39,14 @@ def local(element: Any) -> str:
     return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
-def shown(element: Any) -> Sequence[Any]:
+def shown_children(element: Any) -> Sequence[Any]:
     """Return the children of an element; of a shape in a new and an old form, the form that is shown."""
     children = []
     for child in element:
         if local(child) != "AlternateContent":
             children.append(child)
         elif len(child):
-            children += shown(child[0])
+            children += shown_children(child[0])
     return children
 
 
@@ -75,7 +75,7 @@ def text_lines(body: Any, parts: Parts, part: str) -> list[str]:
 
 def _paragraph_text(paragraph: Any, parts: Parts, part: str) -> str:
     pieces: list[str] = []
-    for child in shown(paragraph):
+    for child in shown_children(paragraph):
         name = local(child)
         if name == "br":
             pieces.append("\n")
@@ -133,7 +133,7 @@ def shape_blocks(shape: Any, parts: Parts, part: str, page: int | None, depth: i
             return
         if words := alt_text_of(shape, "nvGrpSpPr"):
             yield Block("prose", f"Picture: {words}", page=page)
-        for child in shown(shape):
+        for child in shown_children(shape):
             yield from shape_blocks(child, parts, part, page, depth + 1)
         return
     if kind not in ("sp", "pic", "graphicFrame", "cxnSp", "contentPart"):
@@ -170,7 +170,7 @@ def graphic_blocks(frame: Any, parts: Parts, part: str, page: int | None = None)
             if root is not None:
                 parts.embedded.update(each.target for each in parts.relations(relation.target).values())
                 yield from chart_blocks(root, page)
-                for user_shapes in parts.related(relation.target, "chartUserShapes"):
+                for user_shapes in parts.related_parts(relation.target, "chartUserShapes"):
                     yield from read_drawing(parts, user_shapes, page)
         elif name == "relIds" and (relation := relations.get(element.get(f"{_R}dm", ""))):
             root = parts.xml(relation.target)
@@ -181,8 +181,8 @@ def graphic_blocks(frame: Any, parts: Parts, part: str, page: int | None = None)
 def read_drawing(parts: Parts, name: str, page: int | None = None) -> Iterator[Block]:
     """Yield the blocks of a drawing part, as sheets and charts have them."""
     root = parts.xml(name)
-    for anchor in () if root is None else shown(root):
-        for shape in shown(anchor):
+    for anchor in () if root is None else shown_children(root):
+        for shape in shown_children(anchor):
             yield from shape_blocks(shape, parts, name, page)
 
 

@@ -230,16 +230,16 @@ class _MemoryFile:
 def _file_name(part: "Message[str, str]") -> str:
     """Return the name of an attached file, in whatever form it was written; empty if it has none."""
     name = part.get_filename()
-    return "" if name is None else _decoded(str(name)).strip()
+    return "" if name is None else _decode_words(str(name)).strip()
 
 
 def _header(message: "Message[str, str]", name: str) -> str:
     """Return a header as a person reads it, on one line; empty if there is none."""
     value = message.get(name)
-    return "" if value is None else " ".join(_decoded(str(value)).split())
+    return "" if value is None else " ".join(_decode_words(str(value)).split())
 
 
-def _decoded(text: str) -> str:
+def _decode_words(text: str) -> str:
     """Return a header in which encoded words and bytes without a declared encoding are characters."""
     if any("\udc80" <= char <= "\udcff" for char in text):
         return decode(text.encode("utf-8", "surrogateescape"))

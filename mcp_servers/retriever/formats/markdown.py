@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, full_rows, heading, row_groups
+from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, full_rows, heading, row_groups
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html import html_blocks
 from mcp_servers.retriever.formats.text import decode, with_address
@@ -47,7 +47,7 @@ def read_markdown(path: Path, limits: ParseLimits) -> ParsedDocument:
     return ParsedDocument(tuple(block for block in blocks if block.text.strip()), date=date)
 
 
-def _unused_references(environment: Mapping[str, Any], text: str) -> list[str]:
+def _unused_references(environment: Json, text: str) -> list[str]:
     """Return the definitions of links (`[name]: address`) that no link uses, as lines."""
     lines = []
     for name, reference in environment.get("references", {}).items():

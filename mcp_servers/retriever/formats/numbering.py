@@ -199,7 +199,7 @@ def _word(words: tuple[str, ...], number: int) -> str:
     return words[number].capitalize() if 0 <= number < len(words) else str(number)
 
 
-def _circled(number: int) -> str:
+def _circle(number: int) -> str:
     return chr(0x2460 + number - 1) if 0 < number <= 20 else str(number)
 
 
@@ -234,7 +234,7 @@ _FORMATS: dict[str, Callable[[int], str]] = {
     "ordinal": _ordinal,
     "cardinalText": lambda number: _word(_WORDS, number),
     "ordinalText": lambda number: _word(_ORDINAL_WORDS, number),
-    **dict.fromkeys(("decimalEnclosedCircle", "decimalEnclosedCircleChinese"), _circled),
+    **dict.fromkeys(("decimalEnclosedCircle", "decimalEnclosedCircleChinese"), _circle),
     "decimalEnclosedParen": "({})".format,
     "decimalEnclosedFullstop": "{}.".format,
     "numberInDash": "- {} -".format,

@@ -99,7 +99,7 @@ def _read(path: Path, limits: ParseLimits, kind: str) -> ParsedDocument:
         if body is None:
             raise DocumentError("DOCUMENT_BROKEN", _NO_DOCUMENT)
         parts = Parts(archive)
-        parts.read |= {"content.xml", "styles.xml"}
+        parts.mark_read("content.xml", "styles.xml")
         reader = _Reader(content, styles, parts, limits)
         pages = None
         if kind == "spreadsheet":
@@ -113,7 +113,7 @@ def _read(path: Path, limits: ParseLimits, kind: str) -> ParsedDocument:
         else:
             blocks = [*reader.margins(), *reader.blocks(body)]
         notes = [*reader.notes(), *unread_parts(path, parts)]
-    return ParsedDocument(tuple(_joined(blocks)), pages, notes=tuple(notes), date=date)
+    return ParsedDocument(tuple(_join_lists(blocks)), pages, notes=tuple(notes), date=date)
 
 
 def _date(archive: zipfile.ZipFile) -> str | None:
@@ -350,8 +350,7 @@ class _Reader:
         place = element.get(f"{_XLINK}href", "").removeprefix("./").rstrip("/")
         root = self._parts.xml(f"{place}/content.xml") if place else None
         chart = None if root is None else next(root.iter("{*}chart"), None)
-        self._parts.read.add(f"{place}/styles.xml")
-        self._parts.read.add(f"{place}/meta.xml")
+        self._parts.mark_read(f"{place}/styles.xml", f"{place}/meta.xml")
         if root is None:
             self._unread["embedded objects were not read: {}"] += 1
             return
@@ -542,7 +541,7 @@ def _length(text: str | None) -> float:
     return -1.0
 
 
-def _joined(blocks: list[Block]) -> Iterator[Block]:
+def _join_lists(blocks: list[Block]) -> Iterator[Block]:
     """Yield the blocks; list items that follow each other on one page are one block."""
     lines: list[str] = []
     page: int | None = None

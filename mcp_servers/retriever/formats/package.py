@@ -118,11 +118,15 @@ class Parts:
             self._relations[part] = dict(_relations(self._archive.read(rels), folder)) if rels in self else {}
         return self._relations[part]
 
-    def related(self, part: str, kind: str) -> Iterator[str]:
+    def related_parts(self, part: str, kind: str) -> Iterator[str]:
         """Yield the names of the parts that a part is related to in one way."""
         for relation in self.relations(part).values():
             if relation.kind == kind and not relation.is_external and relation.target in self:
                 yield relation.target
+
+    def mark_read(self, *names: str) -> None:
+        """Note parts that a library or the caller reads, so that no note names them."""
+        self.read.update(names)
 
     def bytes(self, name: str) -> bytes | None:
         """Return the content of a part, or None if there is none."""
@@ -162,7 +166,7 @@ def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
     with path.open("rb") as file, zipfile.ZipFile(file) as package:
         names = set(package.namelist())
         is_strict = any(_STRICT in package.read(name) for name in names if name.endswith(".rels"))
-        dangling = {name: lost for name in names if name.endswith(".rels") and (lost := _dangling(package, name))}
+        dangling = {name: lost for name in names if name.endswith(".rels") and (lost := _find_dangling(package, name))}
         if not is_strict and not dangling:
             return OfficeFile(path)
         copy = io.BytesIO()
@@ -170,16 +174,16 @@ def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
             for name in sorted(names):
                 data = package.read(name)
                 if name in dangling:
-                    data = _without(data, dangling[name])
+                    data = _remove_relations(data, dangling[name])
                 if is_strict and name.endswith((".xml", ".rels", ".vml")):
-                    data = _STRICT_NAMESPACE.sub(_transitional, data)
+                    data = _STRICT_NAMESPACE.sub(_name_namespace, data)
                 repaired.writestr(name, data)
     count = sum(map(len, dangling.values()))
     notes = (f"parts that the file refers to are missing in it: {count}",) if count else ()
     return OfficeFile(path, copy.getvalue(), notes)
 
 
-def _dangling(package: zipfile.ZipFile, rels: str) -> list[str]:
+def _find_dangling(package: zipfile.ZipFile, rels: str) -> list[str]:
     """Return the ids of relations whose part is not in the package."""
     folder = posixpath.dirname(posixpath.dirname(rels))
     names = package.NameToInfo
@@ -193,7 +197,7 @@ def _dangling(package: zipfile.ZipFile, rels: str) -> list[str]:
     return lost
 
 
-def _without(data: bytes, ids: Collection[str]) -> bytes:
+def _remove_relations(data: bytes, ids: Collection[str]) -> bytes:
     root = parse_xml(data)
     for relation in list(root):
         if relation.get("Id", "") in ids:
@@ -201,7 +205,7 @@ def _without(data: bytes, ids: Collection[str]) -> bytes:
     return bytes(etree.tostring(root, xml_declaration=True, encoding="UTF-8", standalone=True))
 
 
-def _transitional(match: re.Match[bytes]) -> bytes:
+def _name_namespace(match: re.Match[bytes]) -> bytes:
     name = _TRANSITIONAL_NAMES.get(match[2], match[2])
     return b"http://schemas.openxmlformats.org/" + match[1] + b"/2006/" + name
 

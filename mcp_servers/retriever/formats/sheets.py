@@ -23,7 +23,7 @@ from openpyxl.utils.cell import range_boundaries
 from openpyxl.utils.datetime import from_excel
 from openpyxl.worksheet._reader import WorkSheetParser
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
+from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, heading, row_groups
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.drawing import read_drawing, unescape
 from mcp_servers.retriever.formats.number_formats import iso_moment, plain_number, show_date, show_number
@@ -89,8 +89,8 @@ class _SheetParser(WorkSheetParser):  # type: ignore[misc]
     Without date formats it leaves dates as numbers, so that their format can be applied.
     """
 
-    def parse_cell(self, element: Any) -> dict[str, Any]:
-        cell: dict[str, Any] = super().parse_cell(element)
+    def parse_cell(self, element: Any) -> Json:
+        cell = super().parse_cell(element)
         formula = element.find(f"{_MAIN}f")
         if formula is None:
             return cell
@@ -131,13 +131,13 @@ def _read_workbook(file: BinaryIO, limits: ParseLimits, found: _Found) -> tuple[
     reader = _Workbook(file, read_only=True, data_only=True, keep_links=False)
     reader.read()
     book, parts = reader.wb, Parts(reader.archive)
-    parts.read.update(name for name in reader.archive.namelist() if "sharedStrings" in name)
+    parts.mark_read(*(name for name in reader.archive.namelist() if "sharedStrings" in name))
     blocks: list[Block] = []
     left = limits.max_characters
     for sheet in book.worksheets:
         if sheet.sheet_state != "visible":
             found.hidden_sheets += 1
-            parts.read.add(sheet._worksheet_path)
+            parts.mark_read(sheet._worksheet_path)
             continue
         rows, extras = _read_sheet(sheet, left, parts, found)
         left -= sum(len(text) for row in rows for text in row.cells.values())
@@ -158,12 +158,12 @@ def _read_workbook(file: BinaryIO, limits: ParseLimits, found: _Found) -> tuple[
 def _read_sheet(sheet: Any, left: int, parts: Parts, found: _Found) -> tuple[list[_Row], list[Block]]:
     """Return the rows of a sheet that hold text, and its comments, drawings and page headers."""
     part = sheet._worksheet_path
-    parts.read.add(part)
+    parts.mark_read(part)
     rows: list[_Row] = []
     with sheet._get_source() as source:
         parser = _SheetParser(source, sheet._shared_strings, data_only=True, epoch=sheet.parent.epoch)
         for number, raw in parser.parse():
-            cells = {cell["column"] - 1: text for cell in raw if (text := _shown(cell, sheet.parent)).strip()}
+            cells = {cell["column"] - 1: text for cell in raw if (text := _show_cell(cell, sheet.parent)).strip()}
             found.formulas += sum("formula" in cell for cell in raw)
             left -= sum(map(len, cells.values()))
             if left < 0:
@@ -182,7 +182,7 @@ def _read_sheet(sheet: Any, left: int, parts: Parts, found: _Found) -> tuple[lis
     return rows, extras
 
 
-def _shown(cell: Mapping[str, Any], book: Any) -> str:
+def _show_cell(cell: Json, book: Any) -> str:
     return with_address(cell.get("formula") or _text(cell, book), cell.get("address"))
 
 
@@ -258,7 +258,7 @@ def _comments(parts: Parts, sheet: str) -> Iterator[Block]:
     texts: dict[str, list[str]] = {}
     for kind in ("threadedComment", "comments"):  # a threaded comment is repeated in the older form
         own: dict[str, list[str]] = {}
-        for name in parts.related(sheet, kind):
+        for name in parts.related_parts(sheet, kind):
             root = parts.xml(name)
             for element in () if root is None else root.iter("{*}comment", "{*}threadedComment"):
                 words = "".join(each.text or "" for each in element.iter("{*}t", "{*}text"))
@@ -271,7 +271,7 @@ def _comments(parts: Parts, sheet: str) -> Iterator[Block]:
 
 
 def _drawings(parts: Parts, sheet: str) -> list[Block]:
-    return [block for name in parts.related(sheet, "drawing") for block in read_drawing(parts, name)]
+    return [block for name in parts.related_parts(sheet, "drawing") for block in read_drawing(parts, name)]
 
 
 def _page_texts(header_footer: Any) -> Iterator[Block]:
@@ -495,7 +495,7 @@ def _letter(column: int) -> str:
     return str(get_column_letter(min(column + 1, _LAST_COLUMN)))
 
 
-def _text(cell: Mapping[str, Any], book: Any) -> str:
+def _text(cell: Json, book: Any) -> str:
     """Return a cell's text as a person sees it in a spreadsheet program."""
     value = cell["value"]
     if value is None:

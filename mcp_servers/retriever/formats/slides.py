@@ -9,7 +9,7 @@ import pptx
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.formats.drawing import local, shape_blocks, shown, text_lines, unescape
+from mcp_servers.retriever.formats.drawing import local, shape_blocks, shown_children, text_lines, unescape
 from mcp_servers.retriever.formats.package import Parts, open_office, package_date, unread_parts
 
 _BANDS = 40
@@ -37,7 +37,7 @@ def read_pptx(path: Path, limits: ParseLimits) -> ParsedDocument:
             blocks += found if titled or len(found) > 1 else []
             if slide._element.get("show") in ("0", "false"):
                 hidden.append(page)
-        parts.read |= repeated.layouts
+        parts.mark_read(*repeated.layouts)
         unread = [
             *office.notes,
             *([f"hidden slides were read too: {', '.join(map(str, hidden[:20]))}"] if hidden else []),
@@ -68,7 +68,7 @@ class _Repeated:
             if name in self.layouts:
                 continue
             self.layouts.add(name)
-            for shape in shown(source._element.find(".//{*}spTree")):
+            for shape in shown_children(source._element.find(".//{*}spTree")):
                 if shape.find(".//{*}nvPr/{*}ph") is None:
                     for block in shape_blocks(shape, self._parts, name, page):
                         if self.is_new(block.text):
@@ -82,7 +82,7 @@ def _title(slide: Any) -> Any:
 
 def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) -> Iterator[Block]:
     part = str(slide.part.partname).lstrip("/")
-    parts.read.add(part)
+    parts.mark_read(part)
     title = _title(slide)
     body = None if title is None else title.find("{*}txBody")
     name = "" if body is None else " ".join(text_lines(body, parts, part))
@@ -90,7 +90,7 @@ def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) 
     yield heading(name or f"Slide {page}", 1, page)
     tops = {shape.shape_id: (shape.top, shape.left) for shape in slide.shapes}
     placed: list[tuple[int, int, int, Any]] = []
-    for at, shape in enumerate(shown(slide._element.find(".//{*}spTree"))):
+    for at, shape in enumerate(shown_children(slide._element.find(".//{*}spTree"))):
         properties = next((each for each in shape.iter("{*}cNvPr")), None)
         ident = int(properties.get("id") or 0) if properties is not None else 0
         top, left = tops.get(ident, (None, None))
@@ -106,7 +106,7 @@ def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) 
             if not is_furniture or repeated.is_new(block.text):
                 yield block
     yield from repeated.of_layout(slide, page)
-    for notes in parts.related(part, "notesSlide"):
+    for notes in parts.related_parts(part, "notesSlide"):
         yield from _notes(notes, page, parts)
     yield from _comments(part, page, parts)
 

@@ -18,7 +18,16 @@ from zipfile import ZipFile
 import docx
 from docx.oxml.ns import qn
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, full_rows, heading, row_groups, spread
+from mcp_servers.retriever.document import (
+    Block,
+    Json,
+    ParsedDocument,
+    ParseLimits,
+    full_rows,
+    heading,
+    row_groups,
+    spread,
+)
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.drawing import alt_text, graphic_blocks, local
 from mcp_servers.retriever.formats.numbering import Numbering, read_numbering
@@ -73,7 +82,7 @@ def read_docx(path: Path, limits: ParseLimits) -> ParsedDocument:
         body = list(reader.blocks(document.element.body))
         blocks = [*reader.headers_and_footers(document), *body]
         notes = (*office.notes, *reader.notes(), *unread_parts(path, parts))
-    return ParsedDocument(tuple(_joined_lists(iter(blocks))), notes=notes, date=package_date(path))
+    return ParsedDocument(tuple(_join_lists(iter(blocks))), notes=notes, date=package_date(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,7 @@ class _Reader:
         self._main = main
         self._part = main
         self._limits = limits
-        parts.read.add(main)
+        parts.mark_read(main)
         numbering = self._one(main, "numbering")
         self._numbering = Numbering() if numbering is None else read_numbering(numbering)
         self._styles, self._hidden_styles = _styles(document, self._numbering)
@@ -138,13 +147,13 @@ class _Reader:
         }
 
     def _one(self, part: str, kind: str) -> Any:
-        return next((self._parts.xml(name) for name in self._parts.related(part, kind)), None)
+        return next((self._parts.xml(name) for name in self._parts.related_parts(part, kind)), None)
 
     def _by_id(self, *kinds: str) -> dict[tuple[str, str], tuple[str, Any]]:
         """Return the notes or comments of the document by kind and id, each with its part."""
         found: dict[tuple[str, str], tuple[str, Any]] = {}
         for kind in kinds:
-            for name in self._parts.related(self._main, kind):
+            for name in self._parts.related_parts(self._main, kind):
                 root = self._parts.xml(name)
                 for note in () if root is None else root:
                     if isinstance(note.tag, str):
@@ -171,7 +180,7 @@ class _Reader:
                     used = {"first": first, "even": odd_and_even}.get(reference.get(qn("w:type"), ""), True)
                     if relation is not None and used:
                         names[relation.target] = None
-            unused |= {name for name in self._parts.related(self._main, kind) if name not in names}
+            unused |= {name for name in self._parts.related_parts(self._main, kind) if name not in names}
             for name in names:
                 root = self._parts.xml(name)
                 if root is not None:
@@ -208,7 +217,7 @@ class _Reader:
             elif tag == qn("w:tbl"):
                 yield from self._table(child)
             elif tag == qn("w:altChunk"):
-                yield from self._included(child)
+                yield from self._read_included(child)
             elif tag == _ALTERNATIVES:
                 yield from self.blocks(child[:1])
             elif tag in _UNREAD:
@@ -223,8 +232,8 @@ class _Reader:
         if any((each.text or "").strip() for each in element.iter(qn("w:t"), qn("w:delText"), _MATH_TEXT)):
             self._unread[_UNREAD[element.tag]] += 1
 
-    def _included(self, chunk: Any) -> Iterator[Block]:
-        """Yield the blocks of another document that this one includes (`altChunk`)."""
+    def _read_included(self, chunk: Any) -> Iterator[Block]:
+        """Yield the blocks of another document that this one includes (altChunk)."""
         from mcp_servers.retriever.formats.mail import read_part
 
         relation = self._parts.relations(self._part).get(chunk.get(qn("r:id"), ""))
@@ -492,7 +501,7 @@ def _styles(document: Any, numbering: Numbering) -> tuple[dict[str, _Style], fro
     return {**found, "": found.get(default, _Style())}, frozenset(hidden)
 
 
-def _meaning(ident: str, elements: dict[str, Any], numbering: Numbering) -> _Style:
+def _meaning(ident: str, elements: Json, numbering: Numbering) -> _Style:
     """Return what a style says, or what the style that it is based on says."""
     level: int | None = None
     depth: int | None = None
@@ -539,7 +548,7 @@ def _number(element: Any, default: int) -> int:
     return int(text) if text.lstrip("-").isdecimal() and len(text) < 10 else default
 
 
-def _joined_lists(blocks: Iterator[Block]) -> Iterator[Block]:
+def _join_lists(blocks: Iterator[Block]) -> Iterator[Block]:
     for is_list, run in groupby(blocks, key=lambda block: block.kind == "list"):
         if is_list:
             yield Block("list", "\n".join(block.text for block in run))
