@@ -1,7 +1,7 @@
 """Zip packages: Office files, OpenDocument files and books, checked before anything unpacks or parses one.
 
 Owns the limits of a package, the repair of what Office itself reads although our libraries do not (Strict Open XML,
-relations to missing parts), and the notes on parts that no reader reads.
+relations to missing parts, parts without a type), and the notes on parts that no reader reads.
 """
 
 import io
@@ -167,7 +167,8 @@ def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
         names = set(package.namelist())
         is_strict = any(_STRICT in package.read(name) for name in names if name.endswith(".rels"))
         dangling = {name: lost for name in names if name.endswith(".rels") and (lost := _find_dangling(package, name))}
-        if not is_strict and not dangling:
+        untyped = _untyped_endings(package)
+        if not is_strict and not dangling and not untyped:
             return OfficeFile(path)
         copy = io.BytesIO()
         with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as repaired:
@@ -175,6 +176,8 @@ def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
                 data = package.read(name)
                 if name in dangling:
                     data = _remove_relations(data, dangling[name])
+                if name == _CONTENT_TYPES and untyped:
+                    data = _add_types(data, untyped)
                 if is_strict and name.endswith((".xml", ".rels", ".vml")):
                     data = _STRICT_NAMESPACE.sub(_name_namespace, data)
                 repaired.writestr(name, data)
@@ -195,6 +198,28 @@ def _find_dangling(package: zipfile.ZipFile, rels: str) -> list[str]:
             if place not in names:
                 lost.append(relation.get("Id", ""))
     return lost
+
+
+def _untyped_endings(package: zipfile.ZipFile) -> set[str]:
+    """Return the endings of parts that have no type of content, at which a library gives up the whole file."""
+    types = parse_xml(package.read(_CONTENT_TYPES))
+    endings = {each.get("Extension", "").lower() for each in types}
+    named = {each.get("PartName", "").lstrip("/").lower() for each in types}
+    found = set()
+    for name in package.namelist():
+        ending = posixpath.splitext(name)[1][1:].lower()
+        if ending and ending not in endings and name.lower() not in named:
+            found.add(ending)
+    return found
+
+
+def _add_types(data: bytes, endings: Collection[str]) -> bytes:
+    root = parse_xml(data)
+    for ending in sorted(endings):
+        child = etree.SubElement(root, etree.QName(root, "Default").text)
+        child.set("Extension", ending)
+        child.set("ContentType", "application/octet-stream")
+    return bytes(etree.tostring(root, xml_declaration=True, encoding="UTF-8", standalone=True))
 
 
 def _remove_relations(data: bytes, ids: Collection[str]) -> bytes:
