@@ -28,8 +28,8 @@ PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(64)
 
 CHART = (
     f"<c:chartSpace {SPACES}><c:chart><c:title><c:tx><c:rich><a:p><a:r><a:t>chart title</a:t></a:r></a:p></c:rich>"
-    "</c:tx></c:title><c:plotArea><c:barChart><c:ser><c:tx><c:strRef><c:strCache><c:pt idx='0'><c:v>series name</c:v></c:pt>"
-    "</c:strCache></c:strRef></c:tx><c:cat><c:strRef><c:strCache><c:pt idx='0'><c:v>category one</c:v></c:pt>"
+    "</c:tx></c:title><c:plotArea><c:barChart><c:ser><c:tx><c:strRef><c:strCache><c:pt idx='0'><c:v>series name</c:v>"
+    "</c:pt></c:strCache></c:strRef></c:tx><c:cat><c:strRef><c:strCache><c:pt idx='0'><c:v>category one</c:v></c:pt>"
     "</c:strCache></c:strRef></c:cat><c:val><c:numRef><c:numCache><c:formatCode>0%</c:formatCode><c:pt idx='0'>"
     "<c:v>0.25</c:v></c:pt></c:numCache></c:numRef></c:val></c:ser></c:barChart><c:valAx><c:title><c:tx><c:rich><a:p>"
     "<a:r><a:t>axis title</a:t></a:r></a:p></c:rich></c:tx></c:title></c:valAx></c:plotArea></c:chart></c:chartSpace>"
@@ -249,7 +249,8 @@ def slides(path: Path) -> Path:
         "<p:blipFill/><p:spPr/></p:pic>"
         "<mc:AlternateContent><mc:Choice Requires='a14'><p:sp><p:nvSpPr><p:cNvPr id='71' name='y'/><p:cNvSpPr/>"
         "<p:nvPr/></p:nvSpPr><p:spPr/><p:txBody><a:bodyPr/><a:p><a:pPr><a:buAutoNum type='arabicPeriod' startAt='3'/>"
-        "</a:pPr><a:r><a:t>third step</a:t></a:r></a:p></p:txBody></p:sp></mc:Choice><mc:Fallback/></mc:AlternateContent>"
+        "</a:pPr><a:r><a:t>third step</a:t></a:r></a:p></p:txBody></p:sp></mc:Choice><mc:Fallback/>"
+        "</mc:AlternateContent>"
         "<p:graphicFrame><p:nvGraphicFramePr><p:cNvPr id='72' name='z'/><p:cNvGraphicFramePr/><p:nvPr/>"
         "</p:nvGraphicFramePr><p:xfrm><a:off x='0' y='0'/><a:ext cx='1' cy='1'/></p:xfrm><a:graphic><a:graphicData "
         "uri='http://schemas.openxmlformats.org/drawingml/2006/diagram'><dgm:relIds r:dm='rData'/></a:graphicData>"

@@ -146,6 +146,11 @@ SAVE_INSTEAD: Mapping[str, str] = {
 """What to do with files that are not read, by their ending."""
 
 
+def our_formats() -> Mapping[str, Mapping[str, str]]:
+    """Return the media types by ending of each reader of ours, named as module:function, without what packages add."""
+    return _OURS
+
+
 @cache
 def all_formats() -> Mapping[str, Format]:
     """Return the formats by file name ending. An extension that cannot be used is logged and left out."""

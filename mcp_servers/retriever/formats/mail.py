@@ -235,8 +235,9 @@ def _file_name(part: "Message[str, str]") -> str:
 
 def _header(message: "Message[str, str]", name: str) -> str:
     """Return a header as a person reads it, on one line; empty if there is none."""
-    value = message.get(name)
-    return "" if value is None else " ".join(_decode_words(str(value)).split())
+    # the bytes of a header that declares no encoding are lost in what `Message.get` returns
+    value = next((value for key, value in message.raw_items() if key.lower() == name.lower()), "")
+    return " ".join(_decode_words(str(value)).split())
 
 
 def _decode_words(text: str) -> str:

@@ -22,10 +22,11 @@ from openpyxl.utils import get_column_letter
 from openpyxl.utils.cell import range_boundaries
 from openpyxl.utils.datetime import from_excel
 from openpyxl.worksheet._reader import WorkSheetParser
+from openpyxl.xml.functions import iterparse
 
 from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, heading, row_groups
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.formats.drawing import read_drawing, unescape
+from mcp_servers.retriever.formats.drawing import local, read_drawing, unescape
 from mcp_servers.retriever.formats.number_formats import iso_moment, plain_number, show_date, show_number
 from mcp_servers.retriever.formats.package import Parts, Relation, open_office, package_date, unread_parts
 from mcp_servers.retriever.formats.text import decode, with_address
@@ -52,6 +53,10 @@ _FIGURE = re.compile(r"(?!(?:19|20)\d\d$)[\s(+−-]*+[$€£¥]?[\s+−-]*+\d[\d
 
 _HYPERLINK = re.compile(r"""=?\s*HYPERLINK\s*\(\s*"([^"]{1,2000})\"""", re.IGNORECASE)
 _PAGE_CODES = re.compile(r'&(?:"[^"]*"|K[0-9A-F]{6}|K\d\d[+-]\d{3}|[PNDTZFAGBIUESXYHOQ]|[+-]?\d+|[LCR])', re.IGNORECASE)
+_SIDES = re.compile(r"(?<!&)&[LCR]")
+_RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+_MARGINS = ("oddHeader", "evenHeader", "firstHeader", "oddFooter", "evenFooter", "firstFooter")
+_CLEARED = ("row", "mergeCell", "hyperlink", "dataValidation", "conditionalFormatting")
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
@@ -84,10 +89,35 @@ class _Workbook(ExcelReader):  # type: ignore[misc]  # openpyxl has no types
 
 
 class _SheetParser(WorkSheetParser):  # type: ignore[misc]
-    """openpyxl's parser, which also hands over the formula of a cell without a value, and of a link.
+    """openpyxl's parser of cells, which also hands over the formula of a cell without a value, and of a link.
 
-    Without date formats it leaves dates as numbers, so that their format can be applied.
+    Without date formats it leaves dates as numbers, so that their format can be applied. Of the elements beside the
+    cells it keeps what is read here: openpyxl makes objects of all, which takes minutes for 100 000 merged cells, and
+    gives up at one that is broken.
     """
+
+    def parse(self) -> Iterator[tuple[int, Sequence[Json]]]:
+        self.merges: list[str] = []
+        self.links: list[tuple[str, str]] = []
+        self.margins: list[str] = []
+        self.hidden_columns = self.validations = self.conditions = 0
+        for _, element in iterparse(self.source):
+            name = local(element)
+            if name == "row":
+                yield self.parse_row(element)
+            elif name == "mergeCell":
+                self.merges.append(element.get("ref", ""))
+            elif name == "hyperlink":
+                self.links.append((element.get("ref", ""), element.get(_RELATION, "")))
+            elif name in _MARGINS:
+                self.margins.append(element.text or "")
+            elif name == "col" and element.get("hidden") in ("1", "true"):
+                self.hidden_columns += _column_count(element)
+            elif name in ("dataValidation", "conditionalFormatting"):
+                self.validations += name == "dataValidation"
+                self.conditions += name == "conditionalFormatting"
+            if name in _CLEARED:
+                element.clear()
 
     def parse_cell(self, element: Any) -> Json:
         cell = super().parse_cell(element)
@@ -98,9 +128,9 @@ class _SheetParser(WorkSheetParser):  # type: ignore[misc]
             self.parse_formula(element)  # remembers what the cells that share it are translated from
         if cell["value"] is None and element.get("t") != "str":
             expression = self.parse_formula(element)
-            cell["formula"] = str(getattr(expression, "text", expression) or "=")
-        elif formula.text and (link := _HYPERLINK.match(formula.text)):
-            cell["address"] = link[1]
+            return {**cell, "formula": str(getattr(expression, "text", expression) or "=")}
+        if formula.text and (link := _HYPERLINK.match(formula.text)):
+            return {**cell, "address": link[1]}
         return cell
 
 
@@ -172,13 +202,10 @@ def _read_sheet(sheet: Any, left: int, parts: Parts, found: _Found) -> tuple[lis
                 rows.append(_Row(number, cells))
     _count_unread(parser, found)
     _add_addresses(rows, parser, parts.relations(part))
-    if parser.merged_cells is not None:
-        bounds = filter(None, map(_bounds, parser.merged_cells.mergeCell))
-        rows, unrepeated = repeat_merged(
-            rows, [Merge(top, end, left - 1, right - 1) for left, top, right, end in bounds]
-        )
-        found.unrepeated += unrepeated
-    extras = [*_page_texts(getattr(parser, "HeaderFooter", None)), *_comments(parts, part), *_drawings(parts, part)]
+    bounds = filter(None, map(_bounds, parser.merges))
+    rows, unrepeated = repeat_merged(rows, [Merge(top, end, first - 1, last - 1) for first, top, last, end in bounds])
+    found.unrepeated += unrepeated
+    extras = [*_page_texts(parser.margins), *_comments(parts, part), *_drawings(parts, part)]
     return rows, extras
 
 
@@ -187,21 +214,18 @@ def _show_cell(cell: Json, book: Any) -> str:
 
 
 def _count_unread(parser: Any, found: _Found) -> None:
-    validations = getattr(parser, "data_validations", None)
     found.hidden_rows += sum(row.get("hidden") in ("1", "true") for row in parser.row_dimensions.values())
-    found.hidden_columns += sum(
-        _column_count(column) for column in parser.column_dimensions.values() if column.get("hidden") in ("1", "true")
-    )
-    found.validations += len(validations.dataValidation) if validations is not None else 0
-    found.conditions += len(parser.formatting)
+    found.hidden_columns += parser.hidden_columns
+    found.validations += parser.validations
+    found.conditions += parser.conditions
 
 
 def _add_addresses(rows: Sequence[_Row], parser: Any, relations: Mapping[str, Relation]) -> None:
     """Put the address of each linked cell behind its text."""
     addresses: dict[tuple[int, int], str] = {}
-    for link in parser.hyperlinks.hyperlink:
-        relation = relations.get(link.id or "")
-        bounds = _bounds(link)
+    for reference, ident in parser.links:
+        relation = relations.get(ident)
+        bounds = _bounds(reference)
         if relation is not None and relation.is_external and bounds is not None:
             addresses[bounds[1], bounds[0] - 1] = relation.target
     for row in rows if addresses else ():
@@ -209,11 +233,14 @@ def _add_addresses(rows: Sequence[_Row], parser: Any, relations: Mapping[str, Re
             row.cells[column] = with_address(text, addresses.get((row.number, column)))
 
 
-def _bounds(merged: Any) -> tuple[int, int, int, int] | None:
+def _bounds(reference: str) -> tuple[int, int, int, int] | None:
+    """Return the first column and row and the last ones of a range, from 1; None for what is no range of cells."""
     try:
-        return tuple(range_boundaries(str(merged.ref)))
+        first_column, first_row, last_column, last_row = range_boundaries(reference)
     except (TypeError, ValueError):
         return None
+    bounds = (first_column, first_row, last_column, last_row)
+    return None if None in bounds else bounds
 
 
 def _column_count(column: Mapping[str, str]) -> int:
@@ -274,14 +301,12 @@ def _drawings(parts: Parts, sheet: str) -> list[Block]:
     return [block for name in parts.related_parts(sheet, "drawing") for block in read_drawing(parts, name)]
 
 
-def _page_texts(header_footer: Any) -> Iterator[Block]:
-    """Yield the printed header and footer of a sheet, each distinct text once; page numbers are left out."""
+def _page_texts(margins: Iterable[str]) -> Iterator[Block]:
+    """Yield the printed headers and footers of a sheet, each distinct text once; page numbers are left out."""
     texts: dict[str, None] = {}
-    for name in ("oddHeader", "evenHeader", "firstHeader", "oddFooter", "evenFooter", "firstFooter"):
-        item = getattr(header_footer, name, None)
-        for side in ("left", "center", "right"):
-            raw = getattr(getattr(item, side, None), "text", None) or ""
-            text = " ".join(_PAGE_CODES.sub(" ", raw).replace("&&", "&").split())
+    for raw in margins:
+        for piece in _SIDES.split(raw):
+            text = " ".join(_PAGE_CODES.sub(" ", piece).replace("&&", "&").split())
             if re.search(r"\w", re.sub(r"(?i)\b(?:page|of|seite|von)\b", "", text)):
                 texts[text] = None
     yield from (Block("prose", text) for text in texts)

@@ -76,7 +76,7 @@ def decode(data: bytes) -> str:
 
 
 _BROWSERS_CODECS = {
-    **dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), "cp1252"),
+    **dict.fromkeys(("iso-8859-1", "latin1", "latin-1"), "cp1252"),
     **dict.fromkeys(("gb2312", "gb_2312-80", "gbk", "x-gbk", "cp936"), "gb18030"),
     **dict.fromkeys(("ks_c_5601-1987", "euc-kr"), "cp949"),
     **dict.fromkeys(("shift_jis", "shift-jis", "x-sjis"), "cp932"),
