@@ -369,6 +369,81 @@ def test_strict_workbooks_and_slides_are_read_as_those_of_today(tmp_path: Path) 
         assert read(strict(path)).blocks == read(path).blocks
 
 
+def test_a_file_without_text_says_what_was_not_read(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.create_sheet("Away").append(["secret"])
+    book["Away"].sheet_state = "hidden"
+    book.save(tmp_path / "a.xlsx")
+    message = "the file holds no text (hidden sheets were not read: 1)"
+    assert refused(tmp_path / "a.xlsx") == ("DOCUMENT_EMPTY", message)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "first"),
+    [
+        ("a.csv", "Preis, EUR\tArtikel\n2,50\tPumpe\n7,90\tVentil\textra\n", "Preis, EUR | Artikel |"),
+        ("b.csv", "Preis, EUR;Artikel\n2,50;Pumpe\n7,90;Ventil\n", "Preis, EUR | Artikel"),
+        ("c.csv", "name,note\nAnn,a; b\nBo,c\n", "name | note"),
+        ("d.tsv", "a,b\n1,2\n", "a | b"),
+        ("e.tsv", 'Preis\t"Artikel\tArt"\n2\tPumpe\n', "Preis | Artikel Art"),
+        ("f.csv", "Name|Preis, netto\nPumpe|2,50\n", "Name | Preis, netto"),
+    ],
+)
+def test_the_delimiter_follows_the_ending_and_the_first_lines(
+    tmp_path: Path, name: str, source: str, first: str
+) -> None:
+    assert read(tmp_path / name, source).text.split("\n")[0] == first
+
+
+@pytest.mark.parametrize(
+    ("source", "date"),
+    [
+        ("--- \ntitle: x\ndate: 2031-02-03\n---\t\n\nText.", "2031-02-03"),
+        ("\ufeff---\r\ntitle: x\r\ndate: 2031-02-03\r\n...\r\n\r\nText.", "2031-02-03"),
+        ('+++\ntitle = "x"\ndate = 2031-02-03T10:00:00Z\n+++\nText.', "2031-02-03"),
+        ("\n---yaml\ndate: 2031-02-03\n---\nText.", "2031-02-03"),
+        ("---\n---\nText.", None),
+        ("---\n\nText.\n\n---\n\nText.", None),
+    ],
+)
+def test_front_matter_in_its_variants_is_data_and_gives_the_date(tmp_path: Path, source: str, date: str | None) -> None:
+    parsed = read(tmp_path / "a.md", source)
+    assert (parsed.date, parsed.blocks[-1]) == (date, Block("prose", "Text."))
+    assert not any(block.kind == "heading" for block in parsed.blocks)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "shown"),
+    [
+        (
+            "a.md",
+            "[a][spec]\n\n[spec]: https://s.example/x\n[other]: https://s.example/y",
+            "other: https://s.example/y",
+        ),
+        ("a.md", "[a][spec]\n\n[spec]: https://s.example/x", "a (https://s.example/x)"),
+        ("a.md", "<https://s.example/x>", "https://s.example/x"),
+        ("a.md", "See <a href='https://s.example/x'>this</a> now.", "See this (https://s.example/x) now."),
+        ("a.md", "- [a](https://s.example/x)\n\n| [b](https://s.example/y) |\n|---|", "b (https://s.example/y)"),
+        ("a.md", "[a](docs/plan.pdf) [b](#top)", "a (docs/plan.pdf) b"),
+        ("a.html", "<a href='mailto:ada@works.example'>Ada</a>", "Ada (ada@works.example)"),
+        ("a.html", "<a href='https://s.example/x'><h2>Head</h2></a><p>x", "Head (https://s.example/x)"),
+        ("a.html", "<table><tr><td><a href='https://s.example/x'>a</a><td>b</table>", "a (https://s.example/x) | b"),
+        ("a.html", "<base href='https://s.example/'><a href='plan.pdf'>a</a>", "a (https://s.example/plan.pdf)"),
+        ("a.html", "<a href='javascript:x()'>a</a> <a href='https://s.example'>s.example</a>", "a s.example"),
+    ],
+)
+def test_the_address_of_a_link_stays_readable(tmp_path: Path, name: str, source: str, shown: str) -> None:
+    assert shown in read(tmp_path / name, source).text
+
+
+def test_forms_of_a_web_page_show_what_stands_in_them(tmp_path: Path) -> None:
+    source = (
+        "<input type=checkbox checked>Yes <input type=radio>No <input value='Ada'><input type=password value=x>"
+        "<select><option>one<option selected>two</select><textarea>words</textarea>"
+    )
+    assert read(tmp_path / "a.html", source).text == "☒ Yes ☐ No Ada two words"
+
+
 def test_a_document_in_a_mail_may_be_in_memory_only(tmp_path: Path) -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:

@@ -369,7 +369,10 @@ def _dialect(text: str, usual: str) -> tuple[str, bool]:
     sample = text[:_SNIFFED_CHARACTERS]
     if usual and usual in sample:
         return usual, False
-    for delimiter in ("\t", ";", "|"):
+    lines = [line for line in sample.split("\n")[:_SNIFFED_LINES] if line.strip()]
+    if len(lines) > 1 and all("\t" in line for line in lines[:-1]):  # the last one may be cut off
+        return "\t", False
+    for delimiter in (";", "|"):
         if _divides_evenly(text[: _SNIFFED_CHARACTERS * 4], delimiter):
             return delimiter, False
     try:

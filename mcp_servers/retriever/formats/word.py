@@ -8,7 +8,6 @@ The XML is walked here, since python-docx passes over content controls, insertio
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -78,7 +77,7 @@ def read_docx(path: Path, limits: ParseLimits) -> ParsedDocument:
         document = docx.Document(stream)
         parts = Parts(archive)
         main = str(document.part.partname).lstrip("/")
-        reader = _Reader(document, main, parts, limits)
+        reader = _Reader(main, parts, limits)
         body = list(reader.blocks(document.element.body))
         blocks = [*reader.headers_and_footers(document), *body]
         notes = (*office.notes, *reader.notes(), *unread_parts(path, parts))
@@ -118,7 +117,7 @@ class _Field:
 class _Reader:
     """Walks a document's parts. One that is missing or broken costs itself."""
 
-    def __init__(self, document: Any, main: str, parts: Parts, limits: ParseLimits) -> None:
+    def __init__(self, main: str, parts: Parts, limits: ParseLimits) -> None:
         self._parts = parts
         self._main = main
         self._part = main
@@ -126,7 +125,7 @@ class _Reader:
         parts.mark_read(main)
         numbering = self._one(main, "numbering")
         self._numbering = Numbering() if numbering is None else read_numbering(numbering)
-        self._styles, self._hidden_styles = _styles(document, self._numbering)
+        self._styles, self._hidden_styles = _styles(self._one(main, "styles"), self._numbering)
         self._notes = self._by_id("footnotes", "endnotes")
         self._comments = self._by_id("comments")
         self._nesting = 0
@@ -258,7 +257,8 @@ class _Reader:
         text = text.replace(_PAGE, "")
         style = self._style(element)
         number = ""
-        if text and style.numbering:
+        # Word counts an empty paragraph too, but not one whose text was deleted under review
+        if style.numbering and (text or next(element.iter(*_UNREAD), None) is None):
             number = self._numbering.number(style.numbering, style.counted)
         numbered = f"{number} {text}" if number else text
         if text and style.level:
@@ -284,6 +284,10 @@ class _Reader:
             yield from graphic_blocks(beside, self._parts, self._part)
             if words := alt_text(beside):
                 yield Block("prose", f"Picture: {words}")
+            for link in beside.iter("{http://schemas.openxmlformats.org/drawingml/2006/main}hlinkClick"):
+                relation = self._parts.relations(self._part).get(link.get(qn("r:id"), ""))
+                if relation is not None and relation.is_external:
+                    yield Block("prose", f"Link: {with_address('', relation.target)}")
         elif beside.tag == _BOX:
             yield from self.blocks(beside)
         else:  # a shape of the older kind
@@ -483,20 +487,19 @@ class _Reader:
                 yield from self._below(child, tag)
 
 
-def _styles(document: Any, numbering: Numbering) -> tuple[dict[str, _Style], frozenset[str]]:
+def _styles(root: Any, numbering: Numbering) -> tuple[dict[str, _Style], frozenset[str]]:
     """Return what the document's paragraph styles mean, by id (the one of "" is the default's), and hidden styles."""
     elements: dict[str, Any] = {}
     hidden: set[str] = set()
     default = ""
-    with suppress(KeyError):  # a document without a part of styles
-        for style in document.styles.element.iter(qn("w:style")):
-            ident = style.get(qn("w:styleId"), "")
-            if style.get(qn("w:type")) == "paragraph":
-                elements[ident] = style
-                default = ident if style.get(qn("w:default")) in _ON else default
-            properties = style.find(qn("w:rPr"))
-            if properties is not None and _is_on(properties.find(qn("w:vanish"))):
-                hidden.add(ident)
+    for style in () if root is None else root.iter(qn("w:style")):
+        ident = style.get(qn("w:styleId"), "")
+        if style.get(qn("w:type")) == "paragraph":
+            elements[ident] = style
+            default = ident if style.get(qn("w:default")) in _ON else default
+        properties = style.find(qn("w:rPr"))
+        if properties is not None and _is_on(properties.find(qn("w:vanish"))):
+            hidden.add(ident)
     found = {ident: _meaning(ident, elements, numbering) for ident in elements}
     return {**found, "": found.get(default, _Style())}, frozenset(hidden)
 
