@@ -66,7 +66,7 @@ def _show_skipped(choice: Choice) -> None:
     """Name each file that was skipped and why, and how many hidden ones there are."""
     console = Console(stderr=True)
     for path, why in choice.skipped:
-        console.print(safe(f"{path}: skipped, {why}"), markup=False, highlight=False)
+        console.print(safe(f"{path}: skipped, {why}"), markup=False, highlight=False, soft_wrap=True)
     if choice.hidden:
         console.print(f"Hidden files and folders skipped: {choice.hidden}", highlight=False)
     if not choice.files:

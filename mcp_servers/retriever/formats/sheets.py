@@ -120,7 +120,7 @@ class _SheetParser(WorkSheetParser):  # type: ignore[misc]
                 element.clear()
 
     def parse_cell(self, element: Any) -> Json:
-        cell = super().parse_cell(element)
+        cell: Json = super().parse_cell(element)
         formula = element.find(f"{_MAIN}f")
         if formula is None:
             return cell
