@@ -55,7 +55,6 @@ class Level:
     start: int = 1
     restarts_after: int | None = None
     is_legal: bool = False
-    suffix: str = "tab"
 
     @property
     def is_bullet(self) -> bool:
@@ -164,7 +163,6 @@ def _level(element: Any) -> Level:
         start=_integer(_value(element, "w:start"), 0 if element.find(qn("w:start")) is None else 1),
         restarts_after=_integer(restart, 0) if restart else None,
         is_legal=legal is not None and legal.get(qn("w:val"), "1") not in ("0", "false", "off"),
-        suffix=_value(element, "w:suff") or "tab",
     )
 
 
