@@ -27,7 +27,7 @@ MAX_GOOD_TEXTS: Final = 512
 _NEAR_NAME: Final = re.compile(
     rf"(?P<id>.+?)(?:\.(?P<kind>{'|'.join(KINDS)})s?(?:\.(?:md|mdx|markdown|txt|text|html?|docx?|rtf))*)", re.IGNORECASE
 )
-"""Names that end almost as one of ours: `clerk.role.md.txt`, `clerk.role`, `clerk.Role.MD`, `clerk.roles.markdown`."""
+"""Names that end almost as those of role files: clerk.role.md.txt, clerk.role, clerk.Role.MD, clerk.roles.markdown."""
 COPY: Final = "put a text file here, a copy and no link"
 
 
