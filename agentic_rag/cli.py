@@ -217,12 +217,15 @@ def ingest(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Upload files to a domain and wait until they can be searched."""
+    """Upload files to a domain and wait until they can be searched.
+
+    Exits with 1 if a file could not be ingested, with 3 if all could but files of a folder were skipped.
+    """
     from agentic_rag.commands.ingest import ingest_files
 
-    failed = run_command(data, url, lambda client: ingest_files(client, domain, paths, watch))
-    if failed:
-        raise typer.Exit(1)
+    code = run_command(data, url, lambda client: ingest_files(client, domain, paths, watch))
+    if code:
+        raise typer.Exit(code)
 
 
 @app.command()

@@ -389,12 +389,15 @@ class SecretLimit(AgenticRagError, code="SECRET_LIMIT", status=422, facts=("path
 
 
 class DocumentUnsupported(AgenticRagError, code="DOCUMENT_UNSUPPORTED", status=415):
-    """No parser takes this kind of file."""
+    """No reader takes this kind of file. ``instead`` says what to do with it, where that is known."""
 
     name: str
     supported: tuple[str, ...]
+    instead: str = ""
 
     def __str__(self) -> str:
+        if self.instead:
+            return f"{self.name}: this kind of file cannot be read; {self.instead}."
         return f"{self.name}: this kind of file cannot be read. Supported: {', '.join(self.supported)}."
 
 

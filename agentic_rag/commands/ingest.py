@@ -3,8 +3,10 @@
 Owns the choice of files, the watching of folders and the progress bar. Knows REST only.
 """
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from agentic_rag.commands.client import Client
 from agentic_rag.errors import RequestRefused
 from agentic_rag.terminal import safe
-from mcp_servers.retriever.formats import suffixes
+from mcp_servers.retriever.formats import why_unread
 
 POLL_SECONDS = 0.25
 WATCH_MILLISECONDS = 500
@@ -26,17 +28,49 @@ STAGES = ("queued", "parsing", "chunking", "indexing", "indexed")
 SETTLED = ("indexed", "failed")
 
 
-async def ingest_files(client: Client, domain: str, paths: Sequence[Path], watch: bool = False) -> int:
-    """Upload all files, wait until each is indexed or failed; return how many could not be taken in.
+FAILED, SKIPPED = 1, 3
+"""Exit codes: a file could not be ingested; all could, but files of the named folders were skipped."""
 
-    ``watch``: go on for ever with what is added to the paths or changed; a changed file replaces its document.
+
+@dataclass(slots=True)
+class Choice:
+    """The files to upload, and those of named folders that are not, with the reason for each.
+
+    ``hidden`` counts hidden files, and folders with all that is in them.
+    """
+
+    files: list[Path] = field(default_factory=list)
+    skipped: list[tuple[Path, str]] = field(default_factory=list)
+    hidden: int = 0
+
+
+async def ingest_files(client: Client, domain: str, paths: Sequence[Path], watch: bool = False) -> int:
+    """Upload all files, wait until each is indexed or failed, and return the exit code: 0, `FAILED` or `SKIPPED`.
+
+    ``watch``: never return, but upload each file that is added to the paths or changed; a changed file replaces its
+    document.
     """
     uploads = _Uploads(client, _base(domain))
     await client.call("GET", uploads.base)  # an unknown domain is one error, not one for each file
-    failed = await uploads.take(await anyio.to_thread.run_sync(lambda: list(chosen_files(paths))), watch)
+    choice = await anyio.to_thread.run_sync(choose_files, paths)
+    failed = await uploads.take(choice.files, watch)
+    _show_skipped(choice)
     if watch:
         await _watch(uploads, paths)
-    return failed
+    if failed or not (choice.files or choice.skipped):
+        return FAILED
+    return SKIPPED if choice.skipped else 0
+
+
+def _show_skipped(choice: Choice) -> None:
+    """Name each file that was skipped and why, and how many hidden ones there are."""
+    console = Console(stderr=True)
+    for path, why in choice.skipped:
+        console.print(safe(f"{path}: skipped, {why}"), markup=False, highlight=False, soft_wrap=True)
+    if choice.hidden:
+        console.print(f"Hidden files and folders skipped: {choice.hidden}", highlight=False)
+    if not choice.files:
+        console.print("No file to ingest.", highlight=False)
 
 
 async def _watch(uploads: "_Uploads", paths: Sequence[Path]) -> None:
@@ -50,7 +84,7 @@ async def _watch(uploads: "_Uploads", paths: Sequence[Path]) -> None:
         else:  # what came or changed while the first files were taken in
             Console(stderr=True).print("Watching. Stop with Ctrl-C.", highlight=False)
             watching = True
-            changed = await anyio.to_thread.run_sync(lambda: list(chosen_files(paths)))
+            changed = (await anyio.to_thread.run_sync(choose_files, paths)).files
         if changed := await anyio.to_thread.run_sync(uploads.news, changed):
             await uploads.take(changed, True)
 
@@ -68,19 +102,46 @@ async def reindex(client: Client, domain: str, rollback: bool) -> str | None:
     return None
 
 
-def chosen_files(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield the named files, and of named folders all files that can be read, in order; hidden ones do not count."""
+def choose_files(paths: Sequence[Path]) -> Choice:
+    """Return the named files, and of named folders all files that can be read, in order of their names."""
+    choice = Choice()
     for path in paths:
         if path.is_dir():
-            inside = (each for each in sorted(path.rglob("*")) if each.is_file())
-            yield from (each for each in inside if _counts(each, path))
+            _choose_inside(path, choice)
         else:
-            yield path
+            choice.files.append(path)
+    return choice
+
+
+def _choose_inside(folder: Path, choice: Choice) -> None:
+    for place, folders, names in os.walk(folder, onerror=lambda error: choice.skipped.append(_unreadable(error))):
+        hidden = [name for name in (*folders, *names) if name.startswith(".")]
+        choice.hidden += len(hidden)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(set(names) - set(hidden)):
+            path = Path(place, name)
+            if why := _why_skipped(path):
+                choice.skipped.append((path, why))
+            else:
+                choice.files.append(path)
+
+
+def _unreadable(error: OSError) -> tuple[Path, str]:
+    return Path(str(error.filename)), f"the folder cannot be read ({error.strerror})"
+
+
+def _why_skipped(path: Path) -> str:
+    """Return why a file of a folder is not uploaded; empty if it is."""
+    if why := why_unread(path.name):
+        return why
+    if not path.is_file():
+        return "it is a link that leads nowhere" if path.is_symlink() else "it is no regular file"
+    return ""
 
 
 def _counts(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return not hidden and path.suffix.lower() in suffixes()
+    return not hidden and not why_unread(path.name)
 
 
 def _still_there(names: Iterable[str], paths: Sequence[Path]) -> list[Path]:

@@ -23,7 +23,7 @@ from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import DocumentError, UnknownDocument
-from mcp_servers.retriever.formats import suffixes
+from mcp_servers.retriever.formats import SAVE_INSTEAD, suffixes
 from mcp_servers.retriever.hits import Retrieval
 
 _CHUNK_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -55,8 +55,9 @@ class Documents:
         """
         await self._directory.get(domain_id)
         cleaned = clean_name(name)
-        if split_name(cleaned)[1].lower() not in suffixes():
-            raise DocumentUnsupported(cleaned, suffixes())
+        ending = split_name(cleaned)[1].lower()
+        if ending not in suffixes():
+            raise DocumentUnsupported(cleaned, suffixes(), SAVE_INSTEAD.get(ending, ""))
         await self._reserve.check()
         path = self._incoming / new_id("up")
         return Incoming(

@@ -35,6 +35,7 @@ from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStat
 from agentic_rag.store.retrievals import RetrievalRecord
 from agentic_rag.threads import DomainThreads
 from mcp_servers.retriever import chunking, hits
+from mcp_servers.retriever.formats import SAVE_INSTEAD, all_formats
 from mcp_servers.retriever.hits import Hit
 
 SNIPPET = 300
@@ -153,6 +154,17 @@ class Document:
     chunk_count: int | None
     created_at: str
     error: Absent[Problem] = None
+
+
+@answer()
+class DocumentFormat:
+    """A kind of file by its ending. Exactly one of ``mediaType`` (it is read) and ``instead`` (what to do with it) is
+    there; ``package`` is the installed package that reads it, where it is none of ours."""
+
+    ending: str
+    media_type: Absent[str] = None
+    instead: Absent[str] = None
+    package: Absent[str] = None
 
 
 @answer()
@@ -298,6 +310,16 @@ class DocumentRoutes:
         """Upload files; each is taken or refused by itself."""
         received = await receive_files(request, self._documents, domain, replace=query.replace)
         return Items([_show_upload(domain, item) for item in received])
+
+    @route("GET", "/api/document-formats", allow="user")
+    async def formats(self) -> Items[DocumentFormat]:
+        """List the kinds of files that can be read, then those that must be saved as another one first."""
+        read = [
+            DocumentFormat(ending, media_type=each.media_type, package=each.extension or None)
+            for ending, each in sorted(all_formats().items())
+        ]
+        others = sorted(SAVE_INSTEAD.keys() - all_formats().keys())
+        return Items([*read, *(DocumentFormat(ending, instead=SAVE_INSTEAD[ending]) for ending in others)])
 
     @route("GET", DOCUMENTS, allow="member", large=True)
     async def list_documents(self, user: User, domain: str, query: DocumentFilter) -> Items[Document]:

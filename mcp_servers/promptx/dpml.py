@@ -7,6 +7,7 @@ Source: PromptX's DPML (`<role>` with `<personality> <principle> <knowledge>`, `
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -42,6 +43,8 @@ TAG: Final = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s[^<>]*|/)?)>")
 _MARKUP: Final = re.compile(
     r"<[^<>]*>|[*_`#<>]|^[\s\-+]+"
 )  # no tag reaches over a "<": else each would look to the end
+_FENCE: Final = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
+_NOT_LINE_END: Final = re.compile(r"[^\n]")
 _BLANKS: Final = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
 
 
@@ -116,13 +119,79 @@ def position(text: str, offset: int) -> tuple[int, int]:
 
 
 def references(text: str) -> Iterator[Reference]:
-    """Every reference of a text, in order."""
-    for found in _REFERENCE.finditer(text):
+    """Every reference of a text, in order; those in comments are none."""
+    for found in _REFERENCE.finditer(blank_comments(text)):
         yield Reference(found[1], found[2].lower(), found[3], found.start(), found.end())
 
 
+def blank_comments(text: str) -> str:
+    """Return the text with blanks in place of HTML comments, so that offsets and lines stay the same.
+
+    A comment in a block of code is an example, and one that never ends is text.
+    """
+    if "<!--" not in text:
+        return text
+    lines = text.split("\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+    code = [(starts[first], starts[last + 1]) for first, last in code_blocks(lines)]
+    pieces: list[str] = []
+    at = 0
+    search = 0
+    while (begin := text.find("<!--", search)) >= 0 and (end := text.find("-->", begin + 4)) >= 0:
+        search = end + 3
+        block = bisect_right(code, (begin, len(text))) - 1
+        if block >= 0 and begin < code[block][1]:
+            search = code[block][1]
+            continue
+        if text[begin - 1 : begin] == "`":
+            continue
+        pieces += [text[at:begin], _NOT_LINE_END.sub(" ", text[begin : end + 3])]
+        at = end + 3
+    return "".join([*pieces, text[at:]])
+
+
+def code_blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """First and last line of each fenced block, in order. A fence that nothing closes opens none.
+
+    Each line is looked at twice, however many fences there are: first from the end, for the longest closing fence that
+    is still to come, so that nobody searches for one that is not.
+    """
+    fences = [_FENCE.match(line) for line in lines]
+    coming: list[tuple[int, int]] = []
+    ticks = tildes = 0
+    for fence in reversed(fences):
+        coming.append((ticks, tildes))
+        if fence is not None and not fence[2].strip(" \t"):
+            ticks, tildes = (
+                (max(ticks, len(fence[1])), tildes) if fence[1][0] == "`" else (ticks, max(tildes, len(fence[1])))
+            )
+    coming.reverse()
+    number = 0
+    while number < len(lines):
+        fence = fences[number]
+        first, number = number, number + 1
+        if fence is None or coming[first]["`~".index(fence[1][0])] < len(fence[1]):
+            continue
+        if fence[1][0] == "`" and "`" in fence[2]:  # ```code``` within a line
+            continue
+        while not _closes(fences[number], fence[1]):
+            number += 1
+        yield first, number
+        number += 1
+
+
+def _closes(fence: re.Match[str] | None, opening: str) -> bool:
+    return fence is not None and fence[1].startswith(opening) and not fence[2].strip(" \t")
+
+
 def parse(kind: Kind, text: str) -> Document:
-    """Find the file's own tag and, in a role, its sections. Never fails; what is odd is for `lint` to say."""
+    """Find the file's own tag and, in a role, its sections. Never fails; what is odd is for `lint` to say.
+
+    What stands in a comment is not there: the document's text has blanks in its place.
+    """
+    text = blank_comments(text)
     body = next(_elements(text, (kind,), 0, len(text)), None)
     sections: tuple[Element, ...] = ()
     if kind == "role" and body is not None:
@@ -270,7 +339,7 @@ def title(text: str) -> str:
     """One plain line that says what a role is: its first heading, else its first line."""
     document = parse("role", text)
     first = document.sections[0] if document.sections else document.body
-    lines = (text[first.start : first.end] if first else text).splitlines()
+    lines = (document.text[first.start : first.end] if first else document.text).splitlines()
     plain = [_MARKUP.sub("", _REFERENCE.sub("", line)).strip() for line in lines]
     heading = next(
         (said for line, said in zip(lines, plain, strict=True) if said and line.lstrip().startswith("#")), ""
@@ -282,7 +351,7 @@ def summary(text: str) -> str:
     """What a role says of itself in a line of at most `SUMMARY` characters: its title, and its first sentence."""
     document, heading = parse("role", text), title(text)
     first = document.sections[0] if document.sections else document.body
-    lines = (text[first.start : first.end] if first else text).splitlines()
+    lines = (document.text[first.start : first.end] if first else document.text).splitlines()
     plain = [_MARKUP.sub("", _REFERENCE.sub("", line)).strip() for line in lines]
     after = dropwhile(lambda line: not line, plain[plain.index(heading) + 1 :] if heading in plain else [])
     sentence = _SENTENCE.split(" ".join(takewhile(bool, after)), maxsplit=1)[0]

@@ -19,6 +19,7 @@ from mcp_servers.promptx.dpml import (
     Document,
     Kind,
     Lookup,
+    code_blocks,
     parse,
     position,
     references,
@@ -39,7 +40,6 @@ LONGEST_TYPO: Final = 24
 KEPT_TEXTS: Final = 256
 """Of so many files the findings are remembered, so that a file that did not change is not examined again."""
 
-_FENCE: Final = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
 _CODE_SPAN: Final = re.compile(r"`[^`\n]+`")
 
 
@@ -125,7 +125,7 @@ def _without_code(text: str) -> str:
     """The text with code blanked, not cut, so that offsets stay true: an example of a tag is no tag."""
     lines = text.split("\n")
     at = 0
-    for first, last in _code_blocks(lines):
+    for first, last in code_blocks(lines):
         lines[at:first] = map(_without_spans, lines[at:first])
         lines[first : last + 1] = (" " * len(line) for line in lines[first : last + 1])
         at = last + 1
@@ -135,40 +135,6 @@ def _without_code(text: str) -> str:
 
 def _without_spans(line: str) -> str:
     return _CODE_SPAN.sub(lambda code: " " * len(code.group()), line)
-
-
-def _code_blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """First and last line of each fenced block, in order. A fence that nothing closes opens none.
-
-    Each line is looked at twice, however many fences there are: first from the end, for the longest closing fence that
-    is still to come, so that nobody searches for one that is not.
-    """
-    fences = [_FENCE.match(line) for line in lines]
-    coming: list[tuple[int, int]] = []
-    ticks = tildes = 0
-    for fence in reversed(fences):
-        coming.append((ticks, tildes))
-        if fence is not None and not fence[2].strip(" \t"):
-            ticks, tildes = (
-                (max(ticks, len(fence[1])), tildes) if fence[1][0] == "`" else (ticks, max(tildes, len(fence[1])))
-            )
-    coming.reverse()
-    number = 0
-    while number < len(lines):
-        fence = fences[number]
-        first, number = number, number + 1
-        if fence is None or coming[first]["`~".index(fence[1][0])] < len(fence[1]):
-            continue
-        if fence[1][0] == "`" and "`" in fence[2]:  # ```code``` within a line
-            continue
-        while not _closes(fences[number], fence[1]):
-            number += 1
-        yield first, number
-        number += 1
-
-
-def _closes(fence: re.Match[str] | None, opening: str) -> bool:
-    return fence is not None and fence[1].startswith(opening) and not fence[2].strip(" \t")
 
 
 def _lint_tags(document: Document) -> Iterator[_Found]:

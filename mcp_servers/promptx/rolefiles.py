@@ -4,6 +4,7 @@ Owns what is told of links, devices, binaries and giants, and the memory of good
 no harm. Deliberately knows nothing of rendering, of roles as a whole or of writing.
 """
 
+import re
 import threading
 import unicodedata
 from collections import OrderedDict
@@ -23,6 +24,10 @@ Key = tuple[Kind, str]
 RESOURCE_FOLDER: Final = ".promptx/resource"
 LIMIT_SHOWN: Final = f"{MAX_FILE_BYTES // 1024} KiB"
 MAX_GOOD_TEXTS: Final = 512
+_NEAR_NAME: Final = re.compile(
+    rf"(?P<id>.+?)(?:\.(?P<kind>{'|'.join(KINDS)})s?(?:\.(?:md|mdx|markdown|txt|text|html?|docx?|rtf))*)", re.IGNORECASE
+)
+"""Names that end almost as those of role files: clerk.role.md.txt, clerk.role, clerk.Role.MD, clerk.roles.markdown."""
 COPY: Final = "put a text file here, a copy and no link"
 
 
@@ -172,6 +177,10 @@ def _walk(index: Index, source: Origin, root: Folder) -> list[tuple[str, Kind, s
             if kind is not None:
                 key = unicodedata.normalize("NFC", entry.name.removesuffix(f".{kind}.md"))
                 found.append((entry.path, kind, key))
+            elif entry.kind == "file" and (meant := _meant_name(entry.name)):
+                shown = _path_for_people(source, root, entry.path)
+                said = f"{entry.name} is not read: its name does not end in .{meant.rsplit('.', 2)[1]}.md"
+                index.findings.append(Finding(shown, 1, 1, "warning", "name", said, f"rename it to {meant}"))
             elif entry.kind == "link":
                 shown = _path_for_people(source, root, entry.path)
                 index.findings.append(Finding(shown, 1, 1, "warning", "link", "the link is not followed", COPY))
@@ -180,6 +189,17 @@ def _walk(index: Index, source: Origin, root: Folder) -> list[tuple[str, Kind, s
         said = f"the folder cannot be read: {exc.strerror}"
         index.findings.append(Finding(shown, 1, 1, "error", "unreadable", said, "put a folder with role files here"))
     return sorted(found)
+
+
+def _meant_name(name: str) -> str:
+    """Return the name that a file was meant to have whose own is close to that of a role's file; else nothing.
+
+    Notepad adds `.txt`, which Explorer hides. Copies that editors keep beside a file are no role files.
+    """
+    found = _NEAR_NAME.fullmatch(name)
+    if found is None or name.startswith((".", "#", "~")):
+        return ""
+    return f"{found['id']}.{found['kind'].lower()}.md"
 
 
 def _path_for_people(source: Origin, root: Folder, inner: str) -> str:

@@ -93,3 +93,14 @@ def row_groups(rows: Sequence[Sequence[str]]) -> Iterable[tuple[int, int, str]]:
             first, size = index, tokens[0]
         size += tokens[index]
     yield first, len(lines) - 1, "\n".join([header, *lines[first:]])
+
+
+def full_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the rows of a table that hold text, all with the same number of cells."""
+    width = max(map(len, rows), default=0)
+    return [[*row, *[""] * (width - len(row))] for row in rows if any(cell.strip() for cell in row)]
+
+
+def spread(text: str, columns: int, *, alone: bool) -> list[str]:
+    """Return the cells of a cell over several columns: its text stands in each, or once if it is alone in its row."""
+    return [text, *[""] * (columns - 1)] if alone else [text] * columns

@@ -4,6 +4,8 @@
 The readers themselves are in `formats`; chunks and the index are unknown here.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mcp_servers.retriever.document import ParsedDocument, ParseLimits
@@ -11,6 +13,9 @@ from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats import format_of
 
 DEFAULT_LIMITS = ParseLimits()
+MAX_NOTES = 30
+"""Notes of one document; of more, the last one says how many there are."""
+MAX_NOTE_CHARACTERS = 400
 
 
 def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS) -> ParsedDocument:
@@ -36,12 +41,21 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS) -> Parsed
         reason = f"the file cannot be read{by} ({type(exc).__name__}: {exc})"[:500]
         raise DocumentError("DOCUMENT_BROKEN", reason) from exc
     if not any(block.text.strip() for block in parsed.blocks):
-        raise DocumentError("DOCUMENT_EMPTY", "the file holds no text")
+        reasons = "; ".join(_bound_notes(parsed.notes)[:3])
+        raise DocumentError("DOCUMENT_EMPTY", f"the file holds no text{f' ({reasons})' if reasons else ''}")
     characters = sum(len(block.text) for block in parsed.blocks)
     if characters > limits.max_characters:
         message = f"the file holds {characters:,} characters; the limit is {limits.max_characters:,}"
         raise DocumentError("DOCUMENT_TOO_LARGE", message)
-    return parsed
+    return replace(parsed, notes=_bound_notes(parsed.notes))
+
+
+def _bound_notes(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return notes without repetitions, as many and as long as a person reads."""
+    lines = list(dict.fromkeys(" ".join(note.split())[:MAX_NOTE_CHARACTERS] for note in notes))
+    if len(lines) <= MAX_NOTES:
+        return tuple(lines)
+    return (*lines[: MAX_NOTES - 1], f"and {len(lines) - MAX_NOTES + 1} more notes")
 
 
 def _mib(size: int) -> str:

@@ -32,6 +32,8 @@ async def main(folder: Path, embedding: str, names: list[str]) -> dict[str, Any]
         found = await rig.ok("POST", f"/api/domains/{domain}/documents/search", {"query": "octopus"})
         told["hits"] = [[hit["documentName"], hit["sentences"][0]["text"]] for hit in found["hits"]]
         told["mode"] = found["mode"]
+        formats = (await rig.ok("GET", "/api/document-formats"))["items"]
+        told["formats"] = {each["ending"]: each.get("package") for each in formats if "mediaType" in each}
         told["health"] = (await rig.ok("GET", "/api/health"))["embedder"]
     return told
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from mcp_servers.retriever.embedding import check_vectors
 from mcp_servers.retriever.errors import EmbedderFailed
 from tests.e2e.serving import environment
+from tests.retriever import files
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -92,6 +95,8 @@ def test_a_format_and_an_embedder_of_an_installed_package_are_used(installed: Pa
     assert told["documents"]["b.odd"][2]["code"] == "DOCUMENT_UNSUPPORTED"
     assert ["a.pairs", "name is the Octopus."] in told["hits"]
     assert told["mode"] == "hybrid"
+    assert told["formats"][".pairs"] == "pairs (acme-things 1.2)", "the page's file picker offers it"
+    assert told["formats"][".docx"] is None
     assert (told["health"]["name"], told["health"]["state"]) == ("acme:small", "ready")
     assert "the extension broken (acme-things 1.2) cannot be used: ModuleNotFoundError" in log
     assert "the extension odd (acme-things 1.2) cannot be used: 'odd'" in log
@@ -108,6 +113,29 @@ def test_an_extension_that_fails_costs_its_document_and_its_leg_alone(installed:
     assert told["hits"]
     assert told["mode"] == "lexical"
     assert told["health"].get("mode") in ("failing", None)
+
+
+def test_the_package_of_the_docs_reads_binary_workbooks(tmp_path: Path) -> None:
+    recipe = (REPOSITORY / "docs" / "adding.md").read_text().partition("## A file format")[2].partition("\n## ")[0]
+    project, code = (part.partition("```")[0] for part in re.split(r"```(?:toml|python)\n", recipe)[1:3])
+    folder = tmp_path / "site"
+    about = folder / "acme_xlsb-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-xlsb\nVersion: 1.0\n")
+    points = tomllib.loads(project)["project"]["entry-points"]["agentic_rag.document_formats"]
+    lines = "".join(f"{name} = {target}\n" for name, target in points.items())
+    (about / "entry_points.txt").write_text(f"[agentic_rag.document_formats]\n{lines}")
+    (folder / "acme_xlsb.py").write_text(code)
+    files.workbook(tmp_path / "rates.xlsx", 2).rename(tmp_path / "rates.xlsb")
+    program = (
+        "import sys, pathlib; from mcp_servers.retriever.parsing import parse; "
+        "print([(block.text, block.cells) for block in parse(pathlib.Path(sys.argv[1]), 'rates.xlsb').blocks])"
+    )
+    variables = environment(PYTHONPATH=os.pathsep.join([str(folder), str(REPOSITORY)]))
+    command = [sys.executable, "-c", program, str(tmp_path / "rates.xlsb")]
+    done = subprocess.run(command, env=variables, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    text = "city | rate\nCity number 0 | 0.0\nCity number 1 | 1.5"
+    assert done.stdout.strip() == str([("Rates", None), (text, "Rates!3:4")])
 
 
 @pytest.mark.parametrize(

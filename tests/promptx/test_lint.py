@@ -137,3 +137,61 @@ def test_a_tag_in_code_is_an_example_where_a_fence_is_closed(
     (resources / "a.role.md").write_text(f"<role>\n<personality>\n{code}\n</personality>\n</role>")
     codes = [one.code for one in RoleLibrary(workspace, NO_BUILTIN).check()]
     assert codes == (["unknown-tag"] if found else [])
+
+
+FIELD = Path(__file__).parents[1] / "fixtures" / "field"
+
+
+def test_a_commented_out_section_is_not_read_and_the_file_is_clean(resources: Path, workspace: Path) -> None:
+    shutil.copy(FIELD / "comment.role.md", resources)
+    library = RoleLibrary(workspace, NO_BUILTIN)
+    assert library.check() == []
+    assert library.activate("comment").text.count("New.") == 1
+    assert "old" not in library.activate("comment").text
+    assert [role.title for role in library.list()] == ["C"]
+
+
+def test_references_in_comments_lead_nowhere_and_comments_in_code_are_text(resources: Path, workspace: Path) -> None:
+    text = (
+        "<role>\n<personality>\n<!-- @!thought://gone\n<principle> -->\n# Web\n\n```html\n<!-- kept -->\n```\n\n"
+        "Write `<!-- so -->`. An end <!-- that never comes.\n</personality>\n</role>\n"
+    )
+    (resources / "web.role.md").write_text(text)
+    library = RoleLibrary(workspace, NO_BUILTIN)
+    assert library.check() == []
+    shown = library.activate("web").text
+    assert "<!-- kept -->" in shown
+    assert "`<!-- so -->`" in shown
+    assert "that never comes" in shown
+    assert "gone" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("clerk.role.md.txt", "clerk.role.md"),
+        ("clerk.role", "clerk.role.md"),
+        ("clerk.role.txt", "clerk.role.md"),
+        ("clerk.Role.md", "clerk.role.md"),
+        ("clerk.role.MD", "clerk.role.md"),
+        ("clerk.roles.markdown", "clerk.role.md"),
+        ("办公.thought.md.md", "办公.thought.md"),
+    ],
+)
+def test_a_name_that_is_almost_a_role_files_is_named_with_the_right_one(
+    resources: Path, workspace: Path, name: str, meant: str
+) -> None:
+    (resources / name).write_text((FIELD / "clerk.role.md.txt").read_text())
+    (finding,) = RoleLibrary(workspace, NO_BUILTIN).check()
+    kind = meant.split(".")[1]
+    assert (finding.severity, finding.message) == (
+        "warning",
+        f"{name} is not read: its name does not end in .{kind}.md",
+    )
+    assert meant in finding.hint
+
+
+@pytest.mark.parametrize("name", ["README.md", "notes.txt", ".clerk.role.md.swp", "role.txt", "manual.pdf"])
+def test_other_names_are_no_finding(resources: Path, workspace: Path, name: str) -> None:
+    (resources / name).write_text("x")
+    assert RoleLibrary(workspace, NO_BUILTIN).check() == []

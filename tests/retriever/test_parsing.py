@@ -55,7 +55,7 @@ y = 2
     assert read(written(tmp_path / "a.md", source)).blocks == (
         Block("code", "title: Guide"),
         Block("heading", "Guide one", 1),
-        Block("prose", "See the page and code.\nSecond line."),
+        Block("prose", "See the page (http://x) and code.\nSecond line."),
         Block("list", "1. first\n2. second\n  - nested"),
         Block("table", "a | b\n1 | 2"),
         Block("prose", "quoted"),
@@ -82,7 +82,7 @@ def test_html_is_read_as_shown_without_scripts_or_markup(tmp_path: Path) -> None
         Block("prose", "Some bold text."),
         Block("prose", "More lines"),
         Block("list", "- one\n- two"),
-        Block("table", "Days\na | b\n1 | 2"),
+        Block("table", "Days |\na | b\n1 | 2"),
         Block("code", "x = 1\n  y"),
         Block("prose", "tail"),
     )
@@ -99,7 +99,7 @@ def test_word_keeps_headings_lists_and_tables_in_order(tmp_path: Path) -> None:
         Block("heading", "Leave", 2),
         Block("prose", "Staff get twenty-five days."),
         Block("list", "- on full pay\n- once a year"),
-        Block("table", "grade | days\njunior | 25\ntotal"),
+        Block("table", "grade | days\njunior | 25\ntotal |"),
         Block("prose", "病假需要医生证明。"),
     )
 

@@ -58,6 +58,23 @@ def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
         failed = run(tmp_path, "ingest", domain, "note.md", "missing.md")
         assert failed.returncode == 1
         assert "missing.md: cannot be read" in failed.stderr
+        handbook = tmp_path / "handbook"
+        (handbook / ".git").mkdir(parents=True)
+        (handbook / "pump.md").write_text("# Pump\n\nIt holds twelve bar.")
+        (handbook / "old.doc").write_bytes(b"x")
+        (handbook / "photo.heic").write_bytes(b"x")
+        (handbook / "gone.md").symlink_to("nowhere")
+        (handbook / ".hidden.md").write_text("x")
+        skipped = run(tmp_path, "ingest", domain, "handbook")
+        assert skipped.returncode == 3, skipped.stderr
+        assert "old.doc: skipped, files ending in '.doc' are not read: open it in a word processor" in skipped.stderr
+        assert "photo.heic: skipped, files ending in '.heic' are not read" in skipped.stderr
+        assert "gone.md: skipped, it is a link that leads nowhere" in skipped.stderr
+        assert "Hidden files and folders skipped: 2" in skipped.stderr
+        assert "pump.md: skipped" not in skipped.stderr
+        (handbook / "empty").mkdir()
+        nothing = run(tmp_path, "ingest", domain, "handbook/empty")
+        assert (nothing.returncode, "No file to ingest." in nothing.stderr) == (1, True)
         assert_one_line(run(tmp_path, "domains", "show", "nope"), 1, "nope")
         assert_one_line(run(tmp_path, "serve", "--port", "0"), 3, "in use by process")
         assert run(tmp_path, "domains", "delete", domain, "--yes").returncode == 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import Protocol, cast
 
@@ -65,18 +66,89 @@ def _same(reader: Reader) -> Reader:
 
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
+_OPEN = "application/vnd.oasis.opendocument"
 
 _OURS = {
     "markdown:read_markdown": {".md": "text/markdown", ".markdown": "text/markdown"},
-    "text:read_text": {".txt": "text/plain", ".text": "text/plain", ".log": "text/plain", ".rst": "text/x-rst"},
+    "text:read_text": {".txt": "text/plain", ".text": "text/plain", ".rst": "text/x-rst"},
     "html:read_html": {".html": "text/html", ".htm": "text/html", ".xhtml": "application/xhtml+xml"},
     "pdf:read_pdf": {".pdf": "application/pdf"},
     "word:read_docx": {".docx": f"{_OFFICE}.wordprocessingml.document"},
     "slides:read_pptx": {".pptx": f"{_OFFICE}.presentationml.presentation"},
     "sheets:read_xlsx": {".xlsx": f"{_OFFICE}.spreadsheetml.sheet"},
-    "sheets:read_csv": {".csv": "text/csv", ".tsv": "text/tab-separated-values"},
+    "sheets:read_csv": {".csv": "text/csv"},
+    "sheets:read_tsv": {".tsv": "text/tab-separated-values", ".tab": "text/tab-separated-values"},
+    "sheets:read_xls": {".xls": "application/vnd.ms-excel"},
+    "opendocument:read_odt": {".odt": f"{_OPEN}.text"},
+    "opendocument:read_ods": {".ods": f"{_OPEN}.spreadsheet"},
+    "opendocument:read_odp": {".odp": f"{_OPEN}.presentation"},
+    "rtf:read_rtf": {".rtf": "application/rtf"},
+    "book:read_epub": {".epub": "application/epub+zip"},
+    "mail:read_eml": {".eml": "message/rfc822"},
+    "mail:read_mht": {".mht": "multipart/related", ".mhtml": "multipart/related"},
+    "data:read_json": {".json": "application/json"},
+    "data:read_xml": {".xml": "application/xml", ".xsd": "application/xml", ".xsl": "application/xml"},
+    "text:read_lines": {
+        ".log": "text/plain",
+        **dict.fromkeys((".yaml", ".yml"), "application/yaml"),
+        ".toml": "application/toml",
+        **dict.fromkeys((".jsonl", ".ndjson"), "application/x-ndjson"),
+        **dict.fromkeys((".ini", ".cfg", ".conf", ".properties"), "text/plain"),
+        ".py": "text/x-python",
+        **dict.fromkeys((".js", ".mjs", ".cjs", ".jsx"), "text/javascript"),
+        **dict.fromkeys((".ts", ".tsx"), "text/x-typescript"),
+        ".css": "text/css",
+        **dict.fromkeys((".c", ".h"), "text/x-c"),
+        **dict.fromkeys((".cc", ".cpp", ".hpp"), "text/x-c++"),
+        ".cs": "text/x-csharp",
+        ".java": "text/x-java",
+        ".kt": "text/x-kotlin",
+        ".go": "text/x-go",
+        ".rs": "text/x-rust",
+        ".rb": "text/x-ruby",
+        ".php": "text/x-php",
+        ".pl": "text/x-perl",
+        ".lua": "text/x-lua",
+        ".swift": "text/x-swift",
+        ".scala": "text/x-scala",
+        ".r": "text/x-r",
+        ".sql": "application/sql",
+        **dict.fromkeys((".sh", ".bash"), "text/x-sh"),
+        **dict.fromkeys((".bat", ".cmd", ".ps1"), "text/plain"),
+        ".tex": "text/x-tex",
+        ".adoc": "text/x-asciidoc",
+        ".org": "text/x-org",
+        **dict.fromkeys((".diff", ".patch"), "text/x-diff"),
+        ".proto": "text/x-protobuf",
+        ".ics": "text/calendar",
+        ".vcf": "text/vcard",
+        **dict.fromkeys((".srt", ".vtt"), "text/vtt"),
+    },
 }
-"""Media types by ending, for each reader. Our own table: the standard library's differs from host to host."""
+"""Media types by ending, for each reader. The one list of our formats, for the server, the command line, the page and
+the docs. The standard library's table of media types differs from host to host."""
+
+EXTRAS: Mapping[str, tuple[str, str]] = {".xls": ("python_calamine", "legacy")}
+"""Formats that need an extra: the module it brings, and its name."""
+
+SAVE_INSTEAD: Mapping[str, str] = {
+    **dict.fromkeys((".doc", ".dot", ".wps"), "open it in a word processor and save it as .docx"),
+    **dict.fromkeys((".docm", ".dotx", ".dotm"), "open it in a word processor and save it as .docx"),
+    **dict.fromkeys((".ppt", ".pps", ".pot", ".pptm", ".ppsx", ".potx"), "open it in PowerPoint and save it as .pptx"),
+    **dict.fromkeys((".xlsm", ".xlsb", ".xltx", ".xlt"), "open it in a spreadsheet program and save it as .xlsx"),
+    ".xls": "open it in a spreadsheet program and save it as .xlsx, or ask the operator for the extra `legacy`",
+    ".msg": "open it in Outlook and save it as .eml, or drag it into a mail program that does",
+    **dict.fromkeys((".pst", ".mbox"), "save the mails you need as .eml"),
+    **dict.fromkeys((".pages", ".key", ".numbers"), "export it as .docx, .pptx, .xlsx or .pdf"),
+    **dict.fromkeys((".mobi", ".azw3"), "convert it to .epub"),
+    **dict.fromkeys((".zip", ".7z", ".rar", ".gz"), "unpack it and upload the files in it"),
+}
+"""What to do with files that are not read, by their ending."""
+
+
+def our_formats() -> Mapping[str, Mapping[str, str]]:
+    """Return the media types by ending of each reader of ours, named as module:function, without what packages add."""
+    return _OURS
 
 
 @cache
@@ -86,6 +158,7 @@ def all_formats() -> Mapping[str, Format]:
         suffix: Format(media_type, partial(_import_reader, reader))
         for reader, media_types in _OURS.items()
         for suffix, media_type in media_types.items()
+        if suffix not in EXTRAS or find_spec(EXTRAS[suffix][0]) is not None
     }
     for entry in find_extensions(FORMATS):
         try:
@@ -113,11 +186,20 @@ def media_type(name: str) -> str:
     return known.media_type if known else "application/octet-stream"
 
 
+def why_unread(name: str) -> str:
+    """Return why no file called ``name`` is read, and what to do instead; empty if one is read."""
+    suffix = PurePath(name).suffix.lower()
+    if suffix in all_formats():
+        return ""
+    if suffix in SAVE_INSTEAD:
+        return f"files ending in {suffix!r} are not read: {SAVE_INSTEAD[suffix]}"
+    return f"files ending in {suffix[:20]!r} are not read" if suffix else "files without an ending are not read"
+
+
 def format_of(name: str) -> Format:
     """Return the format of a file called ``name``. Raises `DocumentError` DOCUMENT_UNSUPPORTED."""
     suffix = PurePath(name).suffix.lower()
     if suffix not in all_formats():
-        what = f"files ending in {suffix!r}" if suffix else "files without an ending"
-        known = " ".join(suffixes())
-        raise DocumentError("DOCUMENT_UNSUPPORTED", f"{what} are not supported; supported are {known}")
+        known = "" if suffix in SAVE_INSTEAD else f"; supported are {' '.join(suffixes())}"
+        raise DocumentError("DOCUMENT_UNSUPPORTED", f"{why_unread(name)}{known}")
     return all_formats()[suffix]

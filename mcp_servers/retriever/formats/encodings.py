@@ -21,6 +21,13 @@ _RUNS_OF_ACCENTS = 0.5
 _SPACED = 0.15
 """What spaces between its words say for Korean; its neighbours write none."""
 
+_PAIRS = re.compile(rb"(?:[\xa1-\xa3\xb0-\xd7][\xa1-\xfe])+")
+"""Frequent characters of Chinese, Japanese and Korean, two bytes each."""
+_CHANCE = 6
+"""High bytes that may all pair up by chance."""
+_PAIRED = 0.75
+"""How likely a script of one byte a letter is where all bytes pair up to frequent characters of two."""
+
 _LATIN = {
     "cp1252": "éèàäöüçáíóñ¿¡úêâôîûëïßåæãõœøùìòÉÈÀÄÖÜÁÍÓÑÊÇÅØÆ’“”–—«»„…€§°·‘´\xa0",
     "cp1250": "áíéřěýčžšůúťňďłąęóśćżźńőűäöüăâșțîŘČŽŠÁÍÉĚŮŁŚŻÓÖÜ„”“–’\xa0",
@@ -54,6 +61,8 @@ def guess(sample: bytes) -> str:
     wide = {name: _wide(sample, name, weigh) for name, weigh in _WIDE.items()}
     wide["euc_kr"] += _SPACED if sample.count(b" ") > high / 16 else 0.0
     others = {name: _letters(sample, name, frequent, _RANK_WEIGHT) for name, frequent in _OTHER_SCRIPTS.items()}
+    if high > _CHANCE and all(map(_PAIRS.fullmatch, runs)):
+        others = {name: score * _PAIRED for name, score in others.items()}
     rare = {name: score * _RUNS_OF_ACCENTS for name, score in latin.items()}
     scores = {**wide, **others, **rare}  # of equals the first one is meant: the Chinese are the most
     return max(scores, key=lambda name: scores[name])

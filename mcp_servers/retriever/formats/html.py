@@ -2,15 +2,18 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urljoin
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
+from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, full_rows, heading, row_groups, spread
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html_tokens import EndTag, StartTag, tokens
-from mcp_servers.retriever.formats.text import decode
+from mcp_servers.retriever.formats.text import decode_as, with_address
 
 _CHARSET = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w-]{2,30})", re.IGNORECASE)
+_XML_ENCODING = re.compile(rb"\s*<\?xml[^>]{0,100}encoding\s*=\s*[\"']([\w-]{2,30})", re.IGNORECASE)
 _META = re.compile(r"<meta\b([^<>]{0,1000})>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"([a-z-]{1,20})\s?=\s?[\"']([^\"']{0,200})[\"']", re.IGNORECASE)
 _DATE_NAMES = frozenset(
@@ -18,13 +21,7 @@ _DATE_NAMES = frozenset(
 ) | {"article:published_time", "article:modified_time", "last-modified"}
 HEAD_CHARACTERS = 65_536
 """Where `meta` elements are looked for."""
-_BROWSERS_CODECS = {
-    **dict.fromkeys(("iso-8859-1", "latin1", "latin-1", "ascii", "us-ascii"), "cp1252"),
-    **dict.fromkeys(("gb2312", "gb_2312-80", "gbk"), "gb18030"),
-}
-"""What browsers read these as, since that is what their authors wrote."""
-
-_SKIPPED = frozenset({"script", "style", "template", "noscript", "svg", "title"})
+_SKIPPED = frozenset({"script", "style", "template", "noscript", "title", "textarea", "select"})
 _INLINE = re.compile(
     "a|abbr|b|bdi|bdo|cite|code|em|font|i|kbd|mark|q|s|samp|small|span|strong|sub|sup|time|u|var|img|wbr|label"
 )
@@ -39,12 +36,32 @@ MAX_SPAN = 1_000
 
 
 def read_html(path: Path, limits: ParseLimits) -> ParsedDocument:
-    source = _decode(path.read_bytes())
-    return ParsedDocument(tuple(html_blocks(source)), date=latest_date(*_dates(source)))
+    return html_parts(decode_html(path.read_bytes()))
+
+
+def html_parts(source: str, *, is_chapter: bool = False) -> ParsedDocument:
+    """Read a page: its title is the first heading if the page has no `h1`, and a note if it has another one.
+
+    The title of a chapter of a book is often a file name, and is not read.
+    """
+    builder = _build(source)
+    blocks = builder.finish()
+    title = " ".join("".join(builder.title).split())
+    notes = [f"hidden elements were not read: {builder.hidden}"] if builder.hidden else []
+    if title and not is_chapter:
+        if not builder.has_main_heading:
+            blocks.insert(0, heading(title, 1))
+        elif not any(block.kind == "heading" and title in block.text for block in blocks):
+            notes.append(f"the page's title is {title[:200]!r}")
+    return ParsedDocument(tuple(blocks), notes=tuple(notes), date=latest_date(*_dates(source)))
 
 
 def html_blocks(source: str) -> list[Block]:
-    """Return the blocks of a page, or of a piece of one."""
+    """Return the blocks of a piece of a page."""
+    return _build(source).finish()
+
+
+def _build(source: str) -> "_Builder":
     builder = _Builder()
     for token in tokens(source):
         if isinstance(token, StartTag):
@@ -53,7 +70,7 @@ def html_blocks(source: str) -> list[Block]:
             builder.end(token.name)
         else:
             builder.add(token)
-    return builder.finish()
+    return builder
 
 
 def _dates(source: str) -> Iterator[str]:
@@ -64,15 +81,10 @@ def _dates(source: str) -> Iterator[str]:
             yield attributes.get("content", "")
 
 
-def _decode(data: bytes) -> str:
-    """The declared encoding if the text is valid in it, else what the bytes look like."""
-    if declared := _CHARSET.search(data[:4096]):
-        name = declared[1].decode("ascii").lower()
-        try:
-            return decode(data.decode(_BROWSERS_CODECS.get(name, name)).encode())
-        except (LookupError, UnicodeDecodeError):
-            pass
-    return decode(data)
+def decode_html(data: bytes) -> str:
+    """Return a page as text: in the declared encoding if the text is valid in it, else in what the bytes look like."""
+    declared = _CHARSET.search(data[:4096]) or _XML_ENCODING.match(data[:200])
+    return decode_as(data, declared[1].decode("ascii") if declared else "")
 
 
 @dataclass(slots=True)
@@ -91,10 +103,13 @@ class _Table:
     column: int = 0
     open: tuple[int, int] | None = None
     """Columns and rows of the cell that is open."""
+    alone: list[bool] = field(default_factory=list)
+    """Whether a row consists of one cell over several columns."""
 
     def begin_row(self) -> None:
         self._fill()
         self.rows.append([])
+        self.alone.append(False)
         self.column = 0
 
     def add(self, text: str) -> None:
@@ -102,11 +117,13 @@ class _Table:
         columns, rows = self.open or (1, 1)
         if self.open is None or not self.rows:
             self.begin_row()
-        self._fill()
-        self.rows[-1].append(text)
-        if rows > 1:
-            self.spans[self.column] = rows - 1, text
-        self.column += columns
+        self.alone[-1] = not self.rows[-1] and columns > 1 and not self.spans
+        for _ in range(columns):
+            self._fill()
+            self.rows[-1].append(text)
+            if rows > 1:
+                self.spans[self.column] = rows - 1, text
+            self.column += 1
         self.open = None
 
     def _fill(self) -> None:
@@ -133,6 +150,15 @@ class _Builder:
         self._lists: list[_List] = []
         self._item = ""
         self._table: _Table | None = None
+        self._link: tuple[str, int] | None = None
+        """The address of the open link, and where its text begins in the open block."""
+        self._navigation = 0
+        self._base = ""
+        self._title_open = False
+        self._field = ""
+        self.title: list[str] = []
+        self.has_main_heading = False
+        self.hidden = 0
 
     def begin(self, tag: str, attributes: Mapping[str, str | None]) -> None:
         """Take a start tag."""
@@ -140,10 +166,15 @@ class _Builder:
             return
         if tag in _SKIPPED:
             self._skipping += 1
-        elif tag == "br":
-            self._text.append("\n")
-        elif tag == "img":
-            self._text.append(attributes.get("alt") or "")
+            self._title_open = tag == "title" and not self.title
+            self._field = tag if tag in ("textarea", "select") else ""
+        elif tag == "option" and self._field:
+            self._field = "option" if "selected" in attributes else "select"
+        elif tag in ("br", "img", "input", "base"):
+            self._void(tag, attributes)
+        elif tag == "a":
+            self._end_link()
+            self._begin_link(attributes.get("href") or "")
         elif self._table is not None and tag != "table" and not re.fullmatch("h[1-6]", tag):
             self._in_table(self._table, tag, attributes)
         elif not _INLINE.fullmatch(tag):
@@ -157,6 +188,10 @@ class _Builder:
             self._end_hidden(tag)
         elif tag in _SKIPPED:
             self._skipping = max(0, self._skipping - 1)
+            self._title_open = False
+            self._field = ""
+        elif tag == "a":
+            self._end_link()
         elif self._table is not None:
             if tag in ("td", "th", "tr"):
                 self._end_cell(self._table)
@@ -170,8 +205,43 @@ class _Builder:
 
     def add(self, text: str) -> None:
         """Take text."""
-        if not self._skipping and not self._hidden[1]:
+        if self._title_open:
+            self.title.append(text)
+        elif self._field in ("textarea", "option") and not self._hidden[1]:
+            self._text.append(f" {text.strip()} ")
+        elif not self._skipping and not self._hidden[1]:
             self._text.append(text)
+
+    def _void(self, tag: str, attributes: Mapping[str, str | None]) -> None:
+        """Take an element without content: a break, a picture's description, what stands in a form."""
+        kind = (attributes.get("type") or "text").lower()
+        if tag == "br":
+            self._text.append("\n")
+        elif tag == "img":
+            self._text.append(attributes.get("alt") or "")
+        elif tag == "base":
+            self._base = attributes.get("href") or ""
+        elif kind in ("checkbox", "radio"):
+            self._text.append(f" {'☒' if 'checked' in attributes else '☐'} ")
+        elif kind not in ("hidden", "password", "image", "file"):
+            self._text.append(f" {attributes.get('value') or ''} ")
+
+    def _begin_link(self, href: str) -> None:
+        """Open a link. Addresses within the same site are left out where a page only leads around."""
+        address = href.strip()
+        is_outside = re.match(r"(?:[a-z][a-z0-9+.-]*:|//)", address, re.IGNORECASE) is not None
+        if address and (is_outside or not self._navigation):
+            with suppress(ValueError):  # an address that is none
+                address = urljoin(self._base, address) if self._base and not address.startswith("#") else address
+            self._link = address, len(self._text)
+
+    def _end_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            address, start = link
+            text = "".join(self._text[start:])
+            if text.strip():
+                self._text[start:] = [with_address(text, address)]
 
     def finish(self) -> list[Block]:
         """Return all blocks, once everything was fed."""
@@ -180,7 +250,11 @@ class _Builder:
         return self._blocks
 
     def flush(self) -> None:
-        """End the block that is open."""
+        """End the block that is open. A link that reaches over blocks shows its address at the end of the first."""
+        if self._link is not None and "".join(self._text[self._link[1] :]).strip():
+            self._end_link()
+        elif self._link is not None:
+            self._link = self._link[0], 0
         if self._table is not None:
             self._finish_table()
         raw = "".join(self._text)
@@ -214,6 +288,9 @@ class _Builder:
     def _enter(self, tag: str, attributes: Mapping[str, str | None]) -> None:
         if re.fullmatch("h[1-6]", tag):
             self._heading = int(tag[1])
+            self.has_main_heading = self.has_main_heading or tag == "h1"
+        elif tag == "nav":
+            self._navigation += 1
         elif tag == "pre":
             self._preformatted += 1
         elif tag in ("ul", "ol"):
@@ -229,6 +306,8 @@ class _Builder:
     def _leave(self, tag: str) -> None:
         if re.fullmatch("h[1-6]", tag):
             self._heading = 0
+        elif tag == "nav":
+            self._navigation = max(0, self._navigation - 1)
         elif tag == "pre":
             self._preformatted = max(0, self._preformatted - 1)
         elif tag in ("ul", "ol") and self._lists:
@@ -247,6 +326,7 @@ class _Builder:
 
     def _end_cell(self, table: _Table) -> None:
         """Close the open cell, whose end tag is optional."""
+        self._end_link()
         text = "".join(self._text)
         self._text.clear()
         if table.open is not None or text.strip():
@@ -257,7 +337,8 @@ class _Builder:
         if table is None:
             return
         self._end_cell(table)
-        rows = [row for row in table.rows if any(cell.strip() for cell in row)]
+        pairs = zip(table.rows, table.alone, strict=True)
+        rows = full_rows([spread(row[0], len(row), alone=True) if alone else row for row, alone in pairs])
         if rows:
             self._add(*(Block("table", text) for _, _, text in row_groups(rows)))
 
@@ -265,6 +346,7 @@ class _Builder:
         """A table that holds headings or tables is there for the looks: its cells are read one after the other."""
         if self._table is None:
             return
+        self._end_link()
         text = "".join(self._text)
         self._text.clear()
         self._table.open = None
@@ -282,6 +364,7 @@ class _Builder:
         if tag in _VOID or not ("hidden" in attributes or _NOT_SHOWN.search(attributes.get("style") or "")):
             return False
         self._hidden = tag, 1
+        self.hidden += 1
         return True
 
     def _end_hidden(self, tag: str) -> None:

@@ -1,33 +1,66 @@
 """Markdown (CommonMark with tables) to blocks, by markdown-it's tokens."""
 
+import html
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
+from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, full_rows, heading, row_groups
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.html import html_blocks
-from mcp_servers.retriever.formats.text import decode
+from mcp_servers.retriever.formats.text import decode, with_address
 
-_FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
-_DATE = re.compile(r"^(?:date|updated|modified|lastmod)[ \t]*:[ \t]*(\S{8,40})", re.MULTILINE | re.IGNORECASE)
+_FRONT_MATTER = re.compile(
+    r"\A\s*(?:(?P<yaml>---)[ \t]*(?:yaml|yml)?|(?P<toml>\+\+\+)[ \t]*(?:toml)?|(?P<json>;;;)[ \t]*(?:json)?)[ \t]*\n"
+    r"(?P<data>(?:.*\n)*?)(?:(?(yaml)(?:---|\.\.\.)|(?(toml)\+\+\+|;;;)))[ \t]*(?:\n|\Z)"
+)
+"""Data before the text, as site generators read it: YAML, TOML or JSON, between lines that may end in blanks."""
+_KEY = re.compile(r"\s*(?:#|[\"'{\[}\]-]|[\w\u00a0-\uffff][^\n:=]{0,80}[:=])")
+"""How a line of data begins; without one, the lines are a rule and a text below it."""
+_DATE = re.compile(
+    r"^\s*[\"']?(?:date|created|published|updated|modified|lastmod|last_modified)[\"']?[ \t]*[:=][ \t]*(\S{8,40})",
+    re.MULTILINE | re.IGNORECASE,
+)
+_HTML_LINK = re.compile(r"<a\s[^<>]*?href\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s>]+))", re.IGNORECASE)
 
 
 def read_markdown(path: Path, limits: ParseLimits) -> ParsedDocument:
     source = decode(path.read_bytes())
     blocks: list[Block] = []
     date = None
-    if front := _FRONT_MATTER.match(source):
+    front = _FRONT_MATTER.match(source)
+    if front and (not front["data"].strip() or _KEY.match(front["data"])):
         # To CommonMark it is a rule and a heading; to the author it is data.
-        blocks.append(Block("code", front[1].strip()))
+        blocks.append(Block("code", front["data"].strip()))
         source = source[front.end() :]
-        date = latest_date(*_DATE.findall(front[1]))
-    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(source)
+        date = latest_date(*_DATE.findall(front["data"]))
+    environment: dict[str, Any] = {}
+    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(source, environment)
     blocks.extend(_blocks(tokens))
+    if unused := _unused_references(environment, "\n".join(block.text for block in blocks)):
+        blocks.append(Block("list", "\n".join(unused)))
     return ParsedDocument(tuple(block for block in blocks if block.text.strip()), date=date)
+
+
+def _unused_references(environment: Json, text: str) -> list[str]:
+    """Return the definitions of links (`[name]: address`) that no link uses, as lines."""
+    lines = []
+    for name, reference in environment.get("references", {}).items():
+        address, title = reference.get("href", ""), reference.get("title", "")
+        if unescape_address(address) not in text:
+            lines.append(f"{name.lower()}: {unescape_address(address)}{f' ({title})' if title else ''}")
+    return lines
+
+
+def unescape_address(address: str) -> str:
+    """Return an address as a person writes it: markdown-it writes other scripts as percent signs and numbers."""
+    plain = unquote(address)
+    return address if any(char.isspace() or char in "()\ufffd" for char in plain) else plain
 
 
 def _blocks(tokens: Sequence[Token]) -> Iterator[Block]:
@@ -42,7 +75,7 @@ def _blocks(tokens: Sequence[Token]) -> Iterator[Block]:
         elif token.type in ("bullet_list_open", "ordered_list_open"):
             yield from _list(tokens[index : end + 1])
         elif token.type == "table_open":
-            yield from (Block("table", text) for _, _, text in row_groups(_rows(tokens[index:end])))
+            yield from (Block("table", text) for _, _, text in row_groups(full_rows(_rows(tokens[index:end]))))
         elif token.type in ("fence", "code_block"):
             yield Block("code", token.content.rstrip())
         elif token.type == "html_block":
@@ -103,13 +136,32 @@ def _rows(tokens: Sequence[Token]) -> list[list[str]]:
 
 
 def _inline(token: Token) -> str:
-    """The text a reader sees: no emphasis marks, links as their text, images as their description."""
+    """Return the text a reader sees, with the address of each link; images are their description."""
     parts: list[str] = []
+    links: list[tuple[str, int]] = []
+
+    def close() -> None:
+        if links:
+            address, start = links.pop()
+            parts[start:] = [with_address("".join(parts[start:]), address)]
+
     for child in token.children or []:
-        if child.type in ("text", "code_inline"):
+        if child.type in ("text", "code_inline", "image"):
             parts.append(child.content)
         elif child.type in ("softbreak", "hardbreak"):
             parts.append("\n")
-        elif child.type == "image":
-            parts.append(child.content)
+        elif child.type == "link_open":
+            links.append((unescape_address(str(child.attrs.get("href", ""))), len(parts)))
+        elif child.type == "link_close":
+            close()
+        elif child.type == "html_inline":
+            tag = child.content.lower()
+            if link := _HTML_LINK.match(child.content):
+                links.append((html.unescape(link[1] or link[2] or link[3] or ""), len(parts)))
+            elif tag.startswith("</a"):
+                close()
+            else:
+                parts += "\n" if tag.startswith("<br") else [block.text for block in html_blocks(child.content)]
+    while links:
+        close()
     return "".join(parts).strip()

@@ -1,8 +1,20 @@
-"""Office files are zip packages of XML: what is checked before a library unpacks one."""
+"""Zip packages: Office files, OpenDocument files and books, checked before anything unpacks or parses one.
 
+Owns the limits of a package, the repair of what Office itself reads although our libraries do not (Strict Open XML,
+relations to missing parts, parts without a type), and the notes on parts that no reader reads.
+"""
+
+import io
+import posixpath
 import re
 import zipfile
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
+
+from lxml import etree
 
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
@@ -12,32 +24,268 @@ _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _PROLOGUE_BYTES = 4096
 _MAX_MEMBERS = 20_000
 _CONTENT_TYPES = "[Content_Types].xml"
-_NO_PACKAGE = "the file is not an Office document, or it is damaged"
+NO_OFFICE_FILE = "the file is not an Office document, or it is damaged"
 _PROPERTIES = "docProps/core.xml"
 _DATES = re.compile(r"<dcterms:(?:created|modified)\b[^<>]{0,200}>([^<]{0,40})<")
 
+_STRICT = b"http://purl.oclc.org/ooxml/"
+_STRICT_NAMESPACE = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/([\w/]+)")
+_TRANSITIONAL_NAMES = {
+    b"extendedProperties": b"extended-properties",
+    b"customProperties": b"custom-properties",
+    b"relationships/extendedProperties": b"relationships/extended-properties",
+    b"relationships/customProperties": b"relationships/custom-properties",
+}
+"""Names that Strict Open XML spells differently beside the part ``2006``."""
+
+_MACHINERY = re.compile(
+    r"\[Content_Types\]\.xml|_rels/|.*/_rels/|docProps/|customXml/itemProps|.*/theme/|.*/(?:styles|stylesWithEffects"
+    r"|settings|webSettings|fontTable|numbering|people|presProps|viewProps|tableStyles|calcChain|metadata|commentsIds"
+    r"|commentsExtended|commentsExtensible|commentAuthors|authors|presentation|workbook|volatileDependencies)\d*\.xml"
+    r"|.*/(?:slideMasters|slideLayouts|notesMasters|handoutMasters|persons|printerSettings|ctrlProps|tables|tags"
+    r"|diagrams/(?:colors|quickStyle|layout|drawing))[/\d]|META-INF/|mimetype|meta\.xml|settings\.xml|manifest\.rdf"
+    r"|Configurations2/|Thumbnails/|xl/(?:pivotTables|pivotCache|queryTables|connections|richData|slicers|slicerCaches)"
+)
+"""Parts that hold how a document looks or works, not what it says."""
+
+_KINDS = (
+    (re.compile(r"glossary/"), "building blocks of the template"),
+    (re.compile(r"customXml/"), "attached XML data"),
+    (re.compile(r"comments|threadedComments"), "comments"),
+    (re.compile(r"externalLinks/"), "values of linked workbooks"),
+    (re.compile(r"chart|/embeddings/.*chart"), "charts"),
+    (re.compile(r"diagrams/"), "SmartArt"),
+    (re.compile(r"drawing"), "drawings"),
+    (re.compile(r"header|footer"), "headers and footers"),
+    (re.compile(r"worksheets|dialogsheets|macrosheets|slides/|notesSlides/"), "hidden or unused sheets and slides"),
+)
+_PICTURE = re.compile(r".*\.(?:png|jpe?g|gif|bmp|tiff?|emf|wmf|svg|webp|heic|wdp)", re.IGNORECASE)
+_EMBEDDED = re.compile(r".*/(?:embeddings|activeX)/|Object ?\d+/?|ObjectReplacements/", re.IGNORECASE)
+_MEDIA = re.compile(r".*\.(?:mp3|mp4|m4a|m4v|wav|wma|wmv|mov|avi|mpe?g)", re.IGNORECASE)
+_CODE = re.compile(r".*vbaProject\.bin|.*vbaData\.xml|Basic/", re.IGNORECASE)
+
+_PARSER = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+
+
+def parse_xml(data: bytes) -> Any:
+    """Return the root element of an XML part; entities are never resolved."""
+    return etree.fromstring(data, _PARSER)
+
+
+@dataclass(frozen=True, slots=True)
+class OfficeFile:
+    """A checked Office file. ``repaired`` is read instead of it; ``notes`` name what was missing in it."""
+
+    path: Path
+    repaired: bytes | None = None
+    notes: tuple[str, ...] = ()
+
+    def open(self) -> BinaryIO:
+        """Return a stream of the file for a library."""
+        return self.path.open("rb") if self.repaired is None else io.BytesIO(self.repaired)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation of a part: the last word of its type, and the name of the other part or an address outside."""
+
+    kind: str
+    target: str
+    is_external: bool
+
+
+class Parts:
+    """The parts of an open package, which remembers the parts that were read.
+
+    ``embedded`` are files that another part repeats, such as a chart's workbook. ``notes`` name what is broken.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._relations: dict[str, dict[str, Relation]] = {}
+        self.read: set[str] = set()
+        self.embedded: set[str] = set()
+        self.notes: list[str] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._archive.NameToInfo
+
+    def relations(self, part: str) -> dict[str, Relation]:
+        """Return the relations of a part by their ids."""
+        if part not in self._relations:
+            folder, name = posixpath.split(part)
+            rels = posixpath.join(folder, "_rels", f"{name}.rels")
+            self._relations[part] = dict(_relations(self._archive.read(rels), folder)) if rels in self else {}
+        return self._relations[part]
+
+    def related_parts(self, part: str, kind: str) -> Iterator[str]:
+        """Yield the names of the parts that a part is related to in one way."""
+        for relation in self.relations(part).values():
+            if relation.kind == kind and not relation.is_external and relation.target in self:
+                yield relation.target
+
+    def mark_read(self, *names: str) -> None:
+        """Note parts that a library or the caller reads, so that no note names them."""
+        self.read.update(names)
+
+    def bytes(self, name: str) -> bytes | None:
+        """Return the content of a part, or None if there is none."""
+        if name not in self:
+            return None
+        self.read.add(name)
+        return self._archive.read(name)
+
+    def xml(self, name: str) -> Any:
+        """Return the root of a part; None, with a note, if it is missing or broken."""
+        data = self.bytes(name)
+        try:
+            return None if data is None else parse_xml(data)
+        except etree.XMLSyntaxError:
+            self.notes.append(f"the part {name[:80]} is broken and was not read")
+            return None
+
+
+def _relations(data: bytes, folder: str) -> Iterator[tuple[str, Relation]]:
+    for element in parse_xml(data):
+        target, kind = element.get("Target", ""), element.get("Type", "").rsplit("/", 1)[-1]
+        is_external = element.get("TargetMode") == "External"
+        if not is_external:
+            target = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
+        yield element.get("Id", ""), Relation(kind, target, is_external)
+
+
+def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
+    """Check an Office file and return what a library can open.
+
+    A Strict Open XML file, and one with relations to parts that it lacks, is opened as a repaired copy in memory.
+
+    Raises:
+        DocumentError: see `check_package`.
+    """
+    check_package(path, limits)
+    with path.open("rb") as file, zipfile.ZipFile(file) as package:
+        names = set(package.namelist())
+        is_strict = any(_STRICT in package.read(name) for name in names if name.endswith(".rels"))
+        dangling = {name: lost for name in names if name.endswith(".rels") and (lost := _find_dangling(package, name))}
+        untyped = _untyped_endings(package)
+        if not is_strict and not dangling and not untyped:
+            return OfficeFile(path)
+        copy = io.BytesIO()
+        with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as repaired:
+            for name in sorted(names):
+                data = package.read(name)
+                if name in dangling:
+                    data = _remove_relations(data, dangling[name])
+                if name == _CONTENT_TYPES and untyped:
+                    data = _add_types(data, untyped)
+                if is_strict and name.endswith((".xml", ".rels", ".vml")):
+                    data = _STRICT_NAMESPACE.sub(_name_namespace, data)
+                repaired.writestr(name, data)
+    count = sum(map(len, dangling.values()))
+    notes = (f"parts that the file refers to are missing in it: {count}",) if count else ()
+    return OfficeFile(path, copy.getvalue(), notes)
+
+
+def _find_dangling(package: zipfile.ZipFile, rels: str) -> list[str]:
+    """Return the ids of relations whose part is not in the package."""
+    folder = posixpath.dirname(posixpath.dirname(rels))
+    names = package.NameToInfo
+    lost = []
+    for relation in parse_xml(package.read(rels)):
+        target = relation.get("Target", "")
+        if relation.get("TargetMode") != "External" and not target.startswith("#"):
+            place = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
+            if place not in names:
+                lost.append(relation.get("Id", ""))
+    return lost
+
+
+def _untyped_endings(package: zipfile.ZipFile) -> set[str]:
+    """Return the endings of parts that have no type of content, at which a library gives up the whole file."""
+    types = parse_xml(package.read(_CONTENT_TYPES))
+    endings = {each.get("Extension", "").lower() for each in types}
+    named = {each.get("PartName", "").lstrip("/").lower() for each in types}
+    found = set()
+    for name in package.namelist():
+        ending = posixpath.splitext(name)[1][1:].lower()
+        if ending and ending not in endings and name.lower() not in named:
+            found.add(ending)
+    return found
+
+
+def _add_types(data: bytes, endings: Collection[str]) -> bytes:
+    root = parse_xml(data)
+    for ending in sorted(endings):
+        child = etree.SubElement(root, etree.QName(root, "Default").text)
+        child.set("Extension", ending)
+        child.set("ContentType", "application/octet-stream")
+    return bytes(etree.tostring(root, xml_declaration=True, encoding="UTF-8", standalone=True))
+
+
+def _remove_relations(data: bytes, ids: Collection[str]) -> bytes:
+    root = parse_xml(data)
+    for relation in list(root):
+        if relation.get("Id", "") in ids:
+            root.remove(relation)
+    return bytes(etree.tostring(root, xml_declaration=True, encoding="UTF-8", standalone=True))
+
+
+def _name_namespace(match: re.Match[bytes]) -> bytes:
+    name = _TRANSITIONAL_NAMES.get(match[2], match[2])
+    return b"http://schemas.openxmlformats.org/" + match[1] + b"/2006/" + name
+
 
 def check_package(path: Path, limits: ParseLimits) -> None:
-    """Raises `DocumentError` for an encrypted file, one that is no package, and one that unpacks to too much or
-    declares XML entities (Office never does; bombs do)."""
+    """Check an Office file before a library unpacks it.
+
+    Raises:
+        DocumentError: the file is encrypted, is no Office file, unpacks to too much, or declares XML entities, which
+            Office never does.
+    """
     with path.open("rb") as file:
         if file.read(len(_OLE)) == _OLE:
             message = "the file is protected by a password, or of an Office version before 2007"
             raise DocumentError("DOCUMENT_ENCRYPTED", message)
+    with path.open("rb") as file, open_zip(file, limits, NO_OFFICE_FILE) as package:
+        if _CONTENT_TYPES not in package.namelist():
+            raise DocumentError("DOCUMENT_BROKEN", NO_OFFICE_FILE)
+        check_prologues(package, (".xml", ".rels", ".vml"))
+
+
+def open_zip(file: BinaryIO, limits: ParseLimits, refusal: str) -> zipfile.ZipFile:
+    """Return an open zip file whose members unpack to no more than the limits allow.
+
+    Raises:
+        DocumentError: the file is no whole zip file (``refusal`` is the message), or unpacks to too much.
+    """
     try:
-        with zipfile.ZipFile(path) as package:
-            members = package.infolist()
-            # A reader never gets more of a member than the size it declares, so the sum of those is a bound.
-            if len(members) > _MAX_MEMBERS or sum(each.file_size for each in members) > limits.max_unpacked_bytes:
-                raise DocumentError("DOCUMENT_TOO_LARGE", "the file unpacks to more than can be read")
-            for each in members:
-                if each.filename.endswith((".xml", ".rels")):
-                    with package.open(each) as member:
-                        _check_prologue(member.read(_PROLOGUE_BYTES))
-            if _CONTENT_TYPES not in package.namelist():
-                raise DocumentError("DOCUMENT_BROKEN", _NO_PACKAGE)
+        package = zipfile.ZipFile(file)
+        members = package.infolist()
+        # A reader never gets more of a member than the size it declares, so the sum of those is a bound.
+        if len(members) > _MAX_MEMBERS or sum(each.file_size for each in members) > limits.max_unpacked_bytes:
+            package.close()
+            raise DocumentError("DOCUMENT_TOO_LARGE", "the file unpacks to more than can be read")
+        if any(each.flag_bits & 1 for each in members):
+            package.close()
+            raise DocumentError("DOCUMENT_ENCRYPTED", "the file is protected by a password")
+        return package
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as exc:
-        raise DocumentError("DOCUMENT_BROKEN", _NO_PACKAGE) from exc
+        raise DocumentError("DOCUMENT_BROKEN", refusal) from exc
+
+
+def check_prologues(package: zipfile.ZipFile, endings: tuple[str, ...]) -> None:
+    """Check that no XML member declares entities.
+
+    Raises:
+        DocumentError: a member does, or cannot be unpacked.
+    """
+    try:
+        for each in package.infolist():
+            if each.filename.endswith(endings):
+                with package.open(each) as member:
+                    _check_prologue(member.read(_PROLOGUE_BYTES))
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as exc:
+        raise DocumentError("DOCUMENT_BROKEN", NO_OFFICE_FILE) from exc
 
 
 def _check_prologue(start: bytes) -> None:
@@ -47,12 +295,46 @@ def _check_prologue(start: bytes) -> None:
 
 
 def package_date(path: Path) -> str | None:
-    """Return the later of the dates that a package was made and changed, as its properties have them.
+    """Return the later of the dates on which a package was made and changed, as its properties have them.
 
     `path` was checked by `check_package`.
     """
-    with zipfile.ZipFile(path) as package:
+    with path.open("rb") as file, zipfile.ZipFile(file) as package:
         if _PROPERTIES not in package.namelist():
             return None
         with package.open(_PROPERTIES) as member:
             return latest_date(*_DATES.findall(member.read(_PROLOGUE_BYTES).decode(errors="ignore")))
+
+
+def unread_parts(path: Path, parts: Parts) -> Iterator[str]:
+    """Yield notes on the parts of a package that its reader did not read: XML with text, pictures, embedded files."""
+    yield from dict.fromkeys(parts.notes)
+    kinds: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    with path.open("rb") as file, zipfile.ZipFile(file) as package:
+        for member in package.infolist():
+            name = member.filename
+            if name in parts.read or name in parts.embedded or name.endswith("/") or not member.file_size:
+                continue
+            if _PICTURE.fullmatch(name):
+                others["text in pictures was not read: {} pictures"] += "thumbnail" not in name.lower()
+            elif _MEDIA.fullmatch(name):
+                others["sound and film were not read: {} files"] += 1
+            elif _CODE.fullmatch(name):
+                others["macros were not read: {} files"] += 1
+            elif _EMBEDDED.match(name):
+                others["embedded objects were not read: {}"] += 1
+            elif not _MACHINERY.match(name) and name.endswith((".xml", ".vml")):
+                kind = next((kind for pattern, kind in _KINDS if pattern.search(name)), f"the part {name[:80]}")
+                kinds[kind] += _count_texts(package.read(member))
+    yield from (note.format(count) for note, count in others.items() if count)
+    yield from (f"{kind} were not read: {count} texts" for kind, count in kinds.items() if count)
+
+
+def _count_texts(data: bytes) -> int:
+    try:
+        return sum(
+            1 for element in parse_xml(data).iter() if isinstance(element.tag, str) and (element.text or "").strip()
+        )
+    except etree.XMLSyntaxError:
+        return 1

@@ -1,107 +1,380 @@
-"""XLSX, CSV and TSV: groups of whole rows below the repeated header, each with its cell range.
+"""XLSX, XLS, CSV and TSV: groups of whole rows below the repeated header, each with its cell range.
 
 A sheet may hold several tables with a title above each: a title becomes a heading, a header is repeated over its own
-rows only. Hidden sheets are not read: a citation of one could not be looked up.
+rows only. A merged cell's value stands in each of its cells. Hidden sheets are not read: a citation of one could not be
+looked up.
 """
 
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from datetime import date, datetime, time
+import warnings
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from openpyxl.reader.excel import ExcelReader
+from openpyxl.styles.numbers import BUILTIN_FORMATS, is_date_format, is_timedelta_format
 from openpyxl.utils import get_column_letter
+from openpyxl.utils.cell import range_boundaries
+from openpyxl.utils.datetime import from_excel
+from openpyxl.worksheet._reader import WorkSheetParser
+from openpyxl.xml.functions import iterparse
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
+from mcp_servers.retriever.document import Block, Json, ParsedDocument, ParseLimits, heading, row_groups
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.formats.package import check_package, package_date
-from mcp_servers.retriever.formats.text import decode
+from mcp_servers.retriever.formats.drawing import local, read_drawing, unescape
+from mcp_servers.retriever.formats.number_formats import iso_moment, plain_number, show_date, show_number
+from mcp_servers.retriever.formats.package import Parts, Relation, open_office, package_date, unread_parts
+from mcp_servers.retriever.formats.text import decode, with_address
 
 _SNIFFED_CHARACTERS = 1 << 11
 """What the sniffer looks at: its patterns take the square of it."""
+_SNIFFED_LINES = 20
+"""Lines whose delimiters are counted."""
 _LAST_COLUMN = 18_278
 """ZZZ: columns beyond it are given its name."""
 _DELIMITERS = ",;\t|"
 _SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\n')
 """The first line by which Excel tells itself the delimiter."""
 
+MAX_REPEATED_CELLS = 500_000
+"""Cells of a sheet that merged cells may fill; those beyond keep their value in the first cell only."""
+MAX_TABLE_CELLS = 4_000_000
+"""Rows times columns of one table; a sparser one is written as lines of single cells."""
+MAX_NAMED = 10
+"""Names that one note lists."""
+
 _FIGURE = re.compile(r"(?!(?:19|20)\d\d$)[\s(+−-]*+[$€£¥]?[\s+−-]*+\d[\d\s.,:/'’%€$£¥)T-]*+")
 """Numbers, amounts, dates and times: what stands in data, seldom in a header; years stand in both."""
 
-_DIGITS = 15
-"""What Excel itself shows of a number: 0.1 + 0.2 is 0.3."""
+_HYPERLINK = re.compile(r"""=?\s*HYPERLINK\s*\(\s*"([^"]{1,2000})\"""", re.IGNORECASE)
+_PAGE_CODES = re.compile(r'&(?:"[^"]*"|K[0-9A-F]{6}|K\d\d[+-]\d{3}|[PNDTZFAGBIUESXYHOQ]|[+-]?\d+|[LCR])', re.IGNORECASE)
+_SIDES = re.compile(r"(?<!&)&[LCR]")
+_RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+_MARGINS = ("oddHeader", "evenHeader", "firstHeader", "oddFooter", "evenFooter", "firstFooter")
+_CLEARED = ("row", "mergeCell", "hyperlink", "dataValidation", "conditionalFormatting")
+_MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
 class _Row(NamedTuple):
-    """``number`` is the row's in its sheet; ``cells`` are all from the first column on."""
+    """``number`` is the row's in its sheet; ``cells`` are those with text, by column from 0."""
 
     number: int
-    cells: list[str]
+    cells: dict[int, str]
 
     @property
     def filled(self) -> list[int]:
-        return [at for at, cell in enumerate(self.cells) if cell.strip()]
+        return sorted(self.cells)
+
+
+class Merge(NamedTuple):
+    """A merged range: rows from 1, columns from 0, both ends within."""
+
+    first_row: int
+    last_row: int
+    first_column: int
+    last_column: int
 
 
 class _Workbook(ExcelReader):  # type: ignore[misc]  # openpyxl has no types
     """openpyxl's reader without charts: it fails on sheets that hold nothing else."""
 
-    def read_chartsheet(self, sheet: object, rel: object) -> None:
-        """Nothing is read of a chart."""
+    def read_chartsheet(self, sheet: Any, rel: Any) -> None:
+        """Note the part of a chart sheet, whose chart is read like that of a slide."""
+        self.chartsheets = [*getattr(self, "chartsheets", []), (sheet, rel.target)]
+
+
+class _SheetParser(WorkSheetParser):  # type: ignore[misc]
+    """openpyxl's parser of cells, which also hands over the formula of a cell without a value, and of a link.
+
+    Without date formats it leaves dates as numbers, so that their format can be applied. Of the elements beside the
+    cells it keeps what is read here: openpyxl makes objects of all, which takes minutes for 100 000 merged cells, and
+    gives up at one that is broken.
+    """
+
+    def parse(self) -> Iterator[tuple[int, Sequence[Json]]]:
+        self.merges: list[str] = []
+        self.links: list[tuple[str, str]] = []
+        self.margins: list[str] = []
+        self.hidden_columns = self.validations = self.conditions = 0
+        for _, element in iterparse(self.source):
+            name = local(element)
+            if name == "row":
+                yield self.parse_row(element)
+            elif name == "mergeCell":
+                self.merges.append(element.get("ref", ""))
+            elif name == "hyperlink":
+                self.links.append((element.get("ref", ""), element.get(_RELATION, "")))
+            elif name in _MARGINS:
+                self.margins.append(element.text or "")
+            elif name == "col" and element.get("hidden") in ("1", "true"):
+                self.hidden_columns += _column_count(element)
+            elif name in ("dataValidation", "conditionalFormatting"):
+                self.validations += name == "dataValidation"
+                self.conditions += name == "conditionalFormatting"
+            if name in _CLEARED:
+                element.clear()
+
+    def parse_cell(self, element: Any) -> Json:
+        cell: Json = super().parse_cell(element)
+        formula = element.find(f"{_MAIN}f")
+        if formula is None:
+            return cell
+        if formula.get("t") == "shared" and formula.text:
+            self.parse_formula(element)  # remembers what the cells that share it are translated from
+        if cell["value"] is None and element.get("t") != "str":
+            expression = self.parse_formula(element)
+            return {**cell, "formula": str(getattr(expression, "text", expression) or "=")}
+        if formula.text and (link := _HYPERLINK.match(formula.text)):
+            return {**cell, "address": link[1]}
+        return cell
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was met beside the tables, for the notes."""
+
+    hidden_sheets: int = 0
+    hidden_rows: int = 0
+    hidden_columns: int = 0
+    formulas: int = 0
+    validations: int = 0
+    conditions: int = 0
+    unrepeated: int = 0
 
 
 def read_xlsx(path: Path, limits: ParseLimits) -> ParsedDocument:
-    check_package(path, limits)
-    with path.open("rb") as file:  # of a path, openpyxl would look at the ending
-        return replace(_read_workbook(file, limits), date=package_date(path))
+    office = open_office(path, limits)
+    found = _Found()
+    with office.open() as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what openpyxl warns of, notes name
+        blocks, names, parts = _read_workbook(file, limits, found)
+    notes = (*office.notes, *_notes(found, names), *unread_parts(path, parts))
+    return ParsedDocument(tuple(blocks), notes=notes, date=package_date(path))
 
 
-def _read_workbook(file: BinaryIO, limits: ParseLimits) -> ParsedDocument:
+def _read_workbook(file: BinaryIO, limits: ParseLimits, found: _Found) -> tuple[list[Block], list[str], Parts]:
     reader = _Workbook(file, read_only=True, data_only=True, keep_links=False)
     reader.read()
+    book, parts = reader.wb, Parts(reader.archive)
+    parts.mark_read(*(name for name in reader.archive.namelist() if "sharedStrings" in name))
     blocks: list[Block] = []
     left = limits.max_characters
-    hidden = 0
-    for sheet in reader.wb.worksheets:
+    for sheet in book.worksheets:
         if sheet.sheet_state != "visible":
-            hidden += 1
+            found.hidden_sheets += 1
+            parts.mark_read(sheet._worksheet_path)
             continue
-        # One cell in the last row or column would otherwise fill up all between: 17 billion.
-        sheet.reset_dimensions()
-        rows: list[_Row] = []
-        for number, row in enumerate(sheet.iter_rows(), 1):
-            cells = [_text(cell.value, cell) for cell in row]
-            size = sum(map(len, cells))
-            left -= size
+        rows, extras = _read_sheet(sheet, left, parts, found)
+        left -= sum(len(text) for row in rows for text in row.cells.values())
+        shown = list(table_blocks(rows, sheet.title))
+        if extras and not shown:
+            shown = [heading(sheet.title, 1)]
+        blocks += [*shown, *extras]
+    for sheet, part in getattr(reader, "chartsheets", []):
+        if sheet.state != "visible":
+            found.hidden_sheets += 1
+        elif charts := _drawings(parts, part.lstrip("/")):
+            blocks += [heading(sheet.name, 1), *charts]
+    names = [*book.defined_names, *(name for sheet in book.worksheets for name in sheet.defined_names)]
+    book.close()
+    return blocks, [name for name in names if not name.startswith("_xlnm.")], parts
+
+
+def _read_sheet(sheet: Any, left: int, parts: Parts, found: _Found) -> tuple[list[_Row], list[Block]]:
+    """Return the rows of a sheet that hold text, and its comments, drawings and page headers."""
+    part = sheet._worksheet_path
+    parts.mark_read(part)
+    rows: list[_Row] = []
+    with sheet._get_source() as source:
+        parser = _SheetParser(source, sheet._shared_strings, data_only=True, epoch=sheet.parent.epoch)
+        for number, raw in parser.parse():
+            cells = {cell["column"] - 1: text for cell in raw if (text := _show_cell(cell, sheet.parent)).strip()}
+            found.formulas += sum("formula" in cell for cell in raw)
+            left -= sum(map(len, cells.values()))
             if left < 0:
-                raise DocumentError(
-                    "DOCUMENT_TOO_LARGE", f"the sheets hold more than {limits.max_characters:,} characters"
-                )
-            if size:
+                raise DocumentError("DOCUMENT_TOO_LARGE", "the sheets hold more characters than can be read")
+            if cells:
                 rows.append(_Row(number, cells))
-        blocks += _sheet(rows, sheet.title)
-    reader.wb.close()
-    return ParsedDocument(tuple(blocks), notes=(f"hidden sheets were not read: {hidden}",) if hidden else ())
+    _count_unread(parser, found)
+    _add_addresses(rows, parser, parts.relations(part))
+    bounds = filter(None, map(_bounds, parser.merges))
+    rows, unrepeated = repeat_merged(rows, [Merge(top, end, first - 1, last - 1) for first, top, last, end in bounds])
+    found.unrepeated += unrepeated
+    extras = [*_page_texts(parser.margins), *_comments(parts, part), *_drawings(parts, part)]
+    return rows, extras
+
+
+def _show_cell(cell: Json, book: Any) -> str:
+    return with_address(cell.get("formula") or _text(cell, book), cell.get("address"))
+
+
+def _count_unread(parser: Any, found: _Found) -> None:
+    found.hidden_rows += sum(row.get("hidden") in ("1", "true") for row in parser.row_dimensions.values())
+    found.hidden_columns += parser.hidden_columns
+    found.validations += parser.validations
+    found.conditions += parser.conditions
+
+
+def _add_addresses(rows: Sequence[_Row], parser: Any, relations: Mapping[str, Relation]) -> None:
+    """Put the address of each linked cell behind its text."""
+    addresses: dict[tuple[int, int], str] = {}
+    for reference, ident in parser.links:
+        relation = relations.get(ident)
+        bounds = _bounds(reference)
+        if relation is not None and relation.is_external and bounds is not None:
+            addresses[bounds[1], bounds[0] - 1] = relation.target
+    for row in rows if addresses else ():
+        for column, text in row.cells.items():
+            row.cells[column] = with_address(text, addresses.get((row.number, column)))
+
+
+def _bounds(reference: str) -> tuple[int, int, int, int] | None:
+    """Return the first column and row and the last ones of a range, from 1; None for what is no range of cells."""
+    try:
+        first_column, first_row, last_column, last_row = range_boundaries(reference)
+    except (TypeError, ValueError):
+        return None
+    bounds = (first_column, first_row, last_column, last_row)
+    return None if None in bounds else bounds
+
+
+def _column_count(column: Mapping[str, str]) -> int:
+    """Return how many columns an element stands for; a hidden rest of the sheet is one."""
+    first, last = int(column.get("min", 1)), int(column.get("max", 1))
+    return last - first + 1 if last < 16_384 else 1
+
+
+def repeat_merged(rows: Sequence[_Row], merges: Iterable[Merge]) -> tuple[list[_Row], int]:
+    """Return rows in which each merged cell's value stands in all its cells, and how many ranges were too many.
+
+    A cell that reaches over the whole width of its rows is a title, and stays once in each row.
+    """
+    by_number = {row.number: row for row in rows}
+    numbers = [row.number for row in rows]
+    last_used = max((max(row.cells) for row in rows), default=0)
+    room = MAX_REPEATED_CELLS
+    unrepeated = 0
+    added: dict[int, dict[int, str]] = {}
+    for merge in merges:
+        row = by_number.get(merge.first_row)
+        text = row.cells.get(merge.first_column) if row is not None else None
+        if text is None:
+            continue
+        last_column = min(merge.last_column, max(last_used, merge.first_column))
+        columns = range(merge.first_column, last_column + 1)
+        is_title = row is not None and set(row.cells) <= set(columns) and merge.first_row == merge.last_row
+        below = numbers[bisect_left(numbers, merge.first_row) : bisect_right(numbers, merge.last_row)]
+        if is_title:
+            continue
+        room -= len(columns) * len(below)
+        if room < 0:
+            unrepeated += 1
+            continue
+        for number in below:
+            added.setdefault(number, {}).update((column, text) for column in columns)
+    return [_Row(row.number, {**added.get(row.number, {}), **row.cells}) for row in rows], unrepeated
+
+
+def _comments(parts: Parts, sheet: str) -> Iterator[Block]:
+    """Yield the comments on the cells of a sheet as one list."""
+    texts: dict[str, list[str]] = {}
+    for kind in ("threadedComment", "comments"):  # a threaded comment is repeated in the older form
+        own: dict[str, list[str]] = {}
+        for name in parts.related_parts(sheet, kind):
+            root = parts.xml(name)
+            for element in () if root is None else root.iter("{*}comment", "{*}threadedComment"):
+                words = "".join(each.text or "" for each in element.iter("{*}t", "{*}text"))
+                own.setdefault(element.get("ref", ""), []).append(" ".join(unescape(words).split()))
+        for cell, lines in own.items():
+            texts.setdefault(cell, lines)
+    lines = [f"- Comment on {cell}: {text}" for cell, words in texts.items() for text in words if text]
+    if lines:
+        yield Block("list", "\n".join(lines))
+
+
+def _drawings(parts: Parts, sheet: str) -> list[Block]:
+    return [block for name in parts.related_parts(sheet, "drawing") for block in read_drawing(parts, name)]
+
+
+def _page_texts(margins: Iterable[str]) -> Iterator[Block]:
+    """Yield the printed headers and footers of a sheet, each distinct text once; page numbers are left out."""
+    texts: dict[str, None] = {}
+    for raw in margins:
+        for piece in _SIDES.split(raw):
+            text = " ".join(_PAGE_CODES.sub(" ", piece).replace("&&", "&").split())
+            if re.search(r"\w", re.sub(r"(?i)\b(?:page|of|seite|von)\b", "", text)):
+                texts[text] = None
+    yield from (Block("prose", text) for text in texts)
+
+
+def _notes(found: _Found, names: list[str]) -> Iterator[str]:
+    if found.formulas:
+        yield (
+            f"formulas without a value: {found.formulas}; they are shown as formulas. "
+            "Open the workbook in a spreadsheet program and save it"
+        )
+    if found.hidden_sheets:
+        yield f"hidden sheets were not read: {found.hidden_sheets}"
+    if found.hidden_rows:
+        yield f"hidden rows were read too: {found.hidden_rows}"
+    if found.hidden_columns:
+        yield f"hidden columns were read too: {found.hidden_columns}"
+    if found.validations:
+        yield f"data validations (rules for the input of cells) were not read: {found.validations}"
+    if found.conditions:
+        yield f"conditional formats were not read: {found.conditions}"
+    if names:
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        yield f"defined names were not read: {', '.join(name[:60] for name in names[:MAX_NAMED])}{more}"
+    if found.unrepeated:
+        yield f"merged cells whose value stands in their first cell only: {found.unrepeated}"
 
 
 def read_csv(path: Path, limits: ParseLimits) -> ParsedDocument:
+    return _read_delimited(path, limits, "")
+
+
+def read_tsv(path: Path, limits: ParseLimits) -> ParsedDocument:
+    return _read_delimited(path, limits, "\t")
+
+
+def _read_delimited(path: Path, limits: ParseLimits, usual: str) -> ParsedDocument:
+    """Read a text file of rows; ``usual`` is the delimiter that the file's ending stands for, if it stands for one."""
     text = decode(path.read_bytes())
     csv.field_size_limit(limits.max_characters)
     first = 1
-    if told := _SEPARATOR_LINE.match(text):
-        text, first, delimiter, spaced = text[told.end() :], 2, told[1], False
+    if declared := _SEPARATOR_LINE.match(text):
+        text, first, delimiter, spaced = text[declared.end() :], 2, declared[1], False
     else:
-        delimiter, spaced = _dialect(text[:_SNIFFED_CHARACTERS])
+        delimiter, spaced = _dialect(text, usual)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=spaced)
-    return ParsedDocument(tuple(_sheet([_Row(number, cells) for number, cells in enumerate(reader, first)], "")))
+    rows = [
+        _Row(number, {at: cell for at, cell in enumerate(cells) if cell.strip()})
+        for number, cells in enumerate(reader, first)
+    ]
+    return ParsedDocument(tuple(table_blocks([row for row in rows if row.cells], "")))
 
 
-def _dialect(sample: str) -> tuple[str, bool]:
-    """Delimiter, and whether spaces follow it. What the sniffer thinks of quotes is true of the sample only."""
+def _dialect(text: str, usual: str) -> tuple[str, bool]:
+    """Return the delimiter, and whether spaces follow it. What the sniffer thinks of quotes is true of the sample only.
+
+    The delimiter of the file's ending counts if the first lines have it, then one that divides all of the first lines
+    into the same number of cells: tabs before semicolons and bars, these before commas, which stand in numbers too.
+    """
+    sample = text[:_SNIFFED_CHARACTERS]
+    if usual and usual in sample:
+        return usual, False
+    lines = [line for line in sample.split("\n")[:_SNIFFED_LINES] if line.strip()]
+    if len(lines) > 1 and all("\t" in line for line in lines[:-1]):  # the last one may be cut off
+        return "\t", False
+    for delimiter in (";", "|"):
+        if _divides_evenly(text[: _SNIFFED_CHARACTERS * 4], delimiter):
+            return delimiter, False
     try:
         dialect = csv.Sniffer().sniff(sample, _DELIMITERS)
     except csv.Error:
@@ -109,9 +382,76 @@ def _dialect(sample: str) -> tuple[str, bool]:
     return dialect.delimiter, dialect.skipinitialspace
 
 
-def _sheet(rows: Iterable[_Row], title: str) -> Iterator[Block]:
-    """Blocks of a sheet's tables, below headings of the sheet (when it has a title) and of each table's own title."""
-    tables = list(_tables([row for row in rows if row.filled]))
+def _divides_evenly(sample: str, delimiter: str) -> bool:
+    """Return whether the first rows, at least two, all have the same number of cells, more than one."""
+    reader = csv.reader(io.StringIO(sample[: sample.rfind("\n") + 1] or sample, newline=""), delimiter=delimiter)
+    widths: set[int] = set()
+    count = 0
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                widths.add(len(row))
+                count += 1
+            if count == _SNIFFED_LINES:
+                break
+    except csv.Error:
+        return False
+    return count > 1 and len(widths) == 1 and min(widths) > 1
+
+
+def read_xls(path: Path, limits: ParseLimits) -> ParsedDocument:
+    """Read a workbook of Excel 97 to 2003, with python-calamine."""
+    from python_calamine import CalamineWorkbook, SheetTypeEnum, SheetVisibleEnum
+
+    with path.open("rb") as file:
+        book = CalamineWorkbook.from_filelike(io.BytesIO(file.read()))
+    blocks: list[Block] = []
+    left = limits.max_characters
+    notes = ["number formats of this old Excel version are not shown; values are as stored"]
+    hidden = others = 0
+    for facts in book.sheets_metadata:
+        if facts.typ != SheetTypeEnum.WorkSheet:
+            others += 1
+            continue
+        if facts.visible != SheetVisibleEnum.Visible:
+            hidden += 1
+            continue
+        sheet = book.get_sheet_by_name(facts.name)
+        rows: list[_Row] = []
+        for number, values in enumerate(sheet.iter_rows(), 1):
+            cells = {at: text for at, value in enumerate(values) if (text := _plain(value)).strip()}
+            left -= sum(map(len, cells.values()))
+            if left < 0:
+                raise DocumentError("DOCUMENT_TOO_LARGE", "the sheets hold more characters than can be read")
+            if cells:
+                rows.append(_Row(number, cells))
+        merges = [Merge(a[0] + 1, b[0] + 1, a[1], b[1]) for a, b in sheet.merged_cell_ranges or []]
+        rows, unrepeated = repeat_merged(rows, merges)
+        blocks += table_blocks(rows, facts.name)
+        if unrepeated:
+            notes.append(f"merged cells whose value stands in their first cell only: {unrepeated}")
+    if hidden:
+        notes.append(f"hidden sheets were not read: {hidden}")
+    if others:
+        notes.append(f"sheets of charts and macros were not read: {others}")
+    return ParsedDocument(tuple(blocks), notes=tuple(notes))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int | float):
+        return plain_number(value)
+    if isinstance(value, datetime | date | time):
+        return iso_moment(value)
+    if isinstance(value, timedelta):
+        return show_date(value, "[h]:mm:ss")
+    return "" if value is None else str(value)
+
+
+def table_blocks(rows: Sequence[_Row], title: str) -> Iterator[Block]:
+    """Yield the blocks of a sheet's tables, below headings of the sheet (if it has a title) and of each table."""
+    tables = list(_tables(rows))
     titled = False
     for at, table in enumerate(tables):
         names, table = _titles(table)
@@ -123,6 +463,11 @@ def _sheet(rows: Iterable[_Row], title: str) -> Iterator[Block]:
         yield from _groups(table, f"{title}!" if title else "")
 
 
+def sheet_row(number: int, cells: dict[int, str]) -> _Row:
+    """Return a row for `table_blocks`: its number from 1, its texts by column from 0."""
+    return _Row(number, cells)
+
+
 def _tables(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
     """Runs of rows; a new one begins after an empty row if what follows looks like a title or header above data."""
     table: list[_Row] = []
@@ -132,25 +477,25 @@ def _tables(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
             yield table
             table, is_whole = [], False
         table.append(row)
-        is_whole = is_whole or len(row.filled) > 1
+        is_whole = is_whole or len(row.cells) > 1
     if table:
         yield table
 
 
 def _begins_table(rows: Sequence[_Row]) -> bool:
-    titles = next((at for at, row in enumerate(rows[:4]) if len(row.filled) > 1), 0)
+    titles = next((at for at, row in enumerate(rows[:4]) if len(row.cells) > 1), 0)
     below = rows[titles + 1 : titles + 2]
     return _is_header(rows[titles]) and bool(below) and not _is_header(below[0])
 
 
 def _is_header(row: _Row) -> bool:
-    return len(row.filled) > 1 and not any(_FIGURE.fullmatch(row.cells[at]) for at in row.filled)
+    return len(row.cells) > 1 and not any(_FIGURE.fullmatch(text) for text in row.cells.values())
 
 
 def _titles(table: list[_Row]) -> tuple[list[str], list[_Row]]:
     """The rows above a header that hold one text in its first column, and the rest."""
-    start = next((at for at, row in enumerate(table) if len(row.filled) > 1), 0)
-    first = min(at for row in table for at in row.filled)
+    start = next((at for at, row in enumerate(table) if len(row.cells) > 1), 0)
+    first = min(min(row.cells) for row in table)
     above = table[:start]
     if not _is_header(table[start]) or any(row.filled != [first] for row in above):
         return [], table
@@ -159,28 +504,54 @@ def _titles(table: list[_Row]) -> tuple[list[str], list[_Row]]:
 
 def _groups(rows: Sequence[_Row], sheet: str) -> Iterator[Block]:
     """Blocks of rows; columns that are empty in all of them are left out."""
-    used = sorted({at for row in rows for at in row.filled})
-    left, right = (get_column_letter(min(at + 1, _LAST_COLUMN)) for at in (used[0], used[-1]))
-    texts = [[row.cells[at] for at in used if at < len(row.cells)] for row in rows]
+    used = sorted({at for row in rows for at in row.cells})
+    if len(used) * len(rows) > MAX_TABLE_CELLS:
+        # a diagonal of 16 384 cells has 268 million empty ones beside it
+        lines = [f"{_letter(at)}{row.number}: {' '.join(row.cells[at].split())}" for row in rows for at in row.filled]
+        yield Block("list", "\n".join(lines), cells=f"{sheet}{_range(used, rows[0], rows[-1])}")
+        return
+    texts = [[row.cells.get(at, "") for at in used] for row in rows]
     for first, last, text in row_groups(texts):
-        yield Block("table", text, cells=f"{sheet}{left}{rows[first].number}:{right}{rows[last].number}")
+        yield Block("table", text, cells=f"{sheet}{_range(used, rows[first], rows[last])}")
 
 
-def _text(value: object, cell: Any) -> str:
-    """A cell as its author sees it, more or less."""
+def _range(used: Sequence[int], first: _Row, last: _Row) -> str:
+    return f"{_letter(used[0])}{first.number}:{_letter(used[-1])}{last.number}"
+
+
+def _letter(column: int) -> str:
+    return str(get_column_letter(min(column + 1, _LAST_COLUMN)))
+
+
+def _text(cell: Json, book: Any) -> str:
+    """Return a cell's text as a person sees it in a spreadsheet program."""
+    value = cell["value"]
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int | float):
-        percent = "%" in (cell.number_format or "")
-        return f"{value * 100:.{_DIGITS}g}%" if percent else _number(value)
-    if isinstance(value, datetime):
-        return value.date().isoformat() if value.time() == time() else value.isoformat(" ", "seconds")
-    return value.isoformat() if isinstance(value, date) else str(value)
+        code = _number_format(cell["style_id"], book)
+        if not is_date_format(code):
+            return show_number(value, code)
+        is_duration = is_timedelta_format(code)
+        try:
+            moment = from_excel(value, book.epoch, timedelta=is_duration)
+        except (OverflowError, ValueError):
+            return plain_number(value)
+        return plain_number(value) if moment is None else show_date(moment, code)
+    if isinstance(value, datetime | date | time):
+        code = _number_format(cell["style_id"], book)
+        return show_date(value, code) if is_date_format(code) else iso_moment(value)
+    return unescape(str(value))
 
 
-def _number(value: float) -> str:
-    if isinstance(value, int) or (value.is_integer() and abs(value) < 10**_DIGITS):
-        return str(int(value))
-    return f"{value:.{_DIGITS}g}"
+def _number_format(style_id: Any, book: Any) -> str:
+    styles = book._cell_styles
+    if not isinstance(style_id, int) or not 0 <= style_id < len(styles):
+        return "General"
+    number = styles[style_id].numFmtId
+    if number < 164:
+        return str(BUILTIN_FORMATS.get(number, "General"))
+    formats = book._number_formats
+    return str(formats[number - 164]) if number - 164 < len(formats) else "General"

@@ -1,100 +1,140 @@
-"""PPTX to blocks: a slide is a page, its title a heading; lists, tables, charts and speaker notes below it."""
+"""PPTX to blocks: a slide is a page, its title a heading; shapes follow from top to bottom, then notes and comments."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pptx
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
+from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading
 from mcp_servers.retriever.errors import DocumentError
-from mcp_servers.retriever.formats.package import check_package, package_date
+from mcp_servers.retriever.formats.drawing import local, shape_blocks, shown_children, text_lines, unescape
+from mcp_servers.retriever.formats.package import Parts, open_office, package_date, unread_parts
 
-MAX_GROUP_DEPTH = 16
+_BANDS = 40
+"""Parts of a slide's height: shapes that begin in the same one stand side by side, and are read from left to right."""
+_FURNITURE = ("sldNum", "ftr", "dt", "hdr")
+"""Placeholders that repeat on every slide: number, footer, date, header."""
 
 
 def read_pptx(path: Path, limits: ParseLimits) -> ParsedDocument:
-    check_package(path, limits)
-    slides = pptx.Presentation(str(path)).slides
-    if len(slides) > limits.max_pages:
-        message = f"the presentation has {len(slides)} slides; the limit is {limits.max_pages}"
-        raise DocumentError("DOCUMENT_TOO_LARGE", message)
-    blocks: list[Block] = []
-    for page, slide in enumerate(slides, 1):
-        shown = list(_slide(slide, page))
-        titled = slide.shapes.title is not None and slide.shapes.title.text_frame.text.strip()
-        blocks += shown if titled or len(shown) > 1 else []
-    return ParsedDocument(tuple(blocks), len(slides), date=package_date(path))
+    office = open_office(path, limits)
+    with office.open() as stream, ZipFile(stream) as archive:
+        presentation = pptx.Presentation(stream)
+        slides = presentation.slides
+        if len(slides) > limits.max_pages:
+            message = f"the presentation has {len(slides)} slides; the limit is {limits.max_pages}"
+            raise DocumentError("DOCUMENT_TOO_LARGE", message)
+        band = max((presentation.slide_height or 0) // _BANDS, 1)
+        blocks: list[Block] = []
+        hidden: list[int] = []
+        parts = Parts(archive)
+        repeated = _Repeated(parts)
+        for page, slide in enumerate(slides, 1):
+            found = list(_slide(slide, page, parts, band, repeated))
+            titled = _title(slide) is not None and found[0].text != f"Slide {page}"
+            blocks += found if titled or len(found) > 1 else []
+            if slide._element.get("show") in ("0", "false"):
+                hidden.append(page)
+        parts.mark_read(*repeated.layouts)
+        unread = [
+            *office.notes,
+            *([f"hidden slides were read too: {', '.join(map(str, hidden[:20]))}"] if hidden else []),
+            *unread_parts(path, parts),
+        ]
+    return ParsedDocument(tuple(blocks), len(slides), notes=tuple(unread), date=package_date(path))
 
 
-def _slide(slide: Any, page: int) -> Iterator[Block]:
+class _Repeated:
+    """Texts that stand on many slides: footers, dates, and what layouts and masters show. Each is read once."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._texts: set[str] = set()
+        self.layouts: set[str] = set()
+
+    def is_new(self, text: str) -> bool:
+        """Return whether a text was not read yet, and remember it."""
+        if text in self._texts:
+            return False
+        self._texts.add(text)
+        return True
+
+    def of_layout(self, slide: Any, page: int) -> Iterator[Block]:
+        """Yield the blocks of the fixed shapes of a slide's layout and master that no slide before has shown."""
+        for source in (slide.slide_layout, slide.slide_layout.slide_master):
+            name = str(source.part.partname).lstrip("/")
+            if name in self.layouts:
+                continue
+            self.layouts.add(name)
+            for shape in shown_children(source._element.find(".//{*}spTree")):
+                if shape.find(".//{*}nvPr/{*}ph") is None:
+                    for block in shape_blocks(shape, self._parts, name, page):
+                        if self.is_new(block.text):
+                            yield block
+
+
+def _title(slide: Any) -> Any:
     title = slide.shapes.title
-    name = title.text_frame.text.strip() if title is not None else ""
+    return None if title is None else title._element
+
+
+def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) -> Iterator[Block]:
+    part = str(slide.part.partname).lstrip("/")
+    parts.mark_read(part)
+    title = _title(slide)
+    body = None if title is None else title.find("{*}txBody")
+    name = "" if body is None else " ".join(text_lines(body, parts, part))
     # Without a heading of its own, a slide would stand below that of the one before.
     yield heading(name or f"Slide {page}", 1, page)
-    for shape in _flat(slide.shapes):
-        if title is not None and shape.shape_id == title.shape_id:
+    tops = {shape.shape_id: (shape.top, shape.left) for shape in slide.shapes}
+    placed: list[tuple[int, int, int, Any]] = []
+    for at, shape in enumerate(shown_children(slide._element.find(".//{*}spTree"))):
+        properties = next((each for each in shape.iter("{*}cNvPr")), None)
+        ident = int(properties.get("id") or 0) if properties is not None else 0
+        top, left = tops.get(ident, (None, None))
+        placed.append((-1 if top is None else top // band, left or 0, at, shape))
+    for _, _, _, shape in sorted(placed, key=lambda each: each[:3]):
+        if shape is title:
             continue
-        if getattr(shape, "has_table", False):
-            yield from _table(_cells(shape.table), page)
-        elif getattr(shape, "has_chart", False):
-            yield from _chart(shape.chart, page)
-        elif shape.has_text_frame:
-            lines = [("  " * each.level, each.text.strip()) for each in shape.text_frame.paragraphs]
-            if text := "\n".join(depth + line.replace("\v", " ") for depth, line in lines if line):
-                yield Block("list", text, page=page)
-    notes = slide.notes_slide.notes_text_frame if slide.has_notes_slide else None
-    if notes is not None and notes.text.strip():
-        yield Block("prose", notes.text.strip(), page=page)
+        kind = shape.find(".//{*}nvPr/{*}ph")
+        is_furniture = kind is not None and kind.get("type") in _FURNITURE
+        if is_furniture and kind.get("type") == "sldNum":
+            continue
+        for block in shape_blocks(shape, parts, part, page):
+            if not is_furniture or repeated.is_new(block.text):
+                yield block
+    yield from repeated.of_layout(slide, page)
+    for notes in parts.related_parts(part, "notesSlide"):
+        yield from _notes(notes, page, parts)
+    yield from _comments(part, page, parts)
 
 
-def _table(rows: list[list[str]], page: int) -> Iterator[Block]:
-    if any(cell.strip() for row in rows for cell in row):
-        yield from (Block("table", text, page=page) for _, _, text in row_groups(rows))
+def _notes(name: str, page: int, parts: Parts) -> Iterator[Block]:
+    """Yield the speaker notes of a slide: all text of the notes page but its number, date, header and footer."""
+    root = parts.xml(name)
+    for shape in () if root is None else root.iter("{*}sp"):
+        kind = shape.find(".//{*}nvPr/{*}ph")
+        body = shape.find("{*}txBody")
+        if body is None or (kind is not None and kind.get("type") in (*_FURNITURE, "sldImg")):
+            continue
+        if text := "\n".join(text_lines(body, parts, name)):
+            yield Block("prose", text, page=page)
+    for frame in () if root is None else root.iter("{*}graphicFrame"):
+        yield from shape_blocks(frame, parts, name, page)
 
 
-def _cells(table: Any) -> list[list[str]]:
-    """Rows of a table; a cell over several rows stands in each of them, one over several columns once."""
-    above: dict[int, tuple[int, str]] = {}
-    rows: list[list[str]] = []
-    for row in table.rows:
-        cells: list[str] = []
-        for column, cell in enumerate(row.cells):
-            left, text = above.get(column, (0, ""))
-            if cell.is_merge_origin:
-                above[column] = cell.span_height - 1, cell.text
-            elif cell.is_spanned and left:
-                above[column] = left - 1, text
-            if not cell.is_spanned or left:
-                cells.append(text if cell.is_spanned else cell.text)
-        rows.append(cells)
-    return rows
-
-
-def _chart(chart: Any, page: int) -> Iterator[Block]:
-    """The numbers behind a chart as a table, its title in the corner: the picture itself has no text."""
-    named = chart.has_title and chart.chart_title.has_text_frame
-    corner = chart.chart_title.text_frame.text if named else ""
-    for plot in chart.plots:
-        series = list(plot.series)
-        labels = [str(label) for label in plot.categories] or [""] * max(
-            (len(each.values) for each in series), default=0
-        )
-        rows = [[corner, *(each.name or "" for each in series)]]
-        rows += [[label, *(_value(each.values, at) for each in series)] for at, label in enumerate(labels)]
-        yield from _table(rows, page)
-
-
-def _value(values: Sequence[float | None], at: int) -> str:
-    value = values[at] if at < len(values) else None
-    return "" if value is None else f"{value:g}"
-
-
-def _flat(shapes: Iterable[Any], depth: int = 0) -> Iterator[Any]:
-    """Shapes with those of groups in their place."""
-    for shape in shapes:
-        if hasattr(shape, "shapes"):
-            if depth < MAX_GROUP_DEPTH:
-                yield from _flat(shape.shapes, depth + 1)
-        else:
-            yield shape
+def _comments(slide: str, page: int, parts: Parts) -> Iterator[Block]:
+    """Yield the comments on a slide, of older and newer versions of PowerPoint."""
+    lines: list[str] = []
+    for relation in parts.relations(slide).values():
+        if relation.kind == "comments" and relation.target in parts:
+            root = parts.xml(relation.target)
+            for element in () if root is None else root.iter():
+                if local(element) == "text":
+                    lines.append(unescape(element.text or ""))
+                elif local(element) == "txBody":
+                    lines.append(" ".join(text_lines(element, parts, relation.target)))
+    if lines := [f"- Comment: {' '.join(line.split())}" for line in lines if line.strip()]:
+        yield Block("list", "\n".join(lines), page=page)

@@ -24,11 +24,35 @@ SAMPLE_BYTES = 1 << 16
 """How much of a file the guess at its encoding looks at."""
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+_BREAKS = re.compile(r"\r\n|[\r\v\x1c-\x1e\x85\u2028\u2029]")
+"""Control characters that end a line: Word and PowerPoint write a soft line break as U+000B."""
+_SPACES = re.compile(r"[\x07\x1f]")
+"""Control characters between two fields."""
+_CONTROL = re.compile(r"[\x00-\x06\x08\x0e-\x1b\x7f]")
+MAX_ADDRESS = 2_000
+"""Characters of a link's address that are read."""
 
 
 def read_text(path: Path, limits: ParseLimits) -> ParsedDocument:
     return ParsedDocument(tuple(Block("prose", paragraph) for paragraph in paragraphs(decode(path.read_bytes()))))
+
+
+def read_lines(path: Path, limits: ParseLimits) -> ParsedDocument:
+    """Read source code, settings and logs: each line is a unit."""
+    return ParsedDocument((Block("code", decode(path.read_bytes()).strip("\n").rstrip()),))
+
+
+def with_address(text: str, address: str | None) -> str:
+    """Return a link's text with its address in brackets, unless the text is the address or there is none to follow."""
+    address = " ".join((address or "").split())[:MAX_ADDRESS]
+    if not address or address.startswith("#") or address.lower().startswith(("javascript:", "data:", "cid:", "about:")):
+        return text
+    bare = re.sub(r"^(?:mailto:|tel:|https?://)|/$", "", address, flags=re.IGNORECASE)
+    if bare in text or address in text:
+        return text
+    words = text.rstrip()
+    shown = address.removeprefix("mailto:") if address.lower().startswith("mailto:") else address
+    return f"{words} ({shown}){text[len(words) :]}" if words else f"{text}{shown}"
 
 
 def paragraphs(text: str) -> Iterator[str]:
@@ -43,12 +67,30 @@ def decode(data: bytes) -> str:
 
     A byte order mark decides, else valid UTF-8, else a guess from the bytes. Raises `DocumentError` for binary data.
     """
-    text = _decode(data).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n\n")
+    text = _SPACES.sub(" ", _BREAKS.sub("\n", _decode(data)).replace("\f", "\n\n"))
     # A few stray control characters are typing accidents; many are a binary file with a text file's name.
     controls = len(_CONTROL.findall(text))
     if controls > len(text) // 100 + 4:
         raise DocumentError("DOCUMENT_BROKEN", "the file is not text, whatever its name says")
     return _CONTROL.sub("", text)
+
+
+_BROWSERS_CODECS = {
+    **dict.fromkeys(("iso-8859-1", "latin1", "latin-1"), "cp1252"),
+    **dict.fromkeys(("gb2312", "gb_2312-80", "gbk", "x-gbk", "cp936"), "gb18030"),
+    **dict.fromkeys(("ks_c_5601-1987", "euc-kr"), "cp949"),
+    **dict.fromkeys(("shift_jis", "shift-jis", "x-sjis"), "cp932"),
+}
+"""What browsers and mail programs read these as, since that is what their authors wrote."""
+
+
+def decode_as(data: bytes, charset: str) -> str:
+    """Return bytes as text in the declared encoding if they are valid in it, else in what they look like."""
+    name = charset.strip().strip("\"'").lower()
+    try:
+        return decode(data.decode(_BROWSERS_CODECS.get(name, name)).encode()) if name else decode(data)
+    except (LookupError, UnicodeError, ValueError):
+        return decode(data)
 
 
 def _decode(data: bytes) -> str:

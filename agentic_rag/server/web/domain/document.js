@@ -18,7 +18,7 @@ export function openDocument(domainId, item, { chunkId } = {}) {
   fact(t("documents.added"), formatDate(item.createdAt));
   fact(t("documents.dated"), item.progress?.date && formatDate(item.progress.date, { time: false }));
   fact(t("documents.languages"), item.progress?.languages?.join(", "));
-  fact(t("documents.notes"), item.progress?.notes?.join(" "));
+  fact(t("documents.notes"), item.progress?.notes?.join(" · "));
   fact(t("documents.outline"), item.progress?.outline?.slice(0, 12).join(" · "));
   const build = () => [
     facts,

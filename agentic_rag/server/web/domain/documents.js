@@ -10,7 +10,6 @@ import { droppedFiles, isWanted, uploadFiles } from "./uploading.js";
 const POLL_MS = 1200;
 const SHOWN_AT_ONCE = 200;
 const KINDS = { indexed: "ok", failed: "bad" };
-const FORMATS = ".pdf,.docx,.pptx,.xlsx,.csv,.html,.htm,.md,.markdown,.txt";
 
 export async function show(panel, { domain, rest, app }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/documents`;
@@ -198,8 +197,13 @@ function stageBar(item) {
 
 /** Where files are dropped: the box, and the whole tab while something is dragged over it. */
 function dropZone(panel, take) {
-  const files = h("input", { type: "file", multiple: true, accept: FORMATS, class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
+  const files = h("input", { type: "file", multiple: true, class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
   const folder = h("input", { type: "file", multiple: true, webkitdirectory: "", class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
+  // without the list, the picker offers every file, and the server says which it does not read
+  api("GET", "/api/document-formats").then(
+    ({ items }) => (files.accept = items.filter((each) => each.mediaType).map((each) => each.ending).join(",")),
+    () => undefined,
+  );
   for (const each of [files, folder]) {
     each.addEventListener("change", () => {
       take([...each.files].filter(isWanted));

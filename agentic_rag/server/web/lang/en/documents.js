@@ -23,7 +23,7 @@ export default {
   "documents.filter.indexed": "Ready",
   "documents.filter.working": "Being read",
   "documents.find": "Find by name",
-  "documents.formats": "PDF, Word, PowerPoint, Excel, CSV, HTML, Markdown and text",
+  "documents.formats": "PDF, Word, PowerPoint, Excel, OpenDocument, EPUB, mail, RTF, HTML, Markdown, CSV, JSON, text and source code",
   "documents.languages": "Languages",
   "documents.list": "Documents",
   "documents.more": "Show {count} more",

@@ -23,7 +23,7 @@ export default {
   "documents.filter.indexed": "就绪",
   "documents.filter.working": "处理中",
   "documents.find": "按名称查找",
-  "documents.formats": "PDF、Word、PowerPoint、Excel、CSV、HTML、Markdown 和文本",
+  "documents.formats": "PDF、Word、PowerPoint、Excel、OpenDocument、EPUB、邮件、RTF、HTML、Markdown、CSV、JSON、文本和源代码",
   "documents.languages": "语言",
   "documents.list": "文档",
   "documents.more": "再显示 {count} 个",

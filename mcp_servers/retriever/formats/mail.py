@@ -1,0 +1,266 @@
+"""Mail (.eml) and saved web pages (.mht): the message, then its attachments, each by the reader of its ending.
+
+Owns the choice between two forms of one text, the characters of headers and bodies whose encoding is declared wrongly,
+and how deep and how much of what is attached is read. Attachments that are not read get a note.
+"""
+
+import email
+import email.policy
+import io
+import re
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from email.header import decode_header
+from email.message import Message
+from email.utils import parsedate_to_datetime
+from pathlib import Path, PurePath
+from typing import cast
+
+from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading
+from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats import format_of
+from mcp_servers.retriever.formats.html import html_parts
+from mcp_servers.retriever.formats.text import decode, decode_as, paragraphs
+
+MAX_DEPTH = 2
+"""Levels of files within files that are read: an attachment, and what is attached to an attached mail."""
+MAX_ATTACHMENTS = 100
+"""Attachments of one mail that are read."""
+MAX_PARTS = 5_000
+"""Parts of one mail that are looked at."""
+MAX_NAME = 120
+
+_SHOWN_HEADERS = ("From", "To", "Cc", "Date")
+_WORD = re.compile(r"\w+")
+_OTHER_FORM = 0.85
+"""The web form of a mail is read if it has so many of the words of its plain form."""
+
+_depth: ContextVar[int] = ContextVar("depth", default=0)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a mail holds: its own text in two forms, the files attached to it, and notes."""
+
+    plain: list[str] = field(default_factory=list)
+    pages: list[tuple[bytes, str]] = field(default_factory=list)
+    files: list[tuple[str, bytes]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    pictures: int = 0
+    count: int = 0
+
+
+def read_eml(path: Path, limits: ParseLimits) -> ParsedDocument:
+    message = email.message_from_bytes(path.read_bytes(), policy=email.policy.compat32)
+    found = _Found()
+    _collect(message, found)
+    subject = _header(message, "Subject") or "Mail without a subject"
+    facts = [f"- {name}: {text}" for name in _SHOWN_HEADERS if (text := _header(message, name))]
+    blocks = [heading(subject, 1)]
+    blocks += [Block("list", "\n".join(facts))] if facts else []
+    body = list(_body(found))
+    if not body and _is_encrypted(message):
+        raise DocumentError("DOCUMENT_ENCRYPTED", "the mail is encrypted: save its text and attach it instead")
+    return _with_files([*blocks, *body], found, limits, _date(message))
+
+
+def read_mht(path: Path, limits: ParseLimits) -> ParsedDocument:
+    message = email.message_from_bytes(path.read_bytes(), policy=email.policy.compat32)
+    found = _Found()
+    _collect(message, found, is_page=True)
+    blocks: list[Block] = []
+    for data, charset in found.pages:
+        page = html_parts(decode_as(data, charset))
+        blocks += page.blocks
+        found.notes += page.notes
+    blocks += [Block("prose", paragraph) for text in found.plain for paragraph in paragraphs(text)]
+    if source := _header(message, "Snapshot-Content-Location"):
+        blocks.append(Block("prose", f"Saved from {source}"))
+    return _with_files(blocks, found, limits, _date(message))
+
+
+def _collect(message: "Message[str, str]", found: _Found, *, is_page: bool = False) -> None:
+    """Sort the parts of a message. The parts of an attached mail are its own."""
+    stack: list[Message[str, str]] = [message]
+    while stack:
+        part = stack.pop()
+        found.count += 1
+        if found.count > MAX_PARTS:
+            found.notes.append(f"the mail has more than {MAX_PARTS} parts; the rest was not read")
+            return
+        kind = part.get_content_type()
+        payload = cast("list[Message[str, str]] | str", part.get_payload())
+        if kind == "message/rfc822" and part is not message and isinstance(payload, list):
+            name = _file_name(part) or f"{_header(payload[0], 'Subject') or 'attached mail'}"[:MAX_NAME]
+            data = b"".join(each.as_bytes() for each in payload)
+            found.files.append((name if name.lower().endswith(".eml") else f"{name}.eml", data))
+        elif isinstance(payload, list):
+            stack += reversed(payload)
+        else:
+            _take(part, kind, found, is_page)
+
+
+def _take(part: "Message[str, str]", kind: str, found: _Found, is_page: bool) -> None:
+    data = part.get_payload(decode=True)
+    data = data if isinstance(data, bytes) else b""
+    name = _file_name(part)
+    is_attached = part.get_content_disposition() == "attachment" or (name and not is_page)
+    charset = str(part.get_content_charset() or "")
+    if kind == "text/html" and not is_attached:
+        found.pages.append((data, charset))
+    elif kind == "text/plain" and not is_attached:
+        found.plain.append(decode_as(data, charset) if data.strip() else "")
+    elif kind.startswith("image/") and (is_page or part.get_content_disposition() != "attachment"):
+        found.pictures += 1
+    elif is_page:
+        if kind.startswith(("text/css", "text/javascript", "application/javascript", "font/", "application/x-font")):
+            return
+        found.notes.append(f"a part of the page was not read: {kind[:60]}")
+    elif kind in ("application/pkcs7-signature", "application/pgp-signature"):
+        return
+    elif data:
+        found.files.append((name or _name_for(kind), data))
+
+
+def _name_for(kind: str) -> str:
+    """Return a name for an attachment without one, whose ending says how it is read."""
+    endings = {"text/calendar": ".ics", "text/csv": ".csv", "text/html": ".html", "application/pdf": ".pdf"}
+    return f"attachment{endings.get(kind, '.txt' if kind.startswith('text/') else '')}"
+
+
+def _body(found: _Found) -> Iterator[Block]:
+    """Yield the text of a mail: its web form with tables and links, unless the plain form says more."""
+    plain = [Block("prose", paragraph) for text in found.plain for paragraph in paragraphs(text)]
+    if not found.pages:
+        yield from plain
+        return
+    pages = [html_parts(decode_as(data, charset)) for data, charset in found.pages]
+    blocks = [block for page in pages for block in page.blocks]
+    web_words = set(_words(blocks))
+    words = set(_words(plain))
+    if len(words & web_words) >= _OTHER_FORM * len(words):
+        found.notes += [note for page in pages for note in page.notes]
+        yield from blocks
+    else:
+        yield from plain
+        if missing := web_words - words:
+            found.notes.append(f"the mail has a web form with other words, which was not read: {len(missing)} words")
+
+
+def _words(blocks: list[Block]) -> Iterator[str]:
+    for block in blocks:
+        yield from (word.casefold() for word in _WORD.findall(block.text))
+
+
+def _with_files(blocks: list[Block], found: _Found, limits: ParseLimits, date: str | None) -> ParsedDocument:
+    """Return a document with the blocks of its attachments below a heading each."""
+    notes = [*found.notes]
+    if found.pictures:
+        notes.append(f"text in pictures was not read: {found.pictures} pictures")
+    left = limits.max_unpacked_bytes
+    room = limits.max_characters - sum(len(block.text) for block in blocks)
+    for number, (name, data) in enumerate(found.files):
+        shown = " ".join(name.split())[:MAX_NAME]
+        if number == MAX_ATTACHMENTS:
+            notes.append(f"only the first {MAX_ATTACHMENTS} of {len(found.files)} attachments were read")
+            break
+        left -= len(data)
+        try:
+            if left < 0:
+                raise DocumentError("DOCUMENT_TOO_LARGE", "the attachments together are too large")
+            parsed = read_part(name, data, limits)
+            room -= sum(len(block.text) for block in parsed.blocks)
+            if room < 0:
+                raise DocumentError("DOCUMENT_TOO_LARGE", "the attachments together hold too much text")
+        except DocumentError as exc:
+            notes.append(f"the attachment {shown!r} was not read: {exc}")
+            continue
+        blocks.append(heading(f"Attachment: {shown}", 1))
+        blocks += [
+            replace(block, level=min(block.level + 1, 6) if block.level else 0, page=None) for block in parsed.blocks
+        ]
+        notes += [f"{shown}: {note}" for note in parsed.notes]
+    return ParsedDocument(tuple(blocks), notes=tuple(notes), date=date)
+
+
+def read_part(name: str, data: bytes, limits: ParseLimits) -> ParsedDocument:
+    """Read a file that stands within another one, by the reader of its ending.
+
+    Raises:
+        DocumentError: no reader takes it, it cannot be read, or it stands too deep in others.
+    """
+    depth = _depth.get()
+    if depth >= MAX_DEPTH:
+        raise DocumentError("DOCUMENT_UNSUPPORTED", f"files are read {MAX_DEPTH} levels deep in each other")
+    known = format_of(_plain_name(name))
+    if known.extension:
+        raise DocumentError("DOCUMENT_UNSUPPORTED", f"{known.extension} reads whole files only: upload this one itself")
+    read = known.load()
+    if not data.strip():
+        raise DocumentError("DOCUMENT_EMPTY", "the file is empty")
+    token = _depth.set(depth + 1)
+    try:
+        return read(cast(Path, _MemoryFile(data)), limits)
+    except (DocumentError, MemoryError):
+        raise
+    except Exception as exc:  # one broken attachment costs itself
+        raise DocumentError("DOCUMENT_BROKEN", f"it cannot be read ({type(exc).__name__})") from exc
+    finally:
+        _depth.reset(token)
+
+
+def _plain_name(name: str) -> str:
+    return PurePath(name.replace("\\", "/").replace("\0", "")).name.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _MemoryFile:
+    """Bytes with the two methods of a path that our readers use: a reading process may not write a file."""
+
+    data: bytes
+
+    def read_bytes(self) -> bytes:
+        return self.data
+
+    def open(self, mode: str = "rb") -> io.BytesIO:
+        return io.BytesIO(self.data)
+
+
+def _file_name(part: "Message[str, str]") -> str:
+    """Return the name of an attached file, in whatever form it was written; empty if it has none."""
+    name = part.get_filename()
+    return "" if name is None else _decode_words(str(name)).strip()
+
+
+def _header(message: "Message[str, str]", name: str) -> str:
+    """Return a header as a person reads it, on one line; empty if there is none."""
+    # the bytes of a header that declares no encoding are lost in what `Message.get` returns
+    value = next((value for key, value in message.raw_items() if key.lower() == name.lower()), "")
+    return " ".join(_decode_words(str(value)).split())
+
+
+def _decode_words(text: str) -> str:
+    """Return a header in which encoded words and bytes without a declared encoding are characters."""
+    if any("\udc80" <= char <= "\udcff" for char in text):
+        return decode(text.encode("utf-8", "surrogateescape"))
+    try:
+        pieces = decode_header(text)
+    except (email.errors.HeaderParseError, ValueError):
+        return text
+    return "".join(
+        piece if isinstance(piece, str) else decode_as(piece, charset or "") if piece.strip() else piece.decode("ascii")
+        for piece, charset in pieces
+    )
+
+
+def _is_encrypted(message: "Message[str, str]") -> bool:
+    kinds = {part.get_content_type() for part in message.walk()}
+    return bool(kinds & {"multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime"})
+
+
+def _date(message: "Message[str, str]") -> str | None:
+    try:
+        return parsedate_to_datetime(str(message.get("Date", ""))).date().isoformat()
+    except (TypeError, ValueError):
+        return None
