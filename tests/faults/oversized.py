@@ -196,14 +196,14 @@ def fields_of(schema: Json, document: Json, depth: int = 4) -> Iterator[tuple[st
         yield "", lambda text: text
     if depth and kind == "array":
         for name, make in fields_of(schema.get("items", {}), document, depth - 1):
-            yield f"[]{name}", with_values(lambda text, make: [make(text)], make)  # type: ignore[misc]
+            yield f"[]{name}", with_values(lambda text, make: [make(text)], make)
     if depth and (kind == "object" or "properties" in schema):
         properties = schema.get("properties", {})
         names = [*schema.get("required", ()), *(KNOWN.keys() & properties.keys())]
         needed = {key: KNOWN.get(key, example(properties.get(key, {}), document)) for key in names}
         for key, inner in properties.items():
             for name, make in fields_of(inner, document, depth - 1):
-                yield f".{key}{name}", with_values(lambda text, key, make: {**needed, key: make(text)}, key, make)  # type: ignore[misc]
+                yield f".{key}{name}", with_values(lambda text, key, make: {**needed, key: make(text)}, key, make)
         yield ".(key)", lambda text: {**needed, text: "x"}
         if schema.get("additionalProperties"):
             yield ".(value)", lambda text: {**needed, "x": text}
@@ -319,7 +319,7 @@ def header_doors(http: Http) -> Iterator[Door]:
             yield Door(
                 f"header {name}: {prefix}",
                 with_values(
-                    lambda text, name, prefix: http.send(  # type: ignore[misc]
+                    lambda text, name, prefix: http.send(
                         "GET", "/api/domains", **{name: prefix + _one_line(text).encode().decode("latin-1")}
                     ),
                     name,

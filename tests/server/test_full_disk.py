@@ -50,7 +50,7 @@ def no_inodes(disk: Path) -> Iterator[None]:
     """Take all inodes of a disk while the block runs."""
     folder = disk / "many"
     folder.mkdir()
-    made = []
+    made: list[Path] = []
     try:
         while True:
             made.append(folder / str(len(made)))
