@@ -185,7 +185,7 @@ def test_word_cells_that_are_merged_or_hold_a_table_keep_their_rows(tmp_path: Pa
     inner = table.cell(0, 1).add_table(1, 2)
     inner.cell(0, 0).text, inner.cell(0, 1).text = "a", "b"
     document.save(str(tmp_path / "a.docx"))
-    assert texts(read(tmp_path / "a.docx")) == ["grade | days a | b\njunior | 25\njunior | 20"]
+    assert texts(read(tmp_path / "a.docx")) == ["grade | days a|b\njunior | 25\njunior | 20"]
 
 
 def test_word_footnotes_stand_below_the_paragraph_that_has_them(tmp_path: Path) -> None:
