@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median, median_low
 from typing import NamedTuple
 
@@ -31,6 +31,9 @@ CELL_GAP = 0.9
 
 MAX_ROW_DISTANCE = 3.5
 """Font sizes between two rows of one unruled table."""
+
+MAX_INTERRUPTION = 4
+"""Lines between two parts of one unruled table."""
 
 MAX_CROSSINGS = 250_000
 """Pairs of horizontal and vertical lines that are compared on one page; drawings have more, and are no tables."""
@@ -214,12 +217,13 @@ def _without_running_lines(pages: Sequence[Page], grids: Sequence[Sequence[Grid]
     for number, page in enumerate(pages):
         for line in _outer_lines(page, grids[number]):
             if line.size < body * HEADING_RATIO:
-                places[round(line.base / TOLERANCE), _running_key(line.text, number)].append((number, line))
+                places[round(line.base / TOLERANCE), _NUMBER.sub("0", line.text)].append((number, line))
     printed = sum(1 for page in pages if page.lines)
     dropped: set[int] = set()
     for found in places.values():
-        if len({number for number, _ in found}) >= max(RUNNING_PAGES, (printed + 1) // 2):
-            dropped |= {id(line) for _, line in found[1:]}
+        repeated = [(number, line) for number, line in found if _is_repetition(found[0], (number, line))]
+        if len({number for number, _ in repeated}) >= max(RUNNING_PAGES, printed // 2):
+            dropped |= {id(line) for _, line in repeated[1:]}
     for page in pages:
         if all(id(line) in dropped for line in page.lines):  # a page keeps some text
             dropped -= set(map(id, page.lines))
@@ -248,9 +252,10 @@ def _is_row_beside(line: Line, other: Line) -> bool:
     return other is not line and 0 < distance <= MAX_ROW_DISTANCE * line.size and len(other.parts) > 1
 
 
-def _running_key(text: str, page: int) -> str:
-    """Return a text in which the page's own number, counted from anywhere, is replaced."""
-    return _NUMBER.sub(lambda match: f"\0{int(match[0][:9]) - page}" if len(match[0]) < 6 else match[0], text)
+def _is_repetition(first: tuple[int, Line], other: tuple[int, Line]) -> bool:
+    """Whether a line on another page repeats the first one; only the page's own number, from anywhere, may grow."""
+    numbers = [[int(number[:9]) for number in _NUMBER.findall(line.text)] for _, line in (first, other)]
+    return all(after - before in (0, other[0] - first[0]) for before, after in zip(*numbers, strict=True))
 
 
 # Prose
@@ -626,7 +631,7 @@ def _rows_without_lines(
         for line, words in contents[region]:
             row = next((each for each in heights if abs(each.base - line.base) < 0.4 * line.size), None)
             if row is None:
-                row = _Row(line.base, line.size, [""] * len(regions))
+                row = _Row(line.base, line.size, [""] * len(regions), line.base)
                 heights.append(row)
             row.cells[column] = " ".join(filter(None, [row.cells[column], *(word.text for word in words)]))
     full = [row for row in heights if row.cells[0] and sum(map(bool, row.cells)) > 1]
@@ -645,10 +650,7 @@ class _Row:
     base: float
     size: float
     cells: list[str]
-    last: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.last = self.base
+    last: float
 
     @property
     def filled(self) -> list[int]:
@@ -657,6 +659,7 @@ class _Row:
 
 def _unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | list[Line]], bool]:
     """Find tables by their columns: returns them with the lines between, and whether some could not be told."""
+    lines = _local_order(lines)
     items: list[Table | list[Line]] = []
     unclear = False
     done = 0
@@ -678,6 +681,9 @@ def _unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | list[Lin
             unclear = True
             continue
         table, first = found
+        before = items[-1] if items and first - done <= MAX_INTERRUPTION else None
+        if isinstance(before, Table) and table.rows[0] != before.rows[0]:
+            table = _below_same_header(table, before)
         if done < first:
             items.append(list(lines[done:first]))
         items.append(table)
@@ -685,6 +691,42 @@ def _unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | list[Lin
     if done < len(lines):
         items.append(list(lines[done:]))
     return items, unclear
+
+
+def _local_order(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines with parts of a row in their order from top to bottom.
+
+    A PDF stores a wrapped cell after its row, also where it begins higher. Columns of text, whose lines stand far
+    higher than the lines before them, stay one after the other.
+    """
+    ordered: list[Line] = []
+    for line in lines:
+        at = len(ordered)
+        while at and len(ordered) - at < 8 and 0.35 * line.size < line.base - ordered[at - 1].base <= 4 * line.size:
+            if ordered[at - 1].left < line.right and line.left < ordered[at - 1].right:
+                break  # one stands over the other: not parts of one row
+            at -= 1
+        ordered.insert(at, line)
+    return ordered
+
+
+def _below_same_header(table: Table, before: Table) -> Table:
+    """Return a table that follows closely on another below that one's header, if its columns are some of that one's."""
+    places = []
+    for column in table.columns:
+        found = [at for at, other in enumerate(before.columns) if min(column[1], other[1]) > max(column[0], other[0])]
+        if len(found) != 1:
+            return table
+        places.append(found[0])
+    if len(set(places)) < len(places):
+        return table
+    rows = []
+    for row in table.rows:
+        cells = [""] * len(before.columns)
+        for place, cell in zip(places, row, strict=True):
+            cells[place] = cell
+        rows.append(tuple(cells))
+    return Table((before.rows[0], *rows), before.columns)
 
 
 def _candidate_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
@@ -714,14 +756,16 @@ def _is_same_run(lines: Sequence[Line], one: int, other: int) -> bool:
     if any(not -0.4 * size <= above.base - below.base <= MAX_ROW_DISTANCE * size for above, below in pairwise(between)):
         return False
     parts = [*lines[one].parts, *lines[other].parts]
-    return all(_fits_one(line.parts[0], parts) for line in between[1:-1])
+    columns = _unions(parts)
+    return all(sum(_overlap(line.parts[0], column) > 0 for column in columns) < 2 for line in between[1:-1])
 
 
 def _continues_cell(lines: Sequence[Line], first: int, last: int, at: int) -> bool:
     """Whether a line after the last row of several parts continues one of its cells."""
     above, line = lines[at - 1], lines[at]
     distance = above.base - line.base
-    if len(line.parts) > 1 or abs(line.size - above.size) > 0.11 * above.size or not 0 < distance <= 1.35 * line.size:
+    near = -0.35 * line.size <= distance <= 1.35 * line.size
+    if len(line.parts) > 1 or abs(line.size - above.size) > 0.11 * above.size or not near:
         return False
     row = lines[last].parts
     pitches = [one.base - other.base for one, other in pairwise(lines[first : last + 1]) if len(other.parts) > 1]
@@ -813,7 +857,7 @@ def _columns(run: Sequence[Line]) -> list[tuple[float, float]] | None:
     base = _unions(part for row in full for part in row)
     if len(base) < most:
         return None
-    parts = [part for row in rows for part in row if sum(_overlap(part, column) > 0.5 for column in base) < 2]
+    parts = [part for line in run for part in line.parts if sum(_overlap(part, column) > 0.5 for column in base) < 2]
     columns = _unions(parts)
     return columns if len(columns) >= most else None
 
@@ -823,7 +867,7 @@ def _rows_of(run: Sequence[Line], columns: Sequence[tuple[float, float]]) -> lis
     rows: list[_Row] = []
     for line in run:
         same = rows[-1] if rows and abs(rows[-1].base - line.base) < 0.35 * line.size else None
-        row = same or _Row(line.base, line.size, [""] * len(columns))
+        row = same or _Row(line.base, line.size, [""] * len(columns), line.base)
         for part in line.parts:
             at = _column_of(part, columns)
             if at is None or row.cells[at]:
@@ -861,7 +905,7 @@ def _header_above(line: Line, below: Line, columns: Sequence[tuple[float, float]
         return None
     if [word for words in cells for word in words] != list(line.words):
         return None
-    return _Row(line.base, line.size, [" ".join(word.text for word in words) for words in cells])
+    return _Row(line.base, line.size, [" ".join(word.text for word in words) for words in cells], line.base)
 
 
 def _without_complements(
@@ -887,9 +931,11 @@ def _without_complements(
 def _stack(rows: Sequence[_Row], bands: Sequence[float]) -> list[_Row]:
     """Join lines that continue the cells of the row above or below them.
 
-    Horizontal rules (``bands``) between two lines keep them apart. A line that fills one column continues the nearest
-    row. A line without its first cell, close below a row, continues that row where rows are further apart.
+    Horizontal rules (``bands``) between two lines keep them apart, and lines between two rules are one row if one of
+    them at most fills several columns. A line that fills one column continues the nearest row. A line without its first
+    cell, close below a row, continues that row where rows are further apart.
     """
+    rows = _joined_between_rules(rows, bands)
     distances = [one.base - other.base for one, other in pairwise(rows) if one.base > other.base]
     full = [row for row in rows if row.cells[0] and len(row.filled) > 1]
     pitches = [one.base - other.base for one, other in pairwise(full) if one.base > other.base]
@@ -914,7 +960,22 @@ def _stack(rows: Sequence[_Row], bands: Sequence[float]) -> list[_Row]:
         if above is None and below is not None and len(row.filled) == 1 and 0 < row.base - below.base < 0.95 * row.size:
             below.cells[:] = _joined(row.cells, below.cells)  # the first line of a cell centred beside its row
             continue
-        result.append(_Row(row.base, row.size, list(row.cells)))
+        result.append(_Row(row.base, row.size, list(row.cells), row.last))
+    return result
+
+
+def _joined_between_rules(rows: Sequence[_Row], bands: Sequence[float]) -> Sequence[_Row]:
+    if not bands:
+        return rows
+    result: list[_Row] = []
+    for _, group in groupby(rows, lambda row: bisect_right(bands, row.base)):
+        lines = list(group)
+        if sum(len(row.filled) > 1 for row in lines) <= 1:
+            cells = [""] * len(lines[0].cells)
+            for row in lines:
+                cells = _joined(cells, row.cells)
+            lines = [_Row(lines[0].base, lines[0].size, cells, lines[-1].base)]
+        result += lines
     return result
 
 

@@ -143,12 +143,16 @@ def read_pdf(path: Path, limits: ParseLimits) -> ParsedDocument:
         is_xfa = form_kind in (pdfium.FORMTYPE_XFA_FULL, pdfium.FORMTYPE_XFA_FOREGROUND)
     empty = [number for number, page in enumerate(pages, 1) if not page.lines and number not in unread.broken_pages]
     missing = f"no text layer on {len(empty)} of {count} pages"
+    if incomplete:
+        missing = f"the end of the file is missing; {count - len(empty)} of {count} pages have text"
+        if len(empty) == count:
+            raise DocumentError("DOCUMENT_BROKEN", f"incomplete: {missing}")
+        missing = f"incomplete: {missing}"
     if len(empty) == count and not any(page.after for page in pages):
         raise DocumentError("DOCUMENT_SCANNED", f"scanned PDF: {missing}")
     layout = lay_out(pages)
     notes = [
-        *(["incomplete: the end of the file is missing; what is whole was read"] if incomplete else []),
-        *([missing] if empty else []),
+        *([missing] if empty or incomplete else []),
         *([f"pages that cannot be read: {_numbers(unread.broken_pages)}"] if unread.broken_pages else []),
         *([f"{UNCLEAR}: pages {_numbers(layout.unclear_pages)}"] if layout.unclear_pages else []),
         *(["the dynamic parts of the form (XFA) were not read"] if is_xfa else []),
