@@ -50,13 +50,15 @@ class Block:
 class ParsedDocument:
     """Blocks in reading order, the page count where pages exist, and remarks about what could not be read.
 
-    `date` is `YYYY-MM-DD`, the latest that the file gives itself.
+    `date` is `YYYY-MM-DD`, the latest that the file gives itself. `unread_scans` are the numbers of pages that have no
+    text layer and that OCR has not read.
     """
 
     blocks: tuple[Block, ...]
     pages: int | None = None
     notes: tuple[str, ...] = ()
     date: str | None = None
+    unread_scans: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:

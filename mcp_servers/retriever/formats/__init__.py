@@ -16,10 +16,12 @@ from typing import Protocol, cast
 from mcp_servers.retriever.document import ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError, ExtensionBroken
 from mcp_servers.retriever.extensions import FORMATS, describe, find_extensions, load_extension
+from mcp_servers.retriever.formats.ocr_extra import HINT, is_installed
 
 log = logging.getLogger(__name__)
 
-Reader = Callable[[Path, ParseLimits], ParsedDocument]
+Reader = Callable[..., ParsedDocument]
+"""Takes a path and `ParseLimits`, and `scans.Scans` too if its format takes scans."""
 
 
 class DocumentFormat(Protocol):
@@ -48,11 +50,16 @@ class DocumentFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How files of one ending are read; ``extension`` names the installed package's, and is empty for ours."""
+    """How files of one ending are read.
+
+    ``extension`` names the installed package that adds the format, and is empty for ours. ``takes_scans``: pages may be
+    images that OCR reads.
+    """
 
     media_type: str
     load: Callable[[], Reader]
     extension: str = ""
+    takes_scans: bool = False
 
 
 def _import_reader(name: str) -> Reader:
@@ -79,12 +86,27 @@ _OURS = {
 """Media types by ending, for each reader. Our own table: the standard library's differs from host to host."""
 
 
+_SCANNED = {"pdf:read_pdf", "images:read_image"}
+"""Readers that take what OCR read."""
+
+_IMAGES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".tif": "image/tiff",
+    ".tiff": "image/tiff",
+    ".webp": "image/webp",
+}
+"""Read with the extra ``ocr`` alone."""
+
+
 @cache
 def all_formats() -> Mapping[str, Format]:
     """Return the formats by file name ending. An extension that cannot be used is logged and left out."""
+    ours = {**_OURS, "images:read_image": _IMAGES} if is_installed() else _OURS
     formats = {
-        suffix: Format(media_type, partial(_import_reader, reader))
-        for reader, media_types in _OURS.items()
+        suffix: Format(media_type, partial(_import_reader, reader), takes_scans=reader in _SCANNED)
+        for reader, media_types in ours.items()
         for suffix, media_type in media_types.items()
     }
     for entry in find_extensions(FORMATS):
@@ -117,6 +139,8 @@ def format_of(name: str) -> Format:
     """Return the format of a file called ``name``. Raises `DocumentError` DOCUMENT_UNSUPPORTED."""
     suffix = PurePath(name).suffix.lower()
     if suffix not in all_formats():
+        if suffix in _IMAGES:
+            raise DocumentError("DOCUMENT_UNSUPPORTED", f"{suffix!r}: images are read with OCR; {HINT}")
         what = f"files ending in {suffix!r}" if suffix else "files without an ending"
         known = " ".join(suffixes())
         raise DocumentError("DOCUMENT_UNSUPPORTED", f"{what} are not supported; supported are {known}")

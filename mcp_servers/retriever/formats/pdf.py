@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -22,8 +22,10 @@ from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.layout import Line, Page, Rules, Segment, Word, lay_out, merge_collinear
+from mcp_servers.retriever.formats.ocr_extra import HINT, is_installed
 from mcp_servers.retriever.formats.pdf_marks import Marks, names_of_attachments, read_marks
 from mcp_servers.retriever.formats.pdf_salvage import is_cut_off, salvage
+from mcp_servers.retriever.formats.scans import ScanPage, Scans, lay_out_scan
 
 MAX_OBJECTS = 50_000
 """Objects of a page that are searched for rules."""
@@ -46,6 +48,7 @@ SHORT = 3.0
 MIN_IMAGE = 24.0
 """Points: smaller images are ornaments."""
 
+NO_TEXT_FOUND = "no text was found on the scanned pages"
 UNCLEAR = "columns of tables could not be told; their lines were read as text"
 
 Stroke = tuple[float, float, float, float]
@@ -86,6 +89,8 @@ class _Unread:
 
     images: int = 0
     broken_pages: list[int] = field(default_factory=list)
+    drawn_pages: set[int] = field(default_factory=set)
+    """Pages with anything on them; a blank page needs no OCR."""
     marks: Counter[str] = field(default_factory=Counter)
     files: list[str] = field(default_factory=list)
 
@@ -124,8 +129,12 @@ def open_whole_or_cut(data: bytes) -> tuple[pypdfium2.PdfDocument, bool]:
     return open_pdf(repaired), True
 
 
-def read_pdf(path: Path, limits: ParseLimits) -> ParsedDocument:
-    """Read a PDF's pages. Raises `DocumentError` where it is protected, broken, too long or without any text."""
+def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedDocument:  # noqa: B008 (frozen)
+    """Read a PDF's pages; those without a text layer from ``scans``, or they are in ``unread_scans``.
+
+    Raises:
+        DocumentError: the file is protected, broken or too long, or OCR found no text on scanned pages.
+    """
     document, incomplete = open_whole_or_cut(
         path.read_bytes()
     )  # a path it would resolve, and an open descriptor's has none
@@ -142,17 +151,21 @@ def read_pdf(path: Path, limits: ParseLimits) -> ParsedDocument:
         date = latest_date(*map(document.get_metadata_value, ("CreationDate", "ModDate")))
         is_xfa = form_kind in (pdfium.FORMTYPE_XFA_FULL, pdfium.FORMTYPE_XFA_FOREGROUND)
     empty = [number for number, page in enumerate(pages, 1) if not page.lines and number not in unread.broken_pages]
-    missing = f"no text layer on {len(empty)} of {count} pages"
-    if incomplete:
-        missing = f"the end of the file is missing; {count - len(empty)} of {count} pages have text"
-        if len(empty) == count:
-            raise DocumentError("DOCUMENT_BROKEN", f"incomplete: {missing}")
-        missing = f"incomplete: {missing}"
-    if len(empty) == count and not any(page.after for page in pages):
-        raise DocumentError("DOCUMENT_SCANNED", f"scanned PDF: {missing}")
+    if incomplete and len(empty) == count:
+        raise DocumentError("DOCUMENT_BROKEN", "incomplete: the end of the file is missing; no page has text")
+    wanted = [number for number in empty if number in unread.drawn_pages and not incomplete]
+    read = [scans.pages[number] for number in empty if number in scans.pages]
+    for scan in read:
+        after = pages[scan.page - 1].after
+        pages[scan.page - 1] = replace(lay_out_scan(scan), after=after)
+    left = tuple(number for number in wanted if number not in scans.pages)
     layout = lay_out(pages)
     notes = [
-        *([missing] if empty or incomplete else []),
+        *(
+            [f"incomplete: the end of the file is missing; {count - len(empty)} of {count} pages have text"]
+            * incomplete
+        ),
+        *_scan_notes(empty, read, count, incomplete),
         *([f"pages that cannot be read: {_numbers(unread.broken_pages)}"] if unread.broken_pages else []),
         *([f"{UNCLEAR}: pages {_numbers(layout.unclear_pages)}"] if layout.unclear_pages else []),
         *(["the dynamic parts of the form (XFA) were not read"] if is_xfa else []),
@@ -160,7 +173,29 @@ def read_pdf(path: Path, limits: ParseLimits) -> ParsedDocument:
         *([f"embedded files were not read: {', '.join(unread.files)}"] if unread.files else []),
         *(f"{kind}: {number}" for kind, number in sorted(unread.marks.items())),
     ]
-    return ParsedDocument(tuple(layout.blocks), count, tuple(notes), date)
+    if not layout.blocks and read and not left:
+        raise DocumentError("DOCUMENT_EMPTY", next((scan.error for scan in read if scan.error), NO_TEXT_FOUND))
+    return ParsedDocument(tuple(layout.blocks), count, tuple(notes), date, left)
+
+
+def _scan_notes(empty: Sequence[int], read: Sequence[ScanPage], count: int, incomplete: bool) -> list[str]:
+    """Return what is said of pages without a text layer: which OCR read, and which nothing was read of."""
+    known = {scan.page for scan in read}
+    missing = [number for number in empty if number not in known]
+    found = [scan.page for scan in read if scan.lines]
+    blank = [scan.page for scan in read if not scan.lines and not scan.error]
+    notes = [f"read from a scan by OCR: pages {_numbers(found)}"] if found else []
+    if blank:
+        notes.append(f"no text was found on scanned pages: {_numbers(blank)}")
+    failed: dict[str, list[int]] = defaultdict(list)
+    for scan in read:
+        if scan.error:
+            failed[scan.error].append(scan.page)
+    notes += [f"scanned pages {_numbers(pages)} were not read: {error}" for error, pages in failed.items()]
+    if missing and not incomplete:
+        hint = "" if is_installed() else f"; {HINT}"
+        notes.append(f"no text layer on {len(missing)} of {count} pages{hint}")
+    return notes
 
 
 def _numbers(pages: Sequence[int]) -> str:
@@ -186,6 +221,8 @@ def _read_page(document: pypdfium2.PdfDocument, index: int, unread: _Unread) -> 
     try:
         text_page = page.get_textpage()
         strokes, images = _StrokeReader().read(page)
+        if pdfium.FPDFPage_CountObjects(page.raw):
+            unread.drawn_pages.add(index + 1)
         rules = _RulesByTurn(strokes)
         lines, turn = _arrange(_lines(text_page, rules))
         marks = read_marks(document, page)

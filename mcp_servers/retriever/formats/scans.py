@@ -1,0 +1,141 @@
+"""Text that OCR read from images of pages: its lines with their places, and their layout. Pure.
+
+A `ScanPage` is kept beside its document: highlights use its boxes, and reading the document again needs no OCR.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Self
+
+from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.formats.layout import Line, Page, Word
+
+SIZE_OF_HEIGHT = 0.72
+"""Font size of a line by the height of its box."""
+
+SIZE_STEP = 1.25
+"""Lines whose sizes differ by less than this factor have one size: boxes are not exact."""
+
+Corners = tuple[float, float, float, float, float, float, float, float]
+"""x and y of the upper left, upper right, lower right and lower left corner, along the text, as shares of the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanLine:
+    """A line of text with the corners of its box; shares count from the page's upper left corner."""
+
+    text: str
+    score: float
+    corners: Corners
+
+    @property
+    def box(self) -> tuple[float, float, float, float]:
+        """Left, top, right and bottom, as shares of the page."""
+        xs, ys = self.corners[::2], self.corners[1::2]
+        return min(xs), min(ys), max(xs), max(ys)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPage:
+    """What OCR read on a page of this size in points.
+
+    ``turn`` says by how many degrees the text is turned clockwise: 0, 90, 180 or 270. ``error`` says why nothing was
+    read.
+    """
+
+    page: int
+    width: float
+    height: float
+    turn: int
+    lines: tuple[ScanLine, ...]
+    error: str | None = None
+
+    def to_json(self) -> Json:
+        """Return the page as JSON values; `from_json` reverses it."""
+        lines = [[line.text, line.score, *line.corners] for line in self.lines]
+        place = {"page": self.page, "width": self.width, "height": self.height, "turn": self.turn}
+        return {**place, "lines": lines, "error": self.error}
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        """Reverse `to_json`. Raises KeyError, TypeError and ValueError on anything else."""
+        lines = []
+        for text, score, *numbers in data["lines"]:
+            left_x, left_y, right_x, right_y, end_x, end_y, last_x, last_y = map(float, numbers)
+            corners = (left_x, left_y, right_x, right_y, end_x, end_y, last_x, last_y)
+            lines.append(ScanLine(str(text), float(score), corners))
+        return cls(
+            int(data["page"]),
+            float(data["width"]),
+            float(data["height"]),
+            int(data["turn"]),
+            tuple(lines),
+            data.get("error"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """Scanned pages that were read, by number. ``wanted``: OCR reads the others when the reader names them."""
+
+    pages: Mapping[int, ScanPage] = field(default_factory=dict)
+    wanted: bool = False
+
+
+class ScansWanted(Exception):
+    """Pages have no text layer and can be read by OCR before the document is read again. ``pages`` count from 1."""
+
+    def __init__(self, pages: Sequence[int], count: int) -> None:
+        super().__init__(f"{len(pages)} pages are to be read by OCR")
+        self.pages = tuple(pages)
+        self.count = count
+
+
+def lay_out_scan(scan: ScanPage) -> Page:
+    """Return a page's lines in an upright frame: turned by its direction, then by the mean slope of its lines."""
+    boxes = [_points(scan, line) for line in scan.lines]
+    slope = _mean_slope(boxes)
+    cos, sin = math.cos(-slope), math.sin(-slope)
+    upright = [[(x * cos - y * sin, x * sin + y * cos) for x, y in box] for box in boxes]
+    heights = [max(1.0, math.dist(box[0], box[3])) for box in upright]
+    body = median(heights) if heights else 1.0
+    pieces = []
+    for line, box, height in zip(scan.lines, upright, heights, strict=True):
+        left, right = min(x for x, _ in box), max(x for x, _ in box)
+        middle = sum(y for _, y in box) / 4
+        step = (
+            round(math.log(height / body, SIZE_STEP)) if height > SIZE_STEP * body or height * SIZE_STEP < body else 0
+        )
+        pieces.append((Word(line.text, left, right, middle), round(SIZE_OF_HEIGHT * body * SIZE_STEP**step, 1)))
+    return Page(tuple(_lines(pieces)), scanned=True)
+
+
+def _points(scan: ScanPage, line: ScanLine) -> list[tuple[float, float]]:
+    """Return the corners in points, with y upwards, turned so that text of the page's direction runs to the right."""
+    turned = {0: (1, 0), 90: (0, -1), 180: (-1, 0), 270: (0, 1)}[scan.turn]
+    cos, sin = turned[0], -turned[1]
+    points = [
+        (x * scan.width, (1 - y) * scan.height) for x, y in zip(line.corners[::2], line.corners[1::2], strict=True)
+    ]
+    return [(x * cos - y * sin, x * sin + y * cos) for x, y in points]
+
+
+def _mean_slope(boxes: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """Return the angle of the lines in radians, weighted by their lengths; long lines tell it best."""
+    across = sum(box[1][0] - box[0][0] for box in boxes)
+    up = sum(box[1][1] - box[0][1] for box in boxes)
+    angle = math.atan2(up, across) if across > 0 else 0.0
+    return angle if abs(angle) < math.radians(20) else 0.0
+
+
+def _lines(pieces: Sequence[tuple[Word, float]]) -> list[Line]:
+    """Return the pieces as lines from top to bottom; pieces at one height are one line."""
+    rows: list[tuple[float, float, list[Word]]] = []
+    for word, size in sorted(pieces, key=lambda piece: -piece[0].middle):
+        if rows and abs(rows[-1][0] - word.middle) < 0.55 * min(size, rows[-1][1]):
+            rows[-1][2].append(word)
+        else:
+            rows.append((word.middle, size, [word]))
+    return [Line(sorted(words, key=lambda word: word.left), size, middle - size / 3) for middle, size, words in rows]
