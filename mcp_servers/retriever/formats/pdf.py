@@ -49,6 +49,7 @@ MIN_IMAGE = 24.0
 """Points: smaller images are ornaments."""
 
 NO_TEXT_FOUND = "no text was found on the scanned pages"
+CUT_OFF = "incomplete: the end of the file is missing"
 UNCLEAR = "columns of tables could not be told; their lines were read as text"
 
 Stroke = tuple[float, float, float, float]
@@ -135,9 +136,8 @@ def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedD
     Raises:
         DocumentError: the file is protected, broken or too long, or OCR found no text on scanned pages.
     """
-    document, incomplete = open_whole_or_cut(
-        path.read_bytes()
-    )  # a path it would resolve, and an open descriptor's has none
+    # PDFium would resolve a path, and the path of an open descriptor has no target.
+    document, incomplete = open_whole_or_cut(path.read_bytes())
     with document:
         count = len(document)
         if count > limits.max_pages:
@@ -152,7 +152,7 @@ def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedD
         is_xfa = form_kind in (pdfium.FORMTYPE_XFA_FULL, pdfium.FORMTYPE_XFA_FOREGROUND)
     empty = [number for number, page in enumerate(pages, 1) if not page.lines and number not in unread.broken_pages]
     if incomplete and len(empty) == count:
-        raise DocumentError("DOCUMENT_BROKEN", "incomplete: the end of the file is missing; no page has text")
+        raise DocumentError("DOCUMENT_BROKEN", f"{CUT_OFF}; no page has text")
     wanted = [number for number in empty if number in unread.drawn_pages and not incomplete]
     read = [scans.pages[number] for number in empty if number in scans.pages]
     for scan in read:
@@ -161,10 +161,7 @@ def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedD
     left = tuple(number for number in wanted if number not in scans.pages)
     layout = lay_out(pages)
     notes = [
-        *(
-            [f"incomplete: the end of the file is missing; {count - len(empty)} of {count} pages have text"]
-            * incomplete
-        ),
+        *([f"{CUT_OFF}; {count - len(empty)} of {count} pages have text"] if incomplete else []),
         *_scan_notes(empty, read, count, incomplete),
         *([f"pages that cannot be read: {_numbers(unread.broken_pages)}"] if unread.broken_pages else []),
         *([f"{UNCLEAR}: pages {_numbers(layout.unclear_pages)}"] if layout.unclear_pages else []),
