@@ -75,22 +75,26 @@ class Recogniser:
         """Read an image in whichever direction its text runs."""
         import numpy
 
-        output = self._engine(pixels)
+        output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
         turns = 0
         if _is_sideways(output):
             pixels = numpy.ascontiguousarray(numpy.rot90(pixels))
-            output = self._engine(pixels)
+            output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
             turns = 1
         if output.boxes is None:
             return ScanPage(number, width, height, 0, ())
         if self._is_upside_down(pixels, output):
+            pixels = numpy.ascontiguousarray(numpy.rot90(pixels, 2))
+            output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
             turns += 2
+        if output.boxes is None:
+            return ScanPage(number, width, height, 0, ())
         across, down = pixels.shape[1], pixels.shape[0]
         lines = []
         for box, text, score in zip(output.boxes, output.txts, output.scores, strict=True):
             points = [(float(x) / across, float(y) / down) for x, y in box]
             if turns >= 2:
-                points = points[2:] + points[:2]
+                points = [(1 - x, 1 - y) for x, y in points]
             if turns % 2:  # back to the page as it is shown, which was turned counterclockwise
                 points = [(1 - y, x) for x, y in points]
             shown = " ".join(text.split())

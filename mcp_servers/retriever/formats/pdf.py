@@ -25,7 +25,7 @@ from mcp_servers.retriever.formats.layout import Line, Page, Rules, Segment, Wor
 from mcp_servers.retriever.formats.ocr_extra import HINT, is_installed
 from mcp_servers.retriever.formats.pdf_marks import Marks, names_of_attachments, read_marks
 from mcp_servers.retriever.formats.pdf_salvage import is_cut_off, salvage
-from mcp_servers.retriever.formats.scans import ScanPage, Scans, lay_out_scan
+from mcp_servers.retriever.formats.scans import Scans, lay_out_scan
 
 MAX_OBJECTS = 50_000
 """Objects of a page that are searched for rules."""
@@ -162,7 +162,7 @@ def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedD
     layout = lay_out(pages)
     notes = [
         *([f"{CUT_OFF}; {count - len(empty)} of {count} pages have text"] if incomplete else []),
-        *_scan_notes(empty, read, count, incomplete),
+        *_scan_notes(empty, scans, count, incomplete),
         *([f"pages that cannot be read: {_numbers(unread.broken_pages)}"] if unread.broken_pages else []),
         *([f"{UNCLEAR}: pages {_numbers(layout.unclear_pages)}"] if layout.unclear_pages else []),
         *(["the dynamic parts of the form (XFA) were not read"] if is_xfa else []),
@@ -175,10 +175,10 @@ def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedD
     return ParsedDocument(tuple(layout.blocks), count, tuple(notes), date, left)
 
 
-def _scan_notes(empty: Sequence[int], read: Sequence[ScanPage], count: int, incomplete: bool) -> list[str]:
+def _scan_notes(empty: Sequence[int], scans: Scans, count: int, incomplete: bool) -> list[str]:
     """Return what is said of pages without a text layer: which OCR read, and which nothing was read of."""
-    known = {scan.page for scan in read}
-    missing = [number for number in empty if number not in known]
+    read = [scans.pages[number] for number in empty if number in scans.pages]
+    missing = [number for number in empty if number not in scans.pages]
     found = [scan.page for scan in read if scan.lines]
     blank = [scan.page for scan in read if not scan.lines and not scan.error]
     notes = [f"read from a scan by OCR: pages {_numbers(found)}"] if found else []
@@ -191,6 +191,8 @@ def _scan_notes(empty: Sequence[int], read: Sequence[ScanPage], count: int, inco
     notes += [f"scanned pages {_numbers(pages)} were not read: {error}" for error, pages in failed.items()]
     if missing and not incomplete:
         hint = "" if is_installed() else f"; {HINT}"
+        if scans.limit is not None and len(scans.pages) >= scans.limit:
+            hint = f"; OCR reads {scans.limit} pages of a document"
         notes.append(f"no text layer on {len(missing)} of {count} pages{hint}")
     return notes
 

@@ -78,10 +78,14 @@ class ScanPage:
 
 @dataclass(frozen=True, slots=True)
 class Scans:
-    """Scanned pages that were read, by number. ``wanted``: OCR reads the others when the reader names them."""
+    """Scanned pages that were read, by number.
+
+    ``wanted``: OCR reads the others when the reader names them. ``limit``: the most pages of a document that it reads.
+    """
 
     pages: Mapping[int, ScanPage] = field(default_factory=dict)
     wanted: bool = False
+    limit: int | None = None
 
 
 class ScansWanted(Exception):
