@@ -22,7 +22,7 @@ from agentic_rag.documents.lost_documents import LostDocuments
 from agentic_rag.documents.pages import Pages
 from agentic_rag.documents.recovery import Recovery
 from agentic_rag.documents.reindexing import Reindexing
-from agentic_rag.documents.scan_reading import OcrBudget
+from agentic_rag.documents.scan_reading import OcrBudget, ScanStore
 from agentic_rag.documents.search import DomainSearch, SearchTraces, index_errors
 from agentic_rag.documents.workshop import Workshop
 from agentic_rag.settings import Settings
@@ -67,6 +67,7 @@ class Knowledge:
         self.reindexing = Reindexing(workshop, self.ingestion, self.dense, self.embedding)
         self.intake = Intake(workshop, self.ingestion, self.reindexing)
         self.pages = Pages(workshop)
+        self.scans = ScanStore(workshop.database)
 
     async def resume(self) -> None:
         """Go on with the ingestion that earlier processes left."""

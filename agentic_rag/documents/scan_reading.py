@@ -4,16 +4,16 @@ Owns what is stored of a page and the budget. Ingestion decides when a document'
 read is stored with its reason, so that it costs its time once.
 """
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import BinaryIO
 
 import orjson
 from sqlalchemy import Connection
 
 from agentic_rag.documents.child_process import ChildProcess
+from agentic_rag.documents.found_text import Range, locate
+from agentic_rag.documents.page_job import Box, Marks
 from agentic_rag.json_form import Json
 from agentic_rag.store import scans
 from agentic_rag.store.clock import now
@@ -21,6 +21,8 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.scans import ScanRecord
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.extensions import has_ocr
+from mcp_servers.retriever.formats.scans import ScanLine, ScanPage, in_reading_order
 
 CHILD = "agentic_rag.documents.ocr_child"
 PDF = "application/pdf"
@@ -40,13 +42,7 @@ class OcrBudget:
     @property
     def usable(self) -> bool:
         """Whether scans are read: allowed, and the extra is installed."""
-        return self.pages > 0 and is_installed()
-
-
-@functools.cache
-def is_installed() -> bool:
-    """Whether the extra ``ocr`` is there. Asked here, so that the server loads no reader."""
-    return find_spec("rapidocr") is not None and find_spec("onnxruntime") is not None
+        return self.pages > 0 and has_ocr()
 
 
 class ScanStore:
@@ -76,6 +72,40 @@ class ScanStore:
             scans.put(conn, row)
 
         await self._db.write(save, durable=True)
+
+
+def marks_on_scan(content: Json, passage: str, sentences: Sequence[Range], cited: Range | None) -> Marks:
+    """Return where a passage stands on a page that OCR read, by the boxes of its lines."""
+    scan = ScanPage.from_json(content)
+    lines = in_reading_order(scan)
+    found = locate("\n".join(line.text for line in lines), passage, sentences, cited)
+    boxes = (tuple(_boxes(lines, ranges)) for ranges in (found.passage, found.cited))
+    return Marks(scan.width, scan.height, *boxes, found.whole)
+
+
+def _boxes(lines: Sequence[ScanLine], ranges: Sequence[Range]) -> Iterator[Box]:
+    """Yield a box for each line, or the part of a line, that ranges of the lines' joined text cover."""
+    start = 0
+    for line in lines:
+        end = start + len(line.text)
+        for part in ranges:
+            first, last = max(part.start, start) - start, min(part.end, end) - start
+            if first < last:
+                yield _box(line, first / len(line.text), last / len(line.text))
+        start = end + 1
+
+
+def _box(line: ScanLine, first: float, last: float) -> Box:
+    """Return the box of a share of a line's characters, along the direction of its text."""
+    x, y, end_x, end_y, _, _, start_x, start_y = line.corners
+    points = [
+        (x + (end_x - x) * share + dx, y + (end_y - y) * share + dy)
+        for share in (first, last)
+        for dx, dy in ((0.0, 0.0), (start_x - x, start_y - y))
+    ]
+    left, top = min(each[0] for each in points), min(each[1] for each in points)
+    right, bottom = max(each[0] for each in points), max(each[1] for each in points)
+    return Box(round(left, 5), round(top, 5), round(right - left, 5), round(bottom - top, 5))
 
 
 class OcrProcess:

@@ -124,10 +124,15 @@ class Problem:
 
 @answer()
 class Progress:
-    """How far the present stage has come (``chunks`` ``of`` all), and what was learned of the document."""
+    """How far the present stage has come, and what was learned of the document.
+
+    ``chunks`` ``of`` all are stored; OCR has read ``scanned`` of ``scans`` pages.
+    """
 
     stage: DocumentStatus
     pages: Absent[int] = None
+    scanned: Absent[int] = None
+    scans: Absent[int] = None
     chunks: Absent[int] = None
     of: Absent[int] = None
     chunks_per_second: Absent[float] = None
@@ -252,6 +257,7 @@ class Chunk:
     start: int
     end: int
     sentences: Sequence[tuple[int, int]]
+    scanned: Absent[bool] = None
 
 
 @answer()

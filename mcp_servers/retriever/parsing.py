@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mcp_servers.retriever.document import ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.extensions import OCR_HINT, has_ocr
 from mcp_servers.retriever.formats import format_of
-from mcp_servers.retriever.formats.ocr_extra import HINT, is_installed
 from mcp_servers.retriever.formats.scans import Scans, ScansWanted
 
 DEFAULT_LIMITS = ParseLimits()
@@ -48,7 +48,7 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS, scans: Sc
     if not any(block.text.strip() for block in parsed.blocks):
         if parsed.unread_scans:
             missing = f"no text layer on {len(parsed.unread_scans)} of {parsed.pages} pages"
-            hint = "" if is_installed() else f"; {HINT}"
+            hint = "" if has_ocr() else f"; {OCR_HINT}"
             raise DocumentError("DOCUMENT_SCANNED", f"scanned PDF: {missing}{hint}")
         raise DocumentError("DOCUMENT_EMPTY", "the file holds no text")
     characters = sum(len(block.text) for block in parsed.blocks)

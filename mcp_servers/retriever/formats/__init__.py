@@ -15,8 +15,7 @@ from typing import Protocol, cast
 
 from mcp_servers.retriever.document import ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError, ExtensionBroken
-from mcp_servers.retriever.extensions import FORMATS, describe, find_extensions, load_extension
-from mcp_servers.retriever.formats.ocr_extra import HINT, is_installed
+from mcp_servers.retriever.extensions import FORMATS, OCR_HINT, describe, find_extensions, has_ocr, load_extension
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ _OURS = {
 """Media types by ending, for each reader. Our own table: the standard library's differs from host to host."""
 
 
-_SCANNED = {"pdf:read_pdf", "images:read_image"}
+_SCANNED = {"pdf:read_pdf", "ocr:read_image"}
 """Readers that take what OCR read."""
 
 _IMAGES = {
@@ -103,7 +102,7 @@ _IMAGES = {
 @cache
 def all_formats() -> Mapping[str, Format]:
     """Return the formats by file name ending. An extension that cannot be used is logged and left out."""
-    ours = {**_OURS, "images:read_image": _IMAGES} if is_installed() else _OURS
+    ours = {**_OURS, "ocr:read_image": _IMAGES} if has_ocr() else _OURS
     formats = {
         suffix: Format(media_type, partial(_import_reader, reader), takes_scans=reader in _SCANNED)
         for reader, media_types in ours.items()
@@ -140,7 +139,7 @@ def format_of(name: str) -> Format:
     suffix = PurePath(name).suffix.lower()
     if suffix not in all_formats():
         if suffix in _IMAGES:
-            raise DocumentError("DOCUMENT_UNSUPPORTED", f"{suffix!r}: images are read with OCR; {HINT}")
+            raise DocumentError("DOCUMENT_UNSUPPORTED", f"{suffix!r}: images are read with OCR; {OCR_HINT}")
         what = f"files ending in {suffix!r}" if suffix else "files without an ending"
         known = " ".join(suffixes())
         raise DocumentError("DOCUMENT_UNSUPPORTED", f"{what} are not supported; supported are {known}")

@@ -20,9 +20,9 @@ import pypdfium2.raw as pdfium
 
 from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.extensions import OCR_HINT, has_ocr
 from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.layout import Line, Page, Rules, Segment, Word, lay_out, merge_collinear
-from mcp_servers.retriever.formats.ocr_extra import HINT, is_installed
 from mcp_servers.retriever.formats.pdf_marks import Marks, names_of_attachments, read_marks
 from mcp_servers.retriever.formats.pdf_salvage import is_cut_off, salvage
 from mcp_servers.retriever.formats.scans import Scans, lay_out_scan
@@ -190,7 +190,7 @@ def _scan_notes(empty: Sequence[int], scans: Scans, count: int, incomplete: bool
             failed[scan.error].append(scan.page)
     notes += [f"scanned pages {_numbers(pages)} were not read: {error}" for error, pages in failed.items()]
     if missing and not incomplete:
-        hint = "" if is_installed() else f"; {HINT}"
+        hint = "" if has_ocr() else f"; {OCR_HINT}"
         if scans.limit is not None and len(scans.pages) >= scans.limit:
             hint = f"; OCR reads {scans.limit} pages of a document"
         notes.append(f"no text layer on {len(missing)} of {count} pages{hint}")

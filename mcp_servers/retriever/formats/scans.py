@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Self
+from typing import NamedTuple, Self
 
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.formats.layout import Line, Page, Word
@@ -99,6 +99,28 @@ class ScansWanted(Exception):
 
 def lay_out_scan(scan: ScanPage) -> Page:
     """Return a page's lines in an upright frame: turned by its direction, then by the mean slope of its lines."""
+    lines = []
+    for pieces in _rows(scan):
+        first = pieces[0]
+        lines.append(Line([piece.word for piece in pieces], first.size, first.word.middle - first.size / 3))
+    return Page(tuple(lines), scanned=True)
+
+
+def in_reading_order(scan: ScanPage) -> list[ScanLine]:
+    """Return the lines of a page in the order in which `lay_out_scan` has them."""
+    return [piece.line for pieces in _rows(scan) for piece in pieces]
+
+
+class _Piece(NamedTuple):
+    """A line that OCR found, in the upright frame."""
+
+    word: Word
+    size: float
+    line: ScanLine
+
+
+def _rows(scan: ScanPage) -> list[list[_Piece]]:
+    """Return the pieces from top to bottom; pieces at one height are one row, from left to right."""
     boxes = [_points(scan, line) for line in scan.lines]
     slope = _mean_slope(boxes)
     cos, sin = math.cos(-slope), math.sin(-slope)
@@ -108,12 +130,18 @@ def lay_out_scan(scan: ScanPage) -> Page:
     pieces = []
     for line, box, height in zip(scan.lines, upright, heights, strict=True):
         left, right = min(x for x, _ in box), max(x for x, _ in box)
-        middle = sum(y for _, y in box) / 4
-        step = (
-            round(math.log(height / body, SIZE_STEP)) if height > SIZE_STEP * body or height * SIZE_STEP < body else 0
-        )
-        pieces.append((Word(line.text, left, right, middle), round(SIZE_OF_HEIGHT * body * SIZE_STEP**step, 1)))
-    return Page(tuple(_lines(pieces)), scanned=True)
+        differs = not body / SIZE_STEP <= height <= body * SIZE_STEP
+        step = round(math.log(height / body, SIZE_STEP)) if differs else 0
+        size = round(SIZE_OF_HEIGHT * body * SIZE_STEP**step, 1)
+        pieces.append(_Piece(Word(line.text, left, right, sum(y for _, y in box) / 4), size, line))
+    rows: list[list[_Piece]] = []
+    for piece in sorted(pieces, key=lambda each: -each.word.middle):
+        last = rows[-1][0] if rows else None
+        if last is not None and abs(last.word.middle - piece.word.middle) < 0.55 * min(piece.size, last.size):
+            rows[-1].append(piece)
+        else:
+            rows.append([piece])
+    return [sorted(row, key=lambda each: each.word.left) for row in rows]
 
 
 def _points(scan: ScanPage, line: ScanLine) -> list[tuple[float, float]]:
@@ -132,14 +160,3 @@ def _mean_slope(boxes: Sequence[Sequence[tuple[float, float]]]) -> float:
     up = sum(box[1][1] - box[0][1] for box in boxes)
     angle = math.atan2(up, across) if across > 0 else 0.0
     return angle if abs(angle) < math.radians(20) else 0.0
-
-
-def _lines(pieces: Sequence[tuple[Word, float]]) -> list[Line]:
-    """Return the pieces as lines from top to bottom; pieces at one height are one line."""
-    rows: list[tuple[float, float, list[Word]]] = []
-    for word, size in sorted(pieces, key=lambda piece: -piece[0].middle):
-        if rows and abs(rows[-1][0] - word.middle) < 0.55 * min(size, rows[-1][1]):
-            rows[-1][2].append(word)
-        else:
-            rows.append((word.middle, size, [word]))
-    return [Line(sorted(words, key=lambda word: word.left), size, middle - size / 3) for middle, size, words in rows]
