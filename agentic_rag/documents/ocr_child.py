@@ -17,7 +17,7 @@ from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.ocr import Recogniser
 from mcp_servers.retriever.formats.pdf import open_pdf
 
-NICENESS = 10
+NICENESS = 5
 """On top of that of other readers: nobody waits for a scan as for a text."""
 
 
