@@ -90,7 +90,8 @@ def table_within(chunk: Chunk, cited: Range | None) -> Table | None:
         whole = part.start == 0 and part.end >= len(chunk.text.rstrip())
         if not (whole if cited is None else part.start <= cited.start and cited.end <= part.end):
             continue
-        lines = [
+        inside = _lines(chunk.text[part.start : part.end])
+        lines = [Range(part.start + line.start, part.start + line.end) for line in inside]
             Range(part.start + line.start, part.start + line.end) for line in _lines(chunk.text[part.start : part.end])
         ]
         return Table(part.header, _rows(chunk, lines[part.begins_with_header(chunk.text) :], cited, None))

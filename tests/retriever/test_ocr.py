@@ -1,6 +1,5 @@
 """OCR: lines, tables and directions of scanned pages, and what noise becomes."""
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,8 +17,8 @@ ROWS = [("Article", "Stock", "Price"), ("Pump", "", "12.50"), ("Valve", "40", ""
 
 
 @pytest.fixture(scope="module")
-def recogniser() -> Iterator[Recogniser]:
-    yield Recogniser()
+def recogniser() -> Recogniser:
+    return Recogniser()
 
 
 def table_picture() -> Image.Image:
