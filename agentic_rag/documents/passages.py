@@ -92,8 +92,6 @@ def table_within(chunk: Chunk, cited: Range | None) -> Table | None:
             continue
         inside = _lines(chunk.text[part.start : part.end])
         lines = [Range(part.start + line.start, part.start + line.end) for line in inside]
-            Range(part.start + line.start, part.start + line.end) for line in _lines(chunk.text[part.start : part.end])
-        ]
         return Table(part.header, _rows(chunk, lines[part.begins_with_header(chunk.text) :], cited, None))
     return None
 

@@ -435,7 +435,7 @@ def _show_upload(domain: str, item: DocumentRecord | RefusedFile) -> Document | 
 
 
 def _chunk(chunk: chunking.Chunk) -> Chunk:
-    return answer_from(Chunk, chunk)
+    return answer_from(Chunk, chunk, scanned=chunk.scanned or None)
 
 
 def _line(record: RetrievalRecord) -> RetrievalLine:
