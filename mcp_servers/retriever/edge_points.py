@@ -58,17 +58,9 @@ def point_payload(chunk: Chunk) -> Payload:
     the chunk as one JSON string.
     """
     offsets = [offset for span in chunk.sentences for offset in span]
-    stored = (
-        chunk.heading_path,
-        chunk.page,
-        chunk.cells,
-        chunk.text,
-        chunk.start,
-        chunk.end,
-        offsets,
-        chunk.tables,
-        chunk.scanned,
-    )
+    tables = [[*table] for table in chunk.tables]
+    place = (chunk.heading_path, chunk.page, chunk.cells)
+    stored = (*place, chunk.text, chunk.start, chunk.end, offsets, tables, chunk.scanned)
     payload: Payload = {
         DOCUMENT: chunk.document_id + _SEPARATOR + chunk.document_name,
         ORDINAL: chunk.ordinal,

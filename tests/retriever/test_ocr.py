@@ -26,7 +26,7 @@ def table_picture() -> Image.Image:
     font = ImageFont.load_default(24)
     for row, cells in enumerate(ROWS):
         for column, cell in enumerate(cells):
-            ImageDraw.Draw(image).text((40 + 220 * column, 50 + 70 * row), cell, fill="black", font=font)
+            ImageDraw.Draw(image).text((40 + 220 * column, 50 + 50 * row), cell, fill="black", font=font)
     return image
 
 

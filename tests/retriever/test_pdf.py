@@ -170,3 +170,12 @@ def test_half_a_pdf_is_read_as_far_as_it_goes_and_says_that_it_is_incomplete(tmp
     with pytest.raises(DocumentError) as caught:
         read(tmp_path / "start.pdf")
     assert caught.value.code == "DOCUMENT_BROKEN"
+
+
+def test_cells_in_different_columns_are_never_put_below_each_other(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+    for row, cells in enumerate([("Pump", "", "12.50"), ("Valve", "40", "")]):
+        for column, cell in enumerate(cells):
+            canvas.drawString(60 + 120 * column, 700 - 20 * row, cell)
+    canvas.save()
+    assert rows_of(read(tmp_path / "a.pdf")) == [("Pump", "", "12.50"), ("Valve", "40", "")]

@@ -916,8 +916,9 @@ def _without_complements(
     while at + 1 < len(columns):
         header, *body = rows
         one, other = [bool(row.cells[at]) for row in body], [bool(row.cells[at + 1]) for row in body]
-        is_left = header.cells[at] and not header.cells[at + 1] and not any(one)
-        is_right = header.cells[at + 1] and not header.cells[at] and not any(other)
+        least = max(2, round(0.6 * len(body)))  # a few cells beside a header are cells of a column without one
+        is_left = header.cells[at] and not header.cells[at + 1] and not any(one) and sum(other) >= least
+        is_right = header.cells[at + 1] and not header.cells[at] and not any(other) and sum(one) >= least
         ambiguous = is_left and at > 0 and not header.cells[at - 1]
         if (is_left or is_right) and not ambiguous:
             columns = [*columns[:at], (columns[at][0], columns[at + 1][1]), *columns[at + 2 :]]

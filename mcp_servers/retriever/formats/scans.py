@@ -15,7 +15,7 @@ from mcp_servers.retriever.formats.layout import Line, Page, Word
 SIZE_OF_HEIGHT = 0.72
 """Font size of a line by the height of its box."""
 
-SIZE_STEP = 1.25
+SIZE_STEP = 1.45
 """Lines whose sizes differ by less than this factor have one size: boxes are not exact."""
 
 Corners = tuple[float, float, float, float, float, float, float, float]
