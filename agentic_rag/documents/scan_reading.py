@@ -79,8 +79,8 @@ def marks_on_scan(content: Json, passage: str, sentences: Sequence[Range], cited
     scan = ScanPage.from_json(content)
     lines = in_reading_order(scan)
     found = locate("\n".join(line.text for line in lines), passage, sentences, cited)
-    boxes = (tuple(_boxes(lines, ranges)) for ranges in (found.passage, found.cited))
-    return Marks(scan.width, scan.height, *boxes, found.whole)
+    marked, cited_boxes = tuple(_boxes(lines, found.passage)), tuple(_boxes(lines, found.cited))
+    return Marks(scan.width, scan.height, marked, cited_boxes, found.whole)
 
 
 def _boxes(lines: Sequence[ScanLine], ranges: Sequence[Range]) -> Iterator[Box]:

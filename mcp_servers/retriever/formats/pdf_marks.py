@@ -7,6 +7,7 @@ import ctypes
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pypdfium2
 import pypdfium2.raw as pdfium
@@ -72,9 +73,7 @@ def names_of_attachments(document: pypdfium2.PdfDocument) -> list[str]:
     names = []
     for at in range(min(count, MAX_FILES)):
         attachment = pdfium.FPDFDoc_GetAttachment(document.raw, at)
-        names.append(
-            _wide(lambda buffer, size, it=attachment: pdfium.FPDFAttachment_GetName(it, buffer, size)) or "unnamed"
-        )
+        names.append(_wide(partial(pdfium.FPDFAttachment_GetName, attachment)) or "unnamed")
     return names + ([f"{count - MAX_FILES} more"] if count > MAX_FILES else [])
 
 
@@ -181,7 +180,7 @@ def _selected_options(form: object, annotation: object) -> str:
     """Return the labels of the chosen options: a value is often a code that the page does not show."""
     count = min(pdfium.FPDFAnnot_GetOptionCount(form, annotation), MAX_ANNOTATIONS)
     labels = [
-        _wide(lambda buffer, size, at=at: pdfium.FPDFAnnot_GetOptionLabel(form, annotation, at, buffer, size))
+        _wide(partial(pdfium.FPDFAnnot_GetOptionLabel, form, annotation, at))
         for at in range(max(count, 0))
         if pdfium.FPDFAnnot_IsOptionSelected(form, annotation, at)
     ]
