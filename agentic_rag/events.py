@@ -109,6 +109,14 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
+class CitedTable:
+    """Rows that a citation quotes, below the cells of their table's header."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reference:
     """A verified citation. Equal passages of a turn share a ``number`` (from 1)."""
 
@@ -125,6 +133,10 @@ class Reference:
     """Path of the delegate that found it; None: the agent itself did."""
     verified: Absent[bool] = None
     """False: the statement shares no word with the passage, whose text this is; such a one has a number of its own."""
+    table: Absent[CitedTable] = None
+    """The cited rows, where the passage is a table."""
+    scanned: Absent[bool] = None
+    """True: OCR read the passage from a scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +260,8 @@ class SourceReference:
     page: int | None = None
     cells: str | None = None
     verified: Absent[bool] = None
+    table: Absent[CitedTable] = None
+    scanned: Absent[bool] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,15 @@ SECRET: Final = "_secret"
 
 
 @dataclass(frozen=True, slots=True)
+class PassageTable:
+    """Sentences ``first`` to below ``last`` of a passage that are rows below this header."""
+
+    first: int
+    last: int
+    header: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Passage:
     """Where the sentences of a ``search_result`` come from: ``chunk_ids[i]`` holds the block's ``content[i]``.
 
@@ -105,6 +114,9 @@ class Passage:
     score: float = 0.0
     agent: Absent[str] = None
     """Path of the delegate that found it; None: the agent in whose transcript it stands."""
+    tables: Absent[tuple[PassageTable, ...]] = None
+    scanned: Absent[bool] = None
+    """True: OCR read it from a scan."""
 
     @classmethod
     def of(cls, block: Block) -> "Passage | None":

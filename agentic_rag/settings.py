@@ -177,6 +177,10 @@ class Settings(BaseSettings):
     """The key of the Qdrant server."""
     max_upload_bytes: int = 100 * 1024 * 1024
     """Bytes of one uploaded file."""
+    ocr_pages: int = Field(200, ge=0)
+    """Scanned pages of one document that OCR reads, with the extra ``ocr``; 0: none."""
+    ocr_seconds: float = Field(20, gt=0)
+    """Seconds of the processor that OCR may take for one page."""
     disk_reserve: int = Field(256 * 1024 * 1024, ge=0)
     """Bytes of the disk that uploads leave free; half of it is left by what makes documents searchable."""
     model_idle_seconds: float = 60

@@ -40,6 +40,7 @@ ELSEWHERE = {
     "agentic_rag/documents/disk_reserve.py": "how much room a disk has",
     "agentic_rag/documents/embedding_state.py": "embedding models",
     "agentic_rag/documents/fork_server.py": "the null device",
+    "agentic_rag/documents/ocr_child.py": "the open file that came along",
     "agentic_rag/documents/page_child.py": "the open file that came along",
     "agentic_rag/domains/vault.py": "keys",
     "agentic_rag/domains/vault_keys.py": "keys",

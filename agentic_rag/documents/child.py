@@ -20,6 +20,7 @@ from mcp_servers.retriever.chunking import Chunk, chunk_document, chunk_id, outl
 from mcp_servers.retriever.document import Json, ParseLimits
 from mcp_servers.retriever.errors import DocumentCode, DocumentError
 from mcp_servers.retriever.formats import format_of
+from mcp_servers.retriever.formats.scans import ScanPage, Scans, ScansWanted
 from mcp_servers.retriever.index import UPSERT_BATCH, searchable_text
 from mcp_servers.retriever.lexical import document_vectors
 from mcp_servers.retriever.parsing import parse
@@ -29,6 +30,26 @@ CUTTING_FACTOR = 5
 
 WARM_TEXT = "中文"
 """Loads the dictionary, a quarter of a second and 50 MB, once for all files."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScansOfJob:
+    """Pages that OCR has read, each a `ScanPage` as JSON.
+
+    ``wanted``: OCR can read others first. ``limit``: the most pages of one document that OCR reads.
+    """
+
+    pages: tuple[Json, ...] = ()
+    wanted: bool = False
+    limit: int | None = None
+
+    def to_scans(self) -> Scans:
+        """Return the pages by their numbers."""
+        pages = map(ScanPage.from_json, self.pages)
+        return Scans({page.page: page for page in pages}, self.wanted, self.limit)
+
+
+NO_SCANS = ScansOfJob()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +64,13 @@ class Job:
     document_id: DocumentId
     version: str
     limits: ParseLimits
+    scans: ScansOfJob = NO_SCANS
 
     @classmethod
     def from_json(cls, line: bytes) -> "Job":
         """Return the job of a line, which is `orjson.dumps` of a job."""
         job = orjson.loads(line)
-        return cls(**{**job, "limits": ParseLimits(**job["limits"])})
+        return cls(**{**job, "limits": ParseLimits(**job["limits"]), "scans": ScansOfJob(**job["scans"])})
 
 
 class Frame(TypedDict, total=False):
@@ -60,6 +82,7 @@ class Frame(TypedDict, total=False):
     date: str | None
     outline: Sequence[str]
     chunks: int
+    wanted: Sequence[int]
     batch: list[tuple[Json, list[int], list[float]]]
     code: DocumentCode
     message: str
@@ -67,12 +90,16 @@ class Frame(TypedDict, total=False):
 
 
 def frames_of(job: Job) -> Iterator[Frame]:
-    """Yield what the server gets of a file: a summary, then its chunks in batches.
+    """Yield what the server gets of a file: a summary, then its chunks in batches; or the pages that OCR is to read.
 
     Raises:
         DocumentError: the file cannot be read.
     """
-    parsed = parse(Path(job.path), job.name, job.limits)
+    try:
+        parsed = parse(Path(job.path), job.name, job.limits, job.scans.to_scans())
+    except ScansWanted as wanted:
+        yield {"wanted": wanted.pages, "pages": wanted.count}
+        return
     limit_cpu(job.limits.seconds * CUTTING_FACTOR)
     chunks = [
         replace(chunk, chunk_id=chunk_id(f"{job.document_id}\0{job.version}", chunk.ordinal))

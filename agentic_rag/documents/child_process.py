@@ -73,7 +73,9 @@ class ChildProcess:
         assert self._jobs is not None
         self._busy = True
         try:
-            socket.send_fds(self._jobs, [job + b"\n"], [file.fileno()])
+            sent = socket.send_fds(self._jobs, [job + b"\n"], [file.fileno()])
+            if sent <= len(job):  # a long job, while the process takes what came before
+                await anyio.to_thread.run_sync(self._jobs.sendall, memoryview(job + b"\n")[sent:])
         except BrokenPipeError:  # it died between two files
             await self.aclose()
             await self.send(job, file)

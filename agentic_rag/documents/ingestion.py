@@ -9,21 +9,23 @@ own; here a batch waits for the index, never a document for memory.
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Unpack
+from typing import BinaryIO, Unpack
 
 import anyio
 from sqlalchemy import Connection
 
 from agentic_rag import failpoints
 from agentic_rag.directory.collection import collection_of
+from agentic_rag.documents.child import ScansOfJob
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.reading import ReadingProcess, Summary
+from agentic_rag.documents.scan_reading import OcrProcess, ScanStore
 from agentic_rag.documents.search import index_errors
 from agentic_rag.documents.workshop import Workshop
 from agentic_rag.errors import AgenticRagError, StorageError
@@ -36,9 +38,12 @@ from agentic_rag.workers import FairQueue
 from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError, IndexFault
+from mcp_servers.retriever.formats.scans import ScansWanted
 
 log = logging.getLogger(__name__)
 
+SCANS_OF_A_TURN = 4
+"""Scanned pages of one document that are read before another domain's have their turn."""
 OF_A_DOMAIN = 2
 """Documents of one domain at once: each is read in a process of its own, so two keep two cores busy."""
 WORKERS = OF_A_DOMAIN + 1
@@ -56,6 +61,17 @@ PASSING = ("INDEX_UNAVAILABLE", "STORAGE_FULL", "STORAGE_UNAVAILABLE")
 """Failures that are nobody's file's fault: tried again once the index answers."""
 
 
+class _ScansFirst(Exception):
+    """OCR is to read these pages before the document is read again; ``known`` pages are read already."""
+
+    def __init__(self, document: DocumentRecord, folder: Folder, pages: Sequence[int], known: int) -> None:
+        super().__init__(document.id)
+        self.document = document
+        self.folder = folder
+        self.pages = list(pages)
+        self.known = known
+
+
 class _DocumentLost(Exception):
     """The document was deleted, or is another process's: nothing is to be written about it any more."""
 
@@ -69,6 +85,10 @@ class _Job:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended: anyio.Event = field(default_factory=anyio.Event)
     begun: bool = False
+    scans: _ScansFirst | None = None
+    """The pages that OCR has still to read."""
+    waits_for_ocr: bool = False
+    """It waits in the queue of scans, and no task touches its chunks."""
 
 
 class Ingestion:
@@ -85,12 +105,17 @@ class Ingestion:
         self._threads = workshop.threads
         self._limits = ParseLimits(max_bytes=workshop.max_bytes)
         self._reserve = reserve
+        self._ocr = workshop.ocr
+        self._scans = ScanStore(workshop.database)
+        self._scan_queue: FairQueue[tuple[str, DocumentId]] = FairQueue(1)
         self._owner = new_id("proc")
         self._jobs: dict[DocumentId, _Job] = {}
         self._queue: FairQueue[tuple[str, DocumentId]] = FairQueue(OF_A_DOMAIN)
         self._pauses = Pauses()
         for _ in range(WORKERS):
             workshop.workers.repeat("taking in documents", self._work, RESTART_SECONDS)
+        if self._ocr.usable:
+            workshop.workers.repeat("reading scans", self._work_on_scans, RESTART_SECONDS)
         workshop.workers.repeat("keeping leases of documents", self._renew_leases, HEARTBEAT_SECONDS, at_once=False)
         workshop.workers.repeat("taking up documents", self.sweep, SWEEP_SECONDS, at_once=False)
 
@@ -129,7 +154,10 @@ class Ingestion:
         job = self._jobs.get(document_id)
         if job is not None:
             job.scope.cancel()
-            if job.begun:
+            if job.waits_for_ocr:
+                del self._jobs[document_id]
+                job.ended.set()
+            elif job.begun:
                 await job.ended.wait()
             else:
                 del self._jobs[document_id]
@@ -217,9 +245,70 @@ class Ingestion:
         finally:
             if job.scope.cancelled_caught:
                 await reader.reset()
-            self._jobs.pop(document_id, None)
-            job.ended.set()
-            self._tell_changed(job.domain_id)  # a turn that waits for a first document sees that this one ended
+            if job.scans is not None and not job.scope.cancel_called:
+                self._queue_scans(document_id, job)
+            else:
+                self._end(document_id, job)
+
+    def _end(self, document_id: DocumentId, job: _Job) -> None:
+        self._jobs.pop(document_id, None)
+        job.ended.set()
+        self._tell_changed(job.domain_id)  # a turn that waits for a first document sees that this one ended
+
+    def _queue_scans(self, document_id: DocumentId, job: _Job) -> None:
+        job.scope, job.waits_for_ocr = anyio.CancelScope(), True
+        self._scan_queue.put(job.domain_id, (job.domain_id, document_id))
+
+    async def _work_on_scans(self) -> None:
+        async with aclosing(OcrProcess(self._ocr)) as process:
+            while True:
+                domain_id, document_id = await self._scan_queue.get()
+                try:
+                    job = self._jobs.get(document_id)
+                    if job is not None and job.waits_for_ocr:  # else: stopped while it waited
+                        await self._do_scans(document_id, job, process)
+                finally:
+                    self._scan_queue.release(domain_id)
+
+    async def _do_scans(self, document_id: DocumentId, job: _Job, process: OcrProcess) -> None:
+        """Read some pages of a document, then let others have their turn; after its last page it is read again."""
+        assert job.scans is not None
+        job.waits_for_ocr = False
+        failure: AgenticRagError | DocumentError | None = None
+        try:
+            with job.scope:
+                await self._read_scans(job.scans, process)
+        except (_DocumentLost, AgenticRagError, DocumentError) as exc:
+            failure = None if isinstance(exc, _DocumentLost) else exc
+            job.scope.cancel()
+        finally:
+            if job.scope.cancel_called:
+                with anyio.CancelScope(shield=True):
+                    await process.reset()
+                    if failure is not None:
+                        await self._record_failure(document_id, job.domain_id, failure.code, str(failure))
+                self._end(document_id, job)
+        if job.scope.cancel_called:
+            return
+        if job.scans.pages:
+            self._queue_scans(document_id, job)
+            return
+        job.scope, job.scans, job.begun, job.seize = anyio.CancelScope(), None, False, True
+        self._queue.put(job.domain_id, (job.domain_id, document_id))
+
+    async def _read_scans(self, scans: _ScansFirst, process: OcrProcess) -> None:
+        document, count = scans.document, scans.known + len(scans.pages)
+        for page in scans.pages[:SCANS_OF_A_TURN]:
+            progress = DocumentProgress(stage=DocumentStatus.PARSING, scanned=scans.known, scans=count)
+            await self._set(document.id, status=DocumentStatus.PARSING, progress=progress)
+            await self._reserve.check()
+            with await self._threads.run(document.domain_id, open_document, scans.folder, document.path) as file:
+                content = await process.read(file, document, page)
+            failpoints.reached("ingest.scan")
+            await self._scans.put(document, content)
+            scans.pages.remove(page)
+            scans.known += 1
+            failpoints.reached("ingest.scanned")
 
     def _tell_changed(self, domain_id: str) -> None:
         self._directory.collection_changed(domain_id)
@@ -231,6 +320,9 @@ class Ingestion:
             await self._ingest(document_id, job, reader)
             return
         except _DocumentLost:
+            return
+        except _ScansFirst as scans:
+            job.scans = scans
             return
         except (DocumentError, AgenticRagError) as exc:
             code, message = exc.code, str(exc)
@@ -273,7 +365,7 @@ class Ingestion:
         await self._reserve.check()
         with await self._threads.run(document.domain_id, open_document, folder, document.path) as file:
             failpoints.reached("ingest.parsing")
-            summary = await reader.begin(file, document.name, document_id, document.sha256)
+            summary = await self._begin(document, folder, file, reader)
         progress = DocumentProgress(stage=DocumentStatus.CHUNKING, pages=summary.pages, of=summary.chunks)
         await self._set(document_id, status=DocumentStatus.CHUNKING, progress=progress, page_count=summary.pages)
         failpoints.reached("ingest.chunking")
@@ -298,6 +390,20 @@ class Ingestion:
         )
         failpoints.reached("ingest.indexed")
         self._tell_changed(document.domain_id)
+
+    async def _begin(self, document: DocumentRecord, folder: Folder, file: BinaryIO, reader: ReadingProcess) -> Summary:
+        """Read the file, with the pages that OCR has read.
+
+        Raises:
+            _ScansFirst: OCR is to read further pages.
+        """
+        known = await self._scans.pages(document)
+        left = self._ocr.pages - len(known) if self._ocr.usable else 0
+        scans = ScansOfJob(tuple(known.values()), left > 0, self._ocr.pages if self._ocr.usable else None)
+        try:
+            return await reader.begin(file, document.name, document.id, document.sha256, scans)
+        except ScansWanted as wanted:
+            raise _ScansFirst(document, folder, wanted.pages[: max(left, 0)], len(known)) from None
 
     async def _claim(self, document_id: DocumentId, seize: bool) -> tuple[DocumentRecord, Folder]:
         moment, until = now(), later(LEASE_SECONDS)

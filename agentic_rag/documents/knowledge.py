@@ -22,6 +22,7 @@ from agentic_rag.documents.lost_documents import LostDocuments
 from agentic_rag.documents.pages import Pages
 from agentic_rag.documents.recovery import Recovery
 from agentic_rag.documents.reindexing import Reindexing
+from agentic_rag.documents.scan_reading import OcrBudget, ScanStore
 from agentic_rag.documents.search import DomainSearch, SearchTraces, index_errors
 from agentic_rag.documents.workshop import Workshop
 from agentic_rag.settings import Settings
@@ -66,6 +67,7 @@ class Knowledge:
         self.reindexing = Reindexing(workshop, self.ingestion, self.dense, self.embedding)
         self.intake = Intake(workshop, self.ingestion, self.reindexing)
         self.pages = Pages(workshop)
+        self.scans = ScanStore(workshop.database)
 
     async def resume(self) -> None:
         """Go on with the ingestion that earlier processes left."""
@@ -110,7 +112,8 @@ async def open_knowledge(
         _open_index(settings) as index,
     ):
         async with Workers() as workers:
-            workshop = Workshop(database, directory, index, threads, workers, settings.max_upload_bytes)
+            ocr = OcrBudget(settings.ocr_pages, settings.ocr_seconds)
+            workshop = Workshop(database, directory, index, threads, workers, settings.max_upload_bytes, ocr)
             knowledge = Knowledge(settings, workshop, embedding)
             yield knowledge
         if database.shared:

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 from agentic_rag.documents.found_text import Range, find_text, sentences_within
 from mcp_servers.retriever.chunking import Chunk
-from mcp_servers.retriever.document import SEPARATOR
+from mcp_servers.retriever.document import SEPARATOR, split_row
 
-CELL = " | "
-"""Stands between two cells of a row in a chunk's text."""
 _LAST_ROW = re.compile(r"(?:^|!)[A-Z]{1,3}(\d{1,9}):[A-Z]{1,3}(\d{1,9})$")
 
 
@@ -75,22 +73,40 @@ def table_of(chunk: Chunk, group: Sequence[Chunk], cited: Range | None) -> Table
     """
     first = group[0]
     header, _, below = first.text.partition("\n")
-    titles = tuple(header.split(CELL)) if below or len(group) > 1 else ()
+    titles = split_row(header) if below or len(group) > 1 else ()
     lines = _lines(chunk.text)
     if titles and chunk.chunk_id == first.chunk_id:
         lines = lines[1:]
     numbers = _numbers(chunk, len(lines)) if len(group) == 1 else None
-    rows = tuple(
+    return Table(titles, _rows(chunk, lines, cited, numbers))
+
+
+def table_within(chunk: Chunk, cited: Range | None) -> Table | None:
+    """Return the rows of the chunk's table in which the cited part stands, or of a chunk that is one table.
+
+    None where the part reaches beyond one table.
+    """
+    for part in chunk.tables:
+        whole = part.start == 0 and part.end >= len(chunk.text.rstrip())
+        if not (whole if cited is None else part.start <= cited.start and cited.end <= part.end):
+            continue
+        inside = _lines(chunk.text[part.start : part.end])
+        lines = [Range(part.start + line.start, part.start + line.end) for line in inside]
+        return Table(part.header, _rows(chunk, lines[part.begins_with_header(chunk.text) :], cited, None))
+    return None
+
+
+def _rows(chunk: Chunk, lines: Sequence[Range], cited: Range | None, number: int | None) -> tuple[Row, ...]:
+    return tuple(
         Row(
-            tuple(chunk.text[line.start : line.end].split(CELL)),
+            split_row(chunk.text[line.start : line.end]),
             line.start,
             line.end,
-            None if numbers is None else numbers + at,
+            None if number is None else number + at,
             cited is not None and line.start < cited.end and cited.start < line.end,
         )
         for at, line in enumerate(lines)
     )
-    return Table(titles, rows)
 
 
 def _lines(text: str) -> list[Range]:

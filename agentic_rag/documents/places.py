@@ -12,7 +12,16 @@ from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.found_text import Range
 from agentic_rag.documents.page_job import Marks
 from agentic_rag.documents.pages import PDF
-from agentic_rag.documents.passages import Neighbour, Table, cited_part, paragraph_after, paragraph_before, table_of
+from agentic_rag.documents.passages import (
+    Neighbour,
+    Table,
+    cited_part,
+    paragraph_after,
+    paragraph_before,
+    table_of,
+    table_within,
+)
+from agentic_rag.documents.scan_reading import marks_on_scan
 from agentic_rag.errors import InvalidInput, NotFound, PagesBusy, PageUnreadable
 from agentic_rag.ids import DocumentId
 from agentic_rag.store.documents import DocumentRecord
@@ -22,6 +31,7 @@ GROUP_CHUNKS = 8
 """Chunks before one in which the header of its rows is looked for: a group of rows has one, or two with long rows."""
 
 NO_MARKS = "the text layer of this page does not have the passage as it was read; the page is shown without marks"
+NO_SCAN_MARKS = "the scan of this page was not read as the passage says; the page is shown without marks"
 PARTLY = "parts of the passage were not found in the text layer of this page"
 
 Kind = Literal["page", "table", "text"]
@@ -48,7 +58,7 @@ class OnPage:
 class Place:
     """A passage in its place. ``cited``: the part that was asked for, None: none was, or the passage does not have it.
 
-    ``before`` and ``after`` are the paragraphs next to it. ``table`` is there for rows of a sheet, ``page`` for a PDF.
+    ``before`` and ``after`` are the paragraphs next to it. ``table`` is there for rows of a table, ``page`` for a PDF.
     """
 
     document: DocumentRecord
@@ -90,10 +100,11 @@ class Places:
         if chunk.cells is not None:
             table = table_of(chunk, await self._group(domain_id, chunk), cited)
             return Place(document, chunk, "table", cited, *around, table=table)
+        rows = table_within(chunk, cited)
         if document.media_type != PDF or chunk.page is None:
-            return Place(document, chunk, "text", cited, *around)
+            return Place(document, chunk, "table" if rows else "text", cited, *around, table=rows)
         page = await self._on_page(document, chunk, chunk.page, cited)
-        return Place(document, chunk, "page", cited, *around, page=page)
+        return Place(document, chunk, "page", cited, *around, table=rows, page=page)
 
     async def _group(self, domain_id: str, chunk: Chunk) -> Sequence[Chunk]:
         """Return the chunks that have the same cells as one, in order."""
@@ -104,6 +115,12 @@ class Places:
 
     async def _on_page(self, document: DocumentRecord, chunk: Chunk, number: int, cited: Range | None) -> OnPage:
         sentences = [Range(*each) for each in chunk.sentences]
+        if chunk.scanned:
+            scan = (await self._documents.knowledge.scans.pages(document, number)).get(number)
+            marks = None if scan is None else marks_on_scan(scan, chunk.text, sentences, cited)
+            if marks is None or not marks.passage:
+                return OnPage(number, marks, NO_SCAN_MARKS)
+            return OnPage(number, marks, None if marks.whole else PARTLY)
         try:
             marks = await self._documents.knowledge.pages.marks(document, number, chunk.text, sentences, cited)
         except (PageUnreadable, NotFound, PagesBusy) as exc:  # the text is worth showing without its page

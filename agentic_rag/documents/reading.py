@@ -9,12 +9,13 @@ from typing import BinaryIO
 
 import orjson
 
-from agentic_rag.documents.child import Frame, Job
+from agentic_rag.documents.child import NO_SCANS, Frame, Job, ScansOfJob
 from agentic_rag.documents.child_process import ChildProcess
 from agentic_rag.ids import DocumentId
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats.scans import ScansWanted
 from mcp_servers.retriever.lexical import Sparse
 
 CHILD = "agentic_rag.documents.child"
@@ -50,16 +51,23 @@ class ReadingProcess:
         self._limits = limits
         self._process = ChildProcess(CHILD, limits.seconds, "reading the file")
 
-    async def begin(self, file: BinaryIO, name: str, document_id: DocumentId, version: str) -> Summary:
+    async def begin(
+        self, file: BinaryIO, name: str, document_id: DocumentId, version: str, scans: ScansOfJob = NO_SCANS
+    ) -> Summary:
         """Read the file; ``version`` stands for its bytes. The file may be closed afterwards.
 
         Raises:
-            DocumentError: it cannot be read; the process is ready for the next file.
+            ScansWanted: OCR is to read pages first; the process is ready for the next file.
+            DocumentError: the file cannot be read; the process is ready for the next file.
         """
-        await self._process.send(orjson.dumps(Job("", name, document_id, version, self._limits)), file)
+        await self._process.send(orjson.dumps(Job("", name, document_id, version, self._limits, scans)), file)
         frame: Frame | None = await self._process.frame()
         if frame is None:
             raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
+        if "wanted" in frame:
+            if await self._process.frame() is not None:
+                raise DocumentError("DOCUMENT_BROKEN", "the file made its reader answer nonsense")
+            raise ScansWanted(frame["wanted"], frame["pages"] or 0)
         return Summary(
             pages=frame["pages"],
             chunks=frame["chunks"],

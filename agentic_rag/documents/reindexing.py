@@ -15,11 +15,13 @@ from sqlalchemy import Connection
 from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.directory.collection import collection_of
+from agentic_rag.documents.child import ScansOfJob
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.ingestion import RESTART_SECONDS, Ingestion
 from agentic_rag.documents.reading import ReadingProcess
+from agentic_rag.documents.scan_reading import ScanStore
 from agentic_rag.documents.workshop import Workshop
 from agentic_rag.errors import AgenticRagError, NothingToRollBack, ReindexRunning, StorageError
 from agentic_rag.ids import DocumentId
@@ -54,6 +56,7 @@ class Reindexing:
         self._dense = dense
         self._embedding = embedding
         self._limits = ParseLimits(max_bytes=workshop.max_bytes)
+        self._scans = ScanStore(workshop.database)
         self._scopes: dict[str, anyio.CancelScope] = {}
         """Of the domains that wait for a rebuild or are being rebuilt."""
         self._queue: Queue[str] = Queue()
@@ -231,7 +234,8 @@ class Reindexing:
         await self._index.delete_document(generation, document.id)
         try:
             with await self._threads.run(document.domain_id, open_document, folder, document.path) as file:
-                await reader.begin(file, document.name, document.id, document.sha256)
+                scans = ScansOfJob(tuple((await self._scans.pages(document)).values()))
+                await reader.begin(file, document.name, document.id, document.sha256, scans)
             while batch := await reader.batch():
                 await self._index.upsert(generation, batch.chunks, lexical=batch.lexical)
         except DocumentError as exc:

@@ -32,7 +32,7 @@ from mcp_servers.retriever.chunking import Chunk, chunk_id
 from mcp_servers.retriever.embedding import Embedder
 from mcp_servers.retriever.errors import IndexDamaged, IndexFault, IndexUnavailable
 from mcp_servers.retriever.fast_embedder import FastReranker
-from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence, hits_within
+from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence, hits_within, tables_of
 from mcp_servers.retriever.index import Calibration, FusionMethod, Index
 from mcp_servers.retriever.reading import DocumentFacts
 from mcp_servers.retriever.retrieval import Retriever
@@ -296,7 +296,7 @@ class SearchTraces:
 
 def _without_text(hit: Hit) -> Hit:
     sentences = tuple(replace(sentence, text="") for sentence in hit.sentences)
-    return replace(hit, document_name="", heading_path=(), page=None, cells=None, sentences=sentences)
+    return replace(hit, document_name="", heading_path=(), page=None, cells=None, sentences=sentences, tables=())
 
 
 def _with_text(hit: Hit, names: Mapping[DocumentId, str], chunks: Mapping[str, Chunk]) -> Hit:
@@ -313,6 +313,7 @@ def _with_text(hit: Hit, names: Mapping[DocumentId, str], chunks: Mapping[str, C
         page=place.page,
         cells=place.cells,
         sentences=sentences,
+        tables=tables_of(sentences, chunks),
     )
 
 

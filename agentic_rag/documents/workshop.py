@@ -6,6 +6,7 @@ Owns the value; each part says in its constructor what else it needs.
 from dataclasses import dataclass
 
 from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.scan_reading import OcrBudget
 from agentic_rag.store.database import Database
 from agentic_rag.threads import DomainThreads
 from agentic_rag.workers import Workers
@@ -16,7 +17,7 @@ from mcp_servers.retriever.index import Index
 class Workshop:
     """Records of documents, records of domains, the index, threads for folders that block, and tasks that live on.
 
-    ``max_bytes`` is what a file may have.
+    ``max_bytes`` is what a file may have; ``ocr`` says how much of scans is read.
     """
 
     database: Database
@@ -25,3 +26,4 @@ class Workshop:
     threads: DomainThreads
     workers: Workers
     max_bytes: int
+    ocr: OcrBudget

@@ -58,6 +58,14 @@ class Conversation:
 
 
 @answer()
+class CitedTable:
+    """The rows that a citation quotes, below the cells of their table's header."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@answer()
 class Reference:
     """A passage that an answer cites, found by ``agent``; ``verified`` False: shares no word with its statement."""
 
@@ -71,6 +79,8 @@ class Reference:
     cells: Absent[str] = None
     agent: Absent[str] = None
     verified: Absent[bool] = None
+    table: Absent[CitedTable] = None
+    scanned: Absent[bool] = None
 
 
 @answer()

@@ -125,10 +125,15 @@ class Problem:
 
 @answer()
 class Progress:
-    """How far the present stage has come (``chunks`` ``of`` all), and what was learned of the document."""
+    """How far the present stage has come, and what was learned of the document.
+
+    ``chunks`` ``of`` all are stored; OCR has read ``scanned`` of ``scans`` pages.
+    """
 
     stage: DocumentStatus
     pages: Absent[int] = None
+    scanned: Absent[int] = None
+    scans: Absent[int] = None
     chunks: Absent[int] = None
     of: Absent[int] = None
     chunks_per_second: Absent[float] = None
@@ -264,6 +269,7 @@ class Chunk:
     start: int
     end: int
     sentences: Sequence[tuple[int, int]]
+    scanned: Absent[bool] = None
 
 
 @answer()
@@ -451,7 +457,7 @@ def _show_upload(domain: str, item: DocumentRecord | RefusedFile) -> Document | 
 
 
 def _chunk(chunk: chunking.Chunk) -> Chunk:
-    return answer_from(Chunk, chunk)
+    return answer_from(Chunk, chunk, scanned=chunk.scanned or None)
 
 
 def _line(record: RetrievalRecord) -> RetrievalLine:

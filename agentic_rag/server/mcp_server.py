@@ -425,6 +425,8 @@ def _describe(source: Any) -> Json:
         "citedText": "cited_text",
         "page": "page",
         "cells": "cells",
+        "table": "table",
+        "scanned": "scanned",
         "verified": "verified",
     }
     return {name: source[key] for key, name in names.items() if source.get(key) is not None}
@@ -448,6 +450,8 @@ def _place(chunk: Chunk) -> Json:
     place: Json = {"document_id": chunk.document_id, "document_name": chunk.document_name}
     if chunk.heading_path:
         place["heading_path"] = list(chunk.heading_path)
+    if chunk.scanned:
+        place["scanned"] = True
     return place | {name: value for name in ("page", "cells") if (value := getattr(chunk, name)) is not None}
 
 

@@ -120,6 +120,8 @@ def _bodies(
                     reference.page,
                     reference.cells,
                     reference.verified,
+                    reference.table,
+                    reference.scanned,
                 ),
                 None,
             )

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Index
 
 from agentic_rag.ids import DocumentId
-from agentic_rag.store import signals
+from agentic_rag.store import scans, signals
 from agentic_rag.store.records import RecordTable
 from agentic_rag.store.signals import SignalKind
 
@@ -51,6 +51,9 @@ class DocumentProgress:
 
     stage: DocumentStatus
     pages: int | None = None
+    scanned: int | None = None
+    """Pages that OCR has read, while a scan is being read; ``scans``: how many it reads."""
+    scans: int | None = None
     chunks: int | None = None
     """How many of the chunks are stored; ``of``: how many there are."""
     of: int | None = None
@@ -262,7 +265,8 @@ def dense_ready(conn: Connection, read: Sequence[DocumentRecord]) -> None:
 
 
 def delete(conn: Connection, document_id: DocumentId) -> bool:
-    """Delete the record. Returns False when there was none."""
+    """Delete the record, and what OCR read of its pages. Returns False when there was none."""
+    scans.delete(conn, document_id)
     return conn.execute(sa.delete(DOCUMENTS.table).where(_documents.id == document_id)).rowcount == 1
 
 

@@ -5,16 +5,16 @@ Pure: no I/O, no clock, nothing that is awaited. It does not know file formats, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from typing import NamedTuple, Self
 from uuid import UUID, uuid5
 
-from mcp_servers.retriever.document import SEPARATOR, Block, Json, ParsedDocument
+from mcp_servers.retriever.document import SEPARATOR, Block, Json, ParsedDocument, join_row, split_row
 from mcp_servers.retriever.sentences import Span, estimate_tokens, fit, split_sentences
 
-__all__ = ["CHUNKER_VERSION", "Chunk", "Span", "chunk_document", "chunk_id", "outline_of"]
+__all__ = ["CHUNKER_VERSION", "Chunk", "ChunkTable", "Span", "chunk_document", "chunk_id", "outline_of"]
 
-CHUNKER_VERSION = "2"
+CHUNKER_VERSION = "3"
 """Part of every chunk id and of a collection's metadata: change it when spans would come out differently."""
 
 TARGET_TOKENS = 300
@@ -31,11 +31,29 @@ OUTLINE_CHARACTERS = 80
 _NAMESPACE = UUID("6f2cf5c1-2f0c-5c0b-9a67-2d1f0a4c7a11")
 
 
+class ChunkTable(NamedTuple):
+    """Lines `text[start:end]` of a chunk that belong to one table below the cells of its header.
+
+    The header's own line is the first of these lines only where the chunk contains the table's beginning. `header` is
+    empty for a table of a single row.
+    """
+
+    start: int
+    end: int
+    header: tuple[str, ...]
+
+    def begins_with_header(self, text: str) -> bool:
+        """Whether the first line of the table in the chunk's `text` is the header."""
+        first = text[self.start : self.end].partition("\n")[0]
+        return bool(self.header) and first.strip() == join_row(self.header)
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """An indexed piece. `text == parsed.text[start:end]`; `sentences` are offsets within `text`, in order.
 
-    `chunk_id` is a UUID in its usual text form, so that it is a point id of the index as it stands.
+    `chunk_id` is a UUID in its usual text form, so that it is a point id of the index as it stands. `tables` says which
+    lines are rows of tables, in order; `scanned`, that OCR read the text from an image.
     """
 
     chunk_id: str
@@ -49,6 +67,8 @@ class Chunk:
     start: int
     end: int
     sentences: tuple[Span, ...]
+    tables: tuple[ChunkTable, ...] = ()
+    scanned: bool = False
 
     def to_json(self) -> Json:
         """Return the chunk as JSON values: a point's payload on a server, and what a reading process hands over.
@@ -57,25 +77,36 @@ class Chunk:
         """
         offsets = [offset for span in self.sentences for offset in span]
         values = {name: getattr(self, name) for name in self.__slots__}
-        return {**values, "heading_path": [*self.heading_path], "sentences": offsets}
+        tables = [[*table[:2], [*table.header]] for table in self.tables]
+        return {**values, "heading_path": [*self.heading_path], "sentences": offsets, "tables": tables}
 
     @classmethod
     def from_json(cls, data: Json) -> Self:
-        """Reverse `to_json`; members that it does not write are ignored."""
-        values = {name: data[name] for name in cls.__slots__}
+        """Reverse `to_json`; members that it does not write are ignored, and those of older chunks may be missing."""
+        values = {name: data[name] for name in cls.__slots__ if name in data}
         starts, ends = data["sentences"][::2], data["sentences"][1::2]
-        return cls(
-            **{**values, "heading_path": tuple(data["heading_path"]), "sentences": tuple(map(Span, starts, ends))}
-        )
+        lists = {
+            "heading_path": tuple(data["heading_path"]),
+            "sentences": tuple(map(Span, starts, ends)),
+            "tables": tuple(ChunkTable(start, end, tuple(header)) for start, end, header in data.get("tables", ())),
+        }
+        return cls(**{**values, **lists})
 
 
 class _Unit(NamedTuple):
-    """A sentence or a line that no chunk boundary cuts; offsets into the parsed text."""
+    """A sentence or a line that no chunk boundary cuts; offsets into the parsed text.
+
+    `table` is the span of the table block that the line belongs to, with its header. `room` is the size in tokens of
+    what must fit into a chunk together with the unit: for the first line of a table, the whole block if a chunk can
+    hold it.
+    """
 
     start: int
     end: int
     tokens: int
     prose: bool
+    room: int
+    table: ChunkTable | None = None
 
 
 class _Place(NamedTuple):
@@ -84,6 +115,7 @@ class _Place(NamedTuple):
     heading_path: tuple[str, ...]
     page: int | None
     cells: str | None
+    scanned: bool
 
 
 def chunk_id(document_id: str, ordinal: int) -> str:
@@ -115,6 +147,8 @@ def chunk_document(parsed: ParsedDocument, document_id: str, document_name: str)
                     start=start,
                     end=end,
                     sentences=tuple(Span(unit.start - start, unit.end - start) for unit in group),
+                    tables=tuple(_tables(group)),
+                    scanned=place.scanned,
                 )
             )
     return chunks
@@ -144,7 +178,7 @@ def _sections(blocks: tuple[Block, ...]) -> Iterator[tuple[_Place, list[_Unit]]]
             path = [*(above for above in path if above[0] < block.level), (block.level, block.text)]
             is_body = not _has_body(blocks, index)
         if is_body:
-            here = _Place(tuple(title for _, title in path), block.page, block.cells)
+            here = _Place(tuple(title for _, title in path), block.page, block.cells, block.scanned)
             if here != place:
                 if place and units:
                     yield place, units
@@ -163,8 +197,24 @@ def _has_body(blocks: tuple[Block, ...], index: int) -> bool:
 
 def _units(block: Block, offset: int) -> Iterator[_Unit]:
     prose = block.kind in ("prose", "heading")
+    table, whole = None, 0
+    if block.kind == "table":
+        first, _, below = block.text.partition("\n")
+        table = ChunkTable(offset, offset + len(block.text), split_row(first) if below else ())
+        whole = estimate_tokens(block.text)
     for span in split_sentences(block.text) if prose else _lines(block):
-        yield _Unit(offset + span.start, offset + span.end, estimate_tokens(block.text[span.start : span.end]), prose)
+        tokens = estimate_tokens(block.text[span.start : span.end])
+        room = whole if span.start == 0 and whole <= TARGET_TOKENS else tokens
+        yield _Unit(offset + span.start, offset + span.end, tokens, prose, max(room, tokens), table)
+
+
+def _tables(group: Sequence[_Unit]) -> Iterator[ChunkTable]:
+    """Yield the tables of a chunk, with offsets within its text."""
+    first = group[0].start
+    for table, lines in groupby(group, lambda unit: unit.table):
+        if table is not None:
+            units = list(lines)
+            yield ChunkTable(units[0].start - first, units[-1].end - first, table.header)
 
 
 def _lines(block: Block) -> Iterator[Span]:
@@ -179,11 +229,15 @@ def _lines(block: Block) -> Iterator[Span]:
 
 
 def _pack(units: list[_Unit]) -> list[list[_Unit]]:
-    """Fill chunks up to the target; a chunk after the first may open with the last sentence before it."""
+    """Fill chunks up to the target; a chunk after the first may open with the last sentence before it.
+
+    A table that one chunk can hold is not cut; a few words before a table may stay in one chunk with it.
+    """
     groups: list[list[_Unit]] = [[]]
     size = repeated = 0
     for unit in units:
-        if groups[-1] and size + unit.tokens > TARGET_TOKENS:
+        allowance = MINIMUM_TOKENS if unit.table and size < MINIMUM_TOKENS else 0
+        if groups[-1] and size + unit.room > TARGET_TOKENS + allowance:
             last = groups[-1][-1]
             overlap = [last] if last.prose and last.tokens <= OVERLAP_TOKENS and len(groups[-1]) > 1 else []
             groups.append(overlap)

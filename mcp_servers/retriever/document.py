@@ -3,6 +3,7 @@
 Pure values. It knows neither files nor formats nor chunks.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,32 +22,43 @@ HEADING_LIMIT = 200
 ROW_GROUP_TOKENS = 250
 """A table is handed on in groups of whole rows of about this size, each below the table's header."""
 
+CELL_SEPARATOR = " | "
+"""Separates two cells of a table's row in a block's text."""
+
 BlockKind = Literal["heading", "prose", "list", "code", "table"]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One structural piece. `level` is 1..6 for a heading, else 0; `page` counts from 1 (a slide is a page);
-    `cells` is `Sheet!A2:D9` for rows of a sheet. Lines of `list`, `code` and `table` are units of their own."""
+    """One structural piece of a document.
+
+    `level` is 1..6 for a heading, else 0. `page` counts from 1; a slide is a page. `cells` is `Sheet!A2:D9` for rows of
+    a sheet. Each line of a `list`, `code` or `table` block is a unit that no chunk boundary cuts. A `table` block with
+    several lines begins with its header; each line is a row, written by `join_row`. `scanned` marks text that OCR read
+    from an image.
+    """
 
     kind: BlockKind
     text: str
     level: int = 0
     page: int | None = None
     cells: str | None = None
+    scanned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
     """Blocks in reading order, the page count where pages exist, and remarks about what could not be read.
 
-    `date` is `YYYY-MM-DD`, the latest that the file gives itself.
+    `date` is `YYYY-MM-DD`, the latest that the file gives itself. `unread_scans` are the numbers of pages that have no
+    text layer and that OCR has not read.
     """
 
     blocks: tuple[Block, ...]
     pages: int | None = None
     notes: tuple[str, ...] = ()
     date: str | None = None
+    unread_scans: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
@@ -74,13 +86,33 @@ def heading(text: str, level: int, page: int | None = None) -> Block:
     return Block("heading", text, min(max(level, 1), 6), page)
 
 
+_BAR = re.compile(r"\s*\|\s*")
+
+
+def join_row(cells: Sequence[str]) -> str:
+    """Return a table's row as one line; `split_row` reverses it.
+
+    White space inside a cell becomes one space, and a bar inside a cell loses the spaces around it, so that only
+    `CELL_SEPARATOR` separates cells. Empty cells stay: `Ada |  | 50`.
+    """
+    return CELL_SEPARATOR.join(_BAR.sub("|", " ".join(cell.split())) for cell in cells).strip()
+
+
+def split_row(line: str) -> tuple[str, ...]:
+    """Return the cells of a line that `join_row` wrote, empty ones included."""
+    line = line.strip()
+    start = " " if line.startswith("| ") else ""
+    end = " " if line.endswith(" |") else ""
+    return tuple((f"{start}{line}{end}" if line != "|" else CELL_SEPARATOR).split(CELL_SEPARATOR))
+
+
 def row_groups(rows: Sequence[Sequence[str]]) -> Iterable[tuple[int, int, str]]:
     """Cut a table into groups of whole rows; the first row is the header and is repeated on each group.
 
-    Yields `(first, last, text)`: indexes into `rows` (without the repeated header) and the lines, cells joined
-    by ` | `. A table of one row is its own group.
+    Yields `(first, last, text)`: indexes into `rows` (without the repeated header) and the lines, written by
+    `join_row`. A table of one row is its own group.
     """
-    lines = [" | ".join(" ".join(cell.split()) for cell in row).strip() for row in rows]
+    lines = [join_row(row) for row in rows]
     if len(lines) == 1:
         yield 0, 0, lines[0]
         return

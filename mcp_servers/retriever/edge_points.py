@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from mcp_servers.retriever.chunking import Chunk, Span
+from mcp_servers.retriever.chunking import Chunk, ChunkTable, Span
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.index import Selection, ending
 
@@ -58,7 +58,9 @@ def point_payload(chunk: Chunk) -> Payload:
     the chunk as one JSON string.
     """
     offsets = [offset for span in chunk.sentences for offset in span]
-    stored = (chunk.heading_path, chunk.page, chunk.cells, chunk.text, chunk.start, chunk.end, offsets)
+    tables = [[*table] for table in chunk.tables]
+    place = (chunk.heading_path, chunk.page, chunk.cells)
+    stored = (*place, chunk.text, chunk.start, chunk.end, offsets, tables, chunk.scanned)
     payload: Payload = {
         DOCUMENT: chunk.document_id + _SEPARATOR + chunk.document_name,
         ORDINAL: chunk.ordinal,
@@ -73,7 +75,8 @@ def point_payload(chunk: Chunk) -> Payload:
 def stored_chunk(chunk_id: str, payload: Json) -> Chunk:
     """Return the chunk of a point; reverses `point_payload`."""
     document_id, _, document_name = payload[DOCUMENT].partition(_SEPARATOR)
-    headings, page, cells, text, start, end, offsets = orjson.loads(payload[STORED])
+    headings, page, cells, text, start, end, offsets, *added = orjson.loads(payload[STORED])
+    tables, scanned = added or ((), False)  # points of earlier chunkers have neither
     return Chunk(
         chunk_id=chunk_id,
         document_id=document_id,
@@ -86,6 +89,8 @@ def stored_chunk(chunk_id: str, payload: Json) -> Chunk:
         start=start,
         end=end,
         sentences=tuple(map(Span, offsets[::2], offsets[1::2])),
+        tables=tuple(ChunkTable(first, last, tuple(header)) for first, last, header in tables),
+        scanned=scanned,
     )
 
 

@@ -8,6 +8,7 @@ rights, as any installed package does.
 """
 
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any
 
 from mcp_servers.retriever.errors import ExtensionBroken
@@ -15,7 +16,14 @@ from mcp_servers.retriever.errors import ExtensionBroken
 FORMATS = "agentic_rag.document_formats"
 EMBEDDERS = "agentic_rag.embedders"
 
+OCR_HINT = "to read scans, install the extra: pip install 'agentic-rag[ocr]'"
+
 MAX_REASON = 200
+
+
+def has_ocr() -> bool:
+    """Whether the extra ``ocr`` is installed: RapidOCR and its runtime can be imported. Loads neither."""
+    return find_spec("rapidocr") is not None and find_spec("onnxruntime") is not None
 
 
 def find_extensions(group: str) -> list[EntryPoint]:

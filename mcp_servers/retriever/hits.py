@@ -5,7 +5,7 @@ REST and stored searches have the same names in camelCase: the server writes tho
 `Retrieval.from_json` reads its answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Literal, Self, TypeVar
 
@@ -35,11 +35,25 @@ class Sentence:
 
 
 @dataclass(frozen=True, slots=True)
+class HitTable:
+    """Sentences ``first`` to below ``last`` of a hit that are lines of a table below this header.
+
+    The header's own line is the first of them only where ``has_header``.
+    """
+
+    first: int
+    last: int
+    header: tuple[str, ...]
+    has_header: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Hit:
     """A passage: one chunk, or neighbouring chunks of one section.
 
     ``relevance_score`` is 0..1 and comparable between searches of a collection; ``score`` is the fusion's. ``passage``
-    is the number of its first chunk in the document, from 1.
+    is the number of its first chunk in the document, from 1. ``tables`` says which sentences are rows of tables, and
+    ``scanned`` that OCR read the text from an image.
     """
 
     document_id: str
@@ -51,18 +65,25 @@ class Hit:
     relevance_score: float
     sentences: tuple[Sentence, ...]
     passage: int = 0
+    tables: tuple[HitTable, ...] = ()
+    scanned: bool = False
 
     def to_json(self) -> Json:
         """Return the hit as it stands in the structured content of a tool result."""
         rounded = {"score": round(self.score, 6), "relevance_score": round(self.relevance_score, 4)}
         lists = {"heading_path": [*self.heading_path], "sentences": [asdict(each) for each in self.sentences]}
+        lists["tables"] = [{**asdict(each), "header": [*each.header]} for each in self.tables]
         return {**asdict(self), **rounded, **lists}
 
     @classmethod
     def from_json(cls, data: Json) -> "Hit":
         """Return the hit that a camelCase object stands for."""
         sentences = tuple(_flat(Sentence, each) for each in data["sentences"])
-        return replace(_flat(Hit, data), heading_path=tuple(data["headingPath"]), sentences=sentences)
+        tables = tuple(
+            HitTable(each["first"], each["last"], tuple(each["header"]), each["hasHeader"])
+            for each in data.get("tables", ())
+        )
+        return replace(_flat(Hit, data), heading_path=tuple(data["headingPath"]), sentences=sentences, tables=tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +167,7 @@ def share_place(one: Chunk, other: Chunk) -> bool:
 
 
 def _place(chunk: Chunk) -> tuple[object, ...]:
-    return chunk.document_id, chunk.heading_path, chunk.page, chunk.cells
+    return chunk.document_id, chunk.heading_path, chunk.page, chunk.cells, chunk.scanned
 
 
 def join_chunks(chunks: Sequence[Chunk], *, score: float = 1.0, relevance_score: float = 1.0) -> Hit:
@@ -170,7 +191,26 @@ def join_chunks(chunks: Sequence[Chunk], *, score: float = 1.0, relevance_score:
         relevance_score=relevance_score,
         sentences=tuple(sentences),
         passage=first.ordinal + 1,
+        tables=tables_of(sentences, {chunk.chunk_id: chunk for chunk in chunks}),
+        scanned=first.scanned,
     )
+
+
+def tables_of(sentences: Sequence[Sentence], chunks: Mapping[str, Chunk]) -> tuple[HitTable, ...]:
+    """Return the tables that sentences of these chunks are lines of."""
+    tables: list[HitTable] = []
+    for number, sentence in enumerate(sentences):
+        chunk = chunks[sentence.chunk_id]
+        table = next((each for each in chunk.tables if each.start <= sentence.start < each.end), None)
+        if table is None:
+            continue
+        begins = sentence.start == table.start and table.begins_with_header(chunk.text)
+        last = tables[-1] if tables else None
+        if last is not None and last.last == number and last.header == table.header and not begins:
+            tables[-1] = replace(last, last=number + 1)
+        else:
+            tables.append(HitTable(number, number + 1, table.header, begins))
+    return tuple(tables)
 
 
 def _flat(kind: type[T], data: Json) -> T:

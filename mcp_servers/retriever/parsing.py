@@ -10,19 +10,26 @@ from pathlib import Path
 
 from mcp_servers.retriever.document import ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.extensions import OCR_HINT, has_ocr
 from mcp_servers.retriever.formats import format_of
+from mcp_servers.retriever.formats.scans import Scans, ScansWanted
 
 DEFAULT_LIMITS = ParseLimits()
 MAX_NOTES = 30
 """Notes of one document; of more, the last one says how many there are."""
 MAX_NOTE_CHARACTERS = 400
+NO_SCANS = Scans()
 
 
-def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS) -> ParsedDocument:
-    """Read the file at `path`; `name` (as the uploader called it) decides the format by its ending.
+def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS, scans: Scans = NO_SCANS) -> ParsedDocument:
+    """Read the file at `path`; `name` (as the uploader called it) decides the format by its ending. Blocking.
 
-    Blocking. Raises `DocumentError`, and `MemoryError` or whatever a format library throws at hostile input only
-    as `DOCUMENT_BROKEN`.
+    ``scans`` holds the pages that OCR has read already.
+
+    Raises:
+        ScansWanted: OCR is to read further pages first.
+        DocumentError: the file cannot be read; whatever a format library throws is ``DOCUMENT_BROKEN``.
+        MemoryError: the file needs more memory than the process has.
     """
     known = format_of(name)
     size = path.stat().st_size
@@ -31,7 +38,8 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS) -> Parsed
     if size > limits.max_bytes:
         raise DocumentError("DOCUMENT_TOO_LARGE", f"the file has {_mib(size)}; the limit is {_mib(limits.max_bytes)}")
     try:
-        parsed = known.load()(path, limits)
+        reader = known.load()
+        parsed = reader(path, limits, scans) if known.takes_scans else reader(path, limits)
         if not isinstance(parsed, ParsedDocument):
             raise TypeError(f"{type(parsed).__name__} is no ParsedDocument")
     except (DocumentError, MemoryError):
@@ -40,7 +48,13 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS) -> Parsed
         by = f" by {known.extension}" if known.extension else ""
         reason = f"the file cannot be read{by} ({type(exc).__name__}: {exc})"[:500]
         raise DocumentError("DOCUMENT_BROKEN", reason) from exc
+    if scans.wanted and parsed.unread_scans:
+        raise ScansWanted(parsed.unread_scans, parsed.pages or len(parsed.unread_scans))
     if not any(block.text.strip() for block in parsed.blocks):
+        if parsed.unread_scans:
+            missing = f"no text layer on {len(parsed.unread_scans)} of {parsed.pages} pages"
+            hint = "" if has_ocr() else f"; {OCR_HINT}"
+            raise DocumentError("DOCUMENT_SCANNED", f"scanned PDF: {missing}{hint}")
         reasons = "; ".join(_bound_notes(parsed.notes)[:3])
         raise DocumentError("DOCUMENT_EMPTY", f"the file holds no text{f' ({reasons})' if reasons else ''}")
     characters = sum(len(block.text) for block in parsed.blocks)

@@ -21,7 +21,7 @@ from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
 from mcp_servers import __version__
-from mcp_servers.retriever.document import Json
+from mcp_servers.retriever.document import Json, join_row
 from mcp_servers.retriever.errors import IndexFault, UnknownDocument, UnreadableRequest
 from mcp_servers.retriever.formats.dates import iso_date
 from mcp_servers.retriever.hits import Hit, Mode, Retrieval
@@ -391,6 +391,8 @@ def _passages(members: Json, note: str, shown: _Shown) -> CallToolResult:
 def _passage(number: int, hit: Hit, document: DocumentFacts | None) -> str:
     where = " › ".join((hit.document_name, *hit.heading_path))
     places = [f"page {hit.page}" if hit.page is not None else None, hit.cells]
+    places.append("read from a scan" if hit.scanned else None)
+    places += [f"columns: {join_row(each.header)}" for each in hit.tables if each.header and not each.has_header]
     if document:
         places += [f"passage {hit.passage} of {document.passages}", document.date]
     shown = ", ".join(filter(None, places))

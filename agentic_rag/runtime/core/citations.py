@@ -7,12 +7,14 @@ that a delegate hands on with its answer. Knows no turn and no numbering of even
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agentic_rag.events import Reference
+from agentic_rag.events import CitedTable, Reference
 from agentic_rag.json_form import from_json, to_json
 from agentic_rag.messages import PASSAGE, REFERENCES, Block, Message, Passage, without_private
 from agentic_rag.models.base import Citation
 from agentic_rag.runtime.core.sent_messages import CitablePassage
 
+MAX_ROWS = 20
+"""Rows of a table that one citation shows as cells."""
 MAX_REFERENCES = 1_000
 """What one turn may cite: each citation is looked for among them."""
 
@@ -80,7 +82,24 @@ def verify(
         score=citable.source.score,
         agent=citable.source.agent,
         verified=verified,
+        table=_cited_table(citation, citable),
+        scanned=citable.source.scanned,
     )
+
+
+def _cited_table(citation: Citation, citable: CitablePassage) -> CitedTable | None:
+    """Return the cited rows with their header, if all that is cited are rows of one table."""
+    for table in citable.source.tables or ():
+        if table.first <= citation.start and citation.end <= table.last and citation.end - citation.start <= MAX_ROWS:
+            rows = tuple(_cells(text) for text in citable.texts[citation.start : citation.end])
+            return CitedTable(table.header, rows)
+    return None
+
+
+def _cells(row: str) -> tuple[str, ...]:
+    """Return the cells of a table's row as the retriever writes it: `Ada |  | 50`; the outer spaces may be missing."""
+    row = row.strip()
+    return tuple(f"{' ' * row.startswith('| ')}{row}{' ' * row.endswith(' |')}".split(" | "))
 
 
 def references_of(messages: Sequence[Message]) -> list[Reference]:

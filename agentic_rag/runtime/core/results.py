@@ -23,6 +23,7 @@ from agentic_rag.messages import (
     Activation,
     Block,
     Passage,
+    PassageTable,
     clean_text,
     image_in_words,
     is_deep,
@@ -347,17 +348,35 @@ def search_result_block(hit: Json) -> Block:
                 page=hit.get("page"),
                 cells=hit.get("cells"),
                 score=_score(hit),
+                tables=_rows_of(hit) or None,
+                scanned=True if hit.get("scanned") else None,
             )
         ),
     }
 
 
+def _rows_of(hit: Json) -> tuple[PassageTable, ...]:
+    """Return which sentences are rows of tables, without the headers themselves."""
+    tables = (
+        PassageTable(each["first"] + bool(each["has_header"]), each["last"], tuple(each["header"]))
+        for each in hit.get("tables") or ()
+        if each["header"]
+    )
+    return tuple(table for table in tables if table.first < table.last)
+
+
 def _place(hit: Json) -> str:
     """Return where a passage stands: what a model needs to ask for what is around it."""
     places = [f"p. {hit['page']}" if hit.get("page") is not None else None, hit.get("cells")]
+    places.append("read from a scan" if hit.get("scanned") else None)
+    places += [f"columns: {' | '.join(each['header'])}" for each in hit.get("tables") or () if _lacks_header(each)]
     if hit.get("passages"):
         places += [f"passage {hit.get('passage')} of {hit['passages']}", hit.get("date")]
     return "; ".join(str(place) for place in places if place)
+
+
+def _lacks_header(table: Json) -> bool:
+    return bool(table["header"]) and not table["has_header"]
 
 
 def _query(arguments: Json) -> str:

@@ -669,6 +669,8 @@ class Turn:
                     page=reference.page,
                     cells=reference.cells,
                     verified=reference.verified,
+                    table=reference.table,
+                    scanned=reference.scanned,
                 )
             )
         if references:

@@ -167,7 +167,7 @@ def annotation(citation: Citation, passages: str) -> Json:
 
 def more_of(citation: Citation) -> Json:
     """Return what an annotation has no place for: the passage's words and where they stand."""
-    names = ("number", "documentId", "chunkId", "citedText", "score", "page", "cells")
+    names = ("number", "documentId", "chunkId", "citedText", "score", "page", "cells", "table", "scanned")
     return {name: citation.source[name] for name in names if citation.source.get(name) is not None}
 
 

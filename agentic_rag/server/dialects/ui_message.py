@@ -371,7 +371,7 @@ def _units(text: str, start: int, end: int) -> int:
 def _source_of(reference: Mapping[str, object], ident: str) -> Json:
     """Return a cited passage as a source document; ``ident``: the field of its id."""
     name = str(reference["documentName"])
-    about = ("number", "documentId", "chunkId", "page", "cells", "citedText", "score", "agent")
+    about = ("number", "documentId", "chunkId", "page", "cells", "citedText", "score", "agent", "table", "scanned")
     return {
         ident: f"{reference['number']}:{reference['chunkId']}",
         "mediaType": _MEDIA_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream"),

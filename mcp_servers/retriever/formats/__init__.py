@@ -16,11 +16,12 @@ from typing import Protocol, cast
 
 from mcp_servers.retriever.document import ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError, ExtensionBroken
-from mcp_servers.retriever.extensions import FORMATS, describe, find_extensions, load_extension
+from mcp_servers.retriever.extensions import FORMATS, OCR_HINT, describe, find_extensions, has_ocr, load_extension
 
 log = logging.getLogger(__name__)
 
-Reader = Callable[[Path, ParseLimits], ParsedDocument]
+Reader = Callable[..., ParsedDocument]
+"""Takes a path and `ParseLimits`, and `scans.Scans` too if its format takes scans."""
 
 
 class DocumentFormat(Protocol):
@@ -49,11 +50,16 @@ class DocumentFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How files of one ending are read; ``extension`` names the installed package's, and is empty for ours."""
+    """How files of one ending are read.
+
+    ``extension`` names the installed package that adds the format, and is empty for ours. ``takes_scans``: pages may be
+    images that OCR reads.
+    """
 
     media_type: str
     load: Callable[[], Reader]
     extension: str = ""
+    takes_scans: bool = False
 
 
 def _import_reader(name: str) -> Reader:
@@ -151,12 +157,27 @@ def our_formats() -> Mapping[str, Mapping[str, str]]:
     return _OURS
 
 
+_SCANNED = {"pdf:read_pdf", "ocr:read_image"}
+"""Readers that take what OCR read."""
+
+_IMAGES = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".tif": "image/tiff",
+    ".tiff": "image/tiff",
+    ".webp": "image/webp",
+}
+"""Read with the extra ``ocr`` alone."""
+
+
 @cache
 def all_formats() -> Mapping[str, Format]:
     """Return the formats by file name ending. An extension that cannot be used is logged and left out."""
+    ours = {**_OURS, "ocr:read_image": _IMAGES} if has_ocr() else _OURS
     formats = {
-        suffix: Format(media_type, partial(_import_reader, reader))
-        for reader, media_types in _OURS.items()
+        suffix: Format(media_type, partial(_import_reader, reader), takes_scans=reader in _SCANNED)
+        for reader, media_types in ours.items()
         for suffix, media_type in media_types.items()
         if suffix not in EXTRAS or find_spec(EXTRAS[suffix][0]) is not None
     }
@@ -191,6 +212,8 @@ def why_unread(name: str) -> str:
     suffix = PurePath(name).suffix.lower()
     if suffix in all_formats():
         return ""
+    if suffix in _IMAGES:
+        return f"{suffix!r}: images are read with OCR; {OCR_HINT}"
     if suffix in SAVE_INSTEAD:
         return f"files ending in {suffix!r} are not read: {SAVE_INSTEAD[suffix]}"
     return f"files ending in {suffix[:20]!r} are not read" if suffix else "files without an ending are not read"
@@ -200,6 +223,6 @@ def format_of(name: str) -> Format:
     """Return the format of a file called ``name``. Raises `DocumentError` DOCUMENT_UNSUPPORTED."""
     suffix = PurePath(name).suffix.lower()
     if suffix not in all_formats():
-        known = "" if suffix in SAVE_INSTEAD else f"; supported are {' '.join(suffixes())}"
+        known = "" if suffix in SAVE_INSTEAD or suffix in _IMAGES else f"; supported are {' '.join(suffixes())}"
         raise DocumentError("DOCUMENT_UNSUPPORTED", f"{why_unread(name)}{known}")
     return all_formats()[suffix]

@@ -1,52 +1,99 @@
-"""PDF by PDFium: lines to paragraphs by their distance, headings by their size, table rows by the gaps in them.
+"""PDF by PDFium: the text layer with its positions, rules, form fields, links, comments and what is left unread.
 
-PDFium is not thread-safe: each upload is read in a process of its own.
+PDFium is not thread-safe: each upload is read in a process of its own. Every page is turned so that its text runs
+from left to right before anything is measured; vertical Chinese and Japanese text is such a page turned by 270°.
 """
 
 import ctypes
+import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from statistics import median_low
 from typing import NamedTuple
 
 import pypdfium2
 import pypdfium2.raw as pdfium
 
-from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits, heading, row_groups
+from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.extensions import OCR_HINT, has_ocr
 from mcp_servers.retriever.formats.dates import latest_date
+from mcp_servers.retriever.formats.layout import Line, Page, Rules, Segment, Word, lay_out, merge_collinear
+from mcp_servers.retriever.formats.pdf_marks import Marks, names_of_attachments, read_marks
+from mcp_servers.retriever.formats.pdf_salvage import is_cut_off, salvage
+from mcp_servers.retriever.formats.scans import Scans, lay_out_scan
 
-HEADING_RATIO = 1.15
-"""A line this much larger than the body text is a heading."""
+MAX_OBJECTS = 50_000
+"""Objects of a page that are searched for rules."""
 
-PARAGRAPH_GAP = 1.45
-"""A distance between lines of this many usual ones starts a paragraph."""
+MAX_PATH_SEGMENTS = 50_000
+"""Segments of all paths of a page that are searched for rules."""
 
-MAX_HEADING_CHARACTERS = 120
+MAX_DEPTH = 3
+"""Form objects inside form objects that are searched for rules."""
 
-CELL_GAP = 0.9
-"""White space of this many font sizes inside a line stands between two cells: justified text has less."""
+THIN = 2.5
+"""Points: a filled rectangle up to this thickness is a rule."""
 
-_HYPHENS = re.compile("[\x02\ufffe\xad]$")
+FIRST_CJK = "\u2e80"
+"""Chinese and Japanese characters, which alone are written vertically, begin here."""
+
+SHORT = 3.0
+"""Points: shorter lines are no rules."""
+
+MIN_IMAGE = 24.0
+"""Points: smaller images are ornaments."""
+
+NO_TEXT_FOUND = "no text was found on the scanned pages"
+CUT_OFF = "incomplete: the end of the file is missing"
+UNCLEAR = "columns of tables could not be told; their lines were read as text"
+
+Stroke = tuple[float, float, float, float]
+"""A line from one point to another, or a box: left, bottom, right, top."""
+
 _JOINTS = re.compile("[\x02\ufffe](?=\\S)")
 """Where PDFium itself joined a word that two lines share."""
-_SPACES = re.compile(r"\s+")
-_CJK_END = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]$")
-_CJK_START = re.compile(r"^[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
-_ITEM = re.compile(r"^(?:[-*•·‣▪–]\s|\(?\d{1,3}[.)、]\s|[（(]?[一二三四五六七八九十]+[)）、])")
+_WORDS = re.compile(r"[^\s\0]+")
 
 
-class _Line(NamedTuple):
-    """`size` is the font size in points; `top` the height of its base above the page's foot; `cells` are its parts
-    where wide gaps stand in it."""
+class _Frame(NamedTuple):
+    """Turns the page's coordinates so that text of one direction runs from left to right."""
 
-    text: str
-    size: float
-    top: float
-    cells: tuple[str, ...] = ()
+    turn: int
+
+    def point(self, x: float, y: float) -> tuple[float, float]:
+        if self.turn == 0:
+            return x, y
+        if self.turn == 90:
+            return y, -x
+        return (-x, -y) if self.turn == 180 else (-y, x)
+
+    def box(self, left: float, bottom: float, right: float, top: float) -> Stroke:
+        """Return a rectangle's left, bottom, right and top in the frame."""
+        if self.turn == 0:
+            return left, bottom, right, top
+        x, y = self.point(left, bottom)
+        other_x, other_y = self.point(right, top)
+        return min(x, other_x), min(y, other_y), max(x, other_x), max(y, other_y)
+
+
+FRAMES = {turn: _Frame(turn) for turn in (0, 90, 180, 270)}
+
+
+@dataclass(slots=True)
+class _Unread:
+    """What the readers of pages left out, by page or as a number."""
+
+    images: int = 0
+    broken_pages: list[int] = field(default_factory=list)
+    drawn_pages: set[int] = field(default_factory=set)
+    """Pages with anything on them; a blank page needs no OCR."""
+    marks: Counter[str] = field(default_factory=Counter)
+    files: list[str] = field(default_factory=list)
 
 
 def open_pdf(data: bytes) -> pypdfium2.PdfDocument:
@@ -60,133 +107,492 @@ def open_pdf(data: bytes) -> pypdfium2.PdfDocument:
         raise DocumentError("DOCUMENT_BROKEN", "the file is not a readable PDF") from exc
 
 
-def read_pdf(path: Path, limits: ParseLimits) -> ParsedDocument:
-    with open_pdf(path.read_bytes()) as document:  # a path it would resolve, and an open descriptor's has none
+def open_whole_or_cut(data: bytes) -> tuple[pypdfium2.PdfDocument, bool]:
+    """Open a PDF, or the whole pages of one whose end is missing; the flag says that it is incomplete.
+
+    Raises:
+        DocumentError: no page can be opened.
+    """
+    cut_off = is_cut_off(data)
+    try:
+        document = open_pdf(data)
+        if len(document) or not cut_off:
+            return document, cut_off
+        document.close()
+    except DocumentError as exc:
+        if exc.code != "DOCUMENT_BROKEN" or not cut_off:
+            raise
+    repaired = salvage(data)
+    if repaired is None:
+        raise DocumentError(
+            "DOCUMENT_BROKEN", "the file is not a readable PDF: its end is missing, and no page is whole"
+        )
+    return open_pdf(repaired), True
+
+
+def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedDocument:  # noqa: B008 (frozen)
+    """Read a PDF's pages; those without a text layer from ``scans``, or they are in ``unread_scans``.
+
+    Raises:
+        DocumentError: the file is protected, broken or too long, or OCR found no text on scanned pages.
+    """
+    # PDFium would resolve a path, and the path of an open descriptor has no target.
+    document, incomplete = open_whole_or_cut(path.read_bytes())
+    with document:
         count = len(document)
         if count > limits.max_pages:
             message = f"the PDF has {count} pages; the limit is {limits.max_pages}"
             raise DocumentError("DOCUMENT_TOO_LARGE", message)
-        pages = [_lines(document, index) for index in range(count)]
+        form_kind = document.get_formtype()
+        if form_kind != pdfium.FORMTYPE_NONE:
+            document.init_forms()
+        unread = _Unread(files=names_of_attachments(document))
+        pages = [_read_page(document, index, unread) for index in range(count)]
         date = latest_date(*map(document.get_metadata_value, ("CreationDate", "ModDate")))
-    empty = sum(1 for lines in pages if not lines)
-    missing = f"no text layer on {empty} of {count} pages"
-    if empty == count:
-        raise DocumentError("DOCUMENT_SCANNED", f"scanned PDF: {missing}")
-    sizes, spacing = _heading_sizes(pages), _line_spacing(pages)
-    blocks = tuple(block for number, lines in enumerate(pages, 1) for block in _page(lines, number, sizes, spacing))
-    return ParsedDocument(blocks, count, (missing,) if empty else (), date)
+        is_xfa = form_kind in (pdfium.FORMTYPE_XFA_FULL, pdfium.FORMTYPE_XFA_FOREGROUND)
+    empty = [number for number, page in enumerate(pages, 1) if not page.lines and number not in unread.broken_pages]
+    if incomplete and len(empty) == count:
+        raise DocumentError("DOCUMENT_BROKEN", f"{CUT_OFF}; no page has text")
+    wanted = [number for number in empty if number in unread.drawn_pages and not incomplete]
+    read = [scans.pages[number] for number in empty if number in scans.pages]
+    for scan in read:
+        after = pages[scan.page - 1].after
+        pages[scan.page - 1] = replace(lay_out_scan(scan), after=after)
+    left = tuple(number for number in wanted if number not in scans.pages)
+    layout = lay_out(pages)
+    notes = [
+        *([f"{CUT_OFF}; {count - len(empty)} of {count} pages have text"] if incomplete else []),
+        *_scan_notes(empty, scans, count, incomplete),
+        *([f"pages that cannot be read: {_numbers(unread.broken_pages)}"] if unread.broken_pages else []),
+        *([f"{UNCLEAR}: pages {_numbers(layout.unclear_pages)}"] if layout.unclear_pages else []),
+        *(["the dynamic parts of the form (XFA) were not read"] if is_xfa else []),
+        *([f"images were not read: {unread.images}"] if unread.images else []),
+        *([f"embedded files were not read: {', '.join(unread.files)}"] if unread.files else []),
+        *(f"{kind}: {number}" for kind, number in sorted(unread.marks.items())),
+    ]
+    if not layout.blocks and read and not left:
+        raise DocumentError("DOCUMENT_EMPTY", next((scan.error for scan in read if scan.error), NO_TEXT_FOUND))
+    return ParsedDocument(tuple(layout.blocks), count, tuple(notes), date, left)
 
 
-def _lines(document: pypdfium2.PdfDocument, index: int) -> list[_Line]:
-    page = document[index]
-    text_page = page.get_textpage()
+def _scan_notes(empty: Sequence[int], scans: Scans, count: int, incomplete: bool) -> list[str]:
+    """Return what is said of pages without a text layer: which OCR read, and which nothing was read of."""
+    read = [scans.pages[number] for number in empty if number in scans.pages]
+    missing = [number for number in empty if number not in scans.pages]
+    found = [scan.page for scan in read if scan.lines]
+    blank = [scan.page for scan in read if not scan.lines and not scan.error]
+    notes = [f"read from a scan by OCR: pages {_numbers(found)}"] if found else []
+    if blank:
+        notes.append(f"no text was found on scanned pages: {_numbers(blank)}")
+    failed: dict[str, list[int]] = defaultdict(list)
+    for scan in read:
+        if scan.error:
+            failed[scan.error].append(scan.page)
+    notes += [f"scanned pages {_numbers(pages)} were not read: {error}" for error, pages in failed.items()]
+    if missing and not incomplete:
+        hint = "" if has_ocr() else f"; {OCR_HINT}"
+        if scans.limit is not None and len(scans.pages) >= scans.limit:
+            hint = f"; OCR reads {scans.limit} pages of a document"
+        notes.append(f"no text layer on {len(missing)} of {count} pages{hint}")
+    return notes
+
+
+def _numbers(pages: Sequence[int]) -> str:
+    """Return page numbers as a short list: 1, 3-7."""
+    spans: list[list[int]] = []
+    for page in pages:
+        if spans and page == spans[-1][1] + 1:
+            spans[-1][1] = page
+        else:
+            spans.append([page, page])
+    shown = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans[:20])
+    return shown + (" and more" if len(spans) > 20 else "")
+
+
+def _read_page(document: pypdfium2.PdfDocument, index: int, unread: _Unread) -> Page:
+    """Return what is on a page; a page that cannot be loaded is empty and counted."""
     try:
-        text = text_page.get_text_range()
-        lines: list[_Line] = []
-        start = 0
-        for raw in text.split("\n"):
-            if stripped := raw.strip():
-                at = start + raw.index(stripped[0])
-                size = pdfium.FPDFText_GetFontSize(text_page, at)
-                cells = _cells(text_page, stripped, at, size)
-                text = _JOINTS.sub("", stripped)
-                lines.append(_Line(text, size, _base(text_page, at), cells if len(cells) > 1 else ()))
-            start += len(raw) + 1
-        return lines
+        page = document[index]
+    except pypdfium2.PdfiumError:
+        unread.broken_pages.append(index + 1)
+        return Page(())
+    text_page = None
+    try:
+        text_page = page.get_textpage()
+        strokes, images = _StrokeReader().read(page)
+        if pdfium.FPDFPage_CountObjects(page.raw):
+            unread.drawn_pages.add(index + 1)
+        rules = _RulesByTurn(strokes)
+        lines, turn = _arrange(_lines(text_page, rules))
+        marks = read_marks(document, page)
+        lines = _with_marks(lines, marks, FRAMES[turn])
+        if lines:
+            unread.images += images
+        unread.marks.update(marks.unread)
+        unread.files += marks.files
+        after = tuple(Block("prose", text, page=index + 1) for text in marks.comments)
+        return Page(tuple(lines), rules[turn], after)
+    except pypdfium2.PdfiumError:
+        unread.broken_pages.append(index + 1)
+        return Page(())
     finally:
-        text_page.close()
+        if text_page is not None:
+            text_page.close()
         page.close()
 
 
-def _cells(text_page: pypdfium2.PdfTextPage, text: str, start: int, size: float) -> tuple[str, ...]:
-    """The parts of a line between its wide gaps; ``start`` is the index of its first character on the page."""
-    cuts = [0]
-    x, y = ctypes.c_double(), ctypes.c_double()  # used again and again: a page has hundreds of spaces
-    for space in _SPACES.finditer(text):
-        pdfium.FPDFText_GetCharOrigin(text_page, start + space.start(), x, y)
-        left = x.value
-        pdfium.FPDFText_GetCharOrigin(text_page, start + space.end(), x, y)
-        if x.value - left > CELL_GAP * size > 0:
-            cuts.append(space.end())
-    return tuple(text[one:other].strip() for one, other in pairwise([*cuts, len(text)]))
+# Text
 
 
-def _base(text_page: pypdfium2.PdfTextPage, index: int) -> float:
-    x, y = ctypes.c_double(), ctypes.c_double()
-    pdfium.FPDFText_GetCharOrigin(text_page, index, x, y)
-    return y.value
+def _lines(text_page: pypdfium2.PdfTextPage, rules: Mapping[int, Rules]) -> dict[int, list[Line]]:
+    """Return the lines of a page by their direction, in the order of the text layer."""
+    text = _text(text_page)
+    reader = _CharacterReader(text_page)
+    lines: dict[int, list[Line]] = defaultdict(list)
+    start = 0
+    for raw in text.split("\n"):
+        spans = [(start + match.start(), match[0]) for match in _WORDS.finditer(raw)]
+        start += len(raw) + 1
+        if not spans:
+            continue
+        size, turn = reader.style(spans[0][0])
+        turn = _vertical_turn(reader, spans, size, turn)
+        frame = FRAMES[turn]
+        words = reader.words(frame, spans, rules[turn].vertical)
+        lines[turn].append(Line(words, size, frame.point(*reader.origin(spans[0][0]))[1]))
+    return lines
 
 
-def _heading_sizes(pages: Sequence[Sequence[_Line]]) -> list[float]:
-    """Font sizes of headings, largest first; the size most characters have is the body's."""
-    weight: Counter[float] = Counter()
-    for lines in pages:
-        for line in lines:
-            weight[round(line.size, 1)] += len(line.text)
-    body = weight.most_common(1)[0][0]
-    return sorted((size for size in weight if size >= body * HEADING_RATIO), reverse=True)
+def _text(text_page: pypdfium2.PdfTextPage) -> str:
+    """Return the page's text with one character for each that PDFium counts, so that offsets are indexes."""
+    text = text_page.get_text_range()
+    count = text_page.count_chars()
+    if len(text) == count:
+        return str(text)
+    codes = (pdfium.FPDFText_GetUnicode(text_page.raw, at) for at in range(count))
+    return "".join(chr(code) if 0 < code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd" for code in codes)
 
 
-def _line_spacing(pages: Sequence[Sequence[_Line]]) -> float:
-    """The usual distance between lines of a paragraph, in font sizes."""
-    pairs = ((above, below) for lines in pages for above, below in pairwise(lines) if above.size == below.size > 0)
-    return median_low(
-        [(above.top - below.top) / above.size for above, below in pairs if above.top > below.top] or [1.2]
-    )
+class _CharacterReader:
+    """Asks PDFium for the places of characters; its buffers are used again, as a page has thousands of calls."""
+
+    def __init__(self, text_page: pypdfium2.PdfTextPage) -> None:
+        self._page = text_page.raw
+        self._box = pdfium.FS_RECTF()
+        self._box_reference = ctypes.byref(self._box)
+        self._matrix = pdfium.FS_MATRIX()
+        self._x, self._y = ctypes.c_double(), ctypes.c_double()
+
+    def style(self, at: int) -> tuple[float, int]:
+        """Return the font size of a character in points, and the direction of its text in degrees."""
+        size = pdfium.FPDFText_GetFontSize(self._page, at)
+        if not pdfium.FPDFText_GetMatrix(self._page, at, self._matrix):
+            return size, 0
+        matrix = self._matrix
+        if matrix.a > 0 and matrix.b == 0:
+            return round(size * abs(matrix.d), 2), 0
+        scale = math.hypot(matrix.c, matrix.d)
+        turn = round(math.degrees(math.atan2(matrix.b, matrix.a)) / 90) * 90 % 360
+        return (round(size * scale, 2) if scale > 0 and math.isfinite(scale) else size), turn
+
+    def origin(self, at: int) -> tuple[float, float]:
+        pdfium.FPDFText_GetCharOrigin(self._page, at, self._x, self._y)
+        return self._x.value, self._y.value
+
+    def box(self, at: int) -> Stroke:
+        """Return left, bottom, right and top of a character's full height and width."""
+        pdfium.FPDFText_GetLooseCharBox(self._page, at, self._box_reference)
+        box = self._box
+        return box.left, box.bottom, box.right, box.top
+
+    def words(self, frame: _Frame, spans: Sequence[tuple[int, str]], posts: Sequence[Segment]) -> list[Word]:
+        """Return the words at these indexes, each cut where a vertical rule stands between two of its characters."""
+        words: list[Word] = []
+        xs = [post[2] for post in posts]  # ascending
+        get_box, page, reference, raw = pdfium.FPDFText_GetLooseCharBox, self._page, self._box_reference, self._box
+        turned = frame.turn != 0
+        for at, characters in spans:
+            get_box(page, at, reference)
+            left, bottom, right, top = raw.left, raw.bottom, raw.right, raw.top
+            if turned:
+                left, bottom, right, top = frame.box(left, bottom, right, top)
+            middle = (bottom + top) / 2
+            joint = _JOINTS.search(characters) if "\x02" in characters or "\ufffe" in characters else None
+            last = at + (joint.start() - 1 if joint and joint.start() else len(characters) - 1)
+            if last > at:
+                get_box(page, last, reference)
+                end, start = raw.right, raw.left
+                if turned:
+                    start, _, end, _ = frame.box(start, raw.bottom, end, raw.top)
+                if end > left or joint:
+                    right = max(right, end)
+                else:  # text from right to left
+                    left = min(left, start)
+                post = bisect_right(xs, left + 1)
+                if post < len(xs) and xs[post] < right - 1 and not joint:
+                    cuts = [x for low, high, x in posts[post:] if x < right - 1 and low <= middle <= high]
+                    if cuts:
+                        words += self._cut(frame, at, characters, cuts, middle)
+                        continue
+            words.append(Word(_JOINTS.sub("", characters) if joint else characters, left, right, middle))
+        return words
+
+    def _cut(self, frame: _Frame, at: int, characters: str, cuts: Sequence[float], middle: float) -> list[Word]:
+        """Return the parts of a word between vertical rules; each character belongs where its centre is."""
+        words: list[Word] = []
+        cell = -1
+        for offset, character in enumerate(characters):
+            left, _, right, _ = frame.box(*self.box(at + offset))
+            its_cell = sum(x < (left + right) / 2 for x in cuts)
+            if its_cell == cell:
+                words[-1] = Word(words[-1].text + character, words[-1].left, right, middle)
+            else:
+                words.append(Word(character, left, right, middle))
+                cell = its_cell
+        return words
 
 
-def _page(lines: Sequence[_Line], page: int, sizes: list[float], spacing: float) -> Iterator[Block]:
-    """Blocks of a page: two lines with gaps, one below the other, begin a table."""
-    for is_table, run in groupby(_mark_rows(lines), lambda marked: marked[0]):
-        part = [line for _, line in run]
-        if is_table:
-            rows = [line.cells for line in part]
-            yield from (Block("table", text, page=page) for _, _, text in row_groups(rows))
-        else:
-            yield from _prose(part, page, sizes, spacing)
+def _vertical_turn(reader: _CharacterReader, spans: Sequence[tuple[int, str]], size: float, turn: int) -> int:
+    """Return 270 for a line whose characters stand one below the other, which is vertical writing; else its turn."""
+    at, characters = spans[0] if len(spans) == 1 else max(spans, key=lambda span: len(span[1]))
+    if turn != 0 or len(characters) < 2 or characters < FIRST_CJK:
+        return turn
+    first, other = reader.origin(at), reader.origin(at + 1)
+    is_below = first[1] - other[1] > 0.5 * size and abs(first[0] - other[0]) < 0.3 * size
+    return 270 if is_below else turn
 
 
-def _mark_rows(lines: Sequence[_Line]) -> Iterator[tuple[bool, _Line]]:
-    """Each line with whether it is a row of a table."""
-    for at, line in enumerate(lines):
-        beside = (*lines[max(0, at - 1) : at], *lines[at + 1 : at + 2])
-        yield bool(line.cells) and any(other.cells and other.size == line.size for other in beside), line
+def _arrange(lines_by_turn: Mapping[int, list[Line]]) -> tuple[list[Line], int]:
+    """Return all lines, those of the direction with most text first, and that direction."""
+    turns = sorted(lines_by_turn, key=lambda turn: (-sum(len(line.text) for line in lines_by_turn[turn]), turn))
+    lines: list[Line] = []
+    for turn in turns:
+        found = lines_by_turn[turn]
+        lines += _vertical_order(found) if turn == 270 else found
+    return lines, turns[0] if turns else 0
 
 
-def _prose(lines: Sequence[_Line], page: int, sizes: list[float], spacing: float) -> Iterator[Block]:
-    paragraph: list[str] = []
-    titles: list[str] = []
-    previous: _Line | None = None
-    for line in lines:
-        size = round(line.size, 1)
-        is_heading = size in sizes and len(line.text) <= MAX_HEADING_CHARACTERS
-        apart = previous is None or not 0 <= previous.top - line.top <= spacing * PARAGRAPH_GAP * line.size
-        if previous is not None and (apart or size != round(previous.size, 1) or _ITEM.match(line.text)):
-            yield from _finish(paragraph, titles, previous, page, sizes)
-        (titles if is_heading else paragraph).append(line.text)
-        previous = line
-    if previous is not None:
-        yield from _finish(paragraph, titles, previous, page, sizes)
+def _vertical_order(lines: list[Line]) -> list[Line]:
+    """Return columns of vertical writing from right to left, tier by tier; lines in any other order stay."""
+    ordered: list[Line] = []
+    tier: list[Line] = []
+    end = -math.inf
+    for line in sorted(lines, key=lambda each: each.left):
+        if tier and line.left > end + line.size:
+            ordered += sorted(tier, key=lambda each: -each.base)
+            tier = []
+        tier.append(line)
+        end = max(end, line.right)
+    return ordered + sorted(tier, key=lambda each: -each.base)
 
 
-def _finish(paragraph: list[str], titles: list[str], line: _Line, page: int, sizes: list[float]) -> Iterator[Block]:
-    """The block that ends with `line`; empties both lists."""
-    if titles:
-        yield heading(_join(titles), min(sizes.index(round(line.size, 1)) + 1, 6), page)
-    if paragraph:
-        yield Block("prose", _join(paragraph), page=page)
-    titles.clear()
-    paragraph.clear()
+# Rules and images
 
 
-def _join(lines: Sequence[str]) -> str:
-    """Lines of a paragraph as one: no space between Chinese characters, none for a hyphen of the typesetter."""
-    text = lines[0]
-    for line in lines[1:]:
-        if _HYPHENS.search(text):
-            text = text[:-1] + line
-        elif _CJK_END.search(text) and _CJK_START.search(line):
-            text += line
-        else:
-            text += " " + line
-    return _HYPHENS.sub("", text)
+class _Matrix(NamedTuple):
+    a: float
+    b: float
+    c: float
+    d: float
+    e: float
+    f: float
+
+    def apply(self, x: float, y: float) -> tuple[float, float]:
+        return self.a * x + self.c * y + self.e, self.b * x + self.d * y + self.f
+
+    def then(self, other: "_Matrix") -> "_Matrix":
+        """Return the transformation by this matrix, then by another."""
+        return _Matrix(
+            self.a * other.a + self.b * other.c,
+            self.a * other.b + self.b * other.d,
+            self.c * other.a + self.d * other.c,
+            self.c * other.b + self.d * other.d,
+            self.e * other.a + self.f * other.c + other.e,
+            self.e * other.b + self.f * other.d + other.f,
+        )
+
+
+_IDENTITY = _Matrix(1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+
+
+def _matrix_of(thing: object) -> _Matrix:
+    matrix = pdfium.FS_MATRIX()
+    if not pdfium.FPDFPageObj_GetMatrix(thing, matrix):
+        return _IDENTITY
+    return _Matrix(matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f)
+
+
+class _StrokeReader:
+    """Finds the straight lines and the images of a page; its buffers are used again for each path."""
+
+    def __init__(self) -> None:
+        self._strokes: list[Stroke] = []
+        self._images = 0
+        self._objects_left = MAX_OBJECTS
+        self._segments_left = MAX_PATH_SEGMENTS
+        self._x, self._y = ctypes.c_float(), ctypes.c_float()
+        self._fill, self._stroke = ctypes.c_int(), ctypes.c_int()
+
+    def read(self, page: pypdfium2.PdfPage) -> tuple[list[Stroke], int]:
+        """Return the lines of a page, and how many images it has."""
+        raw = page.raw
+        count = min(pdfium.FPDFPage_CountObjects(raw), self._objects_left)
+        self._walk((pdfium.FPDFPage_GetObject(raw, at) for at in range(count)), _IDENTITY, 0)
+        return self._strokes, self._images
+
+    def _walk(self, things: Iterable[object], outer: _Matrix, depth: int) -> None:
+        for thing in things:
+            self._objects_left -= 1
+            if self._objects_left < 0:
+                return
+            kind = pdfium.FPDFPageObj_GetType(thing)
+            if kind == pdfium.FPDF_PAGEOBJ_PATH:
+                self._add_path(thing, outer)
+            elif kind == pdfium.FPDF_PAGEOBJ_IMAGE:
+                self._images += self._is_large(thing)
+            elif kind == pdfium.FPDF_PAGEOBJ_FORM and depth < MAX_DEPTH:
+                count = pdfium.FPDFFormObj_CountObjects(thing)
+                inner = (pdfium.FPDFFormObj_GetObject(thing, at) for at in range(min(count, self._objects_left)))
+                self._walk(inner, _matrix_of(thing).then(outer), depth + 1)
+
+    def _is_large(self, image: object) -> bool:
+        right, top = ctypes.c_float(), ctypes.c_float()
+        found = pdfium.FPDFPageObj_GetBounds(image, self._x, self._y, right, top)
+        return bool(found) and right.value - self._x.value >= MIN_IMAGE and top.value - self._y.value >= MIN_IMAGE
+
+    def _add_path(self, path: object, outer: _Matrix) -> None:
+        """Add the lines of a path: its strokes, or filled rectangles thin enough to be lines."""
+        count = pdfium.FPDFPath_CountSegments(path)
+        if not 1 < count <= self._segments_left:
+            return
+        pdfium.FPDFPath_GetDrawMode(path, self._fill, self._stroke)
+        if not self._fill.value and not self._stroke.value:
+            return
+        self._segments_left -= count
+        matrix = _matrix_of(path)
+        if outer is not _IDENTITY:
+            matrix = matrix.then(outer)
+        for points, is_straight in self._outlines(path, count, matrix):
+            if self._stroke.value:
+                self._strokes += ((*one, *other) for one, other in pairwise(points))
+            elif is_straight:
+                self._add_thin(points)
+
+    def _outlines(self, path: object, count: int, matrix: _Matrix) -> Iterator[tuple[list[tuple[float, float]], bool]]:
+        """Yield the corners of each part of a path, and whether no curve is in it. A curve begins another part."""
+        points: list[tuple[float, float]] = []
+        is_straight = True
+        get, kind_of, place_of = (
+            pdfium.FPDFPath_GetPathSegment,
+            pdfium.FPDFPathSegment_GetType,
+            pdfium.FPDFPathSegment_GetPoint,
+        )
+        for index in range(count):
+            segment = get(path, index)
+            kind = kind_of(segment)
+            place_of(segment, self._x, self._y)
+            point = matrix.apply(self._x.value, self._y.value)
+            if kind != pdfium.FPDF_SEGMENT_LINETO:
+                yield points, is_straight
+                points = []
+                is_straight = kind == pdfium.FPDF_SEGMENT_MOVETO
+            points.append(point)
+            if len(points) > 2 and pdfium.FPDFPathSegment_GetClose(segment):
+                points.append(points[0])
+        yield points, is_straight
+
+    def _add_thin(self, points: Sequence[tuple[float, float]]) -> None:
+        if len(points) < 3:
+            return
+        left, right = min(x for x, _ in points), max(x for x, _ in points)
+        bottom, top = min(y for _, y in points), max(y for _, y in points)
+        if top - bottom <= THIN < right - left:
+            self._strokes.append((left, (bottom + top) / 2, right, (bottom + top) / 2))
+        elif right - left <= THIN < top - bottom:
+            self._strokes.append(((left + right) / 2, bottom, (left + right) / 2, top))
+
+
+class _RulesByTurn(dict[int, Rules]):
+    """The rules of a page in each direction of its text, made when they are asked for."""
+
+    def __init__(self, strokes: Sequence[Stroke]) -> None:
+        super().__init__()
+        self._strokes = strokes
+
+    def __missing__(self, turn: int) -> Rules:
+        self[turn] = _rules(self._strokes, FRAMES[turn])
+        return self[turn]
+
+
+def _rules(strokes: Sequence[Stroke], frame: _Frame) -> Rules:
+    horizontal: list[tuple[float, float, float]] = []
+    vertical: list[tuple[float, float, float]] = []
+    for stroke in strokes:
+        left, bottom, right, top = frame.box(*stroke)
+        if top - bottom <= 1.0 and right - left >= SHORT:
+            horizontal.append((left, right, (bottom + top) / 2))
+        elif right - left <= 1.0 and top - bottom >= SHORT:
+            vertical.append((bottom, top, (left + right) / 2))
+    return Rules(tuple(merge_collinear(horizontal)), tuple(merge_collinear(vertical)))
+
+
+# Fields and links at their places
+
+
+def _with_marks(lines: list[Line], marks: Marks, frame: _Frame) -> list[Line]:
+    """Return the lines with the values of fields at their places, and each link's address after its words."""
+    for rectangle, address in marks.links:
+        lines = _with_address(lines, frame.box(*rectangle), address)
+    for rectangle, name, value in marks.fields:
+        lines = _with_value(lines, frame.box(*rectangle), name, value)
+    return lines
+
+
+def _with_address(lines: list[Line], box: Stroke, address: str) -> list[Line]:
+    left, bottom, right, top = box
+    for at in reversed(range(len(lines))):
+        words = lines[at].words
+        covered = [
+            index
+            for index, word in enumerate(words)
+            if left - 1 <= word.centre <= right + 1 and bottom - 1 <= word.middle <= top + 1
+        ]
+        if not covered:
+            continue
+        shown = " ".join(words[index].text for index in covered)
+        if address.removeprefix("mailto:").rstrip("/") in shown.replace(" ", ""):
+            return lines
+        last = words[covered[-1]]
+        added = Word(f"({address})", last.right, last.right, last.middle)
+        words = (*words[: covered[-1] + 1], added, *words[covered[-1] + 1 :])
+        return [*lines[:at], lines[at].with_words(words), *lines[at + 1 :]]
+    return [*lines, Line((Word(address, left, right, (bottom + top) / 2),), max(top - bottom, 1.0), bottom)]
+
+
+def _with_value(lines: list[Line], box: Stroke, name: str, value: str) -> list[Line]:
+    """Put a field's value on the line that it stands on, or on a line below its name where there is none."""
+    left, bottom, right, top = box
+    middle = (bottom + top) / 2
+    height = top - bottom
+    beside = [
+        at
+        for at, line in enumerate(lines)
+        if bottom - 0.35 * line.size <= line.base <= top
+        and (height <= 2.6 * line.size or line.base >= top - 2 * line.size)
+        and (line.right <= left + 2 or line.left >= right - 2 or any(w.right <= left + 2 for w in line.words))
+    ]
+    if beside:
+        at = min(beside, key=lambda each: (lines[each].left > left, abs(left - _end_before(lines[each], left))))
+        line = lines[at]
+        place = sum(word.right <= left + 2 for word in line.words)
+        word = Word(value, left, right, line.words[0].middle)
+        words = [*line.words[:place], word, *line.words[place:]]
+        return [*lines[:at], line.with_words(words), *lines[at + 1 :]]
+    size = min(max(height * 0.7, 6.0), 12.0)
+    line = Line((Word(f"{name}: {value}" if name else value, left, right, middle),), size, bottom)
+    place = next((at for at, other in enumerate(lines) if other.base < bottom), len(lines))
+    return [*lines[:place], line, *lines[place:]]
+
+
+def _end_before(line: Line, left: float) -> float:
+    return max((word.right for word in line.words if word.right <= left + 2), default=line.left)

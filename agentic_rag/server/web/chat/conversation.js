@@ -552,6 +552,6 @@ function laneItems({ messages, toolCalls }) {
 /** Return an answer as Markdown with its sources. */
 export function markdownOf(view) {
   const text = view.text ?? textOf(view);
-  const line = (each) => `${each.number}. ${each.documentName}${each.page ? `, ${t("chat.page", { page: each.page })}` : ""}: “${each.citedText.replace(/\s+/g, " ").trim()}”`;
+  const line = (each) => `${each.number}. ${each.documentName}${each.page ? `, ${t("chat.page", { page: each.page })}` : ""}: ${each.scanned ? ` (${t("chat.scanned")})` : ""}“${each.citedText.replace(/\s+/g, " ").trim()}”`;
   return view.references.length ? `${text.trim()}\n\n## ${t("chat.sourcesHeading")}\n\n${view.references.map(line).join("\n")}\n` : `${text.trim()}\n`;
 }

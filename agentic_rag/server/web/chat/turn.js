@@ -133,7 +133,7 @@ export class AnswerPart {
     if (this.sources.dataset.key === key) return;
     this.sources.dataset.key = key;
     this.sources.hidden = !key;
-    const line = (each) => h("li", {}, h("button", { type: "button", class: "source-chip", onclick: () => openSource({ domainId: this.around.domainId, documentId: each.documentId, chunkId: each.chunkId, sentence: each.citedText }) }, h("span", { class: "source-number" }, formatNumber(each.number)), h("span", { class: "clip", dir: "auto" }, each.documentName), each.page && h("span", { class: "faint" }, t("chat.page", { page: each.page })), each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified"))));
+    const line = (each) => h("li", {}, h("button", { type: "button", class: "source-chip", onclick: () => openSource({ domainId: this.around.domainId, documentId: each.documentId, chunkId: each.chunkId, sentence: each.citedText }) }, h("span", { class: "source-number" }, formatNumber(each.number)), h("span", { class: "clip", dir: "auto" }, each.documentName), each.page && h("span", { class: "faint" }, t("chat.page", { page: each.page })), each.scanned && h("span", { class: "faint" }, t("chat.scanned")), each.table && h("span", { class: "faint clip", dir: "auto" }, rowWords(each.table)), each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified"))));
     replace(this.sources, h("p", { class: "faint small sources-head" }, t("chat.sources", { count: references.length })), h("ul", { class: "source-chips" }, references.map(line)));
   }
 
@@ -363,4 +363,10 @@ function readResult(block) {
     else texts.push(`[${each.type}]`);
   }
   return { text: texts.join("\n"), hits };
+}
+
+/** Return the cited rows of a table in words, each cell behind its column's name. */
+function rowWords({ header, rows }) {
+  const cells = (row) => row.map((cell, at) => cell && (header[at] ? `${header[at]}: ${cell}` : cell)).filter(Boolean);
+  return rows.map((row) => cells(row).join(" · ")).join("; ");
 }

@@ -183,14 +183,15 @@ function stateBadge(item) {
 }
 
 function stageBar(item) {
-  const { chunks, of, chunksPerSecond } = item.progress;
+  const { scanned, scans, chunksPerSecond } = item.progress;
+  const [chunks, of] = scans ? [scanned, scans] : [item.progress.chunks, item.progress.of];
   const label = t("documents.progressOf", { name: item.name });
   const bar = h("progress", { "aria-label": label, class: "stage-bar" });
   if (of) {
     bar.max = of;
     bar.value = chunks ?? 0;
   }
-  const words = of ? t("documents.stage", { done: chunks ?? 0, of }) : "";
+  const words = scans ? t("documents.scanning", { page: Math.min(scanned + 1, scans), of: scans }) : of ? t("documents.stage", { done: chunks ?? 0, of }) : "";
   const rate = chunksPerSecond ? t("documents.rate", { rate: formatNumber(chunksPerSecond, { maximumFractionDigits: 0 }) }) : "";
   return h("div", { class: "stage small faint" }, bar, h("span", {}, [words, rate].filter(Boolean).join(" · ")));
 }

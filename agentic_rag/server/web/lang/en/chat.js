@@ -130,6 +130,7 @@ export default {
   "chat.turns": { one: "{count} question", other: "{count} questions" },
   "chat.unarchive": "Take out of the archive",
   "chat.untitled": "Untitled",
+  "chat.scanned": "read from a scan",
   "chat.unverified": "not verified",
   "chat.using": "Using {tool} …",
   "chat.usingSources": { one: "Using {count} source …", other: "Using {count} sources …" },

@@ -44,6 +44,7 @@ export default {
   "documents.sendingShare": "Sending, {share}",
   "documents.sent": { one: "{count} file was sent", other: "{count} files were sent" },
   "documents.size": "Size",
+  "documents.scanning": "Reading scans: page {page} of {of}",
   "documents.stage": "{done} of {of} passages",
   "documents.state.chunking": "Dividing",
   "documents.state.deleting": "Deleting",

@@ -130,6 +130,7 @@ export default {
   "chat.turns": "{count} 个问题",
   "chat.unarchive": "取消归档",
   "chat.untitled": "未命名",
+  "chat.scanned": "识别自扫描件",
   "chat.unverified": "未核实",
   "chat.using": "正在使用 {tool}……",
   "chat.usingSources": "正在使用 {count} 个来源……",

@@ -44,6 +44,7 @@ export default {
   "documents.sendingShare": "正在上传，{share}",
   "documents.sent": { other: "已发送 {count} 个文件" },
   "documents.size": "大小",
+  "documents.scanning": "正在识别扫描页：第 {page} 页，共 {of} 页",
   "documents.stage": "{done} / {of} 个段落",
   "documents.state.chunking": "切分中",
   "documents.state.deleting": "删除中",

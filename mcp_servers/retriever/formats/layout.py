@@ -1,0 +1,1002 @@
+"""Page layout: from lines with positions to paragraphs, headings and tables.
+
+Pure. Lines come from a PDF's text layer or from OCR, in reading order, in an upright frame: x grows along the text,
+y grows upwards. A ruled table is a grid of the page's straight lines; an unruled one is found by its columns. Where
+columns cannot be told, the lines stay prose and the page gets a note: a wrong cell is worse than a missing one.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
+from statistics import median, median_low
+from typing import NamedTuple
+
+from mcp_servers.retriever.document import Block, heading, row_groups
+
+HEADING_RATIO = 1.15
+"""A line this much larger than the body text is a heading."""
+
+PARAGRAPH_GAP = 1.45
+"""A distance between lines of this many usual ones starts a paragraph."""
+
+MAX_HEADING_CHARACTERS = 120
+
+CELL_GAP = 0.9
+"""White space of this many font sizes inside a line separates two cells: justified text has less."""
+
+MAX_ROW_DISTANCE = 3.5
+"""Font sizes between two rows of one unruled table."""
+
+MAX_INTERRUPTION = 4
+"""Lines between two parts of one unruled table."""
+
+MAX_CROSSINGS = 250_000
+"""Pairs of horizontal and vertical lines that are compared on one page; drawings have more, and are no tables."""
+
+MAX_GRID_CELLS = 20_000
+
+TOLERANCE = 2.0
+"""Points by which the ends of two touching lines may differ."""
+
+RUNNING_PAGES = 3
+"""A line repeated at one height on this many pages, and on at least half of all, is a running header or footer."""
+
+RUNNING_LINES = 3
+"""Lines from the top and the bottom of a page that may be running headers or footers."""
+
+_HYPHENS = re.compile("[\x02\ufffe\xad]$")
+_CJK_END = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]$")
+_CJK_START = re.compile(r"^[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
+_ITEM = re.compile(r"^(?:[-*•·‣▪–]\s|\(?\d{1,3}[.)、]\s|[（(]?[一二三四五六七八九十]+[)）、])")
+_MARKER = re.compile(
+    r"(?:[-*•·‣▪–○●◦□■]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)、]|[（(]?[一二三四五六七八九十]+[)）、])(?:\d+\.?)*"
+)
+_NUMBER = re.compile(r"\d+")
+
+
+class Word(NamedTuple):
+    """A run of characters without white space; ``middle`` is its vertical centre."""
+
+    text: str
+    left: float
+    right: float
+    middle: float
+
+    @property
+    def centre(self) -> float:
+        return (self.left + self.right) / 2
+
+
+class Line:
+    """Words on one base line. ``base`` is the height of that line, ``size`` its font size in points."""
+
+    __slots__ = ("_parts", "_text", "base", "size", "words")
+
+    def __init__(self, words: Sequence[Word], size: float, base: float) -> None:
+        self.words = words
+        self.size = size
+        self.base = base
+        self._text = ""
+        self._parts: Sequence[Word] = ()
+
+    @property
+    def text(self) -> str:
+        if not self._text:
+            self._text = " ".join([word.text for word in self.words])
+        return self._text
+
+    @property
+    def left(self) -> float:
+        return min(word.left for word in self.words)
+
+    @property
+    def right(self) -> float:
+        return max(word.right for word in self.words)
+
+    @property
+    def parts(self) -> Sequence[Word]:
+        """The line's pieces between wide gaps, each as one word."""
+        if not self._parts:
+            self._parts = [_merge(words) for words in split_at_gaps(self.words, self.size)]
+        return self._parts
+
+    def with_words(self, words: Sequence[Word]) -> Line:
+        return Line(words, self.size, self.base)
+
+
+Segment = tuple[float, float, float]
+"""A straight line: its start, its end, and its place on the other axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Straight lines of a page, merged by `merge_collinear`.
+
+    Horizontal ones are (left, right, y), vertical ones (bottom, top, x).
+    """
+
+    horizontal: tuple[Segment, ...] = ()
+    vertical: tuple[Segment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of equally many cells. ``columns`` are the ends of each column; ``title`` stands above the header."""
+
+    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[tuple[float, float], ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a reader found on a page. ``after`` are blocks to add at its end: comments, for example."""
+
+    lines: tuple[Line, ...]
+    rules: Rules = Rules()
+    after: tuple[Block, ...] = ()
+    scanned: bool = False
+
+
+@dataclass(slots=True)
+class Layout:
+    """The blocks of a document, and the pages on which columns could not be told."""
+
+    blocks: list[Block] = field(default_factory=list)
+    unclear_pages: list[int] = field(default_factory=list)
+
+
+def _merge(words: Sequence[Word]) -> Word:
+    text = " ".join(word.text for word in words)
+    return Word(text, words[0].left, max(word.right for word in words), words[0].middle)
+
+
+def split_at_gaps(words: Sequence[Word], size: float) -> Iterator[list[Word]]:
+    """Yield the runs of words between gaps of `CELL_GAP` font sizes."""
+    run = [words[0]]
+    for one, other in pairwise(words):
+        if size > 0 and other.left - one.right > CELL_GAP * size:
+            yield run
+            run = []
+        run.append(other)
+    yield run
+
+
+def lay_out(pages: Sequence[Page]) -> Layout:
+    """Return the blocks of a document's pages, in order."""
+    grids = [find_grids(page.rules) for page in pages]
+    pages = _without_running_lines(pages, grids)
+    sizes = _heading_sizes(pages)
+    spacing = _line_spacing(pages)
+    layout = Layout()
+    open_table: Table | None = None
+    for number, page in enumerate(pages, 1):
+        items, unclear = _items(page, grids[number - 1])
+        if unclear:
+            layout.unclear_pages.append(number)
+        for at, item in enumerate(items):
+            if isinstance(item, Table):
+                table = _continued(item, open_table) if at == 0 and open_table else item
+                open_table = table
+                blocks = _table_blocks(table, number)
+            else:
+                open_table = None
+                blocks = _prose(item, number, sizes, spacing)
+            layout.blocks += (replace(block, scanned=page.scanned) for block in blocks)
+        layout.blocks += page.after
+    return layout
+
+
+def join_lines(lines: Sequence[str]) -> str:
+    """Return lines of a paragraph as one: no space between Chinese characters, and no hyphen of the typesetter."""
+    text = lines[0]
+    for line in lines[1:]:
+        if _HYPHENS.search(text):
+            text = text[:-1] + line
+        elif _CJK_END.search(text) and _CJK_START.search(line):
+            text += line
+        else:
+            text += " " + line
+    return _HYPHENS.sub("", text)
+
+
+# Running headers and footers
+
+
+def _without_running_lines(pages: Sequence[Page], grids: Sequence[Sequence[Grid]]) -> Sequence[Page]:
+    """Return the pages with each running header and footer on its first page only."""
+    if len(pages) < RUNNING_PAGES:
+        return pages
+    body = _body_size(pages)
+    places: dict[tuple[int, str], list[tuple[int, Line]]] = defaultdict(list)
+    for number, page in enumerate(pages):
+        for line in _outer_lines(page, grids[number]):
+            if line.size < body * HEADING_RATIO:
+                places[round(line.base / TOLERANCE), _NUMBER.sub("0", line.text)].append((number, line))
+    printed = sum(1 for page in pages if page.lines)
+    dropped: set[int] = set()
+    for found in places.values():
+        repeated = [(number, line) for number, line in found if _is_repetition(found[0], (number, line))]
+        if len({number for number, _ in repeated}) >= max(RUNNING_PAGES, printed // 2):
+            dropped |= {id(line) for _, line in repeated[1:]}
+    for page in pages:
+        if all(id(line) in dropped for line in page.lines):  # a page keeps some text
+            dropped -= set(map(id, page.lines))
+    if not dropped:
+        return pages
+    return [replace(page, lines=tuple(line for line in page.lines if id(line) not in dropped)) for page in pages]
+
+
+def _outer_lines(page: Page, grids: Sequence[Grid]) -> list[Line]:
+    """Return the highest and lowest lines of a page, without those that may be rows of a table."""
+    by_height = sorted(page.lines, key=lambda line: -line.base)
+    outer = by_height[:RUNNING_LINES] + by_height[RUNNING_LINES:][-RUNNING_LINES:]
+    if not outer:
+        return []
+    return [
+        line
+        for line in outer
+        if not any(grid.ys[-1] - TOLERANCE < line.base < grid.ys[0] + TOLERANCE for grid in grids)
+        and not (len(line.parts) > 1 and any(_is_row_beside(line, other) for other in page.lines))
+    ]
+
+
+def _is_row_beside(line: Line, other: Line) -> bool:
+    """Whether two lines are close enough, and have cells, to be rows of one table."""
+    distance = abs(line.base - other.base)
+    return other is not line and 0 < distance <= MAX_ROW_DISTANCE * line.size and len(other.parts) > 1
+
+
+def _is_repetition(first: tuple[int, Line], other: tuple[int, Line]) -> bool:
+    """Whether a line on another page repeats the first one; only the page's own number, from anywhere, may grow."""
+    numbers = [[int(number[:9]) for number in _NUMBER.findall(line.text)] for _, line in (first, other)]
+    return all(after - before in (0, other[0] - first[0]) for before, after in zip(*numbers, strict=True))
+
+
+# Prose
+
+
+def _body_size(pages: Sequence[Page]) -> float:
+    weight: Counter[float] = Counter()
+    for page in pages:
+        for line in page.lines:
+            weight[round(line.size, 1)] += len(line.text)
+    return weight.most_common(1)[0][0] if weight else 0.0
+
+
+def _heading_sizes(pages: Sequence[Page]) -> list[float]:
+    """Return the font sizes of headings, largest first. The size of most characters is the body's.
+
+    Sizes of scanned lines are estimates: there, a heading must be larger by half.
+    """
+    body = _body_size(pages)
+    found = {
+        round(line.size, 1)
+        for page in pages
+        for line in page.lines
+        if line.size >= body * (1.5 if page.scanned else HEADING_RATIO)
+    }
+    return sorted((size for size in found if size >= body * HEADING_RATIO), reverse=True)
+
+
+def _line_spacing(pages: Sequence[Page]) -> float:
+    """Return the usual distance between lines of a paragraph, in font sizes."""
+    pairs = ((above, below) for page in pages for above, below in pairwise(page.lines) if above.size == below.size > 0)
+    return median_low(
+        [(above.base - below.base) / above.size for above, below in pairs if above.base > below.base] or [1.2]
+    )
+
+
+def _prose(lines: Sequence[Line], page: int, sizes: list[float], spacing: float) -> Iterator[Block]:
+    paragraph: list[str] = []
+    titles: list[str] = []
+    previous: Line | None = None
+    for line in lines:
+        size = round(line.size, 1)
+        is_heading = size in sizes and len(line.text) <= MAX_HEADING_CHARACTERS
+        apart = previous is None or not 0 <= previous.base - line.base <= spacing * PARAGRAPH_GAP * line.size
+        if previous is not None and (apart or size != round(previous.size, 1) or _ITEM.match(line.text)):
+            yield from _finish(paragraph, titles, previous, page, sizes)
+        (titles if is_heading else paragraph).append(line.text)
+        previous = line
+    if previous is not None:
+        yield from _finish(paragraph, titles, previous, page, sizes)
+
+
+def _finish(paragraph: list[str], titles: list[str], line: Line, page: int, sizes: list[float]) -> Iterator[Block]:
+    """Yield the block that ends with `line`; empties both lists."""
+    if titles:
+        yield heading(join_lines(titles), min(sizes.index(round(line.size, 1)) + 1, 6), page)
+    if paragraph:
+        yield Block("prose", join_lines(paragraph), page=page)
+    titles.clear()
+    paragraph.clear()
+
+
+# Tables
+
+
+def _table_blocks(table: Table, page: int) -> Iterator[Block]:
+    if table.title:
+        yield Block("prose", table.title, page=page)
+    yield from (Block("table", text, page=page) for _, _, text in row_groups(table.rows))
+
+
+def _continued(table: Table, before: Table) -> Table:
+    """Return the table below the header of the one that ends the page before, if it continues that one."""
+    header = before.rows[0]
+    if table.title or len(before.rows) < 2 or table.rows[0] == header or not _same_columns(table, before):
+        return table
+    has_figures = sum(any(map(_NUMBER.search, row)) for row in before.rows[1:]) * 2 > len(before.rows) - 1
+    if has_figures and all(table.rows[0]) and not any(map(_NUMBER.search, table.rows[0])):
+        return table  # a header of its own
+    return replace(table, rows=(header, *table.rows))
+
+
+def _same_columns(one: Table, other: Table) -> bool:
+    return len(one.columns) == len(other.columns) and all(
+        min(a[1], b[1]) - max(a[0], b[0]) > 0.5 * min(a[1] - a[0], b[1] - b[0])
+        for a, b in zip(one.columns, other.columns, strict=True)
+    )
+
+
+def _items(page: Page, grids: Sequence[Grid]) -> tuple[list[Table | list[Line]], bool]:
+    """Return tables and runs of lines in reading order, and whether some columns could not be told."""
+    unclear = False
+    sequence: list[Table | Line] = list(page.lines)
+    for grid in grids:
+        sequence = _with_grid(sequence, grid)
+    items: list[Table | list[Line]] = []
+    run: list[Line] = []
+    for item in [*sequence, None]:
+        if isinstance(item, Line):
+            run.append(item)
+            continue
+        if run:
+            found, was_unclear = _unruled(run, page.rules)
+            items += found
+            unclear = unclear or was_unclear
+            run = []
+        if item is not None:
+            items.append(item)
+    return items, unclear
+
+
+# Ruled tables
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A ruled table: ascending ``xs`` and descending ``ys`` of its lines, and the region each elementary cell is in.
+
+    ``regions[row][column]`` is the (row, column) of the region's upper left cell.
+    """
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    regions: Regions
+    rising: tuple[float, ...]
+    """``ys`` in ascending order."""
+
+    def cell_at(self, x: float, y: float) -> tuple[int, int] | None:
+        """Return row and column of the cell at a point, None outside the grid."""
+        xs, ys = self.xs, self.ys
+        if not (xs[0] <= x <= xs[-1] and ys[-1] <= y <= ys[0]):
+            return None
+        column = bisect_right(xs, x) - 1
+        row = len(ys) - 1 - bisect_left(self.rising, y)
+        if 0 <= column < len(self.xs) - 1 and 0 <= row < len(self.ys) - 1:
+            return row, column
+        return None
+
+
+def find_grids(rules: Rules) -> list[Grid]:
+    """Return the grids that straight lines of a page form, from top to bottom."""
+    horizontal, vertical = rules.horizontal, rules.vertical
+    if not horizontal or len(vertical) < 2 or len(horizontal) * len(vertical) > MAX_CROSSINGS:
+        return []
+    groups = _connected(horizontal, vertical)
+    grids = [grid for lines, posts in groups if (grid := _grid(lines, posts)) is not None]
+    return sorted(grids, key=lambda grid: -grid.ys[0])
+
+
+def merge_collinear(segments: Iterable[Segment]) -> list[Segment]:
+    """Join touching segments of one line: tables are often drawn cell by cell."""
+    merged: list[Segment] = []
+    for position in _clusters(segments):
+        start, end, at = position[0]
+        for other in position[1:]:
+            if other[0] <= end + TOLERANCE:
+                end = max(end, other[1])
+            else:
+                merged.append((start, end, at))
+                start, end, at = other
+        merged.append((start, end, at))
+    return merged
+
+
+def _clusters(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
+    """Yield the segments of each line, sorted by their start."""
+    cluster: list[Segment] = []
+    for segment in sorted(segments, key=lambda each: each[2]):
+        if cluster and segment[2] - cluster[-1][2] > TOLERANCE / 2:
+            yield sorted(cluster)
+            cluster = []
+        cluster.append(segment)
+    if cluster:
+        yield sorted(cluster)
+
+
+def _connected(
+    horizontal: Sequence[Segment], vertical: Sequence[Segment]
+) -> Iterator[tuple[list[Segment], list[Segment]]]:
+    """Yield the groups of lines that touch each other."""
+    parents = list(range(len(horizontal) + len(vertical)))
+
+    def root(at: int) -> int:
+        while parents[at] != at:
+            parents[at] = parents[parents[at]]
+            at = parents[at]
+        return at
+
+    for row, (left, right, y) in enumerate(horizontal):
+        for column, (bottom, top, x) in enumerate(vertical, len(horizontal)):
+            if left - TOLERANCE <= x <= right + TOLERANCE and bottom - TOLERANCE <= y <= top + TOLERANCE:
+                parents[root(column)] = root(row)
+    groups: dict[int, tuple[list[Segment], list[Segment]]] = defaultdict(lambda: ([], []))
+    for at, segment in enumerate(horizontal):
+        groups[root(at)][0].append(segment)
+    for at, segment in enumerate(vertical, len(horizontal)):
+        groups[root(at)][1].append(segment)
+    yield from groups.values()
+
+
+def _grid(horizontal: Sequence[Segment], vertical: Sequence[Segment]) -> Grid | None:
+    """Return the grid of lines that touch each other; None where they are a box, a drawing or no rectangle."""
+    if not horizontal or not vertical:
+        return None
+    left, right = min(each[0] for each in horizontal), max(each[1] for each in horizontal)
+    bottom, top = min(each[0] for each in vertical), max(each[1] for each in vertical)
+    xs = _positions([*(each[2] for each in vertical), left, right])
+    ys = _positions([*(each[2] for each in horizontal), bottom, top])[::-1]
+    rows, columns = len(ys) - 1, len(xs) - 1
+    if columns < 2 or rows < 1 or rows * columns > MAX_GRID_CELLS:
+        return None
+    regions = _regions(xs, ys, horizontal, vertical)
+    if regions is None or len({region for row in regions for region in row}) < 2:
+        return None
+    return Grid(tuple(xs), tuple(ys), regions, tuple(reversed(ys)))
+
+
+def _positions(values: Iterable[float]) -> list[float]:
+    positions: list[float] = []
+    for value in sorted(values):
+        if not positions or value - positions[-1] > TOLERANCE:
+            positions.append(value)
+    return positions
+
+
+Regions = tuple[tuple[tuple[int, int], ...], ...]
+
+
+def _regions(
+    xs: Sequence[float], ys: Sequence[float], horizontal: Sequence[Segment], vertical: Sequence[Segment]
+) -> Regions | None:
+    """Merge cells that have no line between them; None where a merged region is no rectangle."""
+    rows, columns = len(ys) - 1, len(xs) - 1
+    posts = [[each for each in vertical if abs(each[2] - x) <= TOLERANCE] for x in xs]
+    beams = [[each for each in horizontal if abs(each[2] - y) <= TOLERANCE] for y in ys]
+    if all(_is_whole(lines, ys[-1], ys[0]) for lines in posts[1:-1]) and all(
+        _is_whole(lines, xs[0], xs[-1]) for lines in beams[1:-1]
+    ):  # most tables: no cell is merged
+        return tuple(tuple((row, column) for column in range(columns)) for row in range(rows))
+    first = {(row, column): (row, column) for row in range(rows) for column in range(columns)}
+
+    def root(cell: tuple[int, int]) -> tuple[int, int]:
+        while first[cell] != cell:
+            cell = first[cell]
+        return cell
+
+    def join(one: tuple[int, int], other: tuple[int, int]) -> None:
+        one, other = root(one), root(other)
+        first[max(one, other)] = min(one, other)
+
+    for row, column in list(first):
+        x, y = (xs[column] + xs[column + 1]) / 2, (ys[row] + ys[row + 1]) / 2
+        if column + 1 < columns and not _is_drawn(posts[column + 1], y):
+            join((row, column), (row, column + 1))
+        if row + 1 < rows and not _is_drawn(beams[row + 1], x):
+            join((row, column), (row + 1, column))
+    regions = tuple(tuple(root((row, column)) for column in range(columns)) for row in range(rows))
+    return regions if _are_rectangles(regions) else None
+
+
+def _are_rectangles(regions: Regions) -> bool:
+    cells: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for row, line in enumerate(regions):
+        for column, region in enumerate(line):
+            cells[region].append((row, column))
+    return all(
+        (found[-1][0] - found[0][0] + 1) * (max(column for _, column in found) - min(column for _, column in found) + 1)
+        == len(found)
+        for found in cells.values()
+    )
+
+
+def _is_whole(segments: Sequence[Segment], start: float, end: float) -> bool:
+    return any(each[0] - TOLERANCE <= start and end <= each[1] + TOLERANCE for each in segments)
+
+
+def _is_drawn(segments: Sequence[Segment], along: float) -> bool:
+    return any(start - TOLERANCE <= along <= end + TOLERANCE for start, end, _ in segments)
+
+
+def _with_grid(sequence: Sequence[Table | Line], grid: Grid) -> list[Table | Line]:
+    """Return the sequence with the lines inside a grid replaced by its table; lines partly inside are cut."""
+    inside: dict[tuple[int, int], list[tuple[Line, list[Word]]]] = defaultdict(list)
+    result: list[Table | Line] = []
+    place: int | None = None
+    for item in sequence:
+        if isinstance(item, Table):
+            result.append(item)
+            continue
+        outside: list[Word] = []
+        for word in item.words:
+            cell = grid.cell_at((word.left + word.right) / 2, word.middle)
+            if cell is None:
+                outside.append(word)
+                continue
+            found = inside[grid.regions[cell[0]][cell[1]]]
+            if found and found[-1][0] is item:
+                found[-1][1].append(word)
+            else:
+                found.append((item, [word]))
+        if len(outside) < len(item.words) and place is None:
+            place = len(result)
+        if outside:
+            result.append(item if len(outside) == len(item.words) else item.with_words(outside))
+    if place is None or len(inside) < 2:
+        return list(sequence)
+    table = _ruled_table(grid, inside)
+    if table is None:
+        return list(sequence)
+    result.insert(place, table)
+    return result
+
+
+def _ruled_table(grid: Grid, inside: dict[tuple[int, int], list[tuple[Line, list[Word]]]]) -> Table | None:
+    columns = tuple(pairwise(grid.xs))
+    rows: list[tuple[str, ...]] = []
+    spans: list[list[tuple[int, int]]] = []
+    for row, regions in enumerate(grid.regions):
+        contents = {region: inside.get(region, []) for region in regions}
+        split = _rows_without_lines(regions, contents) if len(grid.ys) <= 3 and row == len(grid.ys) - 2 else None
+        if split is not None:
+            rows += split
+            spans += [list(regions)] * len(split)
+            continue
+        texts = {region: _cell_text(found) for region, found in contents.items()}
+        if len(set(regions)) == 1 and len(regions) > 1:  # one cell over all columns: its text once
+            rows.append((texts[regions[0]] if regions[0][0] == row else "", *[""] * (len(regions) - 1)))
+        else:
+            rows.append(tuple(texts[region] for region in regions))
+        spans.append(list(regions))
+    title: list[str] = []
+    while len(rows) > 1 and len(set(spans[0])) == 1:
+        title += [rows[0][0]] if rows[0][0] else []
+        rows, spans = rows[1:], spans[1:]
+    kept = [(row, regions) for row, regions in zip(rows, spans, strict=True) if any(row)]
+    if not kept:
+        return None
+    rows, spans = [row for row, _ in kept], [regions for _, regions in kept]
+    if len(rows) > 2 and len(set(spans[0])) < len(spans[0]):
+        header = tuple(" ".join(dict.fromkeys(filter(None, cells))) for cells in zip(rows[0], rows[1], strict=True))
+        rows = [header, *rows[2:]]
+    used = [at for at in range(len(columns)) if any(row[at] for row in rows)]
+    if len(used) < 2:
+        return None
+    trimmed = tuple(tuple(row[at] for at in used) for row in rows)
+    return Table(trimmed, tuple(columns[at] for at in used), join_lines(title) if title else "")
+
+
+def _cell_text(found: Sequence[tuple[Line, list[Word]]]) -> str:
+    """Return the text of a cell, its lines from top to bottom."""
+    if not found:
+        return ""
+    if len(found) == 1 and len(found[0][1]) == 1:
+        return found[0][1][0].text
+    size = max(found[0][0].size, 1.0)
+    lines: list[tuple[float, list[Word]]] = []
+    for _, words in sorted(found, key=lambda each: -each[1][0].middle):
+        if lines and abs(lines[-1][0] - words[0].middle) < 0.4 * size:
+            lines[-1][1].extend(words)
+        else:
+            lines.append((words[0].middle, list(words)))
+    return join_lines([" ".join(word.text for word in sorted(words, key=lambda each: each.left)) for _, words in lines])
+
+
+def _rows_without_lines(
+    regions: Sequence[tuple[int, int]], contents: dict[tuple[int, int], list[tuple[Line, list[Word]]]]
+) -> list[tuple[str, ...]] | None:
+    """Return the rows of a body whose columns are ruled and whose rows are not; None if it is a single row."""
+    heights: list[_Row] = []
+    for column, region in enumerate(regions):
+        if regions.index(region) != column:
+            continue
+        for line, words in contents[region]:
+            row = next((each for each in heights if abs(each.base - line.base) < 0.4 * line.size), None)
+            if row is None:
+                row = _Row(line.base, line.size, [""] * len(regions), line.base)
+                heights.append(row)
+            row.cells[column] = " ".join(filter(None, [row.cells[column], *(word.text for word in words)]))
+    full = [row for row in heights if row.cells[0] and sum(map(bool, row.cells)) > 1]
+    if len(full) < 3:
+        return None
+    return [tuple(row.cells) for row in _stack(sorted(heights, key=lambda row: -row.base), ())]
+
+
+# Tables without lines
+
+
+@dataclass(slots=True)
+class _Row:
+    """A line of cells, or several that make up one row. ``last`` is the base of the lowest."""
+
+    base: float
+    size: float
+    cells: list[str]
+    last: float
+
+    @property
+    def filled(self) -> list[int]:
+        return [at for at, cell in enumerate(self.cells) if cell]
+
+
+def _unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | list[Line]], bool]:
+    """Find tables by their columns: returns them with the lines between, and whether some could not be told."""
+    lines = _local_order(lines)
+    items: list[Table | list[Line]] = []
+    unclear = False
+    done = 0
+    for start, end in _candidate_runs(lines):
+        start = max(start, done)
+        run = lines[start:end]
+        if sum(len(line.parts) > 1 for line in run) < 2:
+            continue
+        if _is_marked_list(run):
+            continue
+        if columns := _prose_columns(run):
+            if done < start:
+                items.append(list(lines[done:start]))
+            items += columns
+            done = end
+            continue
+        found = _table_of_run(lines, start, end, done, rules)
+        if found is None:
+            unclear = True
+            continue
+        table, first = found
+        before = items[-1] if items and first - done <= MAX_INTERRUPTION else None
+        if isinstance(before, Table) and table.rows[0] != before.rows[0]:
+            table = _below_same_header(table, before)
+        if done < first:
+            items.append(list(lines[done:first]))
+        items.append(table)
+        done = end
+    if done < len(lines):
+        items.append(list(lines[done:]))
+    return items, unclear
+
+
+def _local_order(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines with parts of a row in their order from top to bottom.
+
+    A PDF stores a wrapped cell after its row, also where it begins higher. Columns of text, whose lines stand far
+    higher than the lines before them, stay one after the other.
+    """
+    ordered: list[Line] = []
+    for line in lines:
+        at = len(ordered)
+        while at and len(ordered) - at < 8 and 0.35 * line.size < line.base - ordered[at - 1].base <= 4 * line.size:
+            if ordered[at - 1].left < line.right and line.left < ordered[at - 1].right:
+                break  # one stands over the other: not parts of one row
+            at -= 1
+        ordered.insert(at, line)
+    return ordered
+
+
+def _below_same_header(table: Table, before: Table) -> Table:
+    """Return a table that follows closely on another below that one's header, if its columns are some of that one's."""
+    places = []
+    for column in table.columns:
+        found = [at for at, other in enumerate(before.columns) if min(column[1], other[1]) > max(column[0], other[0])]
+        if len(found) != 1:
+            return table
+        places.append(found[0])
+    if len(set(places)) < len(places):
+        return table
+    rows = []
+    for row in table.rows:
+        cells = [""] * len(before.columns)
+        for place, cell in zip(places, row, strict=True):
+            cells[place] = cell
+        rows.append(tuple(cells))
+    return Table((before.rows[0], *rows), before.columns)
+
+
+def _candidate_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
+    """Return runs that begin and end with lines of several parts; lines of one part may stand between."""
+    runs: list[tuple[int, int]] = []
+    rows = [at for at, line in enumerate(lines) if len(line.parts) > 1]
+    at = 0
+    while at < len(rows):
+        last = at
+        while last + 1 < len(rows) and _is_same_run(lines, rows[last], rows[last + 1]):
+            last += 1
+        end = rows[last] + 1
+        while end < len(lines) and _continues_cell(lines, rows[at], rows[last], end):
+            end += 1
+        if last > at:
+            runs.append((rows[at], end))
+        at = last + 1
+    return runs
+
+
+def _is_same_run(lines: Sequence[Line], one: int, other: int) -> bool:
+    """Whether two lines with several parts may be rows of one table, whatever stands between them."""
+    size = lines[one].size
+    between = lines[one : other + 1]
+    if other - one > 8 or any(abs(line.size - size) > 0.11 * size for line in between):
+        return False
+    if any(not -0.4 * size <= above.base - below.base <= MAX_ROW_DISTANCE * size for above, below in pairwise(between)):
+        return False
+    parts = [*lines[one].parts, *lines[other].parts]
+    columns = _unions(parts)
+    return all(sum(_overlap(line.parts[0], column) > 0 for column in columns) < 2 for line in between[1:-1])
+
+
+def _continues_cell(lines: Sequence[Line], first: int, last: int, at: int) -> bool:
+    """Whether a line after the last row of several parts continues one of its cells."""
+    above, line = lines[at - 1], lines[at]
+    distance = above.base - line.base
+    near = -0.35 * line.size <= distance <= 1.35 * line.size
+    if len(line.parts) > 1 or abs(line.size - above.size) > 0.11 * above.size or not near:
+        return False
+    row = lines[last].parts
+    pitches = [one.base - other.base for one, other in pairwise(lines[first : last + 1]) if len(other.parts) > 1]
+    if pitches and distance > 0.9 * min(pitch for pitch in pitches if pitch > 0):
+        return False
+    return _fits_one(line.parts[0], [part for each in lines[first : last + 1] for part in each.parts]) and (
+        line.left > row[0].right or line.right < row[1].left
+    )
+
+
+def _fits_one(part: Word, parts: Sequence[Word]) -> bool:
+    """Whether a part lies in a single column of the parts of rows."""
+    columns = _unions(parts)
+    return sum(_overlap(part, column) > 0 for column in columns) == 1
+
+
+def _unions(parts: Iterable[Word | tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the unions of overlapping spans, from left to right."""
+    spans = sorted((part.left, part.right) if isinstance(part, Word) else part for part in parts)
+    columns: list[tuple[float, float]] = []
+    for left, right in spans:
+        if columns and left < columns[-1][1] - 0.5:
+            columns[-1] = columns[-1][0], max(columns[-1][1], right)
+        else:
+            columns.append((left, right))
+    return columns
+
+
+def _overlap(part: Word, column: tuple[float, float]) -> float:
+    return min(part.right, column[1]) - max(part.left, column[0])
+
+
+def _is_marked_list(run: Sequence[Line]) -> bool:
+    """Whether the first parts of the lines are bullets or numbers of a list, each followed by its text."""
+    rows = [line.parts for line in run if len(line.parts) > 1]
+    return all(len(row) == 2 and _MARKER.fullmatch(row[0].text) for row in rows)
+
+
+def _prose_columns(run: Sequence[Line]) -> list[list[Line]] | None:
+    """Return the columns of running text that a PDF stores line by line across them; None for any other run."""
+    rows = [line for line in run if len(line.parts) > 1]
+    if len(rows) < 4 or len(rows) < 0.7 * len(run):
+        return None
+    columns = _unions(part for line in rows for part in line.parts)
+    if not 2 <= len(columns) <= 3:
+        return None
+    cells = [[(line, part) for line in run for part in line.parts if _overlap(part, column) > 0] for column in columns]
+    for column, found in zip(columns, cells, strict=True):
+        words = sum(len(part.text.split()) + len(part.text) // 12 for _, part in found) / max(len(found), 1)
+        width = median(part.right - part.left for _, part in found)
+        if words < 6 or width < 0.8 * (column[1] - column[0]):
+            return None
+    return [[line.with_words([part]) for line, part in found] for found in cells]
+
+
+def _table_of_run(lines: Sequence[Line], start: int, end: int, free: int, rules: Rules) -> tuple[Table, int] | None:
+    """Return the table of a run with the number of its first line, which may be a header above the run.
+
+    None where columns cannot be told.
+    """
+    run = lines[start:end]
+    columns = _columns(run)
+    if columns is None:
+        return None
+    rows = _rows_of(run, columns)
+    if rows is None:
+        return None
+    first = start
+    while first > free and (row := _header_above(lines[first - 1], lines[first], columns)) is not None:
+        rows.insert(0, row)
+        first -= 1
+        if all(row.cells):
+            break
+    else:
+        rows, first = rows[start - first :], start  # a header that fills some columns only is not known to be one
+    columns, rows = _without_complements(columns, rows)
+    bands = sorted({y for left, right, y in rules.horizontal if right - left > 0.6 * (columns[-1][1] - columns[0][0])})
+    stacked = _stack(rows, bands)
+    if len(stacked) < 2 or len(columns) < 2:
+        return None
+    return Table(tuple(tuple(row.cells) for row in stacked), tuple(columns)), first
+
+
+def _columns(run: Sequence[Line]) -> list[tuple[float, float]] | None:
+    """Return the columns of the rows of a run: unions of overlapping parts. None where a row has two parts in one."""
+    rows = [line.parts for line in run if len(line.parts) > 1]
+    most = max(map(len, rows))
+    full = [row for row in rows if len(row) == most]
+    base = _unions(part for row in full for part in row)
+    if len(base) < most:
+        return None
+    parts = [part for line in run for part in line.parts if sum(_overlap(part, column) > 0.5 for column in base) < 2]
+    columns = _unions(parts)
+    return columns if len(columns) >= most else None
+
+
+def _rows_of(run: Sequence[Line], columns: Sequence[tuple[float, float]]) -> list[_Row] | None:
+    """Return the cells of each line; None where a part spans several columns or two parts share one."""
+    rows: list[_Row] = []
+    for line in run:
+        same = rows[-1] if rows and abs(rows[-1].base - line.base) < 0.35 * line.size else None
+        row = same or _Row(line.base, line.size, [""] * len(columns), line.base)
+        for part in line.parts:
+            at = _column_of(part, columns)
+            if at is None or row.cells[at]:
+                return None
+            row.cells[at] = part.text
+        if same is None:
+            rows.append(row)
+    return rows
+
+
+def _column_of(part: Word, columns: Sequence[tuple[float, float]]) -> int | None:
+    overlaps = [(_overlap(part, column), at) for at, column in enumerate(columns)]
+    found = [at for overlap, at in overlaps if overlap > 0.5]
+    if len(found) == 1:
+        return found[0]
+    if not found and max(overlaps)[0] > -0.5:
+        return max(overlaps)[1]
+    return None
+
+
+def _header_above(line: Line, below: Line, columns: Sequence[tuple[float, float]]) -> _Row | None:
+    """Return the cells of a line above a table, if its words lie in several of the columns; None if they do not."""
+    distance = line.base - below.base
+    if abs(line.size - below.size) > 0.11 * below.size or not 0 < distance <= 2.5 * line.size or len(line.words) > 40:
+        return None
+    middles = [(one[1] + other[0]) / 2 for one, other in pairwise(columns)]
+    cells: list[list[Word]] = [[] for _ in columns]
+    for word in line.words:
+        if sum(_overlap(word, column) > 0.5 for column in columns) > 1:
+            return None
+        at = _column_of(word, columns)
+        cells[bisect_right(middles, word.centre) if at is None else at].append(word)
+    filled = [words for words in cells if words]
+    if len(filled) < 2 or any(other[0].left - one[-1].right < 0.45 * line.size for one, other in pairwise(filled)):
+        return None
+    if [word for words in cells for word in words] != list(line.words):
+        return None
+    return _Row(line.base, line.size, [" ".join(word.text for word in words) for words in cells], line.base)
+
+
+def _without_complements(
+    columns: list[tuple[float, float]], rows: list[_Row]
+) -> tuple[list[tuple[float, float]], list[_Row]]:
+    """Join a column that has only a header with a neighbour that has none, as above right-aligned figures."""
+    at = 0
+    while at + 1 < len(columns):
+        header, *body = rows
+        one, other = [bool(row.cells[at]) for row in body], [bool(row.cells[at + 1]) for row in body]
+        least = max(2, round(0.6 * len(body)))  # a few cells beside a header are cells of a column without one
+        is_left = header.cells[at] and not header.cells[at + 1] and not any(one) and sum(other) >= least
+        is_right = header.cells[at + 1] and not header.cells[at] and not any(other) and sum(one) >= least
+        ambiguous = is_left and at > 0 and not header.cells[at - 1]
+        if (is_left or is_right) and not ambiguous:
+            columns = [*columns[:at], (columns[at][0], columns[at + 1][1]), *columns[at + 2 :]]
+            for row in rows:
+                row.cells[at : at + 2] = [row.cells[at] or row.cells[at + 1]]
+            continue
+        at += 1
+    return columns, rows
+
+
+def _stack(rows: Sequence[_Row], bands: Sequence[float]) -> list[_Row]:
+    """Join lines that continue the cells of the row above or below them.
+
+    Horizontal rules (``bands``) between two lines keep them apart, and lines between two rules are one row if one of
+    them at most fills several columns. A line that fills one column continues the nearest row. A line without its first
+    cell, close below a row, continues that row where rows are further apart.
+    """
+    rows = _joined_between_rules(rows, bands)
+    distances = [one.base - other.base for one, other in pairwise(rows) if one.base > other.base]
+    full = [row for row in rows if row.cells[0] and len(row.filled) > 1]
+    pitches = [one.base - other.base for one, other in pairwise(full) if one.base > other.base]
+    pitch = min(pitches, default=0.0)
+    least = min(distances, default=0.0)
+    result: list[_Row] = []
+    for at, row in enumerate(rows):
+        above = result[-1] if result else None
+        below = rows[at + 1] if at + 1 < len(rows) else None
+        if above is not None and _ruled_between(bands, above.last, row.base):
+            above = None
+        if below is not None and _ruled_between(bands, row.base, below.base):
+            below = None
+        if _is_continuation(row, above, pitch, least):
+            assert above is not None
+            if below is not None and len(row.filled) == 1 and _is_nearer(row, below, above):
+                rows[at + 1].cells[:] = _joined(row.cells, below.cells)
+            else:
+                above.cells[:] = _joined(above.cells, row.cells)
+                above.last = row.base
+            continue
+        if above is None and below is not None and len(row.filled) == 1 and 0 < row.base - below.base < 0.95 * row.size:
+            below.cells[:] = _joined(row.cells, below.cells)  # the first line of a cell centred beside its row
+            continue
+        result.append(_Row(row.base, row.size, list(row.cells), row.last))
+    return result
+
+
+def _joined_between_rules(rows: Sequence[_Row], bands: Sequence[float]) -> Sequence[_Row]:
+    if not bands:
+        return rows
+    result: list[_Row] = []
+    for _, group in groupby(rows, lambda row: bisect_right(bands, row.base)):
+        lines = list(group)
+        if sum(len(row.filled) > 1 for row in lines) <= 1:
+            cells = [""] * len(lines[0].cells)
+            for row in lines:
+                cells = _joined(cells, row.cells)
+            lines = [_Row(lines[0].base, lines[0].size, cells, lines[-1].base)]
+        result += lines
+    return result
+
+
+def _is_continuation(row: _Row, above: _Row | None, pitch: float, least: float) -> bool:
+    if above is None or not row.filled:
+        return False
+    distance = above.last - row.base
+    if len(row.filled) == 1:
+        is_label = row.filled == [0] and distance > 1.15 * least and distance >= 0.9 * pitch > 0
+        return not is_label and distance <= 1.6 * row.size
+    return not row.cells[0] and distance <= 1.12 * least and least < 0.8 * pitch and distance <= 1.35 * row.size
+
+
+def _is_nearer(row: _Row, below: _Row, above: _Row) -> bool:
+    return row.base - below.base < 0.8 * (above.last - row.base) and row.base - below.base < 0.95 * row.size
+
+
+def _ruled_between(bands: Sequence[float], high: float, low: float) -> bool:
+    return any(low < band < high for band in bands)
+
+
+def _joined(above: Sequence[str], below: Sequence[str]) -> list[str]:
+    return [join_lines([*filter(None, pair)]) if any(pair) else "" for pair in zip(above, below, strict=True)]

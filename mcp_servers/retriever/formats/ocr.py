@@ -1,0 +1,203 @@
+"""Scanned pages and images: OCR by RapidOCR to lines of text with their boxes. Needs the extra ``ocr``.
+
+The models lie in RapidOCR's wheel; nothing is loaded from a network. Runs in one thread, in a process whose memory and
+time are capped.
+"""
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pypdfium2
+
+from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
+from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats.layout import Page, lay_out
+from mcp_servers.retriever.formats.scans import Corners, ScanLine, ScanPage, Scans, lay_out_scan
+
+DPI = 150
+MAX_PIXELS = 6_000_000
+"""Of a page's image; A4 at 150 dpi has 2.2 million."""
+MAX_SIDE = 3_000
+"""Pixels of an image's longer side."""
+MAX_IMAGE_PIXELS = 120_000_000
+"""Of a file that is an image, before it is made smaller."""
+SIDE_LENGTH = 1_600
+"""Pixels of the longer side that text is looked for in."""
+NO_TEXT = "no text was found on the image"
+
+SAMPLE = 5
+"""Lines whose direction decides whether a page stands upside down."""
+
+
+class Recogniser:
+    """Reads pages. Loading takes some 2 s of processor time; a page about 4 s and 0.6 GB."""
+
+    def __init__(self) -> None:
+        import cv2
+        from rapidocr import RapidOCR
+
+        cv2.setNumThreads(1)
+        self._engine: Any = RapidOCR(
+            params={
+                "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+                "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+                "Rec.rec_batch_num": 1,
+                "Global.max_side_len": SIDE_LENGTH,
+                "Global.log_level": "error",
+            }
+        )
+
+    def read_pdf_page(self, document: pypdfium2.PdfDocument, number: int) -> ScanPage:
+        """Read a page of a PDF, from 1."""
+        page = document[number - 1]
+        width, height = page.get_size()
+        if not (math.isfinite(width) and math.isfinite(height) and width > 0 and height > 0):
+            raise DocumentError("DOCUMENT_BROKEN", "the page has no size")
+        scale = min(DPI / 72, MAX_SIDE / max(width, height), math.sqrt(MAX_PIXELS / (width * height)))
+        pixels = page.render(scale=scale, rev_byteorder=False).to_numpy()
+        return self._read(pixels[:, :, :3], number, width, height)
+
+    def read_image(self, data: bytes, number: int) -> ScanPage:
+        """Read an image, or the frame of a TIFF, from 1. Raises `DocumentError` where it is too large."""
+        import numpy
+
+        image = open_image(data)
+        image.seek(number - 1)
+        width, height = image.size
+        if width * height > MAX_IMAGE_PIXELS:
+            shown = f"the image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS / 1e6:.0f} million"
+            raise DocumentError("DOCUMENT_TOO_LARGE", shown)
+        image.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG is decoded at a smaller size
+        picture = _upright(image)
+        width, height = picture.size
+        picture.thumbnail((MAX_SIDE, MAX_SIDE))
+        pixels = numpy.ascontiguousarray(numpy.asarray(picture)[:, :, ::-1])
+        return self._read(pixels, number, width * 72 / DPI, height * 72 / DPI)
+
+    def _read(self, pixels: Any, number: int, width: float, height: float) -> ScanPage:
+        """Read an image in whichever direction its text runs."""
+        import numpy
+
+        output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
+        turns = 0
+        if _is_sideways(output):
+            pixels = numpy.ascontiguousarray(numpy.rot90(pixels))
+            output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
+            turns = 1
+        if output.boxes is None:
+            return ScanPage(number, width, height, 0, ())
+        if self._is_upside_down(pixels, output):
+            pixels = numpy.ascontiguousarray(numpy.rot90(pixels, 2))
+            output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
+            turns += 2
+        if output.boxes is None:
+            return ScanPage(number, width, height, 0, ())
+        across, down = pixels.shape[1], pixels.shape[0]
+        lines = []
+        for box, text, score in zip(output.boxes, output.txts, output.scores, strict=True):
+            points = [(float(x) / across, float(y) / down) for x, y in box]
+            if turns >= 2:
+                points = [(1 - x, 1 - y) for x, y in points]
+            if turns % 2:  # back to the page as it is shown, which was turned counterclockwise
+                points = [(1 - y, x) for x, y in points]
+            shown = " ".join(text.split())
+            if shown:
+                lines.append(ScanLine(shown, round(float(score), 3), _corners(points)))
+        # turning the image counterclockwise made the text upright: on the page it runs downwards, turned by 90
+        return ScanPage(number, width, height, (0, 90, 180, 270)[turns], tuple(lines))
+
+    def _is_upside_down(self, pixels: Any, output: Any) -> bool:
+        """Whether the direction classifier turns most of the longest lines around."""
+        boxes = sorted(output.boxes, key=lambda box: -abs(float(box[1][0] - box[0][0])))[:SAMPLE]
+        turned = 0
+        for box in boxes:
+            left, top = (max(0, int(min(point[axis] for point in box))) for axis in (0, 1))
+            right, bottom = (int(max(point[axis] for point in box)) + 1 for axis in (0, 1))
+            found = self._engine(pixels[top:bottom, left:right], use_det=False, use_cls=True, use_rec=False)
+            labels = getattr(found, "cls_res", None) or []
+            turned += any(label == "180" and score > 0.9 for label, score in labels)
+        return turned * 2 > len(boxes)
+
+
+def _is_sideways(output: Any) -> bool:
+    """Whether most of the text stands in boxes that are much higher than wide: letters in a row, turned."""
+    if output.boxes is None:
+        return False
+    tall = wide = 0
+    for box, text in zip(output.boxes, output.txts, strict=True):
+        across, down = math.dist(box[0], box[1]), math.dist(box[0], box[3])
+        horizontal = abs(float(box[1][0] - box[0][0])) >= abs(float(box[1][1] - box[0][1]))
+        extent_x, extent_y = (across, down) if horizontal else (down, across)
+        if extent_y > 1.5 * extent_x and not _is_east_asian(text):
+            tall += len(text)
+        else:
+            wide += len(text)
+    return tall > wide
+
+
+def _is_east_asian(text: str) -> bool:
+    """Whether a text may be written vertically."""
+    return sum(character >= "\u2e80" for character in text) * 2 > len(text)
+
+
+def _corners(points: list[tuple[float, float]]) -> Corners:
+    (a, b), (c, d), (e, f), (g, h) = [(round(min(max(x, 0), 1), 5), round(min(max(y, 0), 1), 5)) for x, y in points]
+    return a, b, c, d, e, f, g, h
+
+
+def open_image(data: bytes) -> Any:
+    """Open an image without decoding it. Raises `DocumentError` where it is none."""
+    import warnings
+
+    from PIL import Image, UnidentifiedImageError
+
+    Image.MAX_IMAGE_PIXELS = None  # our own limits are checked before anything is decoded
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Image.open(io.BytesIO(data), formats=("PNG", "JPEG", "TIFF", "WEBP"))
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as exc:
+        raise DocumentError("DOCUMENT_BROKEN", "the file is no readable PNG, JPEG, TIFF or WebP image") from exc
+
+
+def _upright(image: Any) -> Any:
+    """Return the image on white, turned as its camera says, in RGB."""
+    from PIL import Image, ImageOps
+
+    picture = ImageOps.exif_transpose(image)
+    if picture.mode in ("RGBA", "LA", "P", "PA"):
+        picture = picture.convert("RGBA")
+        ground = Image.new("RGBA", picture.size, "white")
+        ground.alpha_composite(picture)
+        picture = ground
+    if picture.mode in ("I;16", "I", "F"):
+        picture = picture.point(lambda value: value / 256).convert("L")
+    return picture.convert("RGB")
+
+
+def read_image(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedDocument:  # noqa: B008 (frozen)
+    """Return the text of an image; pages that OCR has still to read are in ``unread_scans``.
+
+    Raises:
+        DocumentError: the file is no image, has too many pixels or frames, or OCR found no text.
+    """
+    image = open_image(path.read_bytes())
+    count = int(getattr(image, "n_frames", 1))
+    if count > limits.max_pages:
+        raise DocumentError("DOCUMENT_TOO_LARGE", f"the image has {count} frames; the limit is {limits.max_pages}")
+    width, height = image.size
+    if width * height > MAX_IMAGE_PIXELS:
+        shown = f"the image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS / 1e6:.0f} million"
+        raise DocumentError("DOCUMENT_TOO_LARGE", shown)
+    unread = tuple(number for number in range(1, count + 1) if number not in scans.pages)
+    failed = [scan for scan in scans.pages.values() if scan.error]
+    pages = [lay_out_scan(scans.pages[number]) if number in scans.pages else Page(()) for number in range(1, count + 1)]
+    blocks: list[Block] = lay_out(pages).blocks
+    if not blocks and not unread:
+        raise DocumentError("DOCUMENT_EMPTY", failed[0].error or NO_TEXT if failed else NO_TEXT)
+    notes = [f"page {scan.page} was not read: {scan.error}" for scan in failed[:20]]
+    if blocks:
+        notes.insert(0, "read from a scan by OCR")
+    return ParsedDocument(tuple(blocks), count, tuple(notes), unread_scans=unread)

@@ -1,0 +1,109 @@
+"""Scanned pages: read by OCR, kept page by page, marked on the scan, and named where they are not read."""
+
+import io
+from importlib.util import find_spec
+from pathlib import Path
+
+import anyio
+import pypdfium2
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from mcp_servers.retriever.document import ParseLimits
+from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats.ocr import read_image
+from tests.retriever import files
+from tests.server.rig import Json, Rig
+from tests.waiting import pause
+
+needs_ocr = pytest.mark.skipif(find_spec("rapidocr") is None, reason="needs the extra ocr")
+
+NOTICE = ["The inner berth is closed from 5 May to 23 May.", "Divers work between 07:00 and 15:30."]
+
+
+def picture(lines: list[str], *, turn: int = 0) -> Image.Image:
+    """Return an image of text lines on a page of 620 × 440 pixels, turned clockwise."""
+    image = Image.new("RGB", (620, 440), "white")
+    font = ImageFont.load_default(22)
+    for number, line in enumerate(lines):
+        ImageDraw.Draw(image).text((40, 60 + 60 * number), line, fill="black", font=font)
+    return image.rotate(-turn, expand=True)
+
+
+PATIENCE_SECONDS = 240.0
+"""OCR runs at low priority: on a busy machine a page takes a while."""
+
+
+def scan(*pages: Image.Image) -> bytes:
+    """Return a PDF whose pages are images."""
+    file = io.BytesIO()
+    pages[0].save(file, "PDF", save_all=True, append_images=pages[1:], resolution=100)
+    return file.getvalue()
+
+
+async def uploaded(rig: Rig, domain: str, name: str, data: bytes) -> Json:
+    """Return an uploaded document once its ingestion has ended."""
+    made = await rig.ok("POST", f"/api/domains/{domain}/documents", files={"f": (name, data)})
+    return await settled(rig, domain, made["items"][0]["id"])
+
+
+async def settled(rig: Rig, domain: str, document: str) -> Json:
+    with anyio.fail_after(PATIENCE_SECONDS):
+        while True:
+            found: Json = await rig.ok("GET", f"/api/domains/{domain}/documents/{document}")
+            if found["status"] in ("indexed", "failed"):
+                return found
+            await pause()
+
+
+@needs_ocr
+async def test_scanned_pages_are_read_once_within_the_budget_cited_and_marked(tmp_path: Path) -> None:
+    whole = pypdfium2.PdfDocument(files.pdf(tmp_path / "a.pdf", [[(10, "The keeper signs the list.")]]))
+    whole.import_pages(pypdfium2.PdfDocument(scan(picture(NOTICE), picture(["beyond the budget"]))))
+    file = io.BytesIO()
+    whole.save(file)
+    reached: list[str] = []
+    async with Rig(tmp_path, failpoint=reached.append, ocr_pages=1) as rig:
+        domain = await rig.domain()
+        document = await uploaded(rig, domain, "mixed.pdf", file.getvalue())
+        assert document["progress"]["notes"] == [
+            "read from a scan by OCR: pages 2",
+            "no text layer on 1 of 3 pages; OCR reads 1 pages of a document",
+        ]
+        path = f"/api/domains/{domain}/documents/{document['id']}"
+        text, scanned = (await rig.ok("GET", f"{path}/chunks"))["items"]
+        assert (text["page"], text["text"], "scanned" in text) == (1, "The keeper signs the list.", False)
+        assert (scanned["page"], scanned["text"], scanned["scanned"]) == (2, " ".join(NOTICE), True)
+        query = {"text": NOTICE[1]}
+        place = await rig.ok("GET", f"/api/domains/{domain}/chunks/{scanned['chunkId']}/place", params=query)
+        assert (place["kind"], place["page"]["found"]) == ("page", "whole")
+        (box,) = place["page"]["cited"]
+        assert 0.2 < box["y"] < 0.35, "the second line of the page"
+        assert box["x"] < 0.1
+        assert 0.4 < box["width"] < 0.9
+        assert await rig.ok("POST", f"{path}/retry")
+        assert (await settled(rig, domain, document["id"]))["progress"]["notes"] == document["progress"]["notes"]
+        assert reached.count("ingest.scanned") == 1, "a page is read once"
+        await rig.ok("DELETE", path)
+
+
+async def test_images_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+    huge = io.BytesIO()
+    Image.new("1", (30_000, 30_000), 1).save(huge, "PNG")
+    limits = ParseLimits()
+    for name, data, reason in (
+        ("huge.png", huge.getvalue(), "the image has 30,000 × 30,000 pixels; the limit is 120 million"),
+        ("cut.png", b"\x89PNG\r\n", "the file is no readable PNG, JPEG, TIFF or WebP image"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(DocumentError) as caught:
+            read_image(tmp_path / name, limits)
+        assert caught.value.message == reason
+
+
+async def test_without_ocr_a_scan_says_so(tmp_path: Path) -> None:
+    async with Rig(tmp_path, ocr_pages=0) as rig:
+        domain = await rig.domain()
+        document = await rig.upload(domain, "notice.pdf", scan(picture(NOTICE)))
+        assert document["error"]["code"] == "DOCUMENT_SCANNED"
+        assert document["error"]["message"].startswith("scanned PDF: no text layer on 1 of 1 pages")

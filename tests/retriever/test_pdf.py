@@ -1,0 +1,181 @@
+"""PDFs as people have them: tables, turned pages, forms, links, running lines, and files without their end."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pypdfium2
+import pytest
+from reportlab.lib import colors
+from reportlab.lib.styles import getSampleStyleSheet
+from reportlab.pdfgen.canvas import Canvas
+from reportlab.platypus import Paragraph, SimpleDocTemplate, Table, TableStyle
+
+from bench.reading.tables import Case, cases, score
+from mcp_servers.retriever.chunking import chunk_document
+from mcp_servers.retriever.document import ParsedDocument, split_row
+from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.parsing import parse
+
+FIXTURES = Path(__file__).parent.parent / "fixtures" / "reading"
+SMALL = [case for case in cases() if "three pages" not in case.name]
+GRID = ("GRID", (0, 0), (-1, -1), 0.5, colors.black)
+
+
+def read(path: Path) -> ParsedDocument:
+    return parse(path, path.name)
+
+
+def rows_of(parsed: ParsedDocument) -> list[tuple[str, ...]]:
+    return [split_row(line) for block in parsed.blocks if block.kind == "table" for line in block.text.split("\n")]
+
+
+def table(path: Path, rows: Sequence[Sequence[str]], *style: tuple[object, ...]) -> Path:
+    SimpleDocTemplate(str(path)).build([Table(rows, style=TableStyle([GRID, *style]))])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gap_small.pdf", "Name | Debit | Credit\nAda |  | 50\nBo | 20 |"),
+        ("landscape_table.pdf", "Room | Monday | Tuesday\nA1 | yoga | choir\nA2 | chess | dance\nA3 | drums | flute"),
+        ("form.pdf", "Applicant: Rosalind Quill Bank account: XX00 7781 2234 Wants parking: [x]"),
+    ],
+)
+def test_files_of_the_field_are_read_as_they_look(name: str, text: str) -> None:
+    parsed = read(FIXTURES / name)
+    assert (parsed.text, parsed.notes) == (text, ())
+
+
+def test_a_file_of_sixty_ruled_tables_has_all_its_cells() -> None:
+    parsed = read(FIXTURES / "o02_tables60.pdf")
+    rows = [row for row in rows_of(parsed) if row[0] != "Item"]
+    assert parsed.notes == ()
+    assert [row[:2] for row in rows] == [
+        (f"Part {page}-{number}", str(100 * page + number)) for page in range(1, 61) for number in range(1, 26)
+    ]
+    wrapped = "to be ordered again before the winter comes and the road closes"
+    for number, row in enumerate(rows):
+        part = number % 25 + 1
+        assert row[2] == ("" if part % 5 == 0 and part % 2 else row[2])
+        assert row[2] in ("", str(2 * part))
+        assert row[3] in ("", "ok", wrapped)
+        assert (row[3] == wrapped) == (part % 7 == 0)
+
+
+def test_two_columns_of_text_are_read_one_after_the_other_below_one_running_header() -> None:
+    parsed = read(FIXTURES / "o01_twocol.pdf")
+    assert parsed.text.count("Journal of Harbour Works") == 1
+    places = [parsed.text.index(f"Sentence {section}.1.1 ") for section in range(1, 7)]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=[case.name for case in SMALL])
+def test_generated_tables_have_no_wrong_cell(tmp_path: Path, case: Case) -> None:
+    asked, right, wrong = score(case, tmp_path)
+    assert wrong == 0
+    assert right >= 0.85 * asked
+
+
+def test_a_table_that_goes_on_without_its_header_keeps_it_on_the_next_page(tmp_path: Path) -> None:
+    rows = [["Name", "Quantity"], *([f"Item {number}", str(number)] for number in range(60))]
+    parsed = read(table(tmp_path / "a.pdf", rows))
+    (last,) = [block for block in parsed.blocks if block.page == 2]
+    assert last.text.split("\n")[0] == "Name | Quantity"
+    assert last.text.split("\n")[-1] == "Item 59 | 59"
+    for chunk in chunk_document(parsed, "d", "a.pdf"):
+        assert [part.header for part in chunk.tables] == [("Name", "Quantity")]
+
+
+def test_a_bar_inside_a_cell_is_no_border(tmp_path: Path) -> None:
+    parsed = read(table(tmp_path / "a.pdf", [["Key", "Value"], ["a | b", "c"]]))
+    assert rows_of(parsed) == [("Key", "Value"), ("a|b", "c")]
+
+
+def test_a_box_around_a_paragraph_is_no_table(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+    canvas.rect(60, 600, 400, 100)
+    canvas.drawString(70, 650, "A warning in a box.")
+    canvas.save()
+    assert [(block.kind, block.text) for block in read(tmp_path / "a.pdf").blocks] == [("prose", "A warning in a box.")]
+
+
+def test_numbered_items_with_a_wide_gap_are_no_table(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+    for number in range(1, 5):
+        canvas.drawString(60, 700 - 20 * number, f"{number}.")
+        canvas.drawString(100, 700 - 20 * number, f"The keeper signs list {number}.")
+    canvas.save()
+    parsed = read(tmp_path / "a.pdf")
+    assert {block.kind for block in parsed.blocks} == {"prose"}
+    assert "3. The keeper signs list 3." in parsed.text
+
+
+def test_links_comments_fields_and_files_are_read_or_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.pdf"
+    canvas = Canvas(str(path))
+    canvas.drawString(60, 700, "Read the rules before you sign.")
+    canvas.linkURL("https://rules.example/2031", (80, 695, 140, 712))
+    canvas.linkAbsolute("back", "start", (60, 650, 100, 660))
+    canvas.bookmarkPage("start")
+    canvas.textAnnotation("Ask Mira first.", (200, 690, 220, 710))
+    canvas.highlightAnnotation("", (60, 695, 100, 712))
+    form = canvas.acroForm
+    form.textfield(name="city", x=60, y=600, width=100, height=20, value="Bergen")
+    form.checkbox(name="pier", x=60, y=560, checked=False)
+    form.textfield(name="empty", x=60, y=500, width=100, height=20)
+    canvas.save()
+    document = pypdfium2.PdfDocument(path)
+    document.new_attachment("rates.csv").set_data(b"a,b")
+    document.save(tmp_path / "b.pdf")
+    parsed = read(tmp_path / "b.pdf")
+    assert "Read the rules (https://rules.example/2031) before you sign." in parsed.text
+    assert "Ask Mira first." in parsed.text
+    assert "Bergen" in parsed.text
+    assert "[ ]" in parsed.text
+    assert "embedded files were not read: rates.csv" in parsed.notes
+    assert "links within the document: 1" in parsed.notes
+    assert "empty form fields: 1" in parsed.notes
+    assert any(note.startswith("annotations without text (highlights)") for note in parsed.notes)
+
+
+def test_a_running_header_that_only_counts_pages_is_kept_once_and_others_stay(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+    for page in range(1, 5):
+        canvas.setFont("Helvetica", 9)
+        canvas.drawString(60, 800, "Port manual, edition 2031")
+        canvas.drawString(60, 40, f"Page {page} of 4")
+        canvas.drawString(60, 55, f"Invoice {1000 + 7 * page}")
+        canvas.setFont("Helvetica", 11)
+        for line in range(12):
+            canvas.drawString(60, 700 - 14 * line, f"Line {line} of page {page} tells about berth {page * line}.")
+        canvas.showPage()
+    canvas.save()
+    text = read(tmp_path / "a.pdf").text
+    assert (text.count("Port manual"), text.count("Page ")) == (1, 1)
+    assert [f"Invoice {1000 + 7 * page}" in text for page in range(1, 5)] == [True] * 4
+    assert "Line 11 of page 4 tells about berth 44." in text
+
+
+def test_half_a_pdf_is_read_as_far_as_it_goes_and_says_that_it_is_incomplete(tmp_path: Path) -> None:
+    style = getSampleStyleSheet()["Normal"]
+    story = [Paragraph(f"Paragraph {number}. " + "The keeper counts the stores. " * 30, style) for number in range(60)]
+    SimpleDocTemplate(str(tmp_path / "whole.pdf")).build(story)
+    data = (tmp_path / "whole.pdf").read_bytes()
+    (tmp_path / "half.pdf").write_bytes(data[: len(data) * 3 // 4])
+    parsed = read(tmp_path / "half.pdf")
+    assert parsed.notes[0].startswith("incomplete: the end of the file is missing; ")
+    assert "Paragraph 1." in parsed.text
+    (tmp_path / "start.pdf").write_bytes(data[:300])
+    with pytest.raises(DocumentError) as caught:
+        read(tmp_path / "start.pdf")
+    assert caught.value.code == "DOCUMENT_BROKEN"
+
+
+def test_cells_in_different_columns_are_never_put_below_each_other(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "a.pdf"))
+    for row, cells in enumerate([("Pump", "", "12.50"), ("Valve", "40", "")]):
+        for column, cell in enumerate(cells):
+            canvas.drawString(60 + 120 * column, 700 - 20 * row, cell)
+    canvas.save()
+    assert rows_of(read(tmp_path / "a.pdf")) == [("Pump", "", "12.50"), ("Valve", "40", "")]
