@@ -27,6 +27,10 @@ DEFAULT_MODEL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
 """384 dimensions, 220 MB, fifty languages."""
 
 
+LEAST_LIMIT = 16
+"""Tokens that an embedder has to read at least; below that, windows say nothing."""
+
+
 class EmbedderFactory(Protocol):
     """What an entry point of ``agentic_rag.embedders`` names; the entry point's name is the scheme of the setting."""
 
@@ -71,6 +75,20 @@ class ExtensionEmbedder:
         self._arguments = setting, cache, api_key
         self._embedder: Embedder | None = None
         self._loading = anyio.Lock()
+
+    async def token_limit(self) -> int | None:
+        """Return what the extension says; one that has no `token_limit` reads whole chunks."""
+        embedder = await self._load()
+        if not hasattr(embedder, "token_limit"):
+            return None
+        try:
+            limit = await embedder.token_limit()
+        except Exception as exc:  # code of others
+            raise EmbedderFailed(self.name, f"{describe(self._entry)}: {reason_of(exc)}") from exc
+        if limit is not None and (not isinstance(limit, int) or limit < LEAST_LIMIT):
+            said = f"its token_limit is {limit!r:.100}, but must be None or an integer from {LEAST_LIMIT}"
+            raise EmbedderFailed(self.name, f"{describe(self._entry)}: {said}")
+        return limit
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
         embedder = await self._load()

@@ -62,7 +62,7 @@ DESCRIPTION = (
 )
 READ_DESCRIPTION = "Read a document in order: to summarise it, or around a passage."
 LIST_DESCRIPTION = "List documents: name, date, language, size, headings."
-FIND_DESCRIPTION = "Find exact words in a document: a number (searches know none), a code, a quote."
+FIND_DESCRIPTION = "Find exact words in a document: each place of a number, a code or a quote."
 INSTRUCTIONS = "Search the documents of this knowledge base before you answer from memory, and cite what you find."
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
