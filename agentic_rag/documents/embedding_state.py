@@ -62,7 +62,7 @@ class EmbeddingState:
         self._may_fetch = may_fetch
         self._retry_seconds = retry_seconds
         self._chosen: Embedder | None = make_embedder(setting, cache, api_key)
-        self._wheel = WheelEmbedder()
+        self._wheel = self._chosen if isinstance(self._chosen, WheelEmbedder) else WheelEmbedder()
         self._embedder = self._chosen
         """The one that works: the chosen one, or the wheel's until the default model is here."""
         self._optional = not setting
@@ -117,6 +117,9 @@ class EmbeddingState:
         async with self._prepared:
             if self.usable or self._embedder is None:
                 return
+            if isinstance(self._embedder, WheelEmbedder):
+                await self._use_wheel()
+                return
             if not isinstance(self._embedder, FastEmbedder):
                 await self._use(self._embedder)  # until it fails
                 return
@@ -134,11 +137,12 @@ class EmbeddingState:
         try:
             await self._wheel.load()
         except EmbeddingError as exc:
-            self.reason = f"{missing}; searches go by words alone: {_without_wheel(exc)}"
+            self.reason = "; ".join(filter(None, (missing, f"searches go by words alone: {_without_wheel(exc)}")))
             log.warning("%s", self.reason)
             return
         await self._use(self._wheel)
-        self.reason = f"{missing}; until then {self._wheel.name}, which was installed with the server, is used"
+        if self._optional:
+            self.reason = f"{missing}; until then {self._wheel.name}, which was installed with the server, is used"
 
     async def _use(self, embedder: Embedder) -> None:
         """Make an embedder the one that works."""
@@ -258,7 +262,7 @@ class EmbeddingState:
 
     async def aclose(self) -> None:
         await self._wheel.aclose()
-        if self._chosen is not None:
+        if self._chosen is not None and self._chosen is not self._wheel:
             await self._chosen.aclose()
 
     def _present(self) -> Embedder:

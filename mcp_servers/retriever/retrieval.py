@@ -256,6 +256,8 @@ def _candidates(
     lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)
     lexical_ranks, dense_ranks = _ranks(legs.lexical), _ranks(legs.dense)
     required = required_tokens(question)
+    unheard = required.names - frozenset().union(*legs.matched.values())
+    """Names that stand in no candidate."""
 
     def match(chunk_id: str) -> Match:
         # A damaged index gives scores that none can have: below zero, or no number.
@@ -267,7 +269,7 @@ def _candidates(
         if held is None:
             return Match(share, closeness, *place)
         lacks_code = bool(required.codes) and not any(group & held for group in required.codes)
-        return Match(share, closeness, *place, lacks_code, bool(required.names - held), legs.share(chunk_id))
+        return Match(share, closeness, *place, lacks_code, bool(unheard), legs.share(chunk_id))
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
     return [
