@@ -48,6 +48,7 @@ def document_vectors(texts: Iterable[str]) -> list[Sparse]:
 
 
 def _document_vector(text: str) -> Sparse:
+    text = _without_surrogates(text)
     folded = fold(text).text
     words = _model().embed_document(folded)
     numbers = Counter(number_tokens(text, folded))
@@ -65,12 +66,18 @@ def _document_vector(text: str) -> Sparse:
 def query_vector(text: str) -> Sparse:
     """Weight 1 for each distinct token. Words that only ask ("how many", "wie viele", "多少") are left out; the vector
     is empty when nothing else is in the text."""
+    text = _without_surrogates(text)
     folded = fold(text).text
     words = [index for index in _model().embed_query(folded).indices if index not in _asking_ids(_language(folded))]
     numbers = [token_id(token) for token in dict.fromkeys(number_tokens(text, folded))]
     # Numbers first: a question that is too long loses words.
     indices = list(dict.fromkeys([*numbers, *words]))[:MAX_QUERY_TOKENS]
     return Sparse(indices, [1.0] * len(indices))
+
+
+def _without_surrogates(text: str) -> str:
+    """Replace lone surrogates, which broken files and clients send and the engine refuses."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def self_score(weights: Iterable[float]) -> float:
@@ -100,7 +107,7 @@ _WORD = r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]"
 _CODE = re.compile(rf"(?:(?<![^\W_])|(?<=[\u2e80-\u9fff]))(?:\d|{_WORD})+(?:[-/._:](?:\d|{_WORD})+)*")
 _SPACED_CODE = re.compile(rf"(?<![^\W_])({_WORD}{{1,3}})[ .:#-]{{1,2}}(\d{{2,}})(?:[ -]({_WORD})(?![^\W_]))?")
 _NUMBER = re.compile(
-    r"(?<![\d.,:])(?:(?P<grouped>\d{1,3}(?:[,.' ]\d{3})+(?:[.,]\d{1,2})?)|(?P<time>\d{1,2}:\d\d)"
+    r"(?<!\d)(?<!\d[.,:])(?:(?P<grouped>\d{1,3}(?:[,.' ]\d{3})+(?:[.,]\d{1,2})?)|(?P<time>\d{1,2}:\d\d)"
     r"|(?P<plain>\d+(?:[.,]\d+)*))"
     r"(?![\d:]|[.,]\d)(?P<percent>[  ]?(?:%|percent\b|per cent\b|prozent\b|pour cent\b|por ciento\b|per cento\b))?"
 )

@@ -52,7 +52,7 @@ class Match(NamedTuple):
     (0) and a match (1), None without one. ``document`` and ``section`` say what it is part of, and are None where that
     was not read. ``lacks_code``: it does not hold the code that the question names; ``lacks_name``: no candidate holds
     a name of the question (see `questions.Required`).
-    ``held``: the share of the question's weight whose tokens it holds.
+    ``held``: the share of the question's weight whose tokens it holds, None where that was not read.
     """
 
     share: float
@@ -61,7 +61,7 @@ class Match(NamedTuple):
     section: object = None
     lacks_code: bool = False
     lacks_name: bool = False
-    held: float = 0.0
+    held: float | None = None
 
 
 def probabilities(matches: Sequence[Match], dense_weight: float = 0.0) -> list[float]:
@@ -93,7 +93,7 @@ def _probability(
         hybrid = -2.79 + 0.54 * match.share + 3.03 * last + 4.45 * match.closeness + 2.69 * apart
         odds += dense_weight * (hybrid - odds)
         # A passage in another language, or in other words, shares no word with the question: its meaning alone tells.
-        words = lexical_weight(match.held) / MOST_WORDS
+        words = 1.0 if match.held is None else lexical_weight(match.held) / MOST_WORDS
         alone = dense_weight / (1 + math.exp(-STEEP * (match.closeness - EVEN)))
         return _limited(match, words / (1 + math.exp(-odds)) + (1 - words) * alone)
     return _limited(match, 1 / (1 + math.exp(-odds)))
@@ -103,7 +103,7 @@ def _limited(match: Match, probability: float) -> float:
     """Return a probability no higher than a passage deserves that lacks what the question names."""
     if match.lacks_code:
         return min(probability, WITHOUT_CODE)
-    if match.held >= SOME_WORDS:
+    if match.held is not None and match.held >= SOME_WORDS:
         # Of the same language, so that its words would be there.
         probability = min(probability, SOME_WORDS + match.held)
         if match.lacks_name:

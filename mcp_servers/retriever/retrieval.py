@@ -264,12 +264,12 @@ def _candidates(
         share = max(0.0, min(lexical.get(chunk_id, 0.0) / legs.self_score, 1.0)) if legs.self_score > 0 else 0.0
         cosine, chunk = dense.get(chunk_id), chunks.get(chunk_id)
         closeness = None if cosine is None else dense_relevance(vote.calibration, cosine)
-        place = (chunk.document_id, chunk.heading_path) if chunk else (None, None)
+        document, section = (chunk.document_id, chunk.heading_path) if chunk else (None, None)
         held = legs.matched.get(chunk_id)
         if held is None:
-            return Match(share, closeness, *place)
+            return Match(share, closeness, document, section)
         lacks_code = bool(required.codes) and not any(group & held for group in required.codes)
-        return Match(share, closeness, *place, lacks_code, bool(unheard), legs.share(chunk_id))
+        return Match(share, closeness, document, section, lacks_code, bool(unheard), legs.share(chunk_id))
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
     return [

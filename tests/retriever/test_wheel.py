@@ -32,7 +32,7 @@ def chunk(number: int, text: str, heading: str = "") -> Chunk:
     return Chunk(f"00000000-0000-0000-0000-{number:012}", name, name, 0, path, None, None, text, 0, len(text), spans)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 async def embedder() -> AsyncIterator[WheelEmbedder]:
     async with aclosing(WheelEmbedder()) as wheel:
         yield wheel
