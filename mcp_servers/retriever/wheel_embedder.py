@@ -46,6 +46,9 @@ START_SECONDS = 60.0
 ANSWER_SECONDS = 120.0
 """What loading the model, and embedding `BATCH` texts, may take on a busy machine."""
 
+END_SECONDS = 10.0
+"""How long closing waits for the killed process."""
+
 MAX_CHARACTERS = 4_000
 """Of one text; the tokenizer takes 20 ms for that many."""
 
@@ -64,6 +67,7 @@ class WheelEmbedder:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
         self._waiting: dict[int, Future[Frame]] = {}
         self._numbers = 0
         self._lock = threading.Lock()
@@ -90,11 +94,13 @@ class WheelEmbedder:
 
     async def aclose(self) -> None:
         with self._lock:
-            process, self._process = self._process, None
-        if process is not None:
+            process, reader = self._process, self._reader
+            self._process = self._reader = None
+        if process is not None and reader is not None:
             with suppress(OSError):
                 process.kill()
-            await anyio.to_thread.run_sync(process.wait)
+            with anyio.CancelScope(shield=True):  # bounded: a killed process ends at once
+                await anyio.to_thread.run_sync(reader.join, END_SECONDS)
 
     async def _ask(
         self, texts: Sequence[str], limiter: anyio.CapacityLimiter, seconds: float, *, query: bool
@@ -150,7 +156,8 @@ class WheelEmbedder:
             )
         except OSError as exc:
             raise EmbedderFailed(self.name, f"its process cannot be started: {exc}") from exc
-        threading.Thread(target=self._receive, args=(self._process,), daemon=True, name="wheel embedder").start()
+        self._reader = threading.Thread(target=self._receive, args=(self._process,), daemon=True, name="wheel embedder")
+        self._reader.start()
         return self._process
 
     def _receive(self, process: subprocess.Popen[bytes]) -> None:
@@ -169,6 +176,9 @@ class WheelEmbedder:
             else:
                 lost = []
         process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError, ValueError):
+                pipe.close()  # type: ignore[union-attr]
         for answer in lost:
             if not answer.done():
                 answer.set_exception(EmbedderFailed(self.name, f"its process ended (status {process.returncode})"))
