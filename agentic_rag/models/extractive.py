@@ -420,7 +420,7 @@ def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
         if top < CLOSE * best and not state.by_meaning:
             break
         span = _span(hit, ratings, top) if top >= ENOUGH else range(len(hit.texts))
-        blocks += _cited(hit, span)
+        blocks += _quote_blocks(hit, span)
     return blocks
 
 
@@ -438,7 +438,7 @@ def _span(hit: Passage, ratings: Sequence[float], top: float) -> Sequence[int]:
     return range(index, end) if top >= SURE else range(len(hit.texts))
 
 
-def _cited(hit: Passage, span: Sequence[int]) -> list[Block]:
+def _quote_blocks(hit: Passage, span: Sequence[int]) -> list[Block]:
     """Return text blocks that show the sentences, each with the citation the API would send; gaps part them."""
     blocks, size = [], 0
     for _, run in itertools.groupby(enumerate(span), lambda pair: pair[1] - pair[0]):

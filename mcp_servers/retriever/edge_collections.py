@@ -275,8 +275,8 @@ class EdgeCollections:
         lexical = lexical or bm25.document_vectors(map(searchable_text, chunks))
         points: list[engine.Point] = []
         of_chunks = dense.by_name() if dense else [{} for _ in chunks]
-        for chunk, sparse, vectors in zip(chunks, lexical, of_chunks, strict=True):
-            vectors[LEXICAL] = engine.SparseVector(sparse.indices, sparse.values)
+        for chunk, sparse, named in zip(chunks, lexical, of_chunks, strict=True):
+            vectors: dict[str, Any] = {**named, LEXICAL: engine.SparseVector(sparse.indices, sparse.values)}
             points.append(engine.Point(chunk.chunk_id, vectors, point_payload(chunk)))
             if shard.documents:
                 shard.documents.add(chunk.document_id, chunk.document_name)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import PurePath
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
 from mcp_servers.retriever.chunking import CHUNKER_VERSION, Chunk
 from mcp_servers.retriever.document import Json
@@ -37,6 +37,9 @@ MAX_NAMES = 1_000
 KEYWORD_FIELDS = ("document_id", "document_name", "type", "heading_path")
 """Payload fields that are filtered on in a server; `ordinal` beside them is an integer index."""
 
+Vectors = list[float] | list[list[float]]
+"""One vector, or the vectors of a multivector."""
+
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}(?:@[0-9]{1,9})?")
 
 
@@ -56,11 +59,11 @@ class Dense:
         rest = iter(self.vectors)
         return [list(islice(rest, count)) for count in self.windows or [1] * len(self.vectors)]
 
-    def by_name(self) -> list[dict[str, Any]]:
+    def by_name(self) -> list[dict[str, Vectors]]:
         """Return the vectors of each chunk's point, by their names in the index."""
-        points: list[dict[str, Any]] = []
+        points: list[dict[str, Vectors]] = []
         for vectors in self.by_chunk():
-            point: dict[str, Any] = {DENSE: mean_vector(vectors)}
+            point: dict[str, Vectors] = {DENSE: mean_vector(vectors)}
             if self.windows is not None:
                 point[WINDOWS] = [list(vector) for vector in vectors]
             points.append(point)
@@ -83,9 +86,9 @@ def mean_vector(vectors: Sequence[Sequence[float]]) -> list[float]:
     return [sum(number / length for number, length in zip(column, lengths, strict=True)) for column in columns]
 
 
-def stored_windows(vectors: Mapping[str, Any]) -> list[list[float]]:
+def stored_windows(vectors: Mapping[str, Vectors]) -> list[list[float]]:
     """Return the vectors of a chunk's windows from those of its point."""
-    return vectors[WINDOWS] if WINDOWS in vectors else [vectors[DENSE]]
+    return cast(list[list[float]], vectors[WINDOWS] if WINDOWS in vectors else [vectors[DENSE]])
 
 
 @dataclass(frozen=True, slots=True)

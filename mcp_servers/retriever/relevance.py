@@ -95,11 +95,11 @@ def _probability(
         # A passage in another language, or in other words, shares no word with the question: its meaning alone tells.
         words = 1.0 if match.held is None else lexical_weight(match.held) / MOST_WORDS
         alone = dense_weight / (1 + math.exp(-STEEP * (match.closeness - EVEN)))
-        return _limited(match, words / (1 + math.exp(-odds)) + (1 - words) * alone)
-    return _limited(match, 1 / (1 + math.exp(-odds)))
+        return _apply_limits(match, words / (1 + math.exp(-odds)) + (1 - words) * alone)
+    return _apply_limits(match, 1 / (1 + math.exp(-odds)))
 
 
-def _limited(match: Match, probability: float) -> float:
+def _apply_limits(match: Match, probability: float) -> float:
     """Return a probability no higher than a passage deserves that lacks what the question names."""
     if match.lacks_code:
         return min(probability, WITHOUT_CODE)

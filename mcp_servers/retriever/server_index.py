@@ -89,8 +89,8 @@ class ServerIndex:
             sparse = lexical[at : at + UPSERT_BATCH] if lexical else bm25.document_vectors(map(searchable_text, batch))
             points: list[m.PointStruct] = []
             of_chunks = dense.of_chunks(slice(at, at + UPSERT_BATCH)).by_name() if dense else [{} for _ in batch]
-            for chunk, weights, vectors in zip(batch, sparse, of_chunks, strict=True):
-                vectors[LEXICAL] = _sparse(weights)
+            for chunk, weights, named in zip(batch, sparse, of_chunks, strict=True):
+                vectors: dict[str, Any] = {**named, LEXICAL: _sparse(weights)}
                 points.append(m.PointStruct(id=chunk.chunk_id, vector=vectors, payload=_payload(chunk)))
             await self._call("store chunks", self._client.upsert(_physical(collection), points, wait=True))
 

@@ -113,7 +113,7 @@ class WheelEmbedder:
     def _exchange(self, texts: list[str], seconds: float, *, query: bool) -> list[list[float]]:
         answer: Future[Frame] = Future()
         with self._lock:
-            process = self._running()
+            process = self._start_if_needed()
             self._numbers += 1
             number = self._numbers
             self._waiting[number] = answer
@@ -137,7 +137,7 @@ class WheelEmbedder:
         except (OSError, ValueError) as exc:
             raise EmbedderFailed(self.name, f"its process does not take requests ({exc})") from exc
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _start_if_needed(self) -> subprocess.Popen[bytes]:
         """Return the process, a new one if there is none."""
         if self._process is not None and self._process.poll() is None:
             return self._process
