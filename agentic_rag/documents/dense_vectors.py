@@ -110,7 +110,7 @@ class DenseVectors:
         """
         meta = await self._index.meta(collection)
         name = self._embedding.name if meta is None or meta.embedder is None else meta.embedder
-        embedder = self._embedding.named(name)
+        embedder = self._embedding.find(name)
         if embedder is None:
             if name == self._embedding.name:
                 return self._embedding  # it raises what is wrong with it

@@ -99,7 +99,7 @@ class EmbeddingState:
     def usable(self) -> bool:
         return self.state in ("ready", "failing")
 
-    def named(self, name: str) -> Embedder | None:
+    def find(self, name: str) -> Embedder | None:
         """Return the embedder that made vectors under a name, if this process has it."""
         if name == self.name and self.usable:
             return self

@@ -209,7 +209,7 @@ class DomainSearch:
         if (fusion, reranker) not in self._retrievers:
             model = None if reranker is None else FastReranker(reranker, self._models)
             self._retrievers[fusion, reranker] = Retriever(
-                self._index, self._embedder, fusion=fusion, reranker=model, others=self._embedder.named
+                self._index, self._embedder, fusion=fusion, reranker=model, others=self._embedder.find
             )
         return self._retrievers[fusion, reranker]
 
