@@ -163,8 +163,9 @@ class Settings(BaseSettings):
     openai_base_url: str | None = Field(None, validation_alias=AliasChoices("OPENAI_BASE_URL", "openai_base_url"))
     """With ``AGENTIC_RAG_MODEL=openai:NAME``: OpenAI, or any endpoint that speaks chat completions."""
     embedding: str = ""
-    """``fastembed:<model>``, a model folder, ``http(s)://…/v1#model``, or ``none``; empty: the default model, which is
-    fetched in the background where there is a network; until then no dense vectors."""
+    """``wheel``, ``fastembed:<model>``, a model folder, ``http(s)://…/v1#model``, or ``none``. Empty: the default
+    model, which is fetched in the background where there is a network, and until then ``wheel``, which is installed
+    with the server."""
     fetch_model: Literal["auto", "never"] = "auto"
     """Whether the default embedding model is fetched by itself if it is not on this machine."""
     embedding_key: SecretStr | None = None

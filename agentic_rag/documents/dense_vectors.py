@@ -18,8 +18,9 @@ from agentic_rag.documents.workshop import Workshop
 from agentic_rag.errors import StorageError
 from agentic_rag.store import documents
 from agentic_rag.store.documents import DenseState
+from mcp_servers.retriever.embedding import Embedder
 from mcp_servers.retriever.errors import EmbeddingError, IndexFault, IndexMismatch
-from mcp_servers.retriever.index import Dense, searchable_text
+from mcp_servers.retriever.windows import embed_chunks
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +63,16 @@ class DenseVectors:
         await self._db.write(lambda conn: documents.set_dense(conn, before, after))
         self.wake()
 
-    async def follow_default(self) -> None:
-        """Fetch the default embedder where that is wanted; then what was indexed without it gets its vectors."""
-        if await self._embedding.fetch_default():
-            await self._db.write(lambda conn: documents.set_dense(conn, DenseState.NONE, DenseState.PENDING))
-            self.wake()
+    async def follow_default(self) -> bool:
+        """Fetch the default embedder where that is wanted; then documents without vectors get theirs.
+
+        Return whether it came: collections with the vectors of another embedder are then to be rebuilt.
+        """
+        if not await self._embedding.fetch_default():
+            return False
+        await self._db.write(lambda conn: documents.set_dense(conn, DenseState.NONE, DenseState.PENDING))
+        self.wake()
+        return True
 
     def collection_exchanged(self, domain_id: str) -> None:
         """Note that another collection of a domain is live: what was wrong with the old one is over."""
@@ -90,12 +96,26 @@ class DenseVectors:
         """Embed up to `BATCH` chunks that have no vectors; return how many got some. Raises as `fill`."""
         chunks = await self._index.without_dense(collection, BATCH)
         if chunks:
-            vectors = await self._embedding.embed_documents([searchable_text(chunk) for chunk in chunks])
+            dense = await embed_chunks(await self._embedder_of(collection), chunks)
             failpoints.reached("dense.embedded")
-            dense = Dense(self._embedding.name, vectors)
             await self._index.add_dense(collection, [chunk.chunk_id for chunk in chunks], dense)
             failpoints.reached("dense.stored")
         return len(chunks)
+
+    async def _embedder_of(self, collection: str) -> Embedder:
+        """Return the embedder of a collection's vectors, which an embedder that came meanwhile does not change.
+
+        Raises:
+            IndexMismatch: this process has no such embedder.
+        """
+        meta = await self._index.meta(collection)
+        name = self._embedding.name if meta is None or meta.embedder is None else meta.embedder
+        embedder = self._embedding.find(name)
+        if embedder is None:
+            if name == self._embedding.name:
+                return self._embedding  # it raises what is wrong with it
+            raise IndexMismatch("embedder", name, self._embedding.name)
+        return embedder
 
     @property
     def collections_to_reindex(self) -> int:
@@ -124,10 +144,6 @@ class DenseVectors:
         while turns:
             domain_id = turns.popleft()
             collection = collection_of(domain_id)
-            meta = await self._index.meta(collection)
-            if meta is not None and meta.embedder not in (None, self._embedding.name):
-                self._mismatched.add(domain_id)
-                continue
             try:
                 if await self._fill_some(collection):
                     turns.append(domain_id)

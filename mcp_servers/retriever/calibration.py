@@ -10,14 +10,16 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from operator import mul
 from statistics import fmean, median
 
 import anyio.to_thread
 
-from mcp_servers.retriever.embedding import Embedder
+from mcp_servers.retriever.embedding import Embedder, token_limit
 from mcp_servers.retriever.errors import IndexMismatch
-from mcp_servers.retriever.index import Calibration, Index
+from mcp_servers.retriever.index import Calibration, Dense, Index
 from mcp_servers.retriever.lexical import document_vectors, query_vector
+from mcp_servers.retriever.windows import text_windows
 
 SAMPLE = 64
 """Chunks asked for; an embedder is given each once more, in two parts."""
@@ -100,7 +102,8 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
     """Measure. Costs two embeddings for each of `SAMPLE` chunks; raises `EmbeddingError` and `IndexFault`, of which
     `IndexMismatch` says that the embedder's vectors are now of another dimension than the collection's."""
     parts: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    whole: dict[str, list[list[float]]] = defaultdict(list)
+    whole: dict[str, list[list[list[float]]]] = defaultdict(list)
+    limit = await token_limit(embedder)
     for chunk, stored in await index.sample(collection, SAMPLE):
         if both := split(chunk.text):
             name = script(chunk.text)
@@ -111,9 +114,10 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
     noise: list[float] = []
     for name, pairs in parts.items():
         questions = [await embedder.embed_query(question) for question, _ in pairs]
-        _check(questions, whole[name])
-        answers = await embedder.embed_documents([answer for _, answer in pairs])
-        _check(answers, whole[name])
+        _check(questions, [windows[0] for windows in whole[name]])
+        texts = [text_windows(answer, limit) for _, answer in pairs]
+        vectors = await embedder.embed_documents([text for windows in texts for text in windows])
+        answers = Dense(embedder.name, vectors, [len(windows) for windows in texts]).by_chunk()
         unrelated, copies, cosines = await anyio.to_thread.run_sync(_compare, questions, answers, whole[name])
         noise += unrelated
         matches += copies
@@ -171,21 +175,25 @@ def _mean_reciprocal_rank(scores: Sequence[Sequence[float]]) -> float:
     return fmean(found)
 
 
+Windows = Sequence[Sequence[float]]
+"""The vectors of one text."""
+
+
 def _compare(
-    questions: Sequence[Sequence[float]], answers: Sequence[Sequence[float]], whole: Sequence[Sequence[float]]
+    questions: Sequence[Sequence[float]], answers: Sequence[Windows], whole: Sequence[Windows]
 ) -> tuple[list[float], list[float], list[list[float]]]:
     """Cosines: of questions with chunks that they are not of, of answers with their own chunk, of all questions with
-    all answers."""
+    all answers. Of a text in windows, the best window counts, as in a search."""
     asked = _cosines(questions, whole)
     unrelated = [each for own, row in enumerate(asked) for at, each in enumerate(row) if at != own]
-    copies = [_cosines([answer], [chunk])[0][0] for answer, chunk in zip(answers, whole, strict=True)]
+    copies = [fmean(row[0] for row in _cosines(answer, [chunk])) for answer, chunk in zip(answers, whole, strict=True)]
     return unrelated, copies, _cosines(questions, answers)
 
 
-def _cosines(questions: Sequence[Sequence[float]], answers: Sequence[Sequence[float]]) -> list[list[float]]:
-    answers = [_normalise(answer) for answer in answers]
+def _cosines(questions: Windows, texts: Sequence[Windows]) -> list[list[float]]:
+    normal = [[_normalise(vector) for vector in windows] for windows in texts]
     return [
-        [sum(a * b for a, b in zip(question, answer, strict=True)) for answer in answers]
+        [max(sum(map(mul, question, vector)) for vector in windows) for windows in normal]
         for question in map(_normalise, questions)
     ]
 

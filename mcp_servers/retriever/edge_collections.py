@@ -24,13 +24,16 @@ from mcp_servers.retriever.edge_points import (
 )
 from mcp_servers.retriever.edge_queries import (
     conditions,
+    dense_request,
     document_values,
     documents,
     find_candidates,
-    own_score,
+    held_tokens,
+    lexical_request,
     read_chunks,
     retrieve,
     scroll,
+    token_weights,
 )
 from mcp_servers.retriever.edge_shard import Shard, engine_errors
 from mcp_servers.retriever.edge_store import MAX_OPEN, ShardStore
@@ -39,9 +42,11 @@ from mcp_servers.retriever.fusion import fuse_legs
 from mcp_servers.retriever.index import (
     DENSE,
     EVERYTHING,
+    LEADERS,
     LEXICAL,
     MAX_NAMES,
     UPSERT_BATCH,
+    WINDOWS,
     Calibration,
     CollectionMeta,
     Dense,
@@ -51,6 +56,7 @@ from mcp_servers.retriever.index import (
     only_in,
     searchable_text,
     split_name,
+    stored_windows,
 )
 from mcp_servers.retriever.lexical import Sparse
 from mcp_servers.retriever.pacing import Pace
@@ -95,7 +101,7 @@ class EdgeCollections:
             started = time.thread_time()
             part = slice(at, at + self._upserts.batch)
             sparse = lexical[part] if lexical else None
-            vectors = Dense(dense.embedder, dense.vectors[part]) if dense else None
+            vectors = dense.of_chunks(part) if dense else None
             count = self._upsert(collection, chunks[part], vectors, sparse)
             # CPU time: a machine that is busy with something else does not make smaller steps shorter.
             self._upserts.took(count, time.thread_time() - started)
@@ -109,7 +115,7 @@ class EdgeCollections:
         while at < len(chunk_ids):
             started = time.thread_time()
             part = slice(at, at + self._additions.batch)
-            count = self._add_dense(collection, chunk_ids[part], Dense(dense.embedder, dense.vectors[part]))
+            count = self._add_dense(collection, chunk_ids[part], dense.of_chunks(part))
             self._additions.took(count, time.thread_time() - started)
             at += count
             yield
@@ -181,26 +187,27 @@ class EdgeCollections:
             return Legs()
         sparse = bm25.query_vector(query)
         chosen = engine.Filter(must=must) if must else None
-        nearest = [engine.Query.Nearest(engine.SparseVector(sparse.indices, sparse.values), using=LEXICAL)]
+        requests = [lexical_request(sparse, chosen, limit)]
         if vector is not None and shard.meta.dimension == len(vector):
-            nearest.append(engine.Query.Nearest(list(vector), using=DENSE))
+            requests.append(dense_request(shard, vector, chosen, limit))
         with engine_errors("search"):
-            self_score = own_score(shard, query)
-            legs = find_candidates(shard, [(each, chosen, limit) for each in nearest])
-            if len(legs) == 1:
-                return _with_chunks(shard, Legs(legs[0], (), self_score), lead)
-            # Each leg also scores the best candidates that only the other one has: fusion needs both scores.
-            missing = only_in(legs[1], legs[0]), only_in(legs[0], legs[1])
-            rest = find_candidates(
-                shard,
-                [
-                    (each, engine.Filter(must=[engine.HasIdCondition({*ids})]), max(len(ids), 1))
-                    for each, ids in zip(nearest, missing, strict=True)
-                ],
-            )
-        return _with_chunks(shard, Legs(legs[0], legs[1], self_score, rest[0], rest[1]), lead)
+            tokens = token_weights(shard, sparse.indices)
+            found = find_candidates(shard, requests)
+            legs = Legs(found[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
+            if vector is not None and len(found) > 1:
+                # Each leg also scores the best candidates that only the other one has: fusion needs both scores.
+                for_words, for_meaning = only_in(found[1], found[0]), only_in(found[0], found[1])
+                rest = find_candidates(
+                    shard,
+                    [
+                        lexical_request(sparse, _among(for_words), max(len(for_words), 1)),
+                        dense_request(shard, vector, _among(for_meaning), max(len(for_meaning), 1)),
+                    ],
+                )
+                legs = replace(legs, dense=found[1], lexical_rest=rest[0], dense_rest=rest[1])
+            return _with_chunks(shard, legs, lead)
 
-    def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
+    def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
         shard = self._store.shard(collection)
         if shard is None or not shard.meta.dimension:
             return []
@@ -208,13 +215,13 @@ class EdgeCollections:
             limit=limit,
             query=engine.Sample.Random,
             filter=engine.Filter(must=[engine.HasVectorCondition(DENSE)]),
-            with_vector=[DENSE],
+            with_vector=[WINDOWS if shard.meta.windowed else DENSE],
             with_payload=True,
         )
         with engine_errors("sample chunks"):
             points = shard.engine.query(request)
         return [
-            (stored_chunk(str(point.id), point.payload or {}), cast(dict[str, list[float]], point.vector)[DENSE])
+            (stored_chunk(str(point.id), point.payload or {}), stored_windows(cast(dict[str, Any], point.vector)))
             for point in points
         ]
 
@@ -267,10 +274,9 @@ class EdgeCollections:
             shard = self._store.record_dense(shard, dense)
         lexical = lexical or bm25.document_vectors(map(searchable_text, chunks))
         points: list[engine.Point] = []
-        for index, (chunk, sparse) in enumerate(zip(chunks, lexical, strict=True)):
-            vectors: dict[str, Any] = {LEXICAL: engine.SparseVector(sparse.indices, sparse.values)}
-            if dense:
-                vectors[DENSE] = list(dense.vectors[index])
+        of_chunks = dense.by_name() if dense else [{} for _ in chunks]
+        for chunk, sparse, named in zip(chunks, lexical, of_chunks, strict=True):
+            vectors: dict[str, Any] = {**named, LEXICAL: engine.SparseVector(sparse.indices, sparse.values)}
             points.append(engine.Point(chunk.chunk_id, vectors, point_payload(chunk)))
             if shard.documents:
                 shard.documents.add(chunk.document_id, chunk.document_name)
@@ -293,8 +299,8 @@ class EdgeCollections:
             with engine_errors("store vectors"):
                 shard = self._store.record_dense(shard, dense)
                 known = {str(record.id) for record in retrieve(shard, chunk_ids, False)}
-                vectors = zip(chunk_ids, dense.vectors, strict=True)
-                points = [engine.PointVectors(id_, {DENSE: list(vector)}) for id_, vector in vectors if id_ in known]
+                pairs = zip(chunk_ids, dense.by_name(), strict=True)
+                points = [engine.PointVectors(id_, vectors) for id_, vectors in pairs if id_ in known]
                 shard.update(engine.UpdateOperation.update_vectors(points))
         return len(chunk_ids)
 
@@ -315,11 +321,19 @@ class EdgeCollections:
         return len(records)
 
 
+def _among(chunk_ids: Sequence[str]) -> engine.Filter:
+    return engine.Filter(must=[engine.HasIdCondition({*chunk_ids})])
+
+
 def _with_chunks(shard: Shard, legs: Legs, lead: Lead | None) -> Legs:
-    """Add the chunks of the leading candidates."""
+    """Add the chunks of the leading candidates, and which of the question's tokens they hold."""
     if lead is None:
         return legs
-    return replace(legs, chunks=read_chunks(shard, [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]))
+    leaders = [each.chunk_id for each in legs.lexical[:LEADERS]]
+    legs = replace(legs, matched=held_tokens(shard, leaders, legs.tokens))
+    first = [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]
+    matched = held_tokens(shard, [*{*first, *leaders}], legs.tokens)
+    return replace(legs, matched=matched, chunks=read_chunks(shard, first))
 
 
 def _note_change(shard: Shard, stored: int = 0) -> None:

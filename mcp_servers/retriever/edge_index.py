@@ -87,7 +87,7 @@ class EdgeIndex:
     ) -> Legs:
         return await self._call(self._collections.search_legs, collection, query, vector, selection, limit, lead)
 
-    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
+    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
         return await self._call(self._collections.sample, collection, limit)
 
     async def meta(self, collection: str) -> CollectionMeta | None:

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import qdrant_edge as engine
 
-from mcp_servers.retriever import lexical as bm25
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.edge_points import DOCUMENT, HEADINGS, Documents, stored_chunk
 from mcp_servers.retriever.edge_shard import Shard, engine_errors
-from mcp_servers.retriever.index import EVERYTHING, LEXICAL, Scored, Selection
+from mcp_servers.retriever.index import COARSE, DENSE, EVERYTHING, LEXICAL, WINDOWS, Scored, Selection
+from mcp_servers.retriever.lexical import Sparse
 
 MAX_DOCUMENTS = 1_000_000
 """Of a collection; the engine wants a number."""
@@ -50,13 +50,41 @@ def read_chunks(shard: Shard | None, chunk_ids: Collection[str]) -> tuple[Chunk,
     return tuple(stored_chunk(str(record.id), record.payload or {}) for record in retrieve(shard, chunk_ids, True))
 
 
-def find_candidates(
-    shard: Shard, queries: Sequence[tuple[engine.Query, engine.Filter | None, int]]
-) -> list[tuple[Scored, ...]]:
-    """Candidates for each `(query, filter, limit)`, in one batch."""
-    requests = [engine.QueryRequest(limit=limit, query=query, filter=chosen) for query, chosen, limit in queries]
-    found = shard.engine.query_batch(engine.QueryBatchRequest(requests))
+def find_candidates(shard: Shard, requests: Sequence[engine.QueryRequest]) -> list[tuple[Scored, ...]]:
+    """Return the candidates of each request, in one batch."""
+    found = shard.engine.query_batch(engine.QueryBatchRequest(list(requests)))
     return [tuple(Scored(str(point.id), point.score) for point in points) for points in found]
+
+
+def lexical_request(sparse: Sparse, chosen: engine.Filter | None, limit: int) -> engine.QueryRequest:
+    """Return what asks for the chunks with the best BM25 score."""
+    query = engine.Query.Nearest(engine.SparseVector(sparse.indices, sparse.values), using=LEXICAL)
+    return engine.QueryRequest(limit=limit, query=query, filter=chosen)
+
+
+def dense_request(
+    shard: Shard, vector: Sequence[float], chosen: engine.Filter | None, limit: int
+) -> engine.QueryRequest:
+    """Return what asks for the nearest chunks: those with the nearest window where chunks have several."""
+    if not shard.meta.windowed:
+        query = engine.Query.Nearest(list(vector), using=DENSE)
+        return engine.QueryRequest(limit=limit, query=query, filter=chosen)
+    best = engine.Query.Nearest([list(vector)], using=WINDOWS)
+    if shard.points <= COARSE:
+        return engine.QueryRequest(limit=limit, query=best, filter=chosen)
+    # Comparing all windows of 50 000 chunks takes 30 ms; of the chunks whose mean is nearest, 4 ms.
+    coarse = engine.Prefetch(COARSE, engine.Query.Nearest(list(vector), using=DENSE), filter=chosen)
+    return engine.QueryRequest(limit=limit, query=best, prefetches=[coarse])
+
+
+def held_tokens(shard: Shard, chunk_ids: Collection[str], tokens: Collection[int]) -> dict[str, frozenset[int]]:
+    """Return which of the tokens each chunk holds."""
+    if not chunk_ids or not tokens:
+        return {}
+    asked = frozenset(tokens)
+    records = shard.engine.retrieve(list(chunk_ids), False, [LEXICAL])
+    vectors = ((str(record.id), cast(dict[str, engine.SparseVector], record.vector)[LEXICAL]) for record in records)
+    return {chunk_id: asked.intersection(vector.indices) for chunk_id, vector in vectors}
 
 
 def documents(shard: Shard) -> Documents:
@@ -76,13 +104,12 @@ def document_values(shard: Shard, must: list[Any]) -> set[str]:
     return {str(hit.value) for hit in shard.engine.facet(facet).hits}
 
 
-def own_score(shard: Shard, query: str) -> float:
-    """The BM25 score of a chunk that holds exactly the query: the weight of each token times its rarity."""
-    (tokens,) = bm25.document_vectors([query])
-    unknown = [token for token in tokens.indices if token not in shard.idf]
+def token_weights(shard: Shard, tokens: Sequence[int]) -> dict[int, float]:
+    """Return the inverse document frequency of each token."""
+    unknown = [token for token in tokens if token not in shard.idf]
     if unknown:
         shard.idf.update(zip(unknown, _idf(shard, unknown), strict=True))
-    return sum(shard.idf[token] * weight for token, weight in zip(tokens.indices, tokens.values, strict=True))
+    return {token: shard.idf[token] for token in tokens}
 
 
 def _idf(shard: Shard, tokens: Sequence[int]) -> list[float]:

@@ -18,7 +18,7 @@ from qdrant_edge import UpdateOperation
 
 from mcp_servers.retriever.edge_points import DOCUMENT, HEADINGS, ORDINAL, Documents
 from mcp_servers.retriever.errors import IndexMismatch, IndexUnavailable
-from mcp_servers.retriever.index import DENSE, LEXICAL, CollectionMeta
+from mcp_servers.retriever.index import DENSE, LEXICAL, WINDOWS, CollectionMeta
 
 SMALL = 256
 """Points of a shard that needs no payload index: a search with a filter takes 2 ms more than with one."""
@@ -88,11 +88,11 @@ def engine_errors(action: str) -> Iterator[None]:
         raise IndexUnavailable(action, str(exc)) from exc
 
 
-def create_shard(folder: Path, dimension: int | None) -> None:
+def create_shard(folder: Path, meta: CollectionMeta) -> None:
     """Make an empty shard in ``folder``, for dense vectors if their dimension is known. Raises what the engine does."""
     shard = engine.EdgeShard.create(str(folder), _config())
-    if dimension is not None:
-        shard.update(dense_vector(dimension))
+    for operation in dense_vectors(meta):
+        shard.update(operation)
     shard.close()
 
 
@@ -112,12 +112,17 @@ def open_shard(folder: Path, name: str, generation: int, meta: CollectionMeta) -
     return shard
 
 
-def dense_vector(dimension: int) -> UpdateOperation:
-    """Return what adds dense vectors to a shard."""
+def dense_vectors(meta: CollectionMeta) -> list[UpdateOperation]:
+    """Return what adds the dense vectors of a collection to a shard. Each does nothing if it was done before."""
+    if meta.dimension is None:
+        return []
     # Turbo8: an exact scan of 50 000 x 384 takes 2.4 ms instead of 10, ten nearest agree in 99.4 % with float32.
-    return UpdateOperation.create_dense_vector(
-        DENSE, dimension, engine.Distance.Cosine, None, engine.VectorStorageDatatype.Turbo8
-    )
+    kind, distance = engine.VectorStorageDatatype.Turbo8, engine.Distance.Cosine
+    operations = [UpdateOperation.create_dense_vector(DENSE, meta.dimension, distance, None, kind)]
+    if meta.windowed:
+        best = engine.MultiVectorConfig(engine.MultiVectorComparator.MaxSim)
+        operations.append(UpdateOperation.create_dense_vector(WINDOWS, meta.dimension, distance, best, kind))
+    return operations
 
 
 def _config() -> engine.EdgeConfig:

@@ -25,7 +25,7 @@ from typing import cast
 
 import orjson
 
-from mcp_servers.retriever.edge_shard import Shard, create_shard, dense_vector, engine_errors, open_shard, write_whole
+from mcp_servers.retriever.edge_shard import Shard, create_shard, dense_vectors, engine_errors, open_shard, write_whole
 from mcp_servers.retriever.errors import IndexClosed, IndexDamaged, IndexOwned, IndexUnavailable
 from mcp_servers.retriever.index import Calibration, CollectionMeta, Dense, split_name
 
@@ -147,7 +147,8 @@ class ShardStore:
             return shard
         # First the vector, then the record: repeating the first after a crash in between does nothing.
         with engine_errors("add dense vectors"):
-            shard.update(dense_vector(meta.dimension or 0))
+            for operation in dense_vectors(meta):
+                shard.update(operation)
         self._record(shard, meta)
         self._close((shard.name, shard.generation))  # its size says at the opening when its vectors are read
         return cast(Shard, self.shard(f"{shard.name}@{shard.generation}"))
@@ -243,7 +244,7 @@ class ShardStore:
         shutil.rmtree(folder, ignore_errors=True)
         with engine_errors("create a collection"):
             folder.parent.mkdir(exist_ok=True)
-            create_shard(folder, meta.dimension)
+            create_shard(folder, meta)
         pointer.metas[str(pointer.newest)] = meta
         return pointer.newest
 

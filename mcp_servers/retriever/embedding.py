@@ -5,7 +5,7 @@ Which one a setting means is ``embedders``'; what is embedded and where the vect
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mcp_servers.retriever.errors import EmbedderFailed
 
@@ -25,6 +25,22 @@ class Embedder(Protocol):
     async def embed_query(self, text: str) -> list[float]: ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class LimitedEmbedder(Protocol):
+    """An embedder that does not read every text to its end. Chunks are embedded in windows of that size (`windows`)."""
+
+    async def token_limit(self) -> int | None:
+        """Return how many tokens of one text it reads; None where that is more than any chunk has, or unknown.
+
+        Loads the model. Raises as `Embedder.embed_documents`.
+        """
+
+
+async def token_limit(embedder: Embedder) -> int | None:
+    """Return how many tokens of one text an embedder reads; None for one that does not say."""
+    return await embedder.token_limit() if isinstance(embedder, LimitedEmbedder) else None
 
 
 class Reranker(Protocol):

@@ -81,6 +81,13 @@ class FastEmbedder(LocalModel):
         self._documents = anyio.CapacityLimiter(1)
         self._queries = anyio.CapacityLimiter(2)
 
+    async def token_limit(self) -> int | None:
+        """Return where the model's tokenizer cuts a text off. Raises as `load`."""
+        await self.load()
+        truncation = getattr(getattr(self._load(), "model", None), "tokenizer", None)
+        limit = (getattr(truncation, "truncation", None) or {}).get("max_length")
+        return limit if isinstance(limit, int) else None
+
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
         vectors: list[list[float]] = []
         for at in range(0, len(texts), BATCH):

@@ -13,6 +13,13 @@ from mcp_servers.retriever.index import FusionMethod, Lead, Legs, Scored
 
 RRF_K = 60
 
+NO_WORDS, ENOUGH_WORDS = 0.2, 0.6
+"""Shares of a question's weight (inverse document frequency) up to which the lexical leg counts nothing, and from which
+it counts `MOST_WORDS`."""
+
+MOST_WORDS = 1.5
+"""What the lexical leg counts at most; the dense leg at most 1."""
+
 EQUAL = 1e-9
 """Deviation, relative to the scores, below which they are all the same and differ by rounding."""
 
@@ -27,8 +34,21 @@ class Ranking(NamedTuple):
 
 def fuse_legs(legs: Legs, lead: Lead) -> list[Scored]:
     """Return all candidates of a search, best first."""
-    rankings = [Ranking(1.0, legs.lexical, legs.lexical_rest), Ranking(lead.dense_weight, legs.dense, legs.dense_rest)]
+    by_words = lexical_weight(legs.lexical_share()) if legs.dense and lead.dense_weight else 1.0
+    rankings = [
+        Ranking(by_words, legs.lexical, legs.lexical_rest),
+        Ranking(lead.dense_weight, legs.dense, legs.dense_rest),
+    ]
     return fuse(rankings, lead.method)
+
+
+def lexical_weight(share: float) -> float:
+    """Return what the lexical leg counts when its best candidate matches ``share`` of the question's weight.
+
+    A question in another language, or in other words, has no word of the passage that answers it. What matches then
+    does so by chance, and must not outvote the dense leg.
+    """
+    return min(max((share - NO_WORDS) / (ENOUGH_WORDS - NO_WORDS), 0.0), 1.0) * MOST_WORDS
 
 
 def fuse(rankings: Sequence[Ranking], method: FusionMethod = "dbsf") -> list[Scored]:

@@ -4,11 +4,13 @@ It also says which text of a chunk its vectors are made of. Which engine stores 
 tool shows of them is decided elsewhere.
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import PurePath
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, cast
 
 from mcp_servers.retriever.chunking import CHUNKER_VERSION, Chunk
 from mcp_servers.retriever.document import Json
@@ -17,7 +19,11 @@ from mcp_servers.retriever.lexical import TOKENIZER, Sparse
 
 LEXICAL = "bm25"
 DENSE = "dense"
-"""Names of a point's two vectors."""
+WINDOWS = "windows"
+"""Names of a point's vectors. `WINDOWS` is a multivector, of embedders with a token limit only; `DENSE` is its mean."""
+
+COARSE = 1_000
+"""Points that a search compares by their windows: those whose mean is nearest. In a collection with fewer, all are."""
 
 UPSERT_BATCH = 64
 """Points handed on at once, at most; the embedded index gives the engine fewer where they take too long."""
@@ -31,15 +37,58 @@ MAX_NAMES = 1_000
 KEYWORD_FIELDS = ("document_id", "document_name", "type", "heading_path")
 """Payload fields that are filtered on in a server; `ordinal` beside them is an integer index."""
 
+Vectors = list[float] | list[list[float]]
+"""One vector, or the vectors of a multivector."""
+
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}(?:@[0-9]{1,9})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """Dense vectors of one embedder, in the order of the chunks they belong to; all of one dimension."""
+    """Dense vectors of one embedder, all of one dimension, in the order of the chunks they belong to.
+
+    ``windows`` is how many vectors each chunk has (see `windows.chunk_windows`); None: one each, of the whole chunk.
+    """
 
     embedder: str
     vectors: Sequence[Sequence[float]]
+    windows: Sequence[int] | None = None
+
+    def by_chunk(self) -> list[list[Sequence[float]]]:
+        """Return the vectors of each chunk."""
+        rest = iter(self.vectors)
+        return [list(islice(rest, count)) for count in self.windows or [1] * len(self.vectors)]
+
+    def by_name(self) -> list[dict[str, Vectors]]:
+        """Return the vectors of each chunk's point, by their names in the index."""
+        points: list[dict[str, Vectors]] = []
+        for vectors in self.by_chunk():
+            point: dict[str, Vectors] = {DENSE: mean_vector(vectors)}
+            if self.windows is not None:
+                point[WINDOWS] = [list(vector) for vector in vectors]
+            points.append(point)
+        return points
+
+    def of_chunks(self, part: slice) -> "Dense":
+        """Return the vectors of some of the chunks."""
+        if self.windows is None:
+            return replace(self, vectors=self.vectors[part])
+        chosen = [vector for vectors in self.by_chunk()[part] for vector in vectors]
+        return replace(self, vectors=chosen, windows=self.windows[part])
+
+
+def mean_vector(vectors: Sequence[Sequence[float]]) -> list[float]:
+    """Return the direction between vectors: what stands for a chunk of several windows in a first, coarse search."""
+    if len(vectors) == 1:
+        return list(vectors[0])
+    lengths = [math.hypot(*vector) or 1.0 for vector in vectors]
+    columns = zip(*vectors, strict=True)
+    return [sum(number / length for number, length in zip(column, lengths, strict=True)) for column in columns]
+
+
+def stored_windows(vectors: Mapping[str, Vectors]) -> list[list[float]]:
+    """Return the vectors of a chunk's windows from those of its point."""
+    return cast(list[list[float]], vectors[WINDOWS] if WINDOWS in vectors else [vectors[DENSE]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +104,15 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class CollectionMeta:
-    """What a collection's vectors were made with. `embedder` and `dimension` are None until dense vectors came."""
+    """What a collection's vectors were made with. `embedder` and `dimension` are None until dense vectors came.
+    `windowed`: chunks have a vector for each window."""
 
     tokenizer: str = TOKENIZER
     chunker: str = CHUNKER_VERSION
     embedder: str | None = None
     dimension: int | None = None
     calibration: Calibration | None = None
+    windowed: bool = False
 
     def with_dense(self, dense: Dense) -> "CollectionMeta":
         """Return the record of the collection once it has vectors like these.
@@ -74,7 +125,9 @@ class CollectionMeta:
             raise IndexMismatch("embedder", self.embedder, dense.embedder)
         if self.dimension not in (None, dimension):
             raise IndexMismatch("dimension", self.dimension, dimension)
-        return replace(self, embedder=dense.embedder, dimension=dimension)
+        if self.embedder is not None and self.windowed != (dense.windows is not None):
+            raise IndexMismatch("embedder", f"{self.embedder} (other windows)", dense.embedder)
+        return replace(self, embedder=dense.embedder, dimension=dimension, windowed=dense.windows is not None)
 
     def to_json(self) -> Json:
         """Return the record as an index keeps it beside the collection."""
@@ -110,7 +163,10 @@ class Scored(NamedTuple):
 class Legs:
     """Candidates of both legs, each best first. `self_score` is the BM25 score of a chunk that is the query itself.
     `…_rest` are the scores a leg gives to the best candidates that only the other one has; chunks without a word of
-    the query are in no lexical one. `chunks` are those that came along (see `Lead`)."""
+    the query are in no lexical one. `chunks` are those that came along (see `Lead`).
+
+    `tokens` is the weight (inverse document frequency) of each token of the question; `matched` says which of them the
+    first candidates hold."""
 
     lexical: tuple[Scored, ...] = ()
     dense: tuple[Scored, ...] = ()
@@ -118,7 +174,22 @@ class Legs:
     lexical_rest: tuple[Scored, ...] = ()
     dense_rest: tuple[Scored, ...] = ()
     chunks: tuple[Chunk, ...] = ()
+    tokens: Mapping[int, float] = field(default_factory=dict)
+    matched: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
+    def share(self, chunk_id: str) -> float:
+        """Return the share of the question's weight that the tokens of a candidate match, 0..1."""
+        total = sum(self.tokens.values())
+        held = sum(self.tokens[token] for token in self.matched.get(chunk_id, ()))
+        return held / total if total > 0 else 0.0
+
+    def lexical_share(self) -> float:
+        """Return the share that the best of the first lexical candidates matches."""
+        return max((self.share(each.chunk_id) for each in self.lexical[:LEADERS]), default=0.0)
+
+
+LEADERS = 5
+"""Lexical candidates of which the best match decides what the lexical leg counts."""
 
 FusionMethod = Literal["dbsf", "rrf"]
 
@@ -186,8 +257,8 @@ class Index(Protocol):
         """Up to `limit` candidates of each leg; the dense one is empty without `vector` or dense vectors. The chunks
         that `lead` asks for come along or not, as is cheaper."""
 
-    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
-        """Up to `limit` chunks picked at random, with their normalised dense vectors."""
+    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
+        """Up to `limit` chunks picked at random, with the normalised vectors of their windows."""
 
     async def meta(self, collection: str) -> CollectionMeta | None: ...
 

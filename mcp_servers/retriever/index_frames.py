@@ -104,12 +104,16 @@ def pack_dense(dense: Dense | None) -> tuple[Json, bytes]:
     """Return what a request says of its vectors, and the vectors."""
     if dense is None:
         return {}, b""
-    return {"embedder": dense.embedder}, pack_vectors(dense.vectors)
+    windows = None if dense.windows is None else [*dense.windows]
+    return {"embedder": dense.embedder, "windows": windows}, pack_vectors(dense.vectors)
 
 
 def unpack_dense(data: Json, floats: bytes, count: int) -> Dense | None:
-    """Reverse `pack_dense`."""
-    return Dense(data["embedder"], unpack_vectors(floats, count)) if "embedder" in data else None
+    """Reverse `pack_dense`; ``count`` is how many chunks there are."""
+    if "embedder" not in data:
+        return None
+    windows = data["windows"]
+    return Dense(data["embedder"], unpack_vectors(floats, count if windows is None else sum(windows)), windows)
 
 
 def unpack_sparse(values: list[tuple[list[int], list[float]]] | None) -> list[Sparse] | None:
@@ -132,7 +136,17 @@ def pack_legs(legs: Legs) -> Json:
     """Return candidates as JSON values: ids and scores in turn, which is cheaper than many lists."""
     names = ("lexical", "dense", "lexical_rest", "dense_rest")
     flat = {name: [value for scored in getattr(legs, name) for value in scored] for name in names}
-    return {**flat, "self_score": legs.self_score, "chunks": pack_chunks(legs.chunks)}
+    tokens = [*legs.tokens]
+    places = {token: place for place, token in enumerate(tokens)}
+    matched = {chunk_id: [places[token] for token in held] for chunk_id, held in legs.matched.items()}
+    return {
+        **flat,
+        "self_score": legs.self_score,
+        "chunks": pack_chunks(legs.chunks),
+        "tokens": tokens,
+        "weights": [*legs.tokens.values()],
+        "matched": matched,
+    }
 
 
 def unpack_legs(data: Json) -> Legs:
@@ -141,8 +155,17 @@ def unpack_legs(data: Json) -> Legs:
     def leg(name: str) -> tuple[Scored, ...]:
         return tuple(map(Scored, data[name][::2], data[name][1::2]))
 
-    chunks = tuple(unpack_chunks(data["chunks"]))
-    return Legs(leg("lexical"), leg("dense"), data["self_score"], leg("lexical_rest"), leg("dense_rest"), chunks)
+    tokens = data["tokens"]
+    return Legs(
+        leg("lexical"),
+        leg("dense"),
+        data["self_score"],
+        leg("lexical_rest"),
+        leg("dense_rest"),
+        tuple(unpack_chunks(data["chunks"])),
+        dict(zip(tokens, data["weights"], strict=True)),
+        {chunk_id: frozenset(tokens[place] for place in places) for chunk_id, places in data["matched"].items()},
+    )
 
 
 def pack_fault(fault: IndexFault) -> Json:

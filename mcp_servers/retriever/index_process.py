@@ -85,7 +85,8 @@ def _meta(index: EdgeCollections, data: Json, _: bytes) -> Frame:
 
 def _sample(index: EdgeCollections, data: Json, _: bytes) -> Frame:
     found = index.sample(data["collection"], data["limit"])
-    return Frame({"value": pack_chunks(chunk for chunk, _ in found)}, pack_vectors(vector for _, vector in found))
+    data = {"value": pack_chunks(chunk for chunk, _ in found), "windows": [len(vectors) for _, vectors in found]}
+    return Frame(data, pack_vectors(vector for _, vectors in found for vector in vectors))
 
 
 def _search_legs(index: EdgeCollections, data: Json, floats: bytes) -> Frame:

@@ -159,7 +159,7 @@ class ProcessIndex:
         lexical: Sequence[Sparse] | None = None,
     ) -> None:
         def pack(part: slice) -> _Packed:
-            said, floats = pack_dense(Dense(dense.embedder, dense.vectors[part]) if dense else None)
+            said, floats = pack_dense(dense.of_chunks(part) if dense else None)
             sparse = [[*each] for each in lexical[part]] if lexical else None
             return {"chunks": pack_chunks(chunks[part]), "lexical": sparse, **said}, floats
 
@@ -167,7 +167,7 @@ class ProcessIndex:
 
     async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
         def pack(part: slice) -> _Packed:
-            said, floats = pack_dense(Dense(dense.embedder, dense.vectors[part]))
+            said, floats = pack_dense(dense.of_chunks(part))
             return {"chunk_ids": [*chunk_ids[part]], **said}, floats
 
         await self._write_in_parts("add_dense", "store vectors", collection, _parts(len(chunk_ids)), pack)
@@ -224,10 +224,11 @@ class ProcessIndex:
         floats = b"" if vector is None else pack_vectors([vector])
         return unpack_legs((await self._read("search_legs", "search", data, floats)).data["value"])
 
-    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
+    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
         answer = await self._read("sample", "sample chunks", {"collection": collection, "limit": limit})
-        chunks = unpack_chunks(answer.data["value"])
-        return [*zip(chunks, unpack_vectors(answer.floats, len(chunks)), strict=True)]
+        chunks, windows = unpack_chunks(answer.data["value"]), answer.data["windows"]
+        vectors = Dense("", unpack_vectors(answer.floats, sum(windows)), windows)
+        return [(chunk, [*map(list, each)]) for chunk, each in zip(chunks, vectors.by_chunk(), strict=True)]
 
     async def meta(self, collection: str) -> CollectionMeta | None:
         value = await self._remember("meta", "open a collection", collection)

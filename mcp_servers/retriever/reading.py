@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mcp_servers.folding import fold
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import UnknownDocument, UnreadableRequest
 from mcp_servers.retriever.hits import Hit, join_chunks, share_place
@@ -141,20 +142,21 @@ async def find_words(
 ) -> Reading:
     """Return the passages of a document that hold exact words, from passage ``start`` on, at most `MAX_FOUND`.
 
-    Case and white space do not count; nothing else is a pattern. Words that reach over the end of a chunk are found.
+    Text is compared folded (`folding`): case, white space, kinds of hyphens and quotes, and the width of characters do
+    not count. Nothing else is a pattern. Words that reach over the end of a chunk are found.
 
     Raises:
         UnreadableRequest: the pattern is empty or too long, or there is no passage ``start``.
         IndexFault: the index does not answer.
     """
-    words = _fold(pattern)
+    words = fold(pattern).text.strip()
     if not words or len(pattern) > MAX_PATTERN_CHARACTERS:
         raise UnreadableRequest(f"`pattern` must be 1 to {MAX_PATTERN_CHARACTERS} characters of the document's words.")
     begin = _ordinal(document, start, "from")
     hits: list[Hit] = []
     before = ""
     async for chunk in _walk(library, collection, document, begin):
-        text = _fold(chunk.text)
+        text = fold(chunk.text).text.strip()
         if words in text or words in f"{before} {text[: len(words)]}":
             if len(hits) == MAX_FOUND:
                 return Reading(document, tuple(hits), chunk.ordinal + 1)
@@ -249,7 +251,3 @@ def _nothing_there(document: DocumentFacts, place: Place) -> str:
     if place.pages is not None:
         return f"{document.name} has {document.pages} pages, and no text on {place.pages}."
     return f"{document.name} has no text there."
-
-
-def _fold(text: str) -> str:
-    return " ".join(text.casefold().split())

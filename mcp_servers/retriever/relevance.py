@@ -16,6 +16,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mcp_servers.retriever.fusion import MOST_WORDS, lexical_weight
+
 WEIGHED = 30
 """Fused candidates that stand for what else a question matches."""
 
@@ -29,15 +31,37 @@ FLOOR = 0.1
 """Added to shares before they are divided: how far apart two weak matches are says nothing."""
 
 
+EVEN, STEEP = 0.25, 8.0
+"""Closeness at which a passage that shares no word with the question is as likely relevant as not, and how fast that
+changes."""
+
+WITHOUT_CODE = 0.05
+"""At most, for a passage that does not hold the code, the clause or the number which the question names."""
+
+SOME_WORDS = 0.1
+"""Share of a question's weight that a passage in its language holds at least, and that counts for nothing more."""
+
+WITHOUT_NAME = 0.3
+"""Factor for a passage that is in the question's words, but does not hold a name of it."""
+
+
 class Match(NamedTuple):
-    """One candidate. ``share``: its BM25 score by that of the question itself, 0..1; ``closeness``: where its cosine
-    lies between noise (0) and a match (1), None without one. ``document`` and ``section`` say what it is part of, and
-    are None where it was not looked up."""
+    """One candidate.
+
+    ``share``: its BM25 score by that of the question itself, 0..1. ``closeness``: where its cosine lies between noise
+    (0) and a match (1), None without one. ``document`` and ``section`` say what it is part of, and are None where that
+    was not read. ``lacks_code``: it does not hold the code that the question names; ``lacks_name``: no candidate holds
+    a name of the question (see `questions.Required`).
+    ``held``: the share of the question's weight whose tokens it holds, None where that was not read.
+    """
 
     share: float
     closeness: float | None = None
     document: str | None = None
     section: object = None
+    lacks_code: bool = False
+    lacks_name: bool = False
+    held: float | None = None
 
 
 def probabilities(matches: Sequence[Match], dense_weight: float = 0.0) -> list[float]:
@@ -68,7 +92,23 @@ def _probability(
         apart = match.closeness - by_meaning[1]
         hybrid = -2.79 + 0.54 * match.share + 3.03 * last + 4.45 * match.closeness + 2.69 * apart
         odds += dense_weight * (hybrid - odds)
-    return 1 / (1 + math.exp(-odds))
+        # A passage in another language, or in other words, shares no word with the question: its meaning alone tells.
+        words = 1.0 if match.held is None else lexical_weight(match.held) / MOST_WORDS
+        alone = dense_weight / (1 + math.exp(-STEEP * (match.closeness - EVEN)))
+        return _apply_limits(match, words / (1 + math.exp(-odds)) + (1 - words) * alone)
+    return _apply_limits(match, 1 / (1 + math.exp(-odds)))
+
+
+def _apply_limits(match: Match, probability: float) -> float:
+    """Return a probability no higher than a passage deserves that lacks what the question names."""
+    if match.lacks_code:
+        return min(probability, WITHOUT_CODE)
+    if match.held is not None and match.held >= SOME_WORDS:
+        # Of the same language, so that its words would be there.
+        probability = min(probability, SOME_WORDS + match.held)
+        if match.lacks_name:
+            probability *= WITHOUT_NAME
+    return probability
 
 
 class _Rivals:

@@ -4,8 +4,9 @@ Works on any `Index`. It does not know MCP, citations or who asks; the tool arou
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from typing import Protocol
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from mcp_servers.retriever.fusion import fuse_legs
 from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, join_chunks, share_place
 from mcp_servers.retriever.index import (
     Calibration,
+    CollectionMeta,
     FusionMethod,
     Index,
     Lead,
@@ -27,6 +29,7 @@ from mcp_servers.retriever.index import (
     Selection,
     searchable_text,
 )
+from mcp_servers.retriever.questions import required_tokens, split_question
 from mcp_servers.retriever.relevance import WEIGHED, Match, probabilities
 
 CANDIDATES = 100
@@ -34,6 +37,15 @@ CANDIDATES = 100
 
 TRACED = 50
 """Fused candidates that are kept in a `Retrieval` for whoever asks why a chunk was, or was not, found."""
+
+RERANKED = 50
+"""Candidates that a reranker reads."""
+
+FIRST_PLACES = 3
+"""Candidates of each leg that a reranker reads wherever the fusion puts them."""
+
+MAX_QUERY = 4_000
+"""Characters of a question that are searched for; the rest is left out."""
 
 SPARE = 2
 """Chunks read for each wanted hit: neighbours of a hit are joined to it and leave room for others."""
@@ -44,6 +56,9 @@ MAX_JOINED = 4
 MAX_SUGGESTIONS = 20
 
 
+_Found = tuple[Candidate, Chunk]
+
+
 @dataclass(frozen=True, slots=True)
 class _Vote:
     """The dense leg's part in one search."""
@@ -52,6 +67,17 @@ class _Vote:
     weight: float = 0.0
     calibration: Calibration | None = None
     note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """What a search for one question, or a part of one, weighed. ``kept``: the candidates above the threshold."""
+
+    vote: _Vote
+    candidates: list[Candidate]
+    kept: "list[_Found]"
+    first_places: tuple[str, ...]
+    is_hybrid: bool
 
 
 class Searcher(Protocol):
@@ -74,7 +100,8 @@ class Searcher(Protocol):
 class Retriever:
     """Searches collections of `index`; one serves all domains.
 
-    Without `embedder`, or where a collection's vectors are not of that embedder, searches are lexical.
+    A collection is searched with the embedder that made its vectors: `embedder`, or the one that `others` returns for
+    its name (as while another embedder's vectors are being made). Without one, searches are lexical.
     """
 
     def __init__(
@@ -84,9 +111,11 @@ class Retriever:
         *,
         fusion: FusionMethod = "dbsf",
         reranker: Reranker | None = None,
+        others: Callable[[str], Embedder | None] = lambda name: None,
     ) -> None:
         self._index = index
         self._embedder = embedder
+        self._others = others
         self._fusion: FusionMethod = fusion
         self._reranker = reranker
         self._calibrating = anyio.Lock()
@@ -115,31 +144,31 @@ class Retriever:
         selection = (
             replace(visible, document=await self._resolve(collection, visible, document)) if document else visible
         )
-        vote = await self._vote(collection, query)
-        lead = Lead(self._fusion, vote.weight, max(WEIGHED, top_k * SPARE))
-        legs = await self._index.search_legs(collection, query, vote.vector, selection, CANDIDATES, lead)
-        fused = fuse_legs(legs, lead)[: max(TRACED, lead.count)]
-        chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
-        if missing := [each.chunk_id for each in fused[: lead.count] if each.chunk_id not in chunks]:
-            chunks |= await self._index.get(collection, missing)
-        candidates = _weigh(fused, legs, vote, chunks, threshold)
-        kept = [each for each in candidates if each.above_threshold]
-        ranked = [(each, chunks[each.chunk_id]) for each in kept if each.chunk_id in chunks][: top_k * SPARE]
+        question = query[:MAX_QUERY]
+        count = max(WEIGHED, top_k * SPARE, RERANKED if self._reranker else 0)
+        whole = await self._weigh(collection, question, selection, count, threshold)
+        parts = [
+            await self._weigh(collection, part, selection, top_k * SPARE, threshold)
+            for part in split_question(question)
+        ]
+        ranked = _with_parts(whole.kept, [part.kept for part in parts])
+        vote = whole.vote
         reranked = False
         if self._reranker and ranked:
             try:
-                ranked = await _rerank(self._reranker, query, ranked)
+                ranked = await _rerank(self._reranker, question, _for_reranker(ranked, whole.first_places))
                 reranked = True
             except EmbeddingError as error:
                 vote = replace(vote, note=str(error))
+        ranked = ranked[: top_k * SPARE]
         known = {candidate.chunk_id: candidate for candidate, _ in ranked}
         found = Retrieval(
             retrieval_id=uuid4().hex,
             collection=collection,
             query=query,
-            mode="hybrid" if vote.vector and legs.dense else "lexical",
+            mode="hybrid" if whole.is_hybrid else "lexical",
             hits=(),
-            candidates=tuple(known.get(each.chunk_id, each) for each in candidates[:TRACED]),
+            candidates=tuple(known.get(each.chunk_id, each) for each in whole.candidates[:TRACED]),
             took_ms=(time.perf_counter() - started) * 1000,
             dense_weight=vote.weight,
             note=vote.note,
@@ -150,6 +179,25 @@ class Retriever:
         )
         return found.with_hits(_join(ranked, top_k))
 
+    async def _weigh(
+        self, collection: str, question: str, selection: Selection, count: int, threshold: float
+    ) -> "_Weighed":
+        """Return the candidates for a question; the chunks of the first ``count`` are read."""
+        vote = await self._vote(collection, question)
+        lead = Lead(self._fusion, vote.weight, count)
+        legs = await self._index.search_legs(collection, question, vote.vector, selection, CANDIDATES, lead)
+        fused = fuse_legs(legs, lead)[: max(TRACED, count)]
+        chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
+        firsts = tuple(each.chunk_id for leg in (legs.lexical, legs.dense) for each in leg[:FIRST_PLACES])
+        wanted = dict.fromkeys([*(each.chunk_id for each in fused[:count]), *firsts])
+        if missing := [chunk_id for chunk_id in wanted if chunk_id not in chunks]:
+            chunks |= await self._index.get(collection, missing)
+        candidates = _candidates(question, fused, legs, vote, chunks, threshold)
+        kept = [
+            (each, chunks[each.chunk_id]) for each in candidates if each.above_threshold and each.chunk_id in chunks
+        ]
+        return _Weighed(vote, candidates, kept, firsts, bool(vote.vector and legs.dense))
+
     async def calibrate(self, collection: str) -> Calibration | None:
         """What the dense leg is worth in `collection`, measured now if it is not known or the collection has grown.
 
@@ -157,26 +205,36 @@ class Retriever:
         dense vectors of this embedder. Raises `EmbeddingError` and `IndexFault`.
         """
         meta = await self._index.meta(collection)
-        if self._embedder is None or meta is None or meta.embedder != self._embedder.name:
+        embedder = self._embedder_of(meta)
+        if embedder is None or meta is None:
             return None
         if is_stale(meta.calibration, await self._index.count(collection)):
             async with self._calibrating:
                 meta = await self._index.meta(collection) or meta
                 if is_stale(meta.calibration, await self._index.count(collection)):
-                    calibration = await calibrate(self._index, collection, self._embedder)
+                    calibration = await calibrate(self._index, collection, embedder)
                     await self._index.set_calibration(collection, calibration)
                     return calibration
         return meta.calibration
 
+    def _embedder_of(self, meta: CollectionMeta | None) -> Embedder | None:
+        """Return the embedder that made a collection's vectors."""
+        if meta is None or meta.embedder is None:
+            return None
+        if self._embedder is not None and self._embedder.name == meta.embedder:
+            return self._embedder
+        return self._others(meta.embedder)
+
     async def _vote(self, collection: str, query: str) -> _Vote:
         try:
             calibration = await self.calibrate(collection)
-            if self._embedder is None or calibration is None:
+            embedder = self._embedder_of(await self._index.meta(collection))
+            if embedder is None or calibration is None:
                 return _Vote()
             weight = dense_weight(calibration, query)
             if not weight:
                 return _Vote(note=f"the embedder does not know this script ({script(query)}) well enough to vote")
-            return _Vote(await self._embedder.embed_query(query), weight, calibration)
+            return _Vote(await embedder.embed_query(query), weight, calibration)
         except (EmbeddingError, IndexMismatch) as error:
             return _Vote(note=str(error))
 
@@ -191,19 +249,27 @@ class Retriever:
         return meant[0]
 
 
-def _weigh(
-    fused: Sequence[Scored], legs: Legs, vote: _Vote, chunks: Mapping[str, Chunk], threshold: float
+def _candidates(
+    question: str, fused: Sequence[Scored], legs: Legs, vote: _Vote, chunks: Mapping[str, Chunk], threshold: float
 ) -> list[Candidate]:
     """The fused candidates with the scores and ranks of both legs and how likely each is relevant."""
     lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)
     lexical_ranks, dense_ranks = _ranks(legs.lexical), _ranks(legs.dense)
+    required = required_tokens(question)
+    unheard = required.names - frozenset().union(*legs.matched.values())
+    """Names that stand in no candidate."""
 
     def match(chunk_id: str) -> Match:
         # A damaged index gives scores that none can have: below zero, or no number.
         share = max(0.0, min(lexical.get(chunk_id, 0.0) / legs.self_score, 1.0)) if legs.self_score > 0 else 0.0
         cosine, chunk = dense.get(chunk_id), chunks.get(chunk_id)
         closeness = None if cosine is None else dense_relevance(vote.calibration, cosine)
-        return Match(share, closeness, *((chunk.document_id, chunk.heading_path) if chunk else ()))
+        document, section = (chunk.document_id, chunk.heading_path) if chunk else (None, None)
+        held = legs.matched.get(chunk_id)
+        if held is None:
+            return Match(share, closeness, document, section)
+        lacks_code = bool(required.codes) and not any(group & held for group in required.codes)
+        return Match(share, closeness, document, section, lacks_code, bool(unheard), legs.share(chunk_id))
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
     return [
@@ -224,6 +290,25 @@ def _weigh(
 
 def _ranks(leg: Sequence[Scored]) -> dict[str, int]:
     return {each.chunk_id: rank for rank, each in enumerate(leg, 1)}
+
+
+def _with_parts(whole: list[_Found], parts: Sequence[list[_Found]]) -> list[_Found]:
+    """Let the best of each part of a question stand beside the best of the whole: one passage of each in turn.
+
+    Without that, the document that answers one part well would fill all places.
+    """
+    order: dict[str, _Found] = {}
+    for found in chain.from_iterable(zip_longest(whole, *parts)):
+        if found is not None:
+            order.setdefault(found[0].chunk_id, found)
+    return [*order.values()]
+
+
+def _for_reranker(ranked: Sequence[_Found], first_places: Sequence[str]) -> list[_Found]:
+    """Return what the reranker reads: the best, and the first places of both legs in any case."""
+    best, rest = ranked[:RERANKED], ranked[RERANKED:]
+    firsts = [found for found in rest if found[0].chunk_id in first_places]
+    return [*best[: RERANKED - len(firsts)], *firsts]
 
 
 async def _rerank(

@@ -47,6 +47,9 @@ MAX_QUERY_CHARACTERS = 2_000
 MAX_RESULT_BYTES = 48 * 2**10
 """Of both forms of a result together; hits beyond it are left out whole, the last ones first."""
 
+NO_MATCH = 0.15
+"""Below that, even the best passage does not answer the question: the tool shows none and says that nothing matches."""
+
 WEAK = 0.3
 """A best match that is less likely than this to be relevant is called weak."""
 
@@ -57,12 +60,13 @@ OTHERS_TEXT = "othersText"
 """In structured content: true when a result without hits holds words of a document's author."""
 
 DESCRIPTION = (
-    "Search this knowledge base for passages. Ask one thing at a time, and again in other words if they do not "
-    "answer it."
+    "Search this knowledge base for passages by words, numbers, codes and meaning. You may search several times: once "
+    "for each thing that you compare, and again in other words if the passages do not answer."
 )
 READ_DESCRIPTION = "Read a document in order: to summarise it, or around a passage."
 LIST_DESCRIPTION = "List documents: name, date, language, size, headings."
-FIND_DESCRIPTION = "Find exact words in a document: a number (searches know none), a code, a quote."
+FIND_DESCRIPTION = "Find exact words in a document: each place of a number, a code or a quote."
+NOTHING = "Nothing in the documents matches. Try other words, or say that they do not tell."
 INSTRUCTIONS = "Search the documents of this knowledge base before you answer from memory, and cite what you find."
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -280,17 +284,18 @@ async def _documents_of_time(
 
 
 def _result(retrieval: Retrieval, facts: Mapping[str, DocumentFacts]) -> CallToolResult:
-    quality = "Nothing in the documents matches. Try other words, or say that they do not tell."
-    if retrieval.hits:
-        quality = _quality(retrieval)
+    best = max((hit.relevance_score for hit in retrieval.hits), default=0.0)
+    hits = retrieval.hits if best >= NO_MATCH else ()
+    quality = _quality(retrieval, best) if hits else NOTHING
+    if retrieval.hits and not hits:
+        quality = f"{NOTHING} The nearest passage is not about this ({best:.2f} of 1)."
     note = f"{retrieval.incomplete} {quality}" if retrieval.incomplete else quality
     members: Json = {"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode}
-    return _passages(members, note, _fit(retrieval.hits, facts))
+    return _passages(members, note, _fit(hits, facts))
 
 
-def _quality(retrieval: Retrieval) -> str:
+def _quality(retrieval: Retrieval, best: float) -> str:
     """Return how well the best hit fits, in words."""
-    best = max((hit.relevance_score for hit in retrieval.hits), default=0.0)
     by = "by words only" if retrieval.mode == "lexical" else "by words and meaning"
     if best < WEAK:
         return f"Searched {by}. Even the best match is weak ({best:.2f}): it may not answer the question."

@@ -19,13 +19,17 @@ from qdrant_client.http.exceptions import ApiException, UnexpectedResponse
 from mcp_servers.retriever import lexical as bm25
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import IndexClosed, IndexUnavailable
+from mcp_servers.retriever.fusion import fuse_legs
 from mcp_servers.retriever.index import (
+    COARSE,
     DENSE,
     EVERYTHING,
     KEYWORD_FIELDS,
+    LEADERS,
     LEXICAL,
     MAX_NAMES,
     UPSERT_BATCH,
+    WINDOWS,
     Calibration,
     CollectionMeta,
     Dense,
@@ -37,6 +41,7 @@ from mcp_servers.retriever.index import (
     only_in,
     searchable_text,
     split_name,
+    stored_windows,
 )
 from mcp_servers.retriever.lexical import Sparse
 
@@ -83,10 +88,9 @@ class ServerIndex:
             batch = chunks[at : at + UPSERT_BATCH]
             sparse = lexical[at : at + UPSERT_BATCH] if lexical else bm25.document_vectors(map(searchable_text, batch))
             points: list[m.PointStruct] = []
-            for index, (chunk, weights) in enumerate(zip(batch, sparse, strict=True)):
-                vectors: dict[str, Any] = {LEXICAL: _sparse(weights)}
-                if dense:
-                    vectors[DENSE] = list(dense.vectors[at + index])
+            of_chunks = dense.of_chunks(slice(at, at + UPSERT_BATCH)).by_name() if dense else [{} for _ in batch]
+            for chunk, weights, named in zip(batch, sparse, of_chunks, strict=True):
+                vectors: dict[str, Any] = {**named, LEXICAL: _sparse(weights)}
                 points.append(m.PointStruct(id=chunk.chunk_id, vector=vectors, payload=_payload(chunk)))
             await self._call("store chunks", self._client.upsert(_physical(collection), points, wait=True))
 
@@ -96,8 +100,8 @@ class ServerIndex:
             return
         await self._make_room(collection, known, dense)
         there = await self.existing(collection, chunk_ids)
-        pairs = zip(chunk_ids, dense.vectors, strict=True)
-        vectors = [m.PointVectors(id=id_, vector={DENSE: list(vector)}) for id_, vector in pairs if id_ in there]
+        pairs = zip(chunk_ids, dense.by_name(), strict=True)
+        vectors = [m.PointVectors(id=id_, vector=point) for id_, point in pairs if id_ in there]
         if vectors:
             await self._call("store vectors", self._client.update_vectors(_physical(collection), vectors, wait=True))
 
@@ -160,25 +164,32 @@ class ServerIndex:
         known = await self._look(collection)
         if known is None or selection.document_ids == ():
             return Legs()
-        nearest: list[tuple[str, Any]] = [(LEXICAL, _sparse(bm25.query_vector(query)))]
-        if vector is not None and known.meta.dimension == len(vector):
-            nearest.append((DENSE, list(vector)))
+        sparse = bm25.query_vector(query)
         chosen = _filter(selection)
-        legs = await self._query(collection, [(each, using, chosen, limit) for using, each in nearest])
-        self_score = await self._self_score(collection, known, query)
-        if len(legs) == 1:
-            return Legs(legs[0], (), self_score)
-        missing = only_in(legs[1], legs[0]), only_in(legs[0], legs[1])
-        rest = await self._query(
-            collection,
-            [
-                (each, using, m.Filter(must=[m.HasIdCondition(has_id=[*ids])]), max(len(ids), 1))
-                for (using, each), ids in zip(nearest, missing, strict=True)
-            ],
-        )
-        return Legs(legs[0], legs[1], self_score, rest[0], rest[1])
+        requests = [_lexical_request(sparse, chosen, limit)]
+        if vector is not None and known.meta.dimension == len(vector):
+            requests.append(_dense_request(known, vector, chosen, limit))
+        found = await self._query(collection, requests)
+        tokens = await self._token_weights(collection, known, sparse.indices)
+        legs = Legs(found[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
+        if vector is not None and len(found) > 1:
+            for_words, for_meaning = only_in(found[1], found[0]), only_in(found[0], found[1])
+            rest = await self._query(
+                collection,
+                [
+                    _lexical_request(sparse, _among(for_words), max(len(for_words), 1)),
+                    _dense_request(known, vector, _among(for_meaning), max(len(for_meaning), 1)),
+                ],
+            )
+            legs = replace(legs, dense=found[1], lexical_rest=rest[0], dense_rest=rest[1])
+        if lead is None:
+            return legs
+        leaders = [each.chunk_id for each in legs.lexical[:LEADERS]]
+        legs = replace(legs, matched=await self._held_tokens(collection, leaders, tokens))
+        first = [each.chunk_id for each in fuse_legs(legs, lead)[: lead.count]]
+        return replace(legs, matched=await self._held_tokens(collection, [*{*first, *leaders}], tokens))
 
-    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[float]]]:
+    async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
         known = await self._look(collection)
         if known is None or not known.meta.dimension:
             return []
@@ -188,10 +199,10 @@ class ServerIndex:
             query_filter=m.Filter(must=[m.HasVectorCondition(has_vector=DENSE)]),
             limit=limit,
             with_payload=True,
-            with_vectors=[DENSE],
+            with_vectors=[WINDOWS if known.meta.windowed else DENSE],
         )
         answer: Any = await self._call("sample chunks", query)
-        return [(Chunk.from_json(each.payload), each.vector[DENSE]) for each in answer.points]
+        return [(Chunk.from_json(each.payload), stored_windows(each.vector)) for each in answer.points]
 
     async def meta(self, collection: str) -> CollectionMeta | None:
         known = await self._look(collection)
@@ -279,7 +290,7 @@ class ServerIndex:
 
     async def _create_generation(self, physical: str, meta: CollectionMeta, *, again: bool = False) -> None:
         """``again``: one that is there already is the one."""
-        dense = {DENSE: _dense_params(meta.dimension)} if meta.dimension else {}
+        dense = {name: m.VectorParams(**config.model_dump(exclude_none=True)) for name, config in _dense_configs(meta)}
         create = self._client.create_collection(
             physical,
             vectors_config=dense,
@@ -299,11 +310,11 @@ class ServerIndex:
         """Let the collection have vectors like these. Raises `IndexMismatch` when it has others."""
         meta = known.meta.with_dense(dense)
         if meta != known.meta:
-            config = m.DenseVectorNameConfig(
-                dense=m.DenseVectorConfig(size=meta.dimension or 0, distance=m.Distance.COSINE)
-            )
-            create = self._client.create_vector_name(_physical(collection), DENSE, config)
-            await self._call("add dense vectors", create)
+            for name, config in _dense_configs(meta):
+                create = self._client.create_vector_name(
+                    _physical(collection), name, m.DenseVectorNameConfig(dense=config)
+                )
+                await self._call("add dense vectors", create)
             await self._record(collection, known, meta)
 
     async def _record(self, collection: str, known: _Known, meta: CollectionMeta) -> None:
@@ -345,21 +356,14 @@ class ServerIndex:
         retrieve = self._client.retrieve(_physical(collection), list(chunk_ids), with_payload=payload)
         return await self._call("read chunks", retrieve)
 
-    async def _query(
-        self, collection: str, queries: Sequence[tuple[Any, str, m.Filter | None, int]]
-    ) -> list[tuple[Scored, ...]]:
-        """Candidates for each `(query, vector name, filter, limit)`, in one batch."""
-        requests = [
-            m.QueryRequest(query=query, using=using, filter=chosen, limit=limit)
-            for query, using, chosen, limit in queries
-        ]
-        answers = await self._call("search", self._client.query_batch_points(_physical(collection), requests))
+    async def _query(self, collection: str, requests: Sequence[m.QueryRequest]) -> list[tuple[Scored, ...]]:
+        """Return the candidates of each request, in one batch."""
+        answers = await self._call("search", self._client.query_batch_points(_physical(collection), list(requests)))
         return [tuple(Scored(str(point.id), point.score) for point in answer.points) for answer in answers]
 
-    async def _self_score(self, collection: str, known: _Known, query: str) -> float:
+    async def _token_weights(self, collection: str, known: _Known, tokens: Sequence[int]) -> dict[int, float]:
         """As in the embedded index: the rarity of a token shows in the score of the best point for it alone."""
-        (tokens,) = bm25.document_vectors([query])
-        unknown = [token for token in tokens.indices if token not in known.idf]
+        unknown = [token for token in tokens if token not in known.idf]
         requests = [
             m.QueryRequest(query=_sparse(Sparse([token], [1.0])), using=LEXICAL, limit=1, with_vector=[LEXICAL])
             for token in unknown
@@ -371,17 +375,54 @@ class ServerIndex:
                 sparse: Any = point.vector
                 weight = sparse[LEXICAL].values[sparse[LEXICAL].indices.index(token)]
                 known.idf[token] = point.score / weight
-        return sum(known.idf[token] * weight for token, weight in zip(tokens.indices, tokens.values, strict=True))
+        return {token: known.idf[token] for token in tokens}
+
+    async def _held_tokens(
+        self, collection: str, chunk_ids: Sequence[str], tokens: Collection[int]
+    ) -> dict[str, frozenset[int]]:
+        """Return which of the tokens each chunk holds."""
+        if not chunk_ids or not tokens:
+            return {}
+        asked = frozenset(tokens)
+        retrieve = self._client.retrieve(
+            _physical(collection), list(chunk_ids), with_payload=False, with_vectors=[LEXICAL]
+        )
+        records: list[Any] = await self._call("search", retrieve)
+        return {str(each.id): asked.intersection(each.vector[LEXICAL].indices) for each in records}
+
+
+def _dense_configs(meta: CollectionMeta) -> list[tuple[str, m.DenseVectorConfig]]:
+    """Return the dense vectors that a collection's points have."""
+    if not meta.dimension:
+        return []
+    configs = [(DENSE, m.DenseVectorConfig(size=meta.dimension, distance=m.Distance.COSINE))]
+    if meta.windowed:
+        best = m.MultiVectorConfig(comparator=m.MultiVectorComparator.MAX_SIM)
+        config = m.DenseVectorConfig(size=meta.dimension, distance=m.Distance.COSINE, multivector_config=best)
+        configs.append((WINDOWS, config))
+    return configs
+
+
+def _lexical_request(sparse: Sparse, chosen: m.Filter | None, limit: int) -> m.QueryRequest:
+    return m.QueryRequest(query=_sparse(sparse), using=LEXICAL, filter=chosen, limit=limit)
+
+
+def _dense_request(known: _Known, vector: Sequence[float], chosen: m.Filter | None, limit: int) -> m.QueryRequest:
+    """As in the embedded index: windows are compared of the chunks whose mean is nearest."""
+    if not known.meta.windowed:
+        return m.QueryRequest(query=list(vector), using=DENSE, filter=chosen, limit=limit)
+    coarse = m.Prefetch(query=list(vector), using=DENSE, filter=chosen, limit=COARSE)
+    return m.QueryRequest(prefetch=coarse, query=[list(vector)], using=WINDOWS, limit=limit)
+
+
+def _among(chunk_ids: Sequence[str]) -> m.Filter:
+    return m.Filter(must=[m.HasIdCondition(has_id=[*chunk_ids])])
 
 
 def _physical(collection: str) -> str:
     """The server's name for `law` (an alias) or `law@3`."""
     name, generation = split_name(collection)
     return f"{name}__{generation}" if generation else name
-
-
-def _dense_params(dimension: int) -> m.VectorParams:
-    return m.VectorParams(size=dimension, distance=m.Distance.COSINE)
 
 
 def _sparse(vector: Sparse) -> m.SparseVector:

@@ -28,7 +28,7 @@ from agentic_rag.forms import line, one_line
 from agentic_rag.ids import DocumentId
 from agentic_rag.messages import Block as MessageBlock
 from agentic_rag.messages import Message, Passage, clean_text, text_block, tool_result_block, user_message
-from agentic_rag.models import extractive, words
+from agentic_rag.models import extractive
 from agentic_rag.models.base import BlockStarted, BlockStopped, Citation, ModelRequest, TextDelta
 from agentic_rag.models.marks import MarkedAnswer
 from agentic_rag.models.sse import SSEReader
@@ -143,9 +143,9 @@ def installers(text: str) -> None:
 
 
 def asked(text: str) -> None:
-    words.terms(text, question=True)
-    words.content_words(text)
-    words.language_of(text)
+    extractive.question_terms(text)
+    extractive.content_words(text)
+    extractive.language_of(text)
     extractive.pieces(text)
     extractive.decide(_request(user_message(f"{text} x"), system=f"{extractive.ACTION} role {text}"))
 

@@ -217,7 +217,7 @@ async def test_dense_vectors_can_join_later_and_are_searched_then(index: Index, 
     legs = await index.search_legs(name, "leave", vectors(1)[0])
     assert [each.chunk_id for each in legs.dense] == [chunks[0].chunk_id]
     assert legs.dense[0].score == pytest.approx(1.0, abs=0.01)
-    ((sampled, vector),) = await index.sample(name, 10)
+    ((sampled, (vector,)),) = await index.sample(name, 10)
     assert sampled == chunks[0]
     assert sum(number * number for number in vector) == pytest.approx(1.0, abs=0.02)
     await index.drop(name)

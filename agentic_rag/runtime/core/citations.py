@@ -12,6 +12,7 @@ from agentic_rag.json_form import from_json, to_json
 from agentic_rag.messages import PASSAGE, REFERENCES, Block, Message, Passage, without_private
 from agentic_rag.models.base import Citation
 from agentic_rag.runtime.core.sent_messages import CitablePassage
+from mcp_servers.folding import fold
 
 MAX_ROWS = 20
 """Rows of a table that one citation shows as cells."""
@@ -39,9 +40,14 @@ def _resolves(citation: Citation, passages: Sequence[CitablePassage | None]) -> 
         return True
     if not 0 <= citation.start < citation.end <= len(citable.texts):
         return False
-    cited = " ".join(citation.cited_text.split())
     texts = citable.texts[citation.start : citation.end]
-    return bool(cited) and any(cited in " ".join(joint.join(texts).split()) for joint in ("", " "))
+    return _is_quoted(citation.cited_text, texts)
+
+
+def _is_quoted(cited: str, texts: Sequence[str]) -> bool:
+    """Whether sentences say what is cited, joined with or without spaces. Text is compared folded (`folding`)."""
+    words = fold(cited).text.strip()
+    return bool(words) and any(words in fold(joint.join(texts)).text for joint in ("", " "))
 
 
 def verify(
@@ -49,8 +55,8 @@ def verify(
 ) -> Reference | None:
     """Return the reference a citation stands for: one of ``known`` or a new one with the next number.
 
-    None if the cited text is not what the passage says; spaces aside, nothing is forgiven. None too past
-    `MAX_REFERENCES`.
+    None if the cited text is not what the passage says. Both are compared folded, so that spaces, case and the width of
+    characters do not count; the reference has the passage's own text. None too past `MAX_REFERENCES`.
     """
     if not 0 <= citation.search_result_index < len(passages):
         return None
@@ -58,11 +64,9 @@ def verify(
     if citable is None or not 0 <= citation.start < citation.end <= len(citable.texts):
         return None
     texts = citable.texts[citation.start : citation.end]
-    cited = " ".join(citation.cited_text.split())
-    stored = " ".join("".join(texts).split())
     spaced = " ".join(" ".join(texts).split())
     lost = "" in citable.source.chunk_ids[citation.start : citation.end]  # their document was deleted
-    if not cited or lost or (cited not in stored and cited not in spaced):
+    if lost or not _is_quoted(citation.cited_text, texts):
         return None
     chunk = citable.source.chunk_ids[citation.start]
     verified = None if citation.verified else False

@@ -60,7 +60,7 @@ export default {
   "settings.hint.memoryScope": "Whose memories a role has: each user’s own, or one for all.",
   "settings.hint.model": "A model’s name, with its provider where needed, such as anthropic:claude-sonnet-5-5.",
   "settings.hint.primaryRoleId": "Who answers. The model activates it by itself at the beginning.",
-  "settings.hint.reranker": "A cross-encoder that orders the best passages again; it must be on the server’s machine.",
+  "settings.hint.reranker": "A cross-encoder that orders the best 50 passages again. For several languages: BAAI/bge-reranker-v2-m3-int8 (0.57 GB); for English: Xenova/ms-marco-MiniLM-L-6-v2. The operator fetches it with agentic-rag fetch-model.",
   "settings.hint.responseStyle": "How long answers are.",
   "settings.hint.retrievalFusion": "DBSF goes by the scores, RRF by the ranks alone.",
   "settings.hint.retrievalThreshold": "How likely a passage must be relevant. Try it in Search first.",

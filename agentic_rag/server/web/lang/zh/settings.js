@@ -60,7 +60,7 @@ export default {
   "settings.hint.memoryScope": "角色的记忆归属：每位用户各自的，或所有人共享。",
   "settings.hint.model": "模型名称，必要时带提供方，如 anthropic:claude-sonnet-5-5。",
   "settings.hint.primaryRoleId": "由谁回答。模型会在开始时自行激活。",
-  "settings.hint.reranker": "对最佳段落重新排序的交叉编码器；须已在服务器上。",
+  "settings.hint.reranker": "对最佳的 50 个段落重新排序的交叉编码器。多语言：BAAI/bge-reranker-v2-m3-int8（0.57 GB）；英语：Xenova/ms-marco-MiniLM-L-6-v2。由运维者用 agentic-rag fetch-model 下载。",
   "settings.hint.responseStyle": "回答的详略程度。",
   "settings.hint.retrievalFusion": "DBSF 依据分数，RRF 仅依据排名。",
   "settings.hint.retrievalThreshold": "段落需达到的相关可能性。请先在“检索测试”中尝试。",

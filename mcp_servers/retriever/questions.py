@@ -1,0 +1,88 @@
+"""What a question asks for: its parts, and the codes and names that an answer has to hold. Pure.
+
+Both are read from the surface of the question, in any language: punctuation, conjunctions, digits and capitals.
+"""
+
+import re
+from typing import NamedTuple
+
+from mcp_servers.folding import fold
+from mcp_servers.retriever.lexical import number_tokens, query_vector, token_id, whole_codes
+
+MAX_PARTS = 3
+"""Parts of one question that are searched by themselves."""
+
+MAX_PART = 500
+"""Characters of a question that is looked at for parts: a longer text is no question."""
+
+LEAST_NUMBER = 100
+"""Numbers below are too frequent to tell a passage apart: a passage without them is not irrelevant."""
+
+_ENDS = re.compile(r"(?<=[?？!！;；])\s*|(?<=。)")
+_CONJUNCTION = re.compile(
+    r"\s*[,，]?\s+(?:and|or|versus|vs\.?|und|oder|sowie|et|ou|y)\s+"
+    r"|\s*(?:以及|还是|还有|或者|[，、和与跟或])\s*",
+    re.IGNORECASE,
+)
+_IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
+_OPENS = re.compile(r"[.?!:]\s*[\"'(]?$")
+_WORD = re.compile(r"[^\W\d_][\w'’-]*")
+
+
+def split_question(text: str) -> list[str]:
+    """Return the parts of a question about several things, at most `MAX_PARTS`; none for a question about one.
+
+    A question is split behind its sentences and at its conjunctions. Each part must say something: two words, or one
+    in a script without spaces.
+    """
+    if len(text) > MAX_PART:
+        return []
+    parts: list[str] = []
+    for sentence in filter(None, map(str.strip, _ENDS.split(text))):
+        pieces = [piece.strip() for piece in _CONJUNCTION.split(sentence)]
+        parts += pieces if all(map(_says_something, pieces)) else [sentence]
+    parts = [part for part in parts if _says_something(part)]
+    return parts if 1 < len(parts) <= MAX_PARTS else []
+
+
+def _says_something(part: str) -> bool:
+    return len(query_vector(part).indices) >= (1 if _IDEOGRAPH.search(part) else 2)
+
+
+class Required(NamedTuple):
+    """Tokens without which a passage hardly answers a question, by their ids.
+
+    ``codes``: codes, clauses and larger numbers; of each group one has to be held. ``names``: words with a capital
+    inside a sentence, which are names in most languages and nouns in German.
+    """
+
+    codes: tuple[frozenset[int], ...]
+    names: frozenset[int]
+
+
+def required_tokens(text: str) -> Required:
+    """Return the tokens without which a passage hardly answers a question."""
+    text = text[:MAX_PART]
+    folded = fold(text).text
+    codes = set(whole_codes(folded))  # "trip 4101" is none
+    groups: list[frozenset[int]] = []
+    for token in dict.fromkeys(number_tokens(text, folded)):
+        kind, value = token[0], token[1:]
+        if kind == "§":
+            groups.append(frozenset((token_id(token), token_id(f"#{value}"))))
+        elif (kind == "=" and value in codes) or (kind == "#" and _is_telling(value)):
+            groups.append(frozenset((token_id(token),)))
+    return Required(tuple(groups), _names(text))
+
+
+def _is_telling(number: str) -> bool:
+    """Whether a number is rare enough to be looked for. A year mostly belongs to a date, which may lack it."""
+    if number.isdigit():
+        return int(number) >= LEAST_NUMBER and not 1900 <= int(number) <= 2100
+    return ":" not in number
+
+
+def _names(text: str) -> frozenset[int]:
+    words = list(_WORD.finditer(text))
+    inner = [word[0] for word in words[1:] if word[0][0].isupper() and not _OPENS.search(text, 0, word.start())]
+    return frozenset(index for word in inner for index in query_vector(word).indices)

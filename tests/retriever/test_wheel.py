@@ -1,0 +1,120 @@
+"""The embedder of the wheel, windows, and questions of several parts: meaning across languages without a download."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from mcp_servers.retriever.chunking import Chunk, Span
+from mcp_servers.retriever.edge_index import EdgeIndex
+from mcp_servers.retriever.embedders import make_embedder
+from mcp_servers.retriever.questions import split_question
+from mcp_servers.retriever.retrieval import Retriever
+from mcp_servers.retriever.sentences import split_sentences
+from mcp_servers.retriever.wheel_embedder import NAME, TOKEN_LIMIT, WheelEmbedder
+from mcp_servers.retriever.windows import WIDTH_PER_TOKEN, chunk_windows, embed_chunks, width
+
+FACTS = (
+    "Dogs are kept on a lead no longer than two metres.",
+    "Feuerwerk wird überhaupt nicht befördert.",
+    "夜航补贴每航次六十八元。",
+    "Lost umbrellas are kept for ten weeks at the terminal.",
+    "The engine is overhauled every four years.",
+)
+FILLER = "The office answers letters on weekdays and sends a copy to the archive. " * 12
+
+
+def chunk(number: int, text: str, heading: str = "") -> Chunk:
+    spans = tuple(Span(*span) for span in split_sentences(text))
+    path = (heading,) if heading else ()
+    name = f"d{number}"
+    return Chunk(f"00000000-0000-0000-0000-{number:012}", name, name, 0, path, None, None, text, 0, len(text), spans)
+
+
+@pytest.fixture
+async def embedder() -> AsyncIterator[WheelEmbedder]:
+    async with aclosing(WheelEmbedder()) as wheel:
+        yield wheel
+
+
+@pytest.fixture
+async def retriever(tmp_path: Path, embedder: WheelEmbedder) -> AsyncIterator[Retriever]:
+    async with aclosing(EdgeIndex(tmp_path)) as index:
+        chunks = [chunk(number, fact) for number, fact in enumerate(FACTS)]
+        chunks.append(chunk(9, FILLER + "Skippers report fog to the coastguard. " + FILLER))
+        await index.upsert("c", chunks, await embed_chunks(embedder, chunks))
+        yield Retriever(index, embedder)
+
+
+@pytest.mark.parametrize(
+    ("question", "found"),
+    [
+        ("May fireworks be carried?", "d1"),
+        ("Wie lang darf die Leine eines Hundes sein?", "d0"),
+        ("How much is the allowance for a night voyage?", "d2"),
+        ("Whom does a captain tell when it is misty?", "d9"),
+    ],
+)
+async def test_a_question_in_another_language_or_other_words_is_found(
+    retriever: Retriever, question: str, found: str
+) -> None:
+    retrieval = await retriever.search("c", question, 2)
+    assert retrieval.mode == "hybrid"
+    assert found in [hit.document_id for hit in retrieval.hits]
+
+
+async def test_a_setting_chooses_the_wheel(tmp_path: Path) -> None:
+    made = make_embedder("wheel", tmp_path)
+    assert made is not None
+    assert made.name == NAME
+
+
+async def test_any_text_has_a_vector_and_its_process_is_started_again_after_it_died(embedder: WheelEmbedder) -> None:
+    vectors = await embedder.embed_documents(["", " ", "\x00", "\ud800", "字" * 20_000, "x"])
+    assert {len(vector) for vector in vectors} == {512}
+    await embedder.aclose()
+    assert len(await embedder.embed_query("again")) == 512
+
+
+def test_windows_cover_a_long_chunk_and_none_is_longer_than_the_embedder_reads() -> None:
+    for text in (FILLER, "无标点" * 400, "word " * 300, "夜航补贴每航次六十八元。" * 60):
+        windows = chunk_windows(chunk(1, text, "A heading"), TOKEN_LIMIT)
+        assert len(windows) > 1
+        assert all(width(window) <= TOKEN_LIMIT * WIDTH_PER_TOKEN + 8 for window in windows)
+        assert all(window.startswith("A heading\n") for window in windows)
+        assert text.strip()[-10:] in windows[-1]
+    assert chunk_windows(chunk(1, FILLER), None) == [FILLER]
+    assert chunk_windows(chunk(1, "short"), TOKEN_LIMIT) == ["short"]
+
+
+@pytest.mark.parametrize(
+    ("question", "parts"),
+    [
+        ("What does the island card cost, and how long is a ten-trip card valid?", 2),
+        ("毛毯和沙袋分别存放在哪里？", 2),
+        ("What does the island card cost?", 0),
+        ("terms and conditions", 0),
+        ("and or and or", 0),
+        ("a, b and " * 2_000, 0),
+    ],
+)
+def test_a_question_about_two_things_has_two_parts(question: str, parts: int) -> None:
+    assert len(split_question(question)) == parts
+
+
+async def test_one_document_does_not_fill_the_places_of_a_question_about_two(
+    tmp_path: Path, embedder: WheelEmbedder
+) -> None:
+    async with aclosing(EdgeIndex(tmp_path)) as index:
+        many = [
+            chunk(number, f"Ten-trip card rule {number}: the card is valid on line {number}.") for number in range(1, 9)
+        ]
+        chunks = [*many, chunk(20, "Die Inselkarte kostet 1 460 Kronen im Jahr.")]
+        await index.upsert("c", chunks, await embed_chunks(embedder, chunks))
+        found = await Retriever(index, embedder).search(
+            "c", "What does the Inselkarte cost, and where is the ten-trip card valid?", 3
+        )
+        names = [hit.document_id for hit in found.hits]
+        assert "d20" in names
+        assert len(names) == 3
