@@ -82,6 +82,7 @@ ELSEWHERE = {
     "mcp_servers/retriever/index_process.py": "the index",
     "mcp_servers/retriever/index_supervisor.py": "the index",
     "mcp_servers/retriever/model_files.py": "embedding models",
+    "mcp_servers/retriever/wheel_embedder.py": "the pipes of its process",
     "mcp_servers/retriever/parsing.py": "the open file of a reader",
 }
 """Modules that use the file system, with the place that is theirs."""

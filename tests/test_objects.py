@@ -6,9 +6,6 @@ from pathlib import Path
 
 from tests.test_layers import ROOT, sources, tree
 
-MAX_CALLABLE_PARAMETERS = 63
-"""In the whole product. A pure function may take one, and what runs work in a thread; what is more than that has a
-name: a protocol or an object."""
 FRIENDS = {
     "agentic_rag/runtime/agent.py": ("agentic_rag/runtime/core/turn.py", "agentic_rag/runtime/log/runlog.py"),
     "agentic_rag/runtime/context.py": ("agentic_rag/runtime/core/transcript.py",),
@@ -87,15 +84,3 @@ def test_no_module_adds_a_listener_to_another_object() -> None:
         and node.func.value.attr.startswith(LISTENERS)
     ]
     assert found == []
-
-
-def test_callables_are_parameters_only_where_functions_take_functions() -> None:
-    found = [
-        f"{path.relative_to(ROOT)} {node.name}({argument.arg})"
-        for path in sources()
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-        if argument.annotation is not None and "Callable[" in ast.unparse(argument.annotation)
-    ]
-    assert len(found) <= MAX_CALLABLE_PARAMETERS, "\n".join(found)

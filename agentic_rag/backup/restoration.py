@@ -21,6 +21,7 @@ from agentic_rag.backup.contents import RECORDS, Progress
 from agentic_rag.backup.whole_file import sync_folder
 from agentic_rag.errors import BackupDamaged, BackupNotWritten, BackupRefused, BackupTooNew
 from agentic_rag.operations.data_folder import RESTORE_MARK as MARK
+from agentic_rag.operations.data_folder import SPARE
 from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import migrations, origin
 from agentic_rag.store.migrations import Revisions
@@ -35,7 +36,7 @@ from agentic_rag.store.raw_tables import (
     list_tables,
 )
 
-ITS_OWN = frozenset({MARK, f".{MARK}", "lock", "lost+found"})
+ITS_OWN = frozenset({MARK, f".{MARK}", "lock", SPARE, "lost+found"})
 """What may lie in a folder that counts as empty."""
 TOPS = ("workspaces/", "payloads/", "mcp/homes/", "mcp/local/", "mcp/bundles/", "acts/", "index/")
 FILES = ("secret.key", "mcp/allowed.json", "mcp/catalogue.toml")

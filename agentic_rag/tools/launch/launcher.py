@@ -31,7 +31,6 @@ import resource
 import signal
 import stat
 import sys
-from typing import Any
 
 PR_SET_PDEATHSIG = 1
 """From ``linux/prctl.h``: the signal a process gets when its parent dies; it survives exec."""
@@ -51,7 +50,7 @@ def main() -> None:
     user = plan["user"] if plan["sandbox"] and os.geteuid() == 0 else None
     if user is not None:
         enter_private_mounts()  # before the folders are opened: a bind mount needs a source of its own namespace
-    binds, inherited = bind_options(plan, user)
+    binds, inherited = bind_options(plan["folders"], plan["files"], user)
     for name, value in plan["limits"]:
         which = getattr(resource, name)
         hard = resource.getrlimit(which)[1]
@@ -84,10 +83,12 @@ def become(user: int) -> None:
     os.setresuid(user, user, user)
 
 
-def bind_options(plan: dict[str, Any], user: int | None) -> tuple[list[str], list[int]]:
+def bind_options(
+    planned_folders: list[tuple[str, bool]], planned_files: dict[str, str], user: int | None
+) -> tuple[list[str], list[int]]:
     """Check the plan's files and folders; return bubblewrap's options for them and the descriptors they name."""
-    folders = [(checked_folder(path), path, writable) for path, writable in plan["folders"]]
-    files = [(checked_file(path, digest), path) for path, digest in plan["files"].items()]
+    folders = [(checked_folder(path), path, writable) for path, writable in planned_folders]
+    files = [(checked_file(path, digest), path) for path, digest in planned_files.items()]
     binds: list[str] = []
     if user is None:
         for descriptor, path, writable in folders:

@@ -106,22 +106,27 @@ def find_sandbox() -> Sandbox | str:
     return _try(Sandbox(found)) or Sandbox(found)
 
 
-def launch_command(sandbox: Sandbox, plan: dict[str, object], program: Sequence[str]) -> list[str]:
-    """Return the command line that runs a program by `launcher` in a sandbox without network and with nothing writable.
+def launch_command(sandbox: Sandbox, folders: Sequence[str], program: Sequence[str]) -> list[str]:
+    """Return the command line that runs a program by `launcher` in a sandbox without network.
 
-    ``plan``: what differs from that; see `launcher`.
+    The program sees the system and ``folders``, and may write in none of them.
     """
-    whole = {
-        **{"limits": [], "files": {}, "folders": [], "sandbox": sandbox.options(network=False), "closing": CLOSING},
-        **{"filter": system_call_filter(network=False).hex(), "nice": 0, "user": sandbox.user},
-        **plan,
+    plan = {
+        "limits": [],
+        "files": {},
+        "folders": [(folder, False) for folder in folders],
+        "sandbox": sandbox.options(network=False),
+        "closing": CLOSING,
+        "filter": system_call_filter(network=False).hex(),
+        "nice": 0,
+        "user": sandbox.user,
     }
-    return [sys.executable, "-I", "-S", LAUNCHER, str(os.getpid()), json.dumps(whole), *program]
+    return [sys.executable, "-I", "-S", LAUNCHER, str(os.getpid()), json.dumps(plan), *program]
 
 
 def _try(sandbox: Sandbox) -> str | None:
     """Run a program in a sandbox as `launcher` does; return why that failed, or None. Blocks for a moment."""
-    command = launch_command(sandbox, {"folders": [["/usr", False]]}, ["/usr/bin/true"])
+    command = launch_command(sandbox, ["/usr"], ["/usr/bin/true"])
     try:
         trial = subprocess.run(command, capture_output=True, timeout=PROBE_SECONDS, env={}, cwd="/", check=False)
     except (OSError, subprocess.TimeoutExpired) as exc:

@@ -181,7 +181,7 @@ def lay_out(pages: Sequence[Page]) -> Layout:
             layout.unclear_pages.append(number)
         for at, item in enumerate(items):
             if isinstance(item, Table):
-                table = _continued(item, open_table) if at == 0 and open_table else item
+                table = _continue_table(item, open_table) if at == 0 and open_table else item
                 open_table = table
                 blocks = _table_blocks(table, number)
             else:
@@ -327,7 +327,7 @@ def _table_blocks(table: Table, page: int) -> Iterator[Block]:
     yield from (Block("table", text, page=page) for _, _, text in row_groups(table.rows))
 
 
-def _continued(table: Table, before: Table) -> Table:
+def _continue_table(table: Table, before: Table) -> Table:
     """Return the table below the header of the one that ends the page before, if it continues that one."""
     header = before.rows[0]
     if table.title or len(before.rows) < 2 or table.rows[0] == header or not _same_columns(table, before):
@@ -358,7 +358,7 @@ def _items(page: Page, grids: Sequence[Grid]) -> tuple[list[Table | list[Line]],
             run.append(item)
             continue
         if run:
-            found, was_unclear = _unruled(run, page.rules)
+            found, was_unclear = _find_unruled(run, page.rules)
             items += found
             unclear = unclear or was_unclear
             run = []
@@ -400,7 +400,7 @@ def find_grids(rules: Rules) -> list[Grid]:
     horizontal, vertical = rules.horizontal, rules.vertical
     if not horizontal or len(vertical) < 2 or len(horizontal) * len(vertical) > MAX_CROSSINGS:
         return []
-    groups = _connected(horizontal, vertical)
+    groups = _group_connected(horizontal, vertical)
     grids = [grid for lines, posts in groups if (grid := _grid(lines, posts)) is not None]
     return sorted(grids, key=lambda grid: -grid.ys[0])
 
@@ -432,7 +432,7 @@ def _clusters(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
         yield sorted(cluster)
 
 
-def _connected(
+def _group_connected(
     horizontal: Sequence[Segment], vertical: Sequence[Segment]
 ) -> Iterator[tuple[list[Segment], list[Segment]]]:
     """Yield the groups of lines that touch each other."""
@@ -657,7 +657,7 @@ class _Row:
         return [at for at, cell in enumerate(self.cells) if cell]
 
 
-def _unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | list[Line]], bool]:
+def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | list[Line]], bool]:
     """Find tables by their columns: returns them with the lines between, and whether some could not be told."""
     lines = _local_order(lines)
     items: list[Table | list[Line]] = []
@@ -936,7 +936,7 @@ def _stack(rows: Sequence[_Row], bands: Sequence[float]) -> list[_Row]:
     them at most fills several columns. A line that fills one column continues the nearest row. A line without its first
     cell, close below a row, continues that row where rows are further apart.
     """
-    rows = _joined_between_rules(rows, bands)
+    rows = _join_between_rules(rows, bands)
     distances = [one.base - other.base for one, other in pairwise(rows) if one.base > other.base]
     full = [row for row in rows if row.cells[0] and len(row.filled) > 1]
     pitches = [one.base - other.base for one, other in pairwise(full) if one.base > other.base]
@@ -953,19 +953,19 @@ def _stack(rows: Sequence[_Row], bands: Sequence[float]) -> list[_Row]:
         if _is_continuation(row, above, pitch, least):
             assert above is not None
             if below is not None and len(row.filled) == 1 and _is_nearer(row, below, above):
-                rows[at + 1].cells[:] = _joined(row.cells, below.cells)
+                rows[at + 1].cells[:] = _join_cells(row.cells, below.cells)
             else:
-                above.cells[:] = _joined(above.cells, row.cells)
+                above.cells[:] = _join_cells(above.cells, row.cells)
                 above.last = row.base
             continue
         if above is None and below is not None and len(row.filled) == 1 and 0 < row.base - below.base < 0.95 * row.size:
-            below.cells[:] = _joined(row.cells, below.cells)  # the first line of a cell centred beside its row
+            below.cells[:] = _join_cells(row.cells, below.cells)  # the first line of a cell centred beside its row
             continue
         result.append(_Row(row.base, row.size, list(row.cells), row.last))
     return result
 
 
-def _joined_between_rules(rows: Sequence[_Row], bands: Sequence[float]) -> Sequence[_Row]:
+def _join_between_rules(rows: Sequence[_Row], bands: Sequence[float]) -> Sequence[_Row]:
     if not bands:
         return rows
     result: list[_Row] = []
@@ -974,7 +974,7 @@ def _joined_between_rules(rows: Sequence[_Row], bands: Sequence[float]) -> Seque
         if sum(len(row.filled) > 1 for row in lines) <= 1:
             cells = [""] * len(lines[0].cells)
             for row in lines:
-                cells = _joined(cells, row.cells)
+                cells = _join_cells(cells, row.cells)
             lines = [_Row(lines[0].base, lines[0].size, cells, lines[-1].base)]
         result += lines
     return result
@@ -998,5 +998,5 @@ def _ruled_between(bands: Sequence[float], high: float, low: float) -> bool:
     return any(low < band < high for band in bands)
 
 
-def _joined(above: Sequence[str], below: Sequence[str]) -> list[str]:
+def _join_cells(above: Sequence[str], below: Sequence[str]) -> list[str]:
     return [join_lines([*filter(None, pair)]) if any(pair) else "" for pair in zip(above, below, strict=True)]
