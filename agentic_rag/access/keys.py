@@ -279,18 +279,6 @@ class Access:
         await self.take_up()
         return key, secret
 
-    async def create_missing_operator(self) -> tuple[KeyRecord, str] | None:
-        """Make an operator's key for a new user if no active key is an operator's and there is no OpenID provider.
-
-        Returns the record and the key, or None if an operator can already come in.
-        """
-        entrants = (self._now.entrants[key.id] for key in self._now.keys.values())
-        if self._provider or any(entrant.user.operator for entrant in entrants):
-            return None
-        taken = {user.id for user in await self._db.read(users.list_all)}
-        names = ("operator", *(f"operator-{number}" for number in range(2, len(taken) + 3)))
-        return await self.create(next(name for name in names if name not in taken), KeyRole.OPERATOR)
-
     async def list_all(self) -> list[KeyRecord]:
         """Return all keys, oldest first, revoked ones too."""
         return await self._db.read(keys.list_all)

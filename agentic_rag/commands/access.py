@@ -47,10 +47,13 @@ def create_key(
     made = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
     say(f"Key {made['id']} of {made['userId']}; it is not shown again:", err=True)
     say(made["key"])
-    if made["first"]:
-        say("From now on this server asks everyone for a key. Commands with --data still work without one.", err=True)
-    if (own := made["operatorKey"]) is not None:
-        say(f"A key for yourself, as the operator {own['userId']}: {own['key']}", err=True)
+    if not made["first"]:
+        return
+    say("From now on this server asks everyone for a key. Commands with --data still work without one.", err=True)
+    if made["role"] != RoleName.operator:
+        body = {"user": "operator", "role": "operator"}
+        own = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
+        say(f"A key for yourself, as the user {own['userId']}, who may do everything: {own['key']}", err=True)
 
 
 @keys_app.command("list")

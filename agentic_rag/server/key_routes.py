@@ -58,25 +58,11 @@ class Key:
 
 
 @answer()
-class OperatorKey:
-    """A key that the server made for the operator, shown this once."""
-
-    id: str
-    user_id: str
-    key: str
-
-
-@answer()
 class CreatedKey(Key):
-    """A new key, shown this once.
-
-    ``first``: whether the server needed no keys before; from now on every caller needs one. ``operatorKey``: a key made
-    besides, because the first key was not an operator's and nobody could have changed anything any more.
-    """
+    """A new key, shown this once. ``first``: the server needed no keys before; from now on every caller needs one."""
 
     key: str
     first: bool
-    operator_key: OperatorKey | None
 
 
 @answer()
@@ -139,16 +125,13 @@ class KeyRoutes:
     async def create(self, request: Request, body: NewKey, caller: Caller) -> CreatedKey:
         """Make a key, and its user if there is none; an existing user gets the rights of the key that are missing.
 
-        The first key ends access without one. If it is not an operator's, the answer has an operator's key too, and the
-        local user's browser is signed in.
+        The first key ends access without one; the answer then signs the local user's browser in.
         """
         first = self._access.alone
         record, secret = await self._access.create(body.user, body.role, body.domains)
-        own = await self._access.create_missing_operator() if first else None
         if first:
             await sign_in_local_browser(self._gate, self._logins, request, caller)
-        operator_key = None if own is None else OperatorKey(own[0].id, own[0].user_id, own[1])
-        return answer_from(CreatedKey, record, key=secret, first=first, operator_key=operator_key)
+        return answer_from(CreatedKey, record, key=secret, first=first)
 
     @route("DELETE", "/api/keys/{key}")
     async def revoke(self, key: str) -> None:

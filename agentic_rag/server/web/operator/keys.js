@@ -57,6 +57,7 @@ export async function newKeyDialog({ user = "", app, ondone }) {
   const where = h("fieldset", { class: "fieldset", hidden: true }, h("legend", {}, t("operator.inDomains")), checks.length ? checks : h("p", { class: "soft" }, t("operator.noDomains")));
   role.control.addEventListener("change", () => (where.hidden = !["member", "author", "admin"].includes(role.control.value)));
   let made = null;
+  let own = null;
   const dialog = openDialog(t("operator.newKey"), {
     build: (close) =>
       dialogForm({
@@ -68,18 +69,20 @@ export async function newKeyDialog({ user = "", app, ondone }) {
           const body = { user: control.value.trim(), role: role.control.value || null, domains: where.hidden ? [] : checks.map((each) => each.control).filter((each) => each.checked).map((each) => each.value) };
           made = await api("POST", "/api/keys", { body });
           if (made.first) await app.refreshUser();
+          // without an operator's key nobody could change anything once this browser's sign-in ends
+          if (made.first && made.role !== "operator") own = await api("POST", "/api/keys", { body: { user: "operator", role: "operator" } });
           close();
         },
       }),
   });
   await dialog.closed;
   if (!made) return;
-  await revealDialog(made);
+  await revealDialog(made, own);
   await ondone();
 }
 
 /** Show a new key, the one time it can be. */
-function revealDialog(made) {
+function revealDialog(made, own) {
   const value = input({ value: made.key, readonly: true, class: "input mono", "aria-label": t("operator.keyValue"), onfocus: (event) => event.target.select() });
   const dialog = openDialog(t("operator.keyMade", { user: made.userId }), {
     build: () => [
@@ -87,7 +90,7 @@ function revealDialog(made) {
       h("div", { class: "key-line" }, value, copyButton(t("operator.copyKey"), made.key, { compact: false, kind: "primary" })),
       h("p", { class: "soft" }, t("operator.keyUse")),
       made.first && notice("info", t("operator.firstKey")),
-      made.operatorKey && [h("p", {}, t("operator.ownKey", { user: made.operatorKey.userId })), h("div", { class: "key-line" }, input({ value: made.operatorKey.key, readonly: true, class: "input mono", "aria-label": t("operator.ownKeyValue") }), copyButton(t("operator.copyKey"), made.operatorKey.key, { compact: false }))],
+      own && [h("p", {}, t("operator.ownKey", { user: own.userId })), h("div", { class: "key-line" }, input({ value: own.key, readonly: true, class: "input mono", "aria-label": t("operator.ownKeyValue") }), copyButton(t("operator.copyKey"), own.key, { compact: false }))],
     ],
     actions: (close) => [button(t("operator.keyKept"), { onclick: () => close(true) })],
   });
