@@ -346,24 +346,6 @@ async def test_the_switch_of_a_tool_with_underscores_writes_the_name_that_the_mo
         assert [each["status"] for each in results(heard)] == ["ok"]
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        {"content": [{"type": "text", "text": "a\0b\ud800" * 8_000}]},
-        {"content": [], "structuredContent": {"rows": ["a\0b\ud800"] * 4_000, "\0": 1}},
-    ],
-)
-async def test_a_large_result_is_cleaned_of_what_no_store_takes(tmp_path: Path, result: Json) -> None:
-    async with asking(tmp_path, use("case__good"), say("Done.")) as (rig, api):
-        domain = await rig.domain(mcpServers={"case": case([GOOD], result)}, toolPolicy={"case__*": "allow"})
-        events = await rig.say(await rig.conversation(domain), "hello")
-        assert [each["status"] for each in results(events)] == ["ok"]
-        sent = json.dumps(api.requests[-1]["messages"])
-        assert "ab?" in sent
-        assert "\\u0000" not in sent
-        assert "\\ud800" not in sent
-
-
 async def test_names_without_latin_letters_are_readable_and_found(tmp_path: Path) -> None:
     async with asking(tmp_path, say("Hi.")) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case(CHINESE)})

@@ -20,7 +20,7 @@ from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.core.calls import Because, Denial, Policy
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, SystemServer, Toolset
 from agentic_rag.tools.bounds import DESCRIPTION_BYTES, LIST_BYTES, SCHEMA_BYTES, fit_list
-from agentic_rag.tools.content import to_blocks
+from agentic_rag.tools.content import LARGE_BYTES, clean_json, is_large, to_blocks
 from agentic_rag.tools.exchange import RESULT_BYTES
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.listing import OUR_TOOLS, TITLE_CHARS, Catalog, clean, user_name
@@ -399,3 +399,18 @@ def test_a_rule_for_the_plain_name_still_denies_a_tool_with_a_hash(rule: str) ->
     assert policy.ruling(info) == Denial(
         Because.POLICY, f"Denied by this domain's setting toolPolicy for {info.name!r}. Go on without."
     )
+
+
+def test_a_json_value_is_cleaned_of_what_no_store_takes_and_a_clean_one_is_returned_itself() -> None:
+    dirty = {"a\0": ["b\0c", {"d": "e\ud800"}], "n": 1}
+    assert clean_json(dirty) == {"a": ["bc", {"d": "e?"}], "n": 1}
+    clean_one = {"a": ["b", "\\u0041"]}
+    assert clean_json(clean_one) is clean_one
+
+
+def test_a_result_is_large_by_its_texts_and_its_structured_content_together() -> None:
+    text = [types.TextContent(text="x" * (LARGE_BYTES // 2))]
+    assert not is_large(text)
+    assert is_large([*text, *text, *text])
+    assert is_large(text, {"x": "y" * LARGE_BYTES})
+    assert is_large([], {"x": "\ud800"}), "it cannot be measured"
