@@ -308,10 +308,10 @@ def line(path: str, text: str, limit: int, *, required: bool, breaks: bool = Fal
         InvalidInput: it has more than ``limit`` characters, or none and is required, or shows as something else.
     """
     text = text.strip()
+    if len(text) > limit:  # first: the other checks read each character
+        raise InvalidInput(path, f"{len(text)} characters; at most {limit} are possible.")
     if required and not is_visible(text):
         raise InvalidInput(path, "at least one visible character is needed.")
-    if len(text) > limit:
-        raise InvalidInput(path, f"{len(text)} characters; at most {limit} are possible.")
     if _MISLEADING.search(re.sub(r"[\t\r\n]", "", text) if breaks else text):
         raise InvalidInput(path, "control characters and those that change the direction of text are not possible.")
     return text

@@ -295,7 +295,7 @@ def sendable_use(block: Block, used: Collection[str]) -> Block:
     name, ident, given = block["name"], block["id"], block["input"]
     fixed: Block = {}
     if not isinstance(name, str) or not SENDABLE.fullmatch(name):
-        called = clean_text(str(name))[:SHOWN_CHARS]
+        called = clean_text(str(name)[:SHOWN_CHARS])
         fixed |= {"name": _fit(called) or "unnamed", CALLED: called}
     if not isinstance(ident, str) or not SENDABLE.fullmatch(ident) or ident in used:
         fixed["id"] = _new_id(str(ident), used)
@@ -312,7 +312,7 @@ def bounded_use(block: Block) -> Block:
 
 
 def _fit(text: str) -> str:
-    return _UNSENDABLE.sub("_", text)[:40]
+    return _UNSENDABLE.sub("_", text[:40])
 
 
 def _new_id(ident: str, used: Collection[str]) -> str:
@@ -363,4 +363,6 @@ def clean_json(value: Any) -> Any:
 
 def clean_text(text: str) -> str:
     """Return text without lone surrogates and NUL, which neither the API nor the stores take."""
+    if text.isascii() and "\x00" not in text:
+        return text
     return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "")

@@ -89,6 +89,7 @@ class Imports:
     """Imports bundles.
 
     ``workspaces``: where those of domains lie; ``memory_limit``: of one role; ``shelf``: where memories are.
+    ``max_bytes``: the bytes that a bundle may have.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Imports:
         self._history = history
         self._threads = threads
         self._reception = reception
+        self.max_bytes = reception.max_bytes
         self._owners = Owners(access, memory_limit, shelf)
         self._pending = PendingImports(
             database,

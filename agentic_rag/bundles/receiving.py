@@ -49,6 +49,11 @@ class Reception:
         self._bounds = Bounds(document, total, reserve.check_now)
         self._places = anyio.CapacityLimiter(AT_ONCE)
 
+    @property
+    def max_bytes(self) -> int:
+        """The bytes that a bundle may have."""
+        return self._bounds.total
+
     @asynccontextmanager
     async def receive(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[Received]:
         """Take a bundle in and yield it unpacked; at the end its folder goes.

@@ -51,6 +51,8 @@ from agentic_rag.store.turns import TurnRecord
 
 MAX_CHARACTERS = 10_000
 MAX_TITLE = 200
+READ_TITLE = 2_000
+"""Characters of a title that are read; a longer one is refused."""
 MAX_CONTEXT_DOCUMENTS = 1_000
 MAX_KNOWN = 1_024
 """Conversations whose places are remembered between two messages."""
@@ -603,10 +605,10 @@ def check_content(content: str, *, needed: bool = True) -> None:
     Raises:
         MessageContentRequired, MessageTooLong: it does not fit.
     """
+    if len(content) > MAX_CHARACTERS:  # first: what follows reads each character
+        raise MessageTooLong(len(content), MAX_CHARACTERS)
     if needed and not clean_text(content).strip():  # NUL is taken out before it is sent
         raise MessageContentRequired
-    if len(content) > MAX_CHARACTERS:
-        raise MessageTooLong(len(content), MAX_CHARACTERS)
 
 
 def _owns(user: User, conversation: ConversationRecord) -> bool:
@@ -622,9 +624,12 @@ def _find_named(conn: Connection, new: ConversationRecord) -> ConversationRecord
 
 
 def _title(title: str) -> str:
-    title = one_line(title)
+    title = title.strip()
+    length, title = len(title), one_line(title[:READ_TITLE])
     if not is_visible(title):
         raise InvalidInput("title", "at least one visible character is needed.")
+    if length > READ_TITLE:
+        raise InvalidInput("title", f"{length} characters; at most {MAX_TITLE} are possible.")
     if len(title) > MAX_TITLE:
         raise InvalidInput("title", f"{len(title)} characters; at most {MAX_TITLE} are possible.")
     return title

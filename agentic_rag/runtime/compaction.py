@@ -8,10 +8,12 @@ conversation.
 """
 
 import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import anyio
+import anyio.lowlevel
 from sqlalchemy import Connection
 
 from agentic_rag.errors import CompactionNotNeeded, GenerationTimeout, ModelError, UnusableSummary
@@ -50,6 +52,8 @@ from agentic_rag.store.compactions import CompactedBy, CompactionRecord
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import ToolInfo
 
+YIELD_SECONDS = 0.005
+"""How long events that are there already are read before other tasks run."""
 TRIES = 2
 """A summary that cannot be used is asked for once more, with the reason."""
 
@@ -199,7 +203,7 @@ class Compaction:
 
     async def _ask(self, request: ModelRequest) -> _Answer:
         pieces: list[str] = []
-        model, reported, stop_reason = request.model, Usage(), ""
+        model, reported, stop_reason, yielded = request.model, Usage(), "", time.monotonic()
         idle = self._resources.patience.model_idle
         await self._account.reserve(request, self._definition.limits.turn_timeout)
         with self._resources.services.model_calls.watch(request.model), working_for(self._definition.domain_id):
@@ -208,6 +212,9 @@ class Compaction:
                     async with self._resources.services.model(self._definition.domain_id).stream(request) as events:
                         async for event in events:
                             watch.heard()
+                            if time.monotonic() - yielded > YIELD_SECONDS:  # buffered events come without waiting
+                                await anyio.lowlevel.checkpoint()
+                                yielded = time.monotonic()
                             if isinstance(event, TextDelta):
                                 pieces.append(event.text)
                             elif isinstance(event, MessageStarted):

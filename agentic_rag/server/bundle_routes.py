@@ -16,6 +16,7 @@ from agentic_rag.bundles.exporting import Exports, OpenBundle
 from agentic_rag.bundles.importing import Choice, Imports
 from agentic_rag.bundles.report import ImportReport
 from agentic_rag.errors import (
+    BodyTooLarge,
     DocumentTooLarge,
     InvalidInput,
     QuotaExceeded,
@@ -26,8 +27,8 @@ from agentic_rag.errors import (
 from agentic_rag.forms import Form
 from agentic_rag.server.originals import SEND_SECONDS, disposition
 from agentic_rag.server.replies import SANDBOX, Redacted
-from agentic_rag.server.routes import route
-from agentic_rag.server.uploads import FilePart, read_files
+from agentic_rag.server.routes import check_announced, route
+from agentic_rag.server.uploads import MULTIPART_BYTES, FilePart, read_files
 from agentic_rag.silence import SilenceScope
 
 DOMAIN_BUNDLE = "/api/domains/{domain}/bundle"
@@ -110,6 +111,7 @@ class BundleRoutes:
     @route("POST", "/api/bundles", allow="operator", status=201, takes="application/zip", errors=IMPORT_ERRORS)
     async def make(self, request: Request, user: User, query: NewDomainQuery) -> ImportReport:
         """Make a domain of a bundle, which is the body, or the one file of a multipart body."""
+        _check_announced_size(request, self._imports.max_bytes)
         choice = Choice(dry_run=query.dry_run, name=query.name)
         return await self._imports.make(user, _pieces_of(request), choice)
 
@@ -122,9 +124,22 @@ class BundleRoutes:
     )
     async def over(self, request: Request, user: User, domain: str, query: OverQuery) -> Redacted[ImportReport]:
         """Bring a bundle over a domain; see the dry run first. Its conversations and its name stay."""
+        _check_announced_size(request, self._imports.max_bytes)
         bind = frozenset(name.strip() for name in query.bind.split(",") if name.strip())
         choice = Choice(dry_run=query.dry_run, remove_others=query.remove_others, bind=bind)
         return Redacted(domain, await self._imports.over(user, domain, _pieces_of(request), choice))
+
+
+def _check_announced_size(request: Request, limit: int) -> None:
+    """Refuse a bundle that announces too many bytes, before any of it is read.
+
+    Raises:
+        BundleTooLarge: its ``Content-Length`` is more than ``limit`` and what a multipart body has around a file.
+    """
+    try:
+        check_announced(request, limit + MULTIPART_BYTES)
+    except BodyTooLarge as exc:
+        raise BundleTooLarge(f"it has more than {limit} bytes") from exc
 
 
 async def _pieces_of(request: Request) -> AsyncIterator[bytes]:

@@ -15,6 +15,7 @@ from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import clean_name
 from agentic_rag.documents.search import SearchOptions
 from agentic_rag.errors import (
+    BodyTooLarge,
     DocumentTooLarge,
     DocumentUnsupported,
     Forbidden,
@@ -45,7 +46,7 @@ DOMAIN = "/api/domains/{domain}"
 DOCUMENTS = f"{DOMAIN}/documents"
 DOCUMENT = f"{DOCUMENTS}/{{document}}"
 
-UPLOAD_ERRORS = (DocumentUnsupported, DocumentTooLarge, QuotaExceeded)
+UPLOAD_ERRORS = (BodyTooLarge, DocumentUnsupported, DocumentTooLarge, QuotaExceeded)
 """Why no file of an upload was taken."""
 
 # What is taken

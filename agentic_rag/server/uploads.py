@@ -16,10 +16,13 @@ from starlette.requests import Request
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import Incoming
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound
+from agentic_rag.server.routes import check_announced
 from agentic_rag.store.documents import DocumentRecord
 
 MAX_FILES = 100
 """Of one upload."""
+MULTIPART_BYTES = 64 * 1024
+"""What a multipart body may have around each file: its headers, and fields that are skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +41,11 @@ async def receive_files(
     What cannot be read on ends with the file that is the reason: those after it are not in the answer.
 
     Raises:
+        BodyTooLarge: the body announces more bytes than `MAX_FILES` files may have; none of it was read.
         NotFound: there is no such domain (any more).
         AgenticRagError: no file at all could be taken; the reason of the first.
     """
+    check_announced(request, MAX_FILES * (documents.max_bytes + MULTIPART_BYTES))
     taking = _Taking(documents, domain_id, replace, _length(request))
     try:
         async with aclosing(read_files(request)) as parts:

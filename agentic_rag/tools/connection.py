@@ -54,7 +54,7 @@ from agentic_rag.tools.exchange import (
     root_cause,
     with_notes,
 )
-from agentic_rag.tools.listing import TITLE_CHARS, clean, clean_description, user_name
+from agentic_rag.tools.listing import clean, clean_description, exposed_name, title_of
 from agentic_rag.tools.live_questions import CallInFlight, LiveQuestions
 from agentic_rag.tools.oauth.credentials import Credentials
 from agentic_rag.tools.oauth.discovery import Challenge
@@ -356,8 +356,8 @@ class Connection:
         )
 
     def _describe_listed(self, tool: types.Tool) -> ListedTool:
-        name, title = clean(tool.name), clean(tool.title or "")
-        called_as = name if self.in_process else user_name(self.name, tool.name, title[:TITLE_CHARS].strip())
+        name, title = clean(tool.name), title_of(tool)
+        called_as = name if self.in_process else exposed_name(self.name, tool.name, title)
         hint = tool.annotations is not None and tool.annotations.read_only_hint is True
         return ListedTool(name, clean_description(tool.description or ""), tool.input_schema, title, called_as, hint)
 

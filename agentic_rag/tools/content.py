@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import mcp_types as types
+import orjson
 
 from agentic_rag.messages import Block, clean_text, text_block
 from agentic_rag.tools.pictures import MAX_SIDE, read_picture
@@ -17,6 +18,8 @@ from agentic_rag.tools.pictures import MAX_SIDE, read_picture
 IMAGE_CHARS = 5 * 1024 * 1024
 """Characters of base64 that the Messages API takes as one image."""
 
+LARGE_BYTES = 64 * 1024
+"""A result with more is read in a thread."""
 
 NOISE_CHARS = 20_000
 """Of a longer text no noise is looked for: that is no error's."""
@@ -48,13 +51,42 @@ def without_noise(text: str) -> str:
 
 
 def clean_json(value: Any) -> Any:
-    """Return a JSON value whose strings hold no lone surrogates and no NUL."""
+    """Return a JSON value whose strings hold no lone surrogates and no NUL.
+
+    A value that is clean already is returned itself: encoding it once tells so, far faster than a walk.
+    """
+    try:
+        if b"\\u0000" not in orjson.dumps(value):
+            return value
+    except TypeError:  # lone surrogates, keys that are no strings, very large numbers
+        pass
+    return _clean_items(value)
+
+
+def is_large(content: list[types.ContentBlock], structured: Any = None) -> bool:
+    """Whether reading a result would hold up the event loop: it has more than `LARGE_BYTES`, or cannot be measured."""
+    try:
+        return sum(map(_length, content)) + len(orjson.dumps(structured)) > LARGE_BYTES
+    except TypeError:
+        return True
+
+
+def _length(block: types.ContentBlock) -> int:
+    if isinstance(block, types.EmbeddedResource):
+        resource = block.resource
+        return len(resource.text if isinstance(resource, types.TextResourceContents) else resource.blob)
+    if isinstance(block, types.ResourceLink):
+        return len(str(block.uri)) + len(block.title or block.name) + len(block.description or "")
+    return len(block.text if isinstance(block, types.TextContent) else block.data)
+
+
+def _clean_items(value: Any) -> Any:
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, dict):
-        return {clean_text(str(key)): clean_json(item) for key, item in value.items()}
+        return {clean_text(str(key)): _clean_items(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [clean_json(item) for item in value]
+        return [_clean_items(item) for item in value]
     return value
 
 

@@ -22,10 +22,15 @@ from agentic_rag.tools.listing import clean
 
 MESSAGE_CHARS = 4_000
 URL_CHARS = 2_048
+SHOWN_CHARS = 100
+"""Of a server's own word in a reason."""
 REQUESTS = 8
 """Of one answer of a server."""
 STATE_CHARS = 256 * 1024
 """Of what a server wants back; it is kept with the wait."""
+
+TOO_MANY = f"it asks {{count}} things at once, at most {REQUESTS} are shown"
+TOO_LARGE = "it is too large"
 
 HELD = "elicitation"
 """The member of `InputNeeded.held` that is ours."""
@@ -121,10 +126,14 @@ def result_of(given: InputGiven, params: Json) -> Json:
 
 def round_of(result: types.InputRequiredResult) -> InputRound | Unfit:
     """Return what a server of the newer era asks for instead of answering a call."""
-    asked: dict[str, Json] = {}
-    for key, request in (result.input_requests or {}).items():
+    requests, asked = result.input_requests or {}, dict[str, Json]()
+    if len(requests) > REQUESTS:
+        return Unfit(TOO_MANY.format(count=len(requests)))
+    if len(result.request_state or "") > STATE_CHARS:
+        return Unfit(TOO_LARGE)
+    for key, request in requests.items():
         if not isinstance(request, types.ElicitRequest):
-            return Unfit(f"{request.method} is not offered here")
+            return Unfit(f"{clean(request.method[:SHOWN_CHARS])} is not offered here")
         asked[key] = _params(request.params)
     return _check_bounds(InputRound(result.request_state, asked))
 
@@ -144,9 +153,9 @@ def _params(params: types.ElicitRequestParams) -> Json:
 
 def _check_bounds(asked: InputRound) -> InputRound | Unfit:
     if len(asked.open) > REQUESTS:
-        return Unfit(f"it asks {len(asked.open)} things at once, at most {REQUESTS} are shown")
+        return Unfit(TOO_MANY.format(count=len(asked.open)))
     if len(asked.state or "") + len(json.dumps(asked.open)) > STATE_CHARS:
-        return Unfit("it is too large")
+        return Unfit(TOO_LARGE)
     return asked
 
 

@@ -107,7 +107,7 @@ def _name(name: object) -> str:
 def _refuse_unknown(schema: Json, known: frozenset[str], where: str) -> None:
     for keyword in schema:
         if keyword not in known and keyword not in _NO_RULES and not str(keyword).startswith("x-"):
-            raise _Unfit(f"{where} has {clean(str(keyword))[:40]!r}, which is not of a flat form")
+            raise _Unfit(f"{where} has {clean(str(keyword)[:40])!r}, which is not of a flat form")
 
 
 def _label(value: object) -> str:
@@ -118,7 +118,7 @@ def _label(value: object) -> str:
 
 def _read_field(name: str, field: object) -> Json:
     if not isinstance(field, dict) or not isinstance(field.get("type"), str) or field["type"] not in _READERS:
-        raise _Unfit(f"the field {clean(str(name))[:40]!r} is no text, number, yes or no, or choice")
+        raise _Unfit(f"the field {clean(str(name)[:40])!r} is no text, number, yes or no, or choice")
     shown: Json = {"type": field["type"]}
     shown |= {word: _label(field[word]) for word in ("title", "description") if field.get(word) is not None}
     shown |= _READERS[field["type"]](name, field)

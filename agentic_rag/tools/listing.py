@@ -66,9 +66,7 @@ class Listed(Protocol):
 class Catalog:
     """Collects the tools of one agent, server after server; keeps ``notices`` of what was left out."""
 
-    def __init__(self, servers: Iterable[str] = ()) -> None:
-        """``servers``: the names of all users' servers, which decide whose a tool's name is; see `owner_of`."""
-        self._servers = frozenset(servers)
+    def __init__(self) -> None:
         self._tools: dict[str, ToolInfo] = {}
         self._size = 0
         self.notices: list[tuple[str, str]] = []
@@ -107,14 +105,16 @@ class Catalog:
             trusted = None
             if origin == "user":
                 trusted = tool.name in read_only, tool.name in idempotent, tool.name in changed
-            name = tool.name if trusted is None else exposed_name(server, tool.name, self._servers, _title_of(tool))
+            name = tool.name if trusted is None else exposed_name(server, tool.name, title_of(tool))
             info, unfit, size = _describe_tool(tool, name, server, origin, trusted)
             twice = "it is listed more than once" if counts[tool.name] > 1 else ""
             problem = twice or self._problem(info.name, origin) or unfit
             if problem:
-                self.notices.append((server, f"tool {clean(tool.name)[:NAME_CHARS]!r} left out: {problem}"))
+                self.notices.append((server, f"tool {clean(tool.name[:NAME_CHARS])!r} left out: {problem}"))
             elif origin == "user" and self._size + size > AGENT_BYTES:
-                beyond.append((clean(tool.name), f"all tools together would be longer than {AGENT_BYTES} bytes"))
+                beyond.append(
+                    (clean(tool.name[:READ_NAME]), f"all tools together would be longer than {AGENT_BYTES} bytes")
+                )
             else:
                 self._tools[info.name] = info
                 self._size += size if origin == "user" else 0
@@ -146,7 +146,7 @@ def _describe_tool(tool: Listed, name: str, server: str, origin: Origin, trusted
         return known[3]
     problem = find_schema_problem(tool.input_schema)
     hints = tool.annotations if trusted is None else None
-    title = "" if trusted is None else _title_of(tool)
+    title = "" if trusted is None else title_of(tool)
     schema = slim_schema(tool.input_schema) if trusted is None else tool.input_schema
     info = ToolInfo(
         name=name,
@@ -170,8 +170,14 @@ def _describe_tool(tool: Listed, name: str, server: str, origin: Origin, trusted
     return found
 
 
-def _title_of(tool: Listed) -> str:
-    return clean((tool.title or "").strip())[:TITLE_CHARS]
+def title_of(tool: Listed) -> str:
+    """Return the cleaned title of a tool, at most `TITLE_CHARS` of it; empty for a tool without one."""
+    return clean_title(tool.title or "")
+
+
+def clean_title(title: str) -> str:
+    """Cut a title to `TITLE_CHARS`, then remove invisible characters and the space around it."""
+    return clean(title.lstrip()[:TITLE_CHARS]).strip()
 
 
 def _describe(tool: Listed, title: str, server: str, of_user: bool) -> str:
@@ -230,23 +236,26 @@ def _digest(text: str) -> str:
 
 
 def owner_of(name: str, servers: Iterable[str]) -> str | None:
-    """Return the server that a tool's exposed name belongs to: of several possible ones the longest name.
+    """Return the server that a rule's name or pattern begins with: of several the longest, of none None.
 
-    With servers ``a`` and ``a__b``, the name ``a__b__c`` is that of ``c`` of ``a__b``, whatever ``a`` lists.
+    With servers ``a`` and ``a__b``, the rule ``a__b__c`` is about the tool ``c`` of ``a__b``: see `exposed_name`.
     """
     return max((server for server in servers if name.startswith(f"{server}__")), key=len, default=None)
 
 
-def exposed_name(server: str, tool: str, servers: Iterable[str], title: str = "") -> str:
-    """Return the name under which the model sees a tool: `user_name`, unless that belongs to another server.
+def exposed_name(server: str, tool: str, title: str = "") -> str:
+    """Return the name under which the model sees a tool: ``{server}__{tool}`` as `user_name` makes it fit.
 
-    Then a hash follows the server's name, so that no rule or pattern for one server covers another server's tool. The
-    name is never split: `ToolInfo` holds both parts.
+    ``a__b__c`` could be the tool ``b__c`` of ``a`` or the tool ``c`` of ``a__b``. The name always belongs to the
+    longest possible server. So where the tool's part begins with ``_`` or contains ``__``, a hash follows the server's
+    name: ``a__1f2e3d4c_b__c``. No rule or pattern for one server then covers another server's tool, even if the rule's
+    server was deleted. Nothing splits a name again: `ToolInfo` holds both parts.
     """
     name = user_name(server, tool, title)
-    if owner_of(name, servers) in (None, server):
+    rest = name[len(server) + 2 :]
+    if not rest.startswith("_") and "__" not in rest:
         return name
-    return f"{server}__{_digest(f'{server}{chr(0)}{tool}')}_{name[len(server) + 2 :]}"[:NAME_CHARS]
+    return f"{server}__{_digest(f'{server}{chr(0)}{tool}')}_{rest}"[:NAME_CHARS]
 
 
 @lru_cache(SHOWN_TOOLS)
@@ -256,21 +265,26 @@ def fold_name(name: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Return text without control, zero-width, bidi, tag and private characters (line ends and tabs stay)."""
+    """Return text without control, zero-width, bidi, tag and private characters (line ends and tabs stay).
+
+    Takes time proportional to the length: the category is looked up once for each distinct character.
+    """
     if _UNUSUAL.search(text) is None:  # most texts, and this runs for each string of each tool in each turn
         return text
     text = text.replace("\r\n", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
-    return "".join(char for char in text if char in _KEPT_CONTROLS or unicodedata.category(char) not in _REMOVED)
+    hidden = [char for char in set(text) - _KEPT_CONTROLS if unicodedata.category(char) in _REMOVED]
+    return text.translate(dict.fromkeys(map(ord, hidden))) if hidden else text
 
 
 def clean_description(text: str) -> str:
-    """Return a cleaned description of at most `DESCRIPTION_BYTES`."""
-    cleaned = clean(text).strip()
-    data = cleaned.encode()
-    if len(data) <= DESCRIPTION_BYTES:
+    """Return a description of at most `DESCRIPTION_BYTES`, cut before it is cleaned. A cut one ends with a mark."""
+    text = text.strip()
+    cleaned = clean(text[:DESCRIPTION_BYTES]).strip()
+    size = len(cleaned.encode()) if len(text) <= DESCRIPTION_BYTES else len(text.encode("utf-8", "replace"))
+    if size <= DESCRIPTION_BYTES:
         return cleaned
-    mark = f" [truncated: {len(data)} bytes]"
-    return data[: DESCRIPTION_BYTES - len(mark)].decode("utf-8", "ignore") + mark
+    mark = f" [truncated: {size} bytes]"
+    return cleaned.encode()[: DESCRIPTION_BYTES - len(mark)].decode("utf-8", "ignore") + mark
 
 
 def _clean_json(value: Any) -> Any:

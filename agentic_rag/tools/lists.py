@@ -13,7 +13,7 @@ from agentic_rag.errors import ToolsChanged
 from agentic_rag.redaction import Redactor
 from agentic_rag.tools.fingerprints import Tool, ToolList, fingerprint_of_waiting, from_json, to_json
 from agentic_rag.tools.launch.spec import LaunchSpec
-from agentic_rag.tools.listing import clean, clean_description
+from agentic_rag.tools.listing import clean, clean_description, clean_title
 from agentic_rag.tools.status import ListedTool, PendingTools, WaitingTool
 
 Key = tuple[str, str, str]
@@ -144,6 +144,6 @@ def _pending(lists: Mapping[Key, ToolList]) -> PendingTools:
 
 
 def _describe_listed(tool: Tool) -> ListedTool:
-    title = clean(str(tool.get("title") or ""))
+    title = clean_title(str(tool.get("title") or ""))
     described = clean_description(tool.get("description") or "")
     return ListedTool(clean(str(tool["name"])), described, tool["inputSchema"], title)

@@ -97,10 +97,10 @@ def _read_tool(tool: Any, place: int) -> Json | DroppedTool:
     if not isinstance(name, str) or not name.strip():
         what = "it has no name" if name is None else f"its name is {'empty' if isinstance(name, str) else _kind(name)}"
         return DroppedTool(unnamed, what)
+    if len(name) > NAME_CHARS:
+        return DroppedTool(f"{_clip(name)}…", f"its name is longer than {NAME_CHARS} characters")
     if clean_text(name) != name:
         return DroppedTool(unnamed, "its name is no valid text")
-    if len(name) > NAME_CHARS:
-        return DroppedTool(f"{name[:SHOWN_CHARS]}…", f"its name is longer than {NAME_CHARS} characters")
     if "inputSchema" not in tool:
         return DroppedTool(name, "it has no inputSchema")
     schema = tool["inputSchema"]
@@ -226,7 +226,7 @@ def _text(text: str) -> Json:
 
 
 def _clip(text: str) -> str:
-    return clean_text(text)[:SHOWN_CHARS]
+    return clean_text(text[:SHOWN_CHARS])
 
 
 def _kind(value: object) -> str:

@@ -8,8 +8,11 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import anyio
+import anyio.to_thread
 from mcp_types import CallToolResult
 
 from agentic_rag.errors import ServerSilent, ServerUnavailable
@@ -27,7 +30,7 @@ from agentic_rag.tools.base import (
     ToolInfo,
 )
 from agentic_rag.tools.connection import Connection
-from agentic_rag.tools.content import clean_json, to_blocks, without_noise
+from agentic_rag.tools.content import clean_json, is_large, to_blocks, without_noise
 from agentic_rag.tools.elicitation import InputRound, Unfit, answered_round
 from agentic_rag.tools.errors import ServerElsewhere
 from agentic_rag.tools.hub import Hub
@@ -130,10 +133,9 @@ class ServerToolset:
             span.end(failed)
         if isinstance(result, InputRound):
             return _next_question(result, connection)
-        structured = clean_json(result.structured_content)
-        content = to_blocks(result.content, structured)
-        if result.is_error:
-            content = tuple(_plain(block, tool.remote_name) for block in content)
+        read = partial(_read_content, result, tool.remote_name)
+        large = is_large(result.content, result.structured_content)
+        content, structured = await anyio.to_thread.run_sync(read) if large else read()
         return CallOutcome(
             ToolStatus.ERROR if result.is_error else ToolStatus.OK, content, structured, _elapsed_ms(started)
         )
@@ -155,7 +157,7 @@ async def open_toolset(
     one is left out: the system's stand above the built-in ones, those above a user's.
     """
     servers = list(servers)
-    catalog = Catalog(server.name for server in servers if isinstance(server, LaunchSpec))
+    catalog = Catalog()
     chosen: dict[str, SystemServer | LaunchSpec] = {}
     for server in sorted(servers, key=_rank):  # stable: equal ranks keep their order
         if fold_name(server.name) in chosen:
@@ -197,8 +199,7 @@ async def list_known_tools(
     hub: Hub, own: Iterable[SystemServer], specs: Iterable[LaunchSpec], lists: ToolLists
 ) -> tuple[ToolInfo, ...]:
     """Return the tools that a turn would have, without starting a server of users: of those, what they last listed."""
-    ours, specs = await open_toolset(hub, own), list(specs)
-    catalog = Catalog(spec.name for spec in specs)
+    ours, catalog = await open_toolset(hub, own), Catalog()
     for spec in specs:
         tools, changed = await lists.current(spec, None)
         catalog.add(spec.name, "user", tools, spec.entry.include or None, changed=changed)
@@ -251,6 +252,13 @@ def describe_missing(server: str, *, starting: bool) -> str:
     if starting:
         return f"The MCP server {server!r} is still starting. Call it again in a moment, or go on without."
     return f"The MCP server {server!r} is not available now; an admin of the domain can see why. Go on without."
+
+
+def _read_content(result: CallToolResult, tool: str) -> tuple[tuple[Block, ...], Any]:
+    """Return the blocks and the structured content of a result, cleaned."""
+    structured = clean_json(result.structured_content)
+    content = to_blocks(result.content, structured)
+    return tuple(_plain(block, tool) for block in content) if result.is_error else content, structured
 
 
 def _plain(block: Block, tool: str) -> Block:

@@ -17,7 +17,7 @@ import uvicorn
 from anyio.abc import TaskStatus
 from anyio.from_thread import start_blocking_portal
 from mcp.server import MCPServer
-from mcp_types import ToolAnnotations
+from mcp_types import CallToolResult, ToolAnnotations
 
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, demo
 from agentic_rag.testing.steps import Say, Step, Think, Use, say
@@ -46,6 +46,8 @@ class Outside:
     asked: Counter[str] = field(default_factory=Counter)
     first_steps: dict[str, Step] = field(default_factory=dict)
     """By key: the first step of a turn whose script is ``first``."""
+    answers: dict[str, CallToolResult] = field(default_factory=dict)
+    """By key: the result of the tool ``answer``."""
 
     @property
     def spent(self) -> Counter[str]:
@@ -110,7 +112,7 @@ def _speaks(message: dict[str, Any]) -> bool:
     return message["role"] == "user" and any(block["type"] == "text" for block in message["content"])
 
 
-def _tools(journal: Path) -> MCPServer:
+def _tools(journal: Path, answers: dict[str, CallToolResult]) -> MCPServer:
     server = MCPServer("counter", log_level="ERROR")
 
     @server.tool(annotations=ToolAnnotations(readOnlyHint=True))  # so that it runs unasked
@@ -119,6 +121,11 @@ def _tools(journal: Path) -> MCPServer:
         with journal.open("a") as file:
             file.write(key + "\n")
         return f"spent for {key}\n{BULK}"
+
+    @server.tool(annotations=ToolAnnotations(readOnlyHint=True))
+    async def answer(key: str) -> CallToolResult:
+        """Answer what was prepared for a key."""
+        return answers[key]
 
     return server
 
@@ -141,10 +148,11 @@ def outside(folder: Path) -> Iterator[Outside]:
     journal = folder / "spent.txt"
     with start_blocking_portal() as portal:
         found: list[Outside] = []
+        answers: dict[str, CallToolResult] = {}
         api = FakeMessagesAPI(then=lambda request: found[0].answer(request))
-        serving, (port, tool_server) = portal.start_task(_run_tools, journal)
+        serving, (port, tool_server) = portal.start_task(_run_tools, journal, answers)
         portal.call(api.start)
-        found.append(Outside(api, f"http://127.0.0.1:{port}/mcp", journal))
+        found.append(Outside(api, f"http://127.0.0.1:{port}/mcp", journal, answers=answers))
         try:
             yield found[0]
         finally:
@@ -154,5 +162,7 @@ def outside(folder: Path) -> Iterator[Outside]:
         api.assert_consumed()
 
 
-async def _run_tools(journal: Path, *, task_status: TaskStatus[tuple[int, uvicorn.Server]]) -> None:
-    await _serve(_tools(journal).streamable_http_app(), task_status)
+async def _run_tools(
+    journal: Path, answers: dict[str, CallToolResult], *, task_status: TaskStatus[tuple[int, uvicorn.Server]]
+) -> None:
+    await _serve(_tools(journal, answers).streamable_http_app(), task_status)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from mcp_types import CallToolResult, EmbeddedResource, ResourceLink, TextContent, TextResourceContents
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
@@ -583,6 +584,36 @@ def model_doors(made: Rig) -> Iterator[Door]:
         yield Door(f"model: {name}", knock)
 
 
+def answer_doors(made: Rig) -> Iterator[Door]:
+    """Yield a door for each text that an MCP server may answer a call with."""
+    answers: dict[str, Callable[[str], CallToolResult]] = {
+        "text": lambda text: CallToolResult(content=[TextContent(text=text)]),
+        "error": lambda text: CallToolResult(content=[TextContent(text=text)], is_error=True),
+        "many texts": lambda text: CallToolResult(content=[TextContent(text=each) for each in _cut(text, 5_000)]),
+        "resource": lambda text: CallToolResult(
+            content=[EmbeddedResource(resource=TextResourceContents(uri="file:///x", text=text))]
+        ),
+        "link": lambda text: CallToolResult(
+            content=[ResourceLink(uri="file:///x", name="x", title=text, description=text)]
+        ),
+        "structured": lambda text: CallToolResult(content=[], structured_content={"x": text}),
+        "structured key": lambda text: CallToolResult(content=[], structured_content={text: "x"}),
+        "structured rows": lambda text: CallToolResult(
+            content=[], structured_content={"x": [f"{each}\0" for each in _cut(text, 50_000)]}
+        ),
+    }
+    for name, make in answers.items():
+
+        def knock(text: str, make: Callable[[str], CallToolResult] = make) -> str:
+            conversation = made.conversation()
+            made.outside.answers[conversation] = make(text)
+            made.outside.first_steps[conversation] = Step((Use("counter__answer", {"key": conversation}),))
+            body = json.dumps({"content": f"Hello {conversation} first"}).encode()
+            return Http(made.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)
+
+        yield Door(f"MCP server: {name}", knock)
+
+
 def _cut(text: str, count: int) -> Iterator[str]:
     size = len(text) // count + 1
     yield from (text[at : at + size] for at in range(0, len(text), size))
@@ -616,3 +647,4 @@ def doors(made: Rig) -> Iterator[Door]:
     yield from mcp_doors(http, ids)
     yield from upload_doors(http, ids)
     yield from model_doors(made)
+    yield from answer_doors(made)

@@ -11,11 +11,14 @@ import httpx2
 import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from agentic_rag.server.auth import Guard
 from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.terminal import log_handler
 from tests.server.rig import Rig
+from tests.ws.serving import serving
 
 
 @pytest.mark.attack(kind="web")
@@ -159,6 +162,20 @@ async def test_without_keys_another_sites_page_reads_and_changes_nothing(tmp_pat
         assert (await rig.http.get("/api/domains", headers=shown)).status_code == 200, "a page that has a key"
 
 
+async def test_without_keys_another_sites_page_opens_no_socket(tmp_path: Path) -> None:
+    """Browsers always send an `Origin` with a handshake; the other header must be enough by itself."""
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        for path in ("/ws", f"/api/ag-ui/{await rig.domain()}"):
+            for site in ("cross-site", "Cross-Site"):
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(f"ws://{address}{path}", additional_headers={"Sec-Fetch-Site": site}, proxy=None)
+                assert refused.value.response.status_code == 403, path
+                assert b"other sites" in (refused.value.response.body or b"")
+        for site in ("same-origin", "none"):
+            async with connect(f"ws://{address}/ws", additional_headers={"Sec-Fetch-Site": site}, proxy=None):
+                pass
+
+
 async def test_a_page_of_a_listed_origin_may_use_a_keyless_server(tmp_path: Path) -> None:
     listed = "https://desk.example"
     async with Rig(tmp_path, allowed_origins=listed) as rig:
@@ -182,10 +199,20 @@ async def test_a_body_that_says_it_is_too_long_is_refused_before_it_is_read(tmp_
     async def send(message: Any) -> None:
         answers.append(message)
 
-    async with Rig(tmp_path) as rig:
+    async with Rig(tmp_path, quota_document_bytes=1024**3, max_upload_bytes=10 * 1024**2) as rig:
         domain = await rig.domain()
-        for path in ("/api/auth/sign-in", "/api/domains", f"/api/domains/{domain}/mcp-servers/x/bundle"):
-            headers = [(b"host", b"127.0.0.1"), (b"content-length", b"2147483648"), (b"expect", b"100-continue")]
+        of_domain = f"/api/domains/{domain}"
+        for path, kind in (
+            ("/api/auth/sign-in", b"application/json"),
+            ("/api/domains", b"application/json"),
+            (f"{of_domain}/mcp-servers/x/bundle", b"application/zip"),
+            ("/api/bundles", b"application/zip"),
+            ("/api/bundles", b"multipart/form-data; boundary=b"),
+            (f"{of_domain}/bundle", b"application/zip"),
+            (f"{of_domain}/documents", b"multipart/form-data; boundary=b"),
+        ):
+            headers = [(b"host", b"127.0.0.1"), (b"content-length", b"17179869184"), (b"expect", b"100-continue")]
+            headers.append((b"content-type", kind))
             scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
             scope |= {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", None), "scheme": "http", "root_path": ""}
             scope |= {"http_version": "1.1", "raw_path": path.encode()}

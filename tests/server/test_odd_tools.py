@@ -328,6 +328,24 @@ async def test_a_tool_that_does_not_call_itself_read_only_asks_at_first_use_with
         assert [each["status"] for each in results(later)] == ["ok"], "the rule holds in the whole domain"
 
 
+async def test_the_switch_of_a_tool_with_underscores_writes_the_name_that_the_model_sees(tmp_path: Path) -> None:
+    script = (
+        say("Hi."),
+        lambda request: use(next(name for name in offered(request) if "b__good" in name)),
+        say("Done."),
+    )
+    async with asking(tmp_path, *script) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case([{**GOOD, "name": "b__good"}])})
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "hello")
+        (listed,) = (await shown(rig, domain))["tools"]
+        assert listed["calledAs"] in offered(api.requests[0])
+        assert listed["calledAs"] != "case__b__good", "that is the tool good of a server case__b"
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {listed["calledAs"]: "allow"}}})
+        heard = await rig.say(conversation, "again")
+        assert [each["status"] for each in results(heard)] == ["ok"]
+
+
 async def test_names_without_latin_letters_are_readable_and_found(tmp_path: Path) -> None:
     async with asking(tmp_path, say("Hi.")) as (rig, api):
         domain = await rig.domain(mcpServers={"case": case(CHINESE)})

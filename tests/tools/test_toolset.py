@@ -1,6 +1,7 @@
 """What an agent sees: names, order, cleaned texts, blocks; and what it never does."""
 
 import re
+import unicodedata
 from typing import Any, Literal
 
 import mcp_types as types
@@ -16,13 +17,13 @@ from pydantic import BaseModel, TypeAdapter
 from agentic_rag.domains.guarded_tools import GuardedTools
 from agentic_rag.messages import SENDABLE
 from agentic_rag.redaction import Redaction
-from agentic_rag.runtime.core.calls import Policy
+from agentic_rag.runtime.core.calls import Because, Denial, Policy
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, SystemServer, Toolset
 from agentic_rag.tools.bounds import DESCRIPTION_BYTES, LIST_BYTES, SCHEMA_BYTES, fit_list
-from agentic_rag.tools.content import to_blocks
+from agentic_rag.tools.content import LARGE_BYTES, clean_json, is_large, to_blocks
 from agentic_rag.tools.exchange import RESULT_BYTES
 from agentic_rag.tools.hub import Hub
-from agentic_rag.tools.listing import OUR_TOOLS, Catalog, clean, user_name
+from agentic_rag.tools.listing import OUR_TOOLS, TITLE_CHARS, Catalog, clean, user_name
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import START, call, hostile, open_hub, plain, text_of, tool
 
@@ -185,10 +186,10 @@ def test_tools_of_users_are_named_after_our_key_and_sorted() -> None:
 
 def test_a_name_that_is_taken_is_refused_with_a_notice() -> None:
     catalog = Catalog()
-    catalog.add("a", "user", [listed("b__c"), listed("x"), listed("y"), listed("y")])
-    catalog.add("a__b", "user", [listed("c")])
-    assert [(each.name, each.server) for each in catalog.tools] == [("a__b__c", "a"), ("a__x", "a")]
-    assert [server for server, _ in catalog.notices] == ["a", "a", "a__b"]
+    catalog.add("a", "user", [listed("x"), listed("y"), listed("y")])
+    catalog.add("a", "user", [listed("x")])
+    assert [(each.name, each.server) for each in catalog.tools] == [("a__x", "a")]
+    assert [server for server, _ in catalog.notices] == ["a", "a", "a"]
 
 
 @given(st.text(max_size=90), st.text(max_size=90))
@@ -222,6 +223,23 @@ def test_descriptions_and_schemas_are_cleaned_and_bounded() -> None:
     assert len(b.description.encode()) <= DESCRIPTION_BYTES
     assert b.description.endswith("[truncated: 20000 bytes]")
     assert clean("a\tb\nc 👍🏽 नमस्ते") == "a\tb\nc 👍🏽 नमस्ते"
+
+
+@given(st.text(max_size=60))
+def test_cleaning_removes_each_hidden_character_and_no_other(text: str) -> None:
+    hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    lines = text.replace("\r\n", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
+    assert clean(text) == "".join(each for each in lines if each in "\n\t" or unicodedata.category(each) not in hidden)
+
+
+def test_a_long_title_or_description_is_cut_before_it_is_cleaned() -> None:
+    catalog = Catalog()
+    catalog.add("s", "user", [listed("a", title="t\u200b" * 1_000, description="d\u200b" * 100_000)])
+    (tool,) = catalog.tools
+    assert tool.title == "t" * (TITLE_CHARS // 2)
+    assert tool.description.startswith("d" * 1_000)
+    assert tool.description.endswith(" [truncated: 400000 bytes]")
+    assert len(tool.description.encode()) <= DESCRIPTION_BYTES
 
 
 @pytest.mark.parametrize(
@@ -335,14 +353,14 @@ def test_a_name_that_two_servers_could_have_belongs_to_one_whatever_the_order() 
     servers = ("a", "a__b")
     lists = {"a": [listed("b__send"), listed("plain"), listed("get__x")], "a__b": [listed("send")]}
     for order in (servers, servers[::-1]):
-        catalog = Catalog(servers)
+        catalog = Catalog()
         for server in order:
             catalog.add(server, "user", lists[server])
         found = {each.name: (each.server, each.remote_name) for each in catalog.tools}
         assert catalog.notices == []
         assert found["a__b__send"] == ("a__b", "send")
         assert found["a__plain"] == ("a", "plain")
-        assert found["a__get__x"] == ("a", "get__x"), "existing rules for it go on"
+        assert "a__get__x" not in found, "it would be the tool x of a server a__get"
         (other,) = [name for name, owner in found.items() if owner == ("a", "b__send")]
         policy = Policy({"a__b__send": "allow", "a__b__*": "allow"}, effects_allowed=False)
         by_owner = {(each.server, each.remote_name): each for each in catalog.tools}
@@ -350,3 +368,49 @@ def test_a_name_that_two_servers_could_have_belongs_to_one_whatever_the_order() 
         assert policy.ruling(by_owner["a", "b__send"]) is not None
         assert not other.startswith("a__b__")
         assert SENDABLE.fullmatch(other)
+
+
+@pytest.mark.parametrize(
+    ("server", "tool", "rule"),
+    [
+        ("a", "b__send", "a__b__send"),
+        ("a", "b__send", "a__b__*"),
+        ("a", "_send", "a___send"),
+        ("a", "__send", "a____send"),
+        ("a", "b..send!", "a__b__*"),
+        ("a", "b__" + "x" * 90, "a__b__*"),
+        ("a-b", "c__send", "a-b__c__send"),
+    ],
+)
+def test_a_rule_left_behind_for_a_deleted_server_allows_no_tool_of_another(server: str, tool: str, rule: str) -> None:
+    catalog = Catalog()
+    catalog.add(server, "user", [listed(tool)])
+    (info,) = catalog.tools
+    assert Policy({rule: "allow"}, effects_allowed=False).ruling(info) is not None
+    assert Policy({info.name: "allow"}, effects_allowed=False).ruling(info) is None
+
+
+@pytest.mark.parametrize("rule", ["a__b__send", "a__b__*", "a__*"])
+def test_a_rule_for_the_plain_name_still_denies_a_tool_with_a_hash(rule: str) -> None:
+    catalog = Catalog()
+    catalog.add("a", "user", [listed("b__send")])
+    (info,) = catalog.tools
+    policy = Policy({rule: "deny", "*": "allow"}, effects_allowed=False)
+    assert policy.ruling(info) == Denial(
+        Because.POLICY, f"Denied by this domain's setting toolPolicy for {info.name!r}. Go on without."
+    )
+
+
+def test_a_json_value_is_cleaned_of_what_no_store_takes_and_a_clean_one_is_returned_itself() -> None:
+    dirty = {"a\0": ["b\0c", {"d": "e\ud800"}], "n": 1}
+    assert clean_json(dirty) == {"a": ["bc", {"d": "e?"}], "n": 1}
+    clean_one = {"a": ["b", "\\u0041"]}
+    assert clean_json(clean_one) is clean_one
+
+
+def test_a_result_is_large_by_its_texts_and_its_structured_content_together() -> None:
+    text = [types.TextContent(text="x" * (LARGE_BYTES // 2))]
+    assert not is_large(text)
+    assert is_large([*text, *text, *text])
+    assert is_large(text, {"x": "y" * LARGE_BYTES})
+    assert is_large([], {"x": "\ud800"}), "it cannot be measured"

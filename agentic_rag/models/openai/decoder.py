@@ -197,7 +197,7 @@ class ChatDecoder:
         arguments = given if isinstance(given, str) else "" if given is None else orjson.dumps(given).decode()
         call = self._call_of(piece, _string(name), arguments)
         arguments = self._pairs.join(id(call), arguments)
-        call.name = call.name or clean_text(_string(name))[:MAX_NAME]
+        call.name = call.name or clean_text(_string(name)[:MAX_NAME])
         call.id = call.id or clean_text(_string(piece.get("id") or ""))
         if arguments and not call.closed:
             call.pieces.append(arguments)
@@ -228,7 +228,7 @@ class ChatDecoder:
         if last is None or begins or again:
             if len(self._calls) >= MAX_CALLS:
                 raise ValueError("too many calls")
-            last = _Call(place, _string(ident), clean_text(name)[:MAX_NAME])
+            last = _Call(place, _string(ident), clean_text(name[:MAX_NAME]))
             self._calls.append(last)
         return last
 

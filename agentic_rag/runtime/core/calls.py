@@ -120,14 +120,14 @@ class Policy:
                 f"/api/domains/{{id}}/mcp-servers/{tool.server}/accept). Go on without.",
             )
         effects = self._has_effects(tool)
-        verdict = self._verdict(tool.name, patterns_allow=not (others and effects))
+        verdict = self._verdict(tool, patterns_allow=not (others and effects))
         if verdict == "allow" or (verdict is None and (not effects or self._is_harmless_here(tool))):
             return None
         if verdict in ("ask", "ask-admin"):
             if tool.server == AGENT:  # what the agent does itself reads what the model was told already, or asks
                 return None
             return Approval(Answerer.OWNER if verdict == "ask" else Answerer.ADMIN, ask_again=others and effects)
-        overruled = others and effects and self._verdict(tool.name) == "allow"
+        overruled = others and effects and self._verdict(tool) == "allow"
         if verdict == "deny" and not overruled:
             return Denial(
                 Because.POLICY, f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without."
@@ -171,13 +171,21 @@ class Policy:
         ours = BY_NAME.get(tool.name)
         return ours is not None and (ours.effects or (ours.shared_effects and self.shared_memory))
 
-    def _verdict(self, name: str, *, patterns_allow: bool = True) -> Verdict | None:
-        """Return what the rules say of a tool, None for nothing. ``patterns_allow``: patterns may allow as well."""
-        matching = [
-            (glob == name, len(_WILD.sub("", glob)), _RANKS[verdict], verdict)
-            for glob, verdict in self.rules.items()
-            if fnmatchcase(name, glob) and (patterns_allow or glob == name or verdict != "allow")
-        ]
+    def _verdict(self, tool: ToolInfo, *, patterns_allow: bool = True) -> Verdict | None:
+        """Return the verdict of the rules on a tool, None without a rule. ``patterns_allow``: patterns may allow too.
+
+        An ``allow`` must match the name that the model sees. Any other verdict may also match ``{server}__{tool}``,
+        although the model sees another name where that one is ambiguous: see `listing.exposed_name`.
+        """
+        name, plain = tool.name, f"{tool.server}__{tool.remote_name}" if tool.origin == "user" else tool.name
+        matching = []
+        for glob, verdict in self.rules.items():
+            names = (name,) if verdict == "allow" else (name, plain)
+            exact = glob in names
+            if not exact and verdict == "allow" and not patterns_allow:
+                continue
+            if exact or any(fnmatchcase(each, glob) for each in names):
+                matching.append((exact, len(_WILD.sub("", glob)), _RANKS[verdict], verdict))
         return max(matching)[-1] if matching else None
 
 

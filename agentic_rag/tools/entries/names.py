@@ -11,6 +11,8 @@ RESERVED = SERVERS
 """Names of the system and built-in servers."""
 
 MAX_NAME = 32
+READ_CHARS = 512
+"""Characters of a name that are read; normalizing takes long for a longer text."""
 
 _PAIRS = (
     "аa еe оo рp сc хx тt уy іl ѕs ԁd ԛq һh јj ӏl кk мm пn гr ԍg ѵv ґr "  # Cyrillic
@@ -23,8 +25,8 @@ _LOOKALIKES = str.maketrans({pair[0]: pair[1] for pair in _PAIRS.split()})
 
 
 def skeleton(name: str) -> str:
-    """Return what a reader takes a name for: letters and digits only, look-alikes folded."""
-    text = unicodedata.normalize("NFKC", name).casefold()
+    """Return what a reader takes a name for: its letters and digits, look-alikes folded; of the first `READ_CHARS`."""
+    text = unicodedata.normalize("NFKC", name[:READ_CHARS]).casefold()
     text = unicodedata.normalize("NFKD", text).casefold().translate(_LOOKALIKES)
     return "".join(char for char in text if char.isalnum())  # no mark, space, hyphen, dot or invisible character
 
@@ -41,9 +43,9 @@ def fit_name(name: str) -> str:
     """Return the name under which an entry is stored: ``[A-Za-z0-9_-]{1,32}``; empty when nothing is left.
 
     Of a path or a package name (``github.com/…/github``, ``@scope/files``) the last part counts. Other scripts are
-    transliterated: ``高德地图`` is ``GaoDeDeTu``.
+    transliterated: ``高德地图`` is ``GaoDeDeTu``. Only the last `READ_CHARS` characters are read.
     """
-    text = unicodedata.normalize("NFKC", name).strip().rstrip("/").rpartition("/")[2]
+    text = unicodedata.normalize("NFKC", name.rstrip()[-READ_CHARS:]).strip().rstrip("/").rpartition("/")[2]
     if not text.isascii():
         text = anyascii(text[:200])
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).lstrip("-")[:MAX_NAME].strip("-")
