@@ -23,7 +23,7 @@ MANY_TOOLS = 30
 MANY_TOKENS = 4_000
 """If users' servers have more tools than `MANY_TOOLS`, or more tokens of definitions than this, all are deferred."""
 TOOLS_SHARE = 8
-"""The divisor of a context window that limits the tokens of their definitions."""
+"""Divisor of a context window: definitions may take at most an eighth of its tokens."""
 MAX_FOUND = 5
 """Most tools that one search returns."""
 FOUND_BYTES = 12 * 1024

@@ -117,7 +117,7 @@ def documents_of(messages: Iterable[Message], gone: Collection[str] = ()) -> Doc
     return known
 
 
-# Asking
+# Request
 
 
 def ask_inside(problem: str = "") -> Message:

@@ -166,7 +166,7 @@ def _weight_of(entry: Entry) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GoneChunks:
-    """The chunks that were looked up in the store, and those that no longer exist.
+    """The chunks that were looked up in the index, and those that no longer exist.
 
     The result is valid while ``mark`` stays the same, which changes with every document.
     """
