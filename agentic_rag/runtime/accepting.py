@@ -1,6 +1,6 @@
-"""Accepting a message: what refuses it, whether its turn may begin, with what, and what its sender is told.
+"""Acceptance of a message: the checks, whether its turn may begin, its records, and the answer to the sender.
 
-Functions of a connection and of records; `agentic_rag.runtime.session` decides when they are asked.
+Functions of a connection and of records. `agentic_rag.runtime.session` calls them.
 """
 
 from collections.abc import Sequence
@@ -25,17 +25,22 @@ from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 MAX_QUEUED = 5
-"""Messages that may wait behind a running turn."""
+"""Most messages in the queue behind a running turn."""
 
 OnBusy = Literal["reject", "queue", "join"]
-"""What happens to a message that comes while a turn runs.
+"""The handling of a message that arrives while a turn runs.
 
-``join``: a message with the words of the running turn or of a queued one joins that turn; any other is rejected."""
+``join``: a message with the words of the running turn or of a queued one joins that turn. Any other message is
+rejected.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A message that will not be lost. ``duplicate``: the same client message id came before."""
+    """A message that was accepted durably.
+
+    ``duplicate``: a message with the same client message id was accepted before.
+    """
 
     turn_id: TurnId
     user_message_id: MessageId
@@ -46,12 +51,12 @@ class Accepted:
 
 
 def find_sent(conn: Connection, row: TurnRecord, busy: TurnId | None, on_busy: OnBusy) -> TurnRecord | None:
-    """Return the turn that this message has made already; None: the message is new.
+    """Return the turn of an earlier copy of this message, or None if the message is new.
 
-    A message is the same if its client message id and content are. With ``join``, equal words are enough while their
-    turn runs or is queued.
+    A copy has the same client message id and content. With ``join``, equal words are enough while their turn runs or is
+    queued.
 
-    ``busy``: the turn that runs.
+    ``busy``: the running turn.
 
     Raises:
         IdempotencyMismatch: the same id came with other content.
@@ -79,7 +84,7 @@ def find_sent(conn: Connection, row: TurnRecord, busy: TurnId | None, on_busy: O
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """What a user sends: ``content`` is clean text, ``key_id`` the key with which it came."""
+    """A message from a user. ``content``: clean text. ``key_id``: the API key that sent the message."""
 
     content: str
     client_message_id: str | None
@@ -94,7 +99,7 @@ def new_row(
     message: NewMessage,
     definition: Definition,
 ) -> TurnRecord:
-    """Return the record of a new message's turn, as it is if it begins at once."""
+    """Return the record of a new message's turn, for the case that the turn begins at once."""
     return TurnRecord(
         id=TurnId(new_id("turn")),
         session_id=session_id,
@@ -115,12 +120,15 @@ def new_row(
 def branch_row(
     conn: Connection, blank: TurnRecord, message_id: MessageId, content: str | None, *, other_images: bool
 ) -> TurnRecord:
-    """Return the record of a turn that answers a user's message (or the one of that answer) again.
+    """Return the record of a turn that answers a user's message again.
 
-    ``blank``: a new message's; ``content``: other words, if there are any; ``other_images``: whether its own count.
+    ``message_id`` may also be that of its answer.
+
+    ``blank``: the record of a new message. ``content``: new words, or None. ``other_images``: use the images of
+    ``blank``.
 
     Raises:
-        NotFound: its session holds no such message.
+        NotFound: the session has no such message.
     """
     question = branches.question_of(conn, blank.session_id, message_id)
     sent = blank.images if other_images else question.images
@@ -130,21 +138,21 @@ def branch_row(
 
 
 def queued_row(row: TurnRecord, owner: str) -> TurnRecord:
-    """Return the record of a turn that waits in a queue: ``owner``'s, or empty: anybody's."""
+    """Return the record of a queued turn. ``owner``: the process whose queue it joins, or empty for any process."""
     return replace(row, status=TurnStatus.QUEUED, began=False, fence=0, owner=owner)
 
 
 def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definition: Definition) -> Sequence[EventBody]:
-    """Store a turn with its image and its owner's lease, if it has one; return what the hooks add to its events."""
+    """Store a turn, its image and its owner's lease, if the turn has one. Return the events that the hooks add."""
     added = resources.hooks.turn_accepted(conn, row)
-    if not images.is_there(conn, row.image_id):  # most are: none is made and written as text to find that out
+    if not images.is_there(conn, row.image_id):  # usually stored: do not serialise it
         images.put(conn, row.image_id, definition.domain_id, resources.images.of(definition).content)
     turns.add(conn, row)
     return added
 
 
 class StoresTurn(Protocol):
-    """`store_accepted` of one message."""
+    """`store_accepted` with the arguments of one message bound."""
 
     def __call__(
         self, conn: Connection, row: TurnRecord, *, place: int | None = None, opening: Sequence[EventBody] = ()
@@ -162,7 +170,10 @@ def store_accepted(
     log: RunLog,
     notices: Sequence[EventBody],
 ) -> None:
-    """Store a turn, and if it begins now (at ``place``) its question and its first events, ``opening`` the last."""
+    """Store a turn, and also its question and its first events if the turn begins now (at ``place``).
+
+    ``opening`` are the last of these events.
+    """
     added = store_turn(conn, resources, row, definition)
     if place is not None:
         sessions.append_question(conn, row, place)
@@ -185,7 +196,7 @@ def start_event(row: TurnRecord, model: str) -> EventBody:
 
 
 def answer(row: TurnRecord, *, duplicate: bool) -> Accepted:
-    """Return what the sender of a message is answered."""
+    """Return the answer to the sender of a message."""
     return Accepted(
         turn_id=row.id,
         user_message_id=row.user_message_id,
@@ -196,15 +207,15 @@ def answer(row: TurnRecord, *, duplicate: bool) -> Accepted:
     )
 
 
-# Where several processes share the store. The session's row is locked; what the store says counts, not what a process
-# remembers; who begins a turn becomes the session's writer, so that the others read its transcript anew. A SQLite file
-# has one process, which knows: there nothing is asked.
+# If several processes share the store, the session's row is locked. The store's state counts, not the memory of a
+# process. The process that begins a turn becomes the session's writer, so that the others read its transcript again. A
+# SQLite file has only one process, so these checks are skipped.
 
 
 class IdBehind(Exception):
-    """A new turn's id sorts before the newest one of its session, which another server made: the clocks differ.
+    """A new turn's id sorts before the newest id of its session, which a server with another clock made.
 
-    Turns are in the order of their ids. The message is accepted again with new ids, after `advance_ids`.
+    Turns are sorted by their ids. The message is accepted again with new ids, after `advance_ids`.
     """
 
     def __init__(self, newest: str) -> None:
@@ -214,10 +225,10 @@ class IdBehind(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message comes. ``busy``: the turn behind which it waits; None: it may begin.
+    """The position of a new message. ``busy``: the turn that the message waits for, or None if its turn may begin.
 
-    ``transcript``: the session's, as it is now. ``home``: whose queue it waits in. ``follows``: the answer behind which
-    it comes if it begins.
+    ``transcript``: the session's current transcript. ``home``: the process whose queue the message joins. ``follows``:
+    the id of the answer before the message if its turn begins.
     """
 
     transcript: Transcript
@@ -234,19 +245,21 @@ def find_place(
     busy: TurnId | None,
     turn_id: TurnId,
 ) -> Place:
-    """Decide whether a turn may begin here in a session now. ``transcript`` and ``busy``: what is remembered of it.
+    """Decide whether a turn may begin in a session now.
 
-    A process that takes no turn more lets one wait for one that does, in nobody's queue. Servers of a domain may have
-    their home in another living process: then its turns wait in that one's queue.
+    ``transcript`` and ``busy``: this process's view of the session.
+
+    A process that begins no more turns leaves the turn in a queue without an owner, for another process. If the
+    domain's MCP servers have their home in another living process, the turn joins that process's queue.
 
     Raises:
-        TurnInProgress: a SQLite file's turn is another process's.
-        IdBehind: on PostgreSQL, ``turn_id`` sorts before one that a server with another clock made.
+        TurnInProgress: another process runs a turn in the session, on a SQLite file.
+        IdBehind: ``turn_id`` sorts before an id that a server with another clock made, on PostgreSQL.
     """
     owner, session_id = resources.owner, transcript.session_id
     head = sessions.lock(conn, session_id)
     if conn.dialect.name != "postgresql":
-        # who runs a turn in it is its writer
+        # a process that runs a turn in the session is its writer
         elsewhere = turns.running_elsewhere(conn, session_id, owner) if busy is None and head.writer != owner else None
         if elsewhere is not None:
             raise TurnInProgress(elsewhere)
@@ -266,10 +279,12 @@ def find_place(
 
 
 def check_free(conn: Connection, session_id: SessionId, owner: str) -> None:
-    """Refuse a change of a session in which a turn runs or waits anywhere; the others read it anew afterwards.
+    """Allow a change of a session only if no turn runs or waits in it.
+
+    Afterwards other processes read the session again.
 
     Raises:
-        TurnInProgress: one does.
+        TurnInProgress: a turn runs or waits, in any process.
     """
     if conn.dialect.name != "postgresql":
         return
@@ -281,10 +296,10 @@ def check_free(conn: Connection, session_id: SessionId, owner: str) -> None:
 
 
 def check_unmoved(conn: Connection, session_id: SessionId, owner: str) -> None:
-    """Refuse to store what ``owner`` made of a session's transcript, if another process has gone on there since.
+    """Check that no other process has changed a session since ``owner`` read its transcript.
 
     Raises:
-        TurnInProgress: one has.
+        TurnInProgress: another process has.
     """
     if conn.dialect.name != "postgresql":
         return
@@ -298,16 +313,16 @@ def check_unmoved(conn: Connection, session_id: SessionId, owner: str) -> None:
 
 
 def tell_begun(conn: Connection, row: TurnRecord) -> None:
-    """Tell the others that a turn begins or goes on here: what they remember of its session is true no more."""
+    """Notify the other processes that a turn begins or resumes here, so that they drop their copies of the session."""
     signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
 
 
 def claim_queued(
     conn: Connection, row: TurnRecord, transcript: Transcript, owner: str
 ) -> tuple[TurnRecord, Transcript] | None:
-    """Return a queued turn and its session's transcript, if it is the next one there and ``owner``'s; else None.
+    """Return a queued turn and its session's transcript if ``owner`` may begin the turn next, else None.
 
-    It follows what is the last answer now.
+    The turn follows the answer that is now the last one.
     """
     head = sessions.lock(conn, row.session_id)
     if conn.dialect.name != "postgresql":
@@ -320,7 +335,7 @@ def claim_queued(
 
 
 def is_unstarted(conn: Connection, row: TurnRecord) -> bool:
-    """Whether a turn still waits in a queue, for the rest of the transaction."""
+    """Return whether a turn is still queued, for the rest of the transaction."""
     if conn.dialect.name != "postgresql":
         return True
     sessions.lock(conn, row.session_id)

@@ -1,8 +1,7 @@
-"""The shell around a turn: does the I/O that `turn` asks for.
+"""The agent: runs one turn by doing the I/O that `turn` requests.
 
-Owns one running turn: its model calls, tool calls, commits, its timeout and its interrupt. Knows nothing of
-conversations, sockets or who asked. Every commit is shielded from cancellation, so what is on disk at any
-moment is the state before or after an instruction.
+Owns one running turn: its model calls, tool calls, commits, timeout and interrupt. Knows no conversation, no socket and
+no user. Every commit is shielded from cancellation, so the store always has the state before or after an instruction.
 """
 
 import logging
@@ -86,30 +85,33 @@ from agentic_rag.tools.base import ToolInfo, Toolset
 logger = logging.getLogger(__name__)
 
 MAX_SHORTENED = 2
-"""How often one step's request is made shorter because the model refused it for its length."""
+"""How often one step's request is shortened after the model refused it as too long."""
 MAX_REFUSED_TOOLS = 16
-"""After so many tools that a model's service refused, a turn goes on without any tool of users' servers."""
+"""If a model's service has refused this many tools, the turn continues without any tool of users' servers."""
 REFUSAL_CHARS = 400
-"""Of what the service says of a tool."""
+"""Most characters of the service's error about a tool."""
 CHILDREN_SECONDS = 10.0
-"""How long a turn that ends waits for the ends of its delegates, which it has interrupted."""
+"""Seconds that an ending turn waits for its interrupted delegates to end."""
 
 
 class _PutDown(Exception):
-    """The turn waits for people and has left memory."""
+    """The turn was suspended: it waits for people and has left memory."""
 
 
 class Agent:
     """Runs one turn of a session to its end.
 
     Args:
-        resources: what it works with.
-        transcript: the session's; the turn's user message is already in it.
+        resources: shared parts of the runtime.
+        transcript: the session's transcript, which contains the turn's user message.
         row: the accepted turn.
-        definition: what the turn runs on.
-        log: where its events go.
-        parent: whose ``delegate`` call it works for; that one ends it with itself, and bears its cost.
-        early: the first step's call, sent while the message was stored; the step's events are stored then, too.
+        definition: the settings of the turn.
+        log: receives the turn's events.
+        parent: for a delegate, the agent whose ``delegate`` call started it. The parent ends the delegate at its own
+            end
+            and bears its cost.
+        early: the first step's model call, sent while the message was stored. Then the step's events are stored
+            already.
     """
 
     def __init__(
@@ -124,12 +126,12 @@ class Agent:
     ) -> None:
         self.resources, self._early = resources, early
         self.transcript, self.row = transcript, row
-        self._definition = self._asked = definition  # asked: another model may answer for the rest of the turn
+        self._definition = self._asked = definition  # another model may replace `_asked` for the rest of the turn
         self._others = list(definition.fallback_models)
         self.log = log
         self._scope = anyio.CancelScope()
         self.interrupted = False
-        """Whether a user asked to end it."""
+        """Whether a user asked to end the turn."""
         self._began = time.monotonic()
         self._turn = Turn(
             message_id=row.message_id,
@@ -150,24 +152,24 @@ class Agent:
         asker = parent._calls if parent is not None else None
         self._calls: ToolCalls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking, asker)
         self._last_request: ModelRequest | None = None
-        self._today, self._documents = "", object()  # as they were when that was made
+        self._today, self._documents = "", object()  # the values at the time of the last request
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._restored, self._told_full = True, False
         self._refused_now: set[tuple[str, str]] = set()
-        """Models and names of tools that this turn goes on without: the model's service refused them."""
+        """Model and name of each tool that the model's service refused. The turn continues without these tools."""
         self._refused_specs: set[str] = set()
         self._setbacks = row.resumes
         self._end = ""
-        """How it ended, in a word; empty: it has not."""
+        """The reason of the end in one word, or empty while the turn runs."""
         self.over = False
-        """Whether the terminal event is out, or about to be."""
+        """Whether the terminal event was delivered, or is about to be."""
         self.garbled = False
-        """Whether the transcript in memory may say what the store's does not."""
+        """Whether the transcript in memory may differ from the store."""
         self.lost = False
-        """Whether the turn is another process's to run: one that has its lease, or the next to start."""
+        """Whether another process runs the turn: one that holds its lease, or the next to start."""
         self.rested = False
-        """Whether it was put down while people are waited for: nobody runs the turn, and its log goes on."""
+        """Whether the turn was suspended while it waits for people. No process runs the turn, and its log continues."""
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.ended = Once()
@@ -183,17 +185,17 @@ class Agent:
 
     @property
     def path(self) -> str:
-        """The path of delegates to it, unique in the turn of the user; empty for the main agent."""
+        """The path of delegates that leads to this agent, unique in the user's turn. Empty for the main agent."""
         return self.transcript.labels.agent
 
     @property
     def has_read_others(self) -> bool:
-        """Whether its turn has read text of others; see `Turn.has_read_others`."""
+        """Whether the turn has read text written by others; see `Turn.has_read_others`."""
         return self._turn.has_read_others
 
     @property
     def context(self) -> Context:
-        """What the session may send."""
+        """The size limits for the session's requests."""
         return self._context
 
     @property
@@ -201,7 +203,7 @@ class Agent:
         return self._tools
 
     def next_call(self) -> NextCall | None:
-        """Return the first call of the turn that follows this one, as far as it is known; None: nothing is."""
+        """Return the first call of the next turn as far as it can be predicted, else None."""
         definition, services, asked = self._definition, self.resources.services, self._last_request
         same = self._asked is definition and not self._account.limited
         if self._toolset is None or asked is None or self._end != "end_turn" or not same:
@@ -210,12 +212,12 @@ class Agent:
         return NextCall.after(services, definition, self._toolset, self.transcript, asked, seen)
 
     def interrupt(self) -> None:
-        """End the turn as a user asked. Idempotent; a turn that has ended stays as it is."""
+        """End the turn at the user's request. Idempotent, and without effect after the turn has ended."""
         self.interrupted = True
         self._scope.cancel()
 
     def give_up(self) -> None:
-        """Stop without a word: the turn is another process's. Its delegates stop with it. Idempotent."""
+        """Stop without an event, because another process runs the turn. Delegates stop too. Idempotent."""
         self.lost = True
         self._scope.cancel()
         for child in self._children:
@@ -223,26 +225,29 @@ class Agent:
 
     @property
     def _gone_on(self) -> bool:
-        """Whether it was cut off or put down before: then so were its delegates, and not all may be back."""
+        """Whether the turn was suspended or cut off before.
+
+        Then its delegates were too, and some may not run again yet.
+        """
         return self.row.fence > 1
 
     # Waiting for people
 
     @property
     def is_resting(self) -> bool:
-        """Whether all that is left of the running step waits for people, its delegates' too."""
+        """Whether every call of the running step waits for people, also those of its delegates."""
         working = [child for child in self._children if not child.ended.happened]
         return self._calls.is_resting(len(working)) and all(child.is_resting for child in working)
 
     @property
     def rests_since(self) -> float:
-        """When the last of those waits began, by the event loop's clock."""
+        """The start of the newest of those waits, by the event loop's clock."""
         return max(self._asking.since, *(child.rests_since for child in self._children), 0.0)
 
     async def put_down(self) -> bool:
-        """Leave memory, if all of the turn waits for people; whoever stores an answer lets it be gone on with.
+        """Suspend the turn if all of it waits for people. A stored answer lets a process resume the turn.
 
-        Only for the turn of a user. Returns whether it was put down.
+        Only for the turn of a user. Returns whether the turn was suspended.
         """
         async with self._pause.taking:
             if self.over or self.rested or self.interrupted or self.lost or not self.is_resting:
@@ -258,7 +263,7 @@ class Agent:
 
             with anyio.CancelScope(shield=True):
                 await self.log.commit((), store, durable=True)
-                if self._scope.cancel_called:  # while that was stored: the end is this agent's to tell
+                if self._scope.cancel_called:  # interrupted during the commit: this agent must store the end
                     await self.resources.journal.store(partial(self._take_back, tree), ())
                     return False
             for agent in tree:
@@ -277,9 +282,9 @@ class Agent:
                 yield from child._tree()
 
     async def run(self, resume: Resume | None = None) -> None:
-        """Run the turn to its end; only cancellation from outside (the server stops) leaves it running.
+        """Run the turn to its end. Only cancellation from outside (the server stops) leaves the turn running.
 
-        ``resume`` puts a turn whose server stopped, or that waited for a person, back where it was.
+        ``resume``: the stored state of a turn whose server stopped, or that was suspended.
         """
         above = self.parent._calls if self.parent is not None else None
         observer, role = self.resources.observer, self._definition.binding.role
@@ -313,7 +318,7 @@ class Agent:
             await self._account.aclose()
 
     async def _end_plainly(self, exc: Exception) -> None:
-        """End a turn whose end cannot be stored as it came with nothing but the error: the last resort."""
+        """End a turn with only an error event, because its regular end cannot be stored. The last resort."""
         final = failure_of(first_cause(exc) or self._internal_error(exc))
         self.over = self.garbled = True
         self._end = final.code
@@ -334,7 +339,7 @@ class Agent:
         self.log.close()
 
     async def _end_children(self) -> None:
-        """Interrupt the delegates of the turn and wait for their ends; from here on they write no event."""
+        """Interrupt the delegates of the turn and wait for their ends. After this they write no more events."""
         for child in self._children:
             child.interrupt()
         if self._children:
@@ -351,9 +356,9 @@ class Agent:
         with self._scope:
             try:
                 await self._prepare(resume)
-                await self._end_if_asked()  # it was interrupted before it began: no model is asked
+                await self._end_if_asked()  # interrupted before the first step: do not call the model
                 await self._drive()
-            except Exception as exc:  # ended below, with what came so far
+            except Exception as exc:  # the turn ends below, with the output so far
                 failure = first_cause(exc) or refused_write(exc) or self._internal_error(exc)
         if self.rested:
             for child in self._children:
@@ -362,14 +367,14 @@ class Agent:
         await self._end_children()
         if self.lost:
             raise LeaseLost(self.row.id)
-        if self.over and failure is None:  # its end is stored, whatever was asked for since
+        if self.over and failure is None:  # the end is stored, so later requests to end are ignored
             return
         if self._scope.cancelled_caught and not self.interrupted:
             failure = GenerationTimeout("The turn", limits.turn_timeout)
         if isinstance(failure, LeaseLost | ServerStopping):
             raise failure
         if failure is not None:
-            if not isinstance(failure, InternalError):  # which is in the log already, with its traceback
+            if not isinstance(failure, InternalError):  # InternalError is in the log already, with its traceback
                 logger.warning("turn %s failed: %s", self.row.id, failure)
             self._turn.fail(failure, self._asking.unbegun)
         elif self.interrupted:
@@ -387,7 +392,7 @@ class Agent:
     # Before the first step
 
     async def _prepare(self, resume: Resume | None) -> None:
-        if self._early is not None and not self._definition.entries:  # it was looked at a moment ago
+        if self._early is not None and not self._definition.entries:  # checked a moment ago
             toolset = self._early.toolset
         else:
             toolset = await self.resources.services.open_toolset(self._definition)
@@ -417,7 +422,7 @@ class Agent:
         await self._store_told(told, turn_notes(missing, changed, news, lost, back))
 
     def _offer(self, tools: tuple[ToolInfo, ...]) -> None:
-        """Take the tools of the turn, but for those that the model's service does not take."""
+        """Set the tools of the turn, without those that the model's service refuses."""
         assert self._toolset is not None
         tools = self._without_refused(tools)
         self._tools = tools
@@ -444,15 +449,15 @@ class Agent:
         return tuple(shown)
 
     def _drop_refused(self, error: ModelError, request: ModelRequest) -> bool:
-        """Drop the tools for which the model's service refused a request; return whether there were any.
+        """Drop the tools for which the model's service refused a request. Return whether there were any.
 
-        A tool of a user's server stays dropped until its server lists it otherwise, one of ours for this turn.
+        A tool of a user's server is dropped until its server lists another definition, our own tools for this turn.
         """
         named = set(named_tools(error, request.tools))
         if not named:
             return False
         domain, model = self._definition.domain_id, self._asked.model
-        if len(self._refused_now) >= MAX_REFUSED_TOOLS:  # one by one takes too long: the rest of the users' go at once
+        if len(self._refused_now) >= MAX_REFUSED_TOOLS:  # one by one takes too long
             named |= {tool.name for tool in self._tools if tool.origin == "user"}
         infos = {tool.name: tool for tool in self._tools}
         words = str(error)[:REFUSAL_CHARS]
@@ -477,12 +482,12 @@ class Agent:
         return True
 
     def _prompt(self) -> Prompt:
-        """Return what a session is told first that begins now."""
+        """Return the prompt for a session that begins now."""
         self._today = str(self.resources.services.today)
         return prompt_of(self._definition, self._tools, self._today)
 
     def _tell(self) -> tuple[Told, list[str]]:
-        """Return what the session was told once this turn has begun, and what of it is new."""
+        """Return the session's prompt state for this turn, and the notes on changes."""
         current = self._prompt()
         before = self.transcript.told
         if before is None:
@@ -502,7 +507,7 @@ class Agent:
         return activation.role if current is not None and current != activation.hash else None
 
     async def _store_told(self, told: Told, notes: list[Block]) -> None:
-        """Store what the session was told, and put the notes at the start of the turn's user message."""
+        """Store the session's prompt state, and insert the notes before the turn's user message."""
         transcript, session_id = self.transcript, self.transcript.session_id
         if not notes and told == transcript.told:
             return
@@ -529,7 +534,7 @@ class Agent:
         await self._calls.end_unknown(in_flight)
 
     def _restore(self, resume: Resume) -> Sequence[PlannedCall]:
-        """Put the turn back where it was and return the calls that were in flight."""
+        """Restore the state of a resumed turn and return the calls that were in flight."""
         self._restored = True
         self._asking.remember(resume.waits)
         return self._turn.restore(resume.messages, resume.finished, resume.usage)
@@ -549,15 +554,15 @@ class Agent:
             else:
                 with anyio.CancelScope(shield=True):
                     await self._commit(instruction)
-                await self._end_if_asked()  # an interrupt that came meanwhile: no call begins
+                await self._end_if_asked()  # after an interrupt meanwhile, no call begins
 
     async def _end_if_asked(self) -> None:
-        """Go no further if the end was asked for, or the time is over; by a look at what may ask for it."""
+        """Stop here if the turn was interrupted or its time is over. Without a reason to stop, this does not yield."""
         if self._scope.cancel_called or self.resources.stopping or self.parent is not None:
             await anyio.lowlevel.checkpoint_if_cancelled()
 
     async def _make_room(self) -> bool:
-        """Make room for the next request if it needs any; return whether it fits then."""
+        """Make room for the next request if needed. Return whether the request fits."""
         insist = self.resources.journal.insist
         await insist(self._context.leave_out_old)
         if self._context.is_due():
@@ -565,7 +570,7 @@ class Agent:
         return await insist(self._context.fit)
 
     async def _compact(self) -> None:
-        """Put a summary in the place of what was before; one that fails changes nothing, and the turn goes on."""
+        """Replace older messages by a summary. A failed compaction changes nothing, and the turn continues."""
         compaction = Compaction(
             self.resources,
             self.transcript,
@@ -591,7 +596,7 @@ class Agent:
         await self._store_told(begin_told(self._definition, self._prompt(), self._tools), [])
 
     async def _request(self, call: CallModel) -> BuiltRequest:
-        """Build the request of a step, once room is made for it."""
+        """Build the request of a step, after making room for it."""
         fits = self._context.roomy or await self._make_room()
         if not fits and not self._told_full:
             self._told_full = True
@@ -618,10 +623,12 @@ class Agent:
         return self._refused_specs.union(known) if self._refused_specs else known
 
     async def _shorten(self, call: CallModel, error: ModelError, *, again: bool) -> ModelRequest:
-        """Return a shorter request for a step that was refused for its length; ``again``: the shorter one was, too.
+        """Return a shorter request for a step that was refused as too long.
+
+        ``again``: a shortened one was refused too.
 
         Raises:
-            ContextTooLong: there is none.
+            ContextTooLong: the request cannot be shortened.
         """
         self._context.learn_limit(sizes_of(error))
         before = self._context.tokens
@@ -631,11 +638,11 @@ class Agent:
             built = await self._request(call)
         if self._context.tokens > self._context.limit or self._context.tokens >= before:
             raise ContextTooLong from error
-        self._turn.begin_step(built.passages, built.call_ids, self._asked.model)  # the same step: its event is out
+        self._turn.begin_step(built.passages, built.call_ids, self._asked.model)  # same step: its event was sent
         return built.request
 
     async def _ask_another(self, call: CallModel, why: str) -> ModelRequest:
-        """Begin the step anew with the next model of the domain's, which answers for the rest of the turn."""
+        """Restart the step with the domain's next fallback model, which answers for the rest of the turn."""
         before, other = self._asked.model, self._others.pop(0)
         for body in self._turn.reset_step():
             self.log.append(body)
@@ -651,10 +658,10 @@ class Agent:
     async def _repair(
         self, call: CallModel, error: ModelError, request: ModelRequest, shortened: int
     ) -> ModelRequest | None:
-        """Return another request for a step whose request was refused for its content; None: that was not the reason.
+        """Return a corrected request for a step that the service refused, or None if its content was not the reason.
 
         Raises:
-            ContextTooLong: the request was made shorter as often as it may be.
+            ContextTooLong: the request was shortened `MAX_SHORTENED` times.
         """
         if is_too_long(error):
             if shortened == MAX_SHORTENED:
@@ -662,10 +669,10 @@ class Agent:
             return await self._shorten(call, error, again=shortened > 0)
         if not self._drop_refused(error, request):
             return None
-        if self.transcript.told is not None:  # so that the next turn has no news of it
+        if self.transcript.told is not None:  # so that the next turn has no note about it
             await self._store_told(self.transcript.told.with_current(self._prompt()), [])
         built = await self._request(call)
-        self._turn.begin_step(built.passages, built.call_ids, self._asked.model)  # the same step: its event is out
+        self._turn.begin_step(built.passages, built.call_ids, self._asked.model)  # same step: its event was sent
         return built.request
 
     async def _call_model(self, call: CallModel) -> None:
@@ -706,9 +713,9 @@ class Agent:
         self._turn.timings["generation"] = self._turn.timings.get("generation", 0) + spent
 
     async def _stream(self, request: ModelRequest) -> None:
-        """Stream one model call into the turn, if it may cost what it costs.
+        """Stream one model call into the turn, if the budgets allow it.
 
-        Silence ends the call: pings count only while the model works.
+        A silent model ends the call. Pings count as activity only while the model works.
         """
         await self._reserve(request)
         self._last_request = request
@@ -720,7 +727,7 @@ class Agent:
             raise
 
     async def _reserve(self, request: ModelRequest) -> None:
-        """Reserve what a call may cost. A store that refuses is asked until it takes it, as for any commit."""
+        """Reserve the expected cost of a call. If the store refuses, this retries, as for any commit."""
         if not self._account.limited:
             return
         seconds = self._definition.limits.turn_timeout + CHILDREN_SECONDS
@@ -740,7 +747,7 @@ class Agent:
     # Storing
 
     async def _close_waits(self) -> Sequence[InputAnswered]:
-        """Return what is told of the waits that the end of the turn leaves open, its delegates' too."""
+        """Return the events for the waits that the end of the turn cancels, also those of its delegates."""
         mine = self._asking.close()
         if not self._gone_on or self.parent is not None:
             return mine
@@ -777,7 +784,7 @@ class Agent:
         self.over = final is not None
         self._end = "" if final is None else end_of(final)
         effects = any(call.refusal is None and not call.repeatable for call in commit.calls)
-        # What has ended, and what is about to have effects, must be so after a loss of power too.
+        # The end of a turn, and a call that is about to have effects, must survive a power loss.
         await self.log.commit(bodies, store, durable=effects or final is not None)
         self._account.settle()
         self._setbacks = 0

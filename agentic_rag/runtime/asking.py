@@ -1,8 +1,8 @@
-"""Asking people: the waits of one agent's calls, from the question to the answer that is gone on with.
+"""Questions to people: the waits of one agent's calls, from the question to the resumed call.
 
-Owns what is stored and told of a wait, how an answer reaches the call that waits for it, and that a turn's clock
-stands still meanwhile. What is answered is the business layer's to check and to store; that wakes the call through
-`Answers`, or the turn through its next owner. Knows no tool and no socket.
+Owns the record and the events of a wait, the delivery of an answer to its call, and the pause of the turn's clock
+meanwhile. The business layer checks and stores the answer. That wakes the call through `Answers`, or lets the next
+owner resume the turn. Knows no tool and no socket.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from agentic_rag.store.waits import ACTION_OF, WaitRecord, WaitState
 from agentic_rag.tools.base import InputGiven, InputNeeded, Withdrawal
 
 LOOK_SECONDS = 5.0
-"""How often it is looked whether another process has taken the answer to a wait."""
+"""Between two checks whether another process has stored the answer to a wait."""
 
 WATCH_SECONDS = 60.0
-"""How often it is looked whether a question that its server may end itself was answered by a person."""
+"""Between two checks whether a person answered a question that its server may withdraw."""
 
 
 class TurnClock:
-    """The time limit of a turn, which stands still while a person is waited for, its parent's with it."""
+    """The time limit of a turn. It pauses while a person is asked, together with the parent's."""
 
     def __init__(self, scope: anyio.CancelScope, parent: "TurnClock | None" = None) -> None:
         self._scope = scope
@@ -44,11 +44,11 @@ class TurnClock:
         self._left = 0.0
 
     def start(self, seconds: float) -> None:
-        """Let the turn have so much time from now on."""
+        """Give the turn ``seconds`` from now on."""
         self._scope.deadline = asyncio.get_running_loop().time() + seconds
 
     def pause(self) -> None:
-        """Stop the clock; as often as it is paused it must be gone on with."""
+        """Stop the clock. Each call needs one call of `go_on`."""
         if self._pauses == 0:
             self._left = self._scope.deadline - anyio.current_time()
             self._scope.deadline = float("inf")
@@ -67,9 +67,9 @@ class TurnClock:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked about which call. ``subject``: what an approval of it would be remembered under.
+    """A question about a call. ``subject``: the key under which its approval would be remembered.
 
-    ``live``: the answer goes to an open connection, so that no other process can go on with it.
+    ``live``: the answer goes to an open connection, so no other process can resume the call with it.
     """
 
     call_id: str
@@ -83,7 +83,7 @@ class Asked:
     live: bool = False
 
     def event(self, wait_id: WaitId, expires_at: str) -> InputRequired:
-        """Return what a person is told."""
+        """Return the event that shows the question to a person."""
         needed = self.needed
         return InputRequired(
             wait_id=wait_id,
@@ -107,10 +107,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class TurnPause:
-    """What the agents of one user's turn share of its waiting.
+    """State that the agents of one user's turn share while they wait.
 
-    ``root_turn_id``: the user's turn. ``taking``: held by whoever goes on with an answer, and by whoever puts the turn
-    down: it is one or the other.
+    ``root_turn_id``: the user's turn. ``taking``: lock for resuming with an answer and for suspending the turn, so that
+    only one of the two happens.
     """
 
     root_turn_id: TurnId
@@ -121,12 +121,12 @@ class Asking:
     """The questions of one agent to people.
 
     Args:
-        resources: what the agent works with.
+        resources: shared parts of the runtime.
         row: the agent's turn.
-        labels: of its session: whose conversation it is.
-        log: where the events go.
-        clock: the turn's.
-        pause: the whole turn's.
+        labels: labels of its session, which name the conversation.
+        log: receives the events.
+        clock: the clock of the turn.
+        pause: the shared state of the whole turn.
     """
 
     def __init__(
@@ -146,20 +146,20 @@ class Asking:
         self._pause = pause
         self._past: dict[str, list[WaitRecord]] = {}
         self._unanswered: dict[WaitId, str] = {}
-        """The call that each belongs to, if that has not begun; else an empty text."""
+        """Open waits. The value is the id of the call if the call has not begun, else an empty string."""
         self._resting: set[str] = set()
         self.since = 0.0
-        """When it last began to wait, by the event loop's clock."""
+        """The start of the newest wait, by the event loop's clock."""
 
     def remember(self, past: Iterable[WaitRecord]) -> None:
-        """Take what an earlier process has asked for this turn, oldest first."""
+        """Add the waits of this turn from an earlier process, oldest first."""
         for wait in past:
             self._past.setdefault(wait.tool_call_id, []).append(wait)
             if wait.state is WaitState.OPEN:
                 self._unanswered[wait.id] = _unbegun(wait)
 
     async def cancel_cut(self) -> None:
-        """Cancel what an earlier process asked on connections that ended with it: no answer is of any use there."""
+        """Cancel open waits on connections that ended with an earlier process, because no answer can reach them."""
         cut = [each.id for past in self._past.values() for each in past if each.live and each.id in self._unanswered]
         if not cut:
             return
@@ -174,23 +174,23 @@ class Asking:
                 self._unanswered.pop(wait_id)
 
     def past(self, call_id: str) -> list[WaitRecord]:
-        """Return what was asked about a call before this process had the turn, oldest first."""
+        """Return the waits of a call from before this process had the turn, oldest first."""
         return self._past.setdefault(call_id, [])
 
     @property
     def unbegun(self) -> frozenset[str]:
-        """The calls that wait to be approved or answered, and so have had no effect."""
+        """Ids of the calls that wait for an approval or an answer before they begin, and so had no effect."""
         return frozenset(filter(None, self._unanswered.values()))
 
     @property
     def resting(self) -> frozenset[str]:
-        """The calls of which nothing but a person's answer is missing, in whichever process."""
+        """Ids of the calls that wait only for a person's answer, which any process can resume."""
         return frozenset(self._resting)
 
     async def ask(self, asked: Asked) -> InputGiven:
-        """Ask a person and wait for the answer, or for what counts as one.
+        """Ask a person and wait for the answer, or for a cancellation or timeout that counts as one.
 
-        Cancelling leaves the wait open; the end of the turn closes it (`close`).
+        Cancelling this call leaves the wait open; the end of the turn closes it (`close`).
         """
         wait_id = WaitId(new_id("wait"))
         record = WaitRecord(
@@ -224,14 +224,14 @@ class Asking:
         withdrawal = asked.needed.withdrawal
         if withdrawal is None:
             return await self.join(record)
-        # Not in the turn's own tasks: the turn may be put down before the server says anything.
+        # Not in the turn's own tasks, because the turn may be suspended before the server withdraws the question.
         self._resources.tasks.start_soon(self._watch, record, withdrawal)
         given = await self.join(record)
         withdrawal.tell(WaitAction.CANCEL)
         return given
 
     async def _watch(self, record: WaitRecord, withdrawal: Withdrawal) -> None:
-        """End a wait that nobody has answered once its server says that it needs no answer."""
+        """End an open wait when its server withdraws the question."""
         action: WaitAction | None = None
         try:
             while action is None:
@@ -254,7 +254,10 @@ class Asking:
         self._resources.answers.tell(record.id)
 
     async def join(self, record: WaitRecord) -> InputGiven:
-        """Wait for the answer of a wait that is stored, and go on with it; one that was gone on with is repeated."""
+        """Wait for the answer of a stored wait and resume with it.
+
+        An answer that was consumed before is returned again.
+        """
         if record.taken and record.state is not WaitState.OPEN:
             return _read_given(record)
         answered = self._resources.answers.expect(record.id)
@@ -271,7 +274,7 @@ class Asking:
             self._resting.discard(record.tool_call_id)
             self._resources.answers.forget(record.id)
         async with self._pause.taking:
-            await anyio.lowlevel.checkpoint_if_cancelled()  # the turn was put down meanwhile: the answer is not ours
+            await anyio.lowlevel.checkpoint_if_cancelled()  # suspended: another process takes the answer
             with anyio.CancelScope(shield=True):
                 body = InputAnswered(latest.id, ACTION_OF[latest.state], latest.answered_by)
                 await self._log.commit([body], lambda conn: waits.take(conn, latest.id), durable=True)
@@ -279,7 +282,7 @@ class Asking:
         return _read_given(latest)
 
     async def _latest(self, record: WaitRecord) -> WaitRecord:
-        """Return a wait as it is now; one that is gone with its conversation was cancelled."""
+        """Return a wait's current record. A wait that was deleted with its conversation counts as cancelled."""
 
         async def read() -> WaitRecord | None:
             return await self._resources.database.read(lambda conn: waits.get(conn, record.id))
@@ -287,7 +290,7 @@ class Asking:
         return await self._resources.journal.insist(read) or _cancel(record)
 
     async def is_remembered(self, subject: str) -> bool:
-        """Whether this was approved for the rest of the conversation."""
+        """Return whether this was approved for the rest of the conversation."""
         conversation_id = self._row.conversation_id
 
         async def read() -> bool:
@@ -296,13 +299,13 @@ class Asking:
         return await self._resources.journal.insist(read)
 
     def close(self) -> tuple[InputAnswered, ...]:
-        """Return what is told of the waits that the end of the turn leaves without an answer."""
+        """Return the events for the waits that the end of the turn cancels."""
         left, self._unanswered = self._unanswered, {}
         return tuple(InputAnswered(wait_id, WaitAction.CANCEL, "") for wait_id in left)
 
 
 def _show(event: InputRequired) -> Json:
-    """Return what a client is shown of a request that it asks for, without what the record has itself."""
+    """Return the request as the API shows it to clients, without the fields of the record itself."""
     value: Mapping[str, object] = to_json(event)
     apart = {"waitId", "kind", "answerer", "expiresAt", "toolCallId"}
     return {name: item for name, item in value.items() if item is not None and name not in apart}

@@ -1,13 +1,13 @@
-"""Something that happens, again and again or once, as those see it who wait for it.
+"""Notifications for tasks of one event loop: a repeated one and a single one.
 
-Owns what they wait for. Where nobody waits, that it happens costs nothing.
+A notification without waiting tasks costs nothing.
 """
 
 import asyncio
 
 
 class Change:
-    """What happens."""
+    """A notification that can happen many times."""
 
     __slots__ = ("_next",)
 
@@ -16,24 +16,24 @@ class Change:
 
     @property
     def next(self) -> asyncio.Event:
-        """What is set when it happens next."""
+        """The event that is set at the next notification."""
         if self._next is None:
             self._next = asyncio.Event()
         return self._next
 
     async def wait(self) -> None:
-        """Wait until it happens next."""
+        """Wait for the next notification."""
         await self.next.wait()
 
     def happen(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiting tasks."""
         if self._next is not None:
             self._next.set()
             self._next = None
 
 
 class Once:
-    """What happens once, for good."""
+    """A notification that happens once and stays set."""
 
     __slots__ = ("_change", "happened")
 
@@ -42,11 +42,11 @@ class Once:
         self._change = Change()
 
     def happen(self) -> None:
-        """Wake all who wait, now and later."""
+        """Wake all waiting tasks, and let later ones pass at once."""
         self.happened = True
         self._change.happen()
 
     async def wait(self) -> None:
-        """Wait until it has happened."""
+        """Wait until the notification has happened."""
         if not self.happened:
             await self._change.wait()

@@ -1,8 +1,8 @@
-"""Delegates: the agents that do what a turn's ``delegate`` calls ask for.
+"""Delegates: the agents that do the tasks of a turn's ``delegate`` calls.
 
-Owns which child may begin, its session and turn, how many work at once, and the text its parent reads. A child's turn
-has no life of its own: it ends with its parent, and after a stop it goes on only when the parent's call runs again,
-on the session found by that call's id. Knows no MCP: the ``delegate`` server is given a `Delegations` and asks it.
+Owns which delegate may begin, its session and turn, how many work concurrently, and the text for its parent. A
+delegate's turn depends on its parent: it ends with the parent. After a stop it resumes only when the parent's call runs
+again, on the session with that call's id. Knows no MCP: the ``delegate`` server is given a `Delegations` and calls it.
 """
 
 import itertools
@@ -32,17 +32,17 @@ from agentic_rag.tools.base import RoleDraft
 from agentic_rag.tools.system import DELEGATION
 
 MAX_DEPTH = 2
-"""A delegate of a delegate is the last."""
+"""A delegate of a delegate cannot delegate."""
 MAX_AT_ONCE = 4
-"""Delegates of one depth that work at the same time for one turn of a user; others wait."""
+"""Delegates of one depth that work concurrently for one turn of a user. Others wait."""
 CUT = ("max_steps", "max_tokens", "refusal")
-"""Ends of a delegate that had more to do: what it has found goes to its parent, cited or not."""
+"""End reasons of a delegate that had more to do. Then its parent also gets passages that the delegate did not cite."""
 MIN_STEPS = 2
-"""A delegate has half of its parent's steps, and at least so many."""
+"""Fewest steps of a delegate, which has half of its parent's steps."""
 
 
 class ChildRequest(Protocol):
-    """One task of a running turn. ``call_id`` tells a call that goes on after a restart from a new one."""
+    """One task of a running turn. After a restart, ``call_id`` tells a resumed call from a new one."""
 
     @property
     def turn_id(self) -> str: ...
@@ -56,10 +56,10 @@ class ChildRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChildAnswer:
-    """What a child brought: its text, or why there is none (``failed``).
+    """The answer of a delegate: its text, or the reason why there is none (``failed``).
 
-    ``others_text``: the child has read text of others, which may speak through its answer. ``evidence``: the passages
-    that it rests on, for its parent to cite; ``retrievals``: ids of the searches that it made.
+    ``others_text``: the delegate has read text written by others, which may influence its answer. ``evidence``: the
+    passages behind the answer, which the parent may cite. ``retrievals``: ids of the delegate's searches.
     """
 
     text: str
@@ -70,9 +70,10 @@ class ChildAnswer:
 
 
 class Delegations:
-    """The running agents by their turns, and the way from a ``delegate`` call to the agent that does it.
+    """The running agents by turn id, and the connection from a ``delegate`` call to its agent.
 
-    Made before the servers and the runtime: it needs neither, since each agent brings what its children work with.
+    Built before the servers and the runtime and independent of both, because each agent passes its resources to its
+    delegates.
     """
 
     def __init__(self) -> None:
@@ -80,14 +81,14 @@ class Delegations:
         self._slots: WeakKeyDictionary[Agent, dict[int, anyio.Semaphore]] = WeakKeyDictionary()
 
     def register(self, agent: Agent) -> None:
-        """Let a turn's calls delegate."""
+        """Allow a turn's calls to delegate."""
         self._agents[agent.row.id] = agent
 
     async def run(self, request: ChildRequest) -> ChildAnswer:
-        """Do a task of a running turn as another role; return the answer, or why there is none.
+        """Do a task of a running turn as another role. Return the answer, or the reason why there is none.
 
-        The same call again goes on with the same child, and one that has ended answers at once. Cancelling interrupts
-        the child and waits for its end.
+        A repeated call resumes the same delegate, or returns the answer at once if that has ended. Cancelling
+        interrupts the delegate and waits for its end.
         """
         parent = self._agents.get(TurnId(request.turn_id))
         if parent is None or parent.ended.happened or parent.depth >= MAX_DEPTH:
@@ -102,16 +103,19 @@ class Delegations:
             return ChildAnswer(f"The role {request.role!r} could not begin: {exc}", failed=True)
 
     def _slot(self, parent: Agent) -> anyio.Semaphore:
-        """Return what bounds the delegates at one depth; one for each, or those that wait for theirs would block."""
+        """Return the semaphore for delegates of one depth.
+
+        With one for all depths, delegates that wait for theirs would block.
+        """
         root = parent
         while root.parent is not None:
             root = root.parent
         return self._slots.setdefault(root, {}).setdefault(parent.depth, anyio.Semaphore(MAX_AT_ONCE))
 
     async def _work(self, parent: Agent, request: ChildRequest) -> TurnRecord:
-        """Begin a child or go on with it, wait for its end and return its turn."""
+        """Start or resume a delegate, wait for its end and return its turn."""
         database = parent.resources.database
-        with anyio.CancelScope(shield=True):  # once stored, it must also run
+        with anyio.CancelScope(shield=True):  # a stored delegate must also run
             known = await database.read(lambda conn: _turn_of_call(conn, parent.row.id, request.call_id))
             if known is not None and known.status in turns.FINISHED:
                 return known
@@ -130,7 +134,7 @@ class Delegations:
         return child.row
 
     async def _begin(self, parent: Agent, request: ChildRequest) -> Agent:
-        """Make the child's session and turn, and start it."""
+        """Create and start a delegate with its session and turn."""
         resources = parent.resources
         definition = child_definition(parent.definition, request.role, parent.depth + 1)
         image = Image.of(definition)
@@ -150,7 +154,7 @@ class Delegations:
         )
 
         def store(conn: Connection) -> Transcript:
-            turns.hold(conn, parent.row.id, parent.row.fence)  # one at a time: each sees the paths of those before it
+            turns.hold(conn, parent.row.id, parent.row.fence)  # serialised, so each sees earlier paths
             path = free_path(parent.path, request.role, _paths_of(conn, parent.row.id))
             transcript = Transcript(row.session_id, replace(parent.transcript.labels, agent=path))
             images.put(conn, image.id, definition.domain_id, image.content)
@@ -173,7 +177,7 @@ class Delegations:
         return self._start(Agent(resources, transcript, row, definition, log, parent))
 
     async def _resume(self, parent: Agent, request: ChildRequest, row: TurnRecord) -> Agent:
-        """Go on with a child that a stopped server left; its parent counts the resumes."""
+        """Resume a delegate that a stopped server left. The parent counts the resumes."""
         resources = parent.resources
 
         def take(conn: Connection) -> tuple[Transcript, InterruptedTurn, int]:
@@ -196,9 +200,9 @@ class Delegations:
 
 
 def free_path(above: str, role: str, taken: Collection[str]) -> str:
-    """Return the path of a new delegate: its role under the path of the agent that asks, numbered from the second on.
+    """Return the path of a new delegate: the caller's path and the role, numbered from the second delegate on.
 
-    ``taken``: the paths of that agent's other delegates.
+    ``taken``: the paths of the caller's other delegates.
     """
     first = f"{above}/{role}" if above else role
     numbered = (f"{first}-{number}" for number in itertools.count(2))
@@ -206,11 +210,11 @@ def free_path(above: str, role: str, taken: Collection[str]) -> str:
 
 
 def child_definition(parent: Definition, role: str, depth: int) -> Definition:
-    """Return what a delegate runs on: its parent's definition in another role, with half of the steps."""
+    """Return the definition of a delegate: its parent's in another role, with half of the steps."""
     system = tuple(server for server in parent.system if depth < MAX_DEPTH or server.name != DELEGATION)
     limits = replace(parent.limits, max_steps=max(MIN_STEPS, parent.limits.max_steps // 2))
     persona = replace(parent.persona, role=role, asker=parent.persona.role)
-    # it remembers and recalls as itself; what is tried is the role that hands over
+    # the delegate has the memory of its own role; a draft is only tried in the delegating role
     binding = replace(parent.binding, role=role, draft=RoleDraft())
     return replace(parent, persona=persona, system=system, limits=limits, binding=binding)
 
@@ -220,13 +224,13 @@ def _paths_of(conn: Connection, turn_id: TurnId) -> set[str]:
 
 
 def _turn_of_call(conn: Connection, parent_turn_id: TurnId, call_id: str) -> TurnRecord | None:
-    """Return the turn that a call has made before, None when it made none."""
+    """Return the turn that an earlier run of a call started, or None."""
     session = sessions.by_tool_call(conn, parent_turn_id, call_id)
     return None if session is None else turns.of_session(conn, session.id)[0]
 
 
 def _answer(conn: Connection, row: TurnRecord) -> ChildAnswer:
-    """Return what the parent reads of a child's turn."""
+    """Return the answer from a delegate's turn for its parent."""
     turn = turns.get(conn, row.id)
     if turn is None or turn.status not in turns.FINISHED:
         return ChildAnswer("The delegate's work could not be stored.", failed=True)

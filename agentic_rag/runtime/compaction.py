@@ -1,10 +1,10 @@
-"""Compaction: a summary takes the place of a session's messages in what a model is sent; people go on reading them.
+"""Compaction: a summary replaces a session's messages in requests, while people still see all messages.
 
-Owns one compaction from the request for a summary to the transaction that archives; until that transaction nothing
-has changed, so that a failed or interrupted one leaves everything as it was. The summary is asked for at the end of the
-very request that the session would send next, which the cache holds; where that is too long for the model, of the
-conversation as material. Who holds the session meanwhile is `session`'s business, or the running turn's. Knows no
-conversation.
+Owns one compaction from the request for a summary to the transaction that archives the messages. Nothing changes before
+that transaction, so a failed or interrupted compaction leaves everything unchanged. The request for a summary is
+appended to the session's next regular request, which is in the provider's cache. If that is too long for the model, a
+separate request contains the conversation as material. `session` or the running turn holds the session meanwhile. Knows
+no conversation.
 """
 
 import random
@@ -55,7 +55,7 @@ from agentic_rag.tools.base import ToolInfo
 YIELD_SECONDS = 0.005
 """How long events that are there already are read before other tasks run."""
 TRIES = 2
-"""A summary that cannot be used is asked for once more, with the reason."""
+"""An unusable summary is requested once more, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,18 @@ class _Answer:
 
 
 class Compaction:
-    """One compaction of one session. `cancel` ends it, and then nothing has changed.
+    """One compaction of one session. After `cancel` nothing has changed.
 
     Args:
-        resources: what it works with.
-        transcript: the session's.
-        definition: what the session runs on.
-        created_by: who wants it; a user's needs enough messages.
+        resources: shared parts of the runtime.
+        transcript: the session's transcript.
+        definition: the settings of the session.
+        created_by: the origin of the request. For a user the session needs enough messages.
         limit: tokens that a request may have; by default ``contextTokens``.
-        tools: of the running turn, if any.
-        turn: the running turn, of which the question and the newest steps stay; None between turns.
-        key_id: the key under which its cost is counted.
-        account: from which the running turn's calls are paid, if any.
+        tools: tools of the running turn, if any.
+        turn: the running turn, whose question and newest steps stay; None between turns.
+        key_id: the API key that the cost is counted for.
+        account: the account of the running turn's calls, if any.
     """
 
     def __init__(
@@ -106,21 +106,21 @@ class Compaction:
         self._gone: frozenset[str] = frozenset()
         self._shown: Mapping[str, str] = {}
         self.spent: list[Spent] = []
-        """What its model calls have cost."""
+        """The cost of its model calls."""
 
     def cancel(self) -> None:
-        """End it as a user asked. One that is being stored goes through."""
+        """Cancel the compaction at the user's request. A running transaction is completed."""
         self._scope.cancel()
 
     async def run(self) -> CompactionRecord | None:
-        """Run it to its end and return what was stored; None when it was cancelled.
+        """Run the compaction and return its record, or None if it was cancelled.
 
         Raises:
             CompactionNotNeeded: the session has too few messages.
-            ModelError, GenerationTimeout: there is no summary that can be used.
-            BudgetExceeded, BudgetUnpriced: it may not be asked for.
-            TurnInProgress: another process has gone on in the session meanwhile; nothing was kept.
-            StorageFull: nothing was kept.
+            ModelError, GenerationTimeout: the model gave no usable summary.
+            BudgetExceeded, BudgetUnpriced: the budgets do not allow the call.
+            TurnInProgress: another process changed the session meanwhile; nothing was stored.
+            StorageFull: nothing was stored.
         """
         least = MINIMUM if self._created_by is CompactedBy.USER else 1
         archived, kept = self._transcript.split(self._turn.id if self._turn else None, self._limit)
@@ -174,7 +174,10 @@ class Compaction:
         raise AssertionError("unreachable")
 
     def _request(self, problem: str, *, inside: bool) -> ModelRequest:
-        """Return the request for a summary. Only a second try forbids tools, since that costs the cache."""
+        """Return the request for a summary.
+
+        Only the second attempt forbids tools, because that invalidates the cache.
+        """
         definition, window = self._definition, self._transcript.window()
         if not inside:
             return ask_apart(definition, window, self._limit, problem)
@@ -273,7 +276,7 @@ class Compaction:
         return row
 
     async def _count(self) -> None:
-        """Keep what the summary has cost although there is none."""
+        """Store the cost of a failed summary."""
         with anyio.CancelScope(shield=True):
             await self._resources.database.write(self._put_usage)
             self._account.settle()
@@ -286,5 +289,5 @@ class Compaction:
 
 
 def compacted_event(record: CompactionRecord) -> Compacted:
-    """Return the event that tells of a compaction."""
+    """Return the event for a compaction."""
     return Compacted(record.message_count, tokens_of(record.summary))

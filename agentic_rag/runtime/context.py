@@ -1,8 +1,8 @@
-"""Keeping a session's requests within their limits: carries out what `Transcript` decides.
+"""The size limits of a session's requests: carries out the decisions of `Transcript`.
 
-Owns how much a request may have, the moves of the window between turns and the results left out inside one, in memory
-and in the store alike. When room is needed old results go first, many at once; then a compaction is due, which others
-make; what is left after that is done here. Knows no model and no event.
+Owns the token limit of a request, the moves of the window between turns, and the results that are left out during a
+turn, in memory and in the store. To make room, old results are left out first, many together. If that is not enough, a
+compaction is due, which other modules run. The remaining excess is handled here. Knows no model and no event.
 """
 
 from collections.abc import Sequence
@@ -26,21 +26,21 @@ from agentic_rag.store.payloads import PayloadRecord
 from agentic_rag.tools.base import ToolInfo
 
 ROOM_SHARE = 0.7
-"""Share of its limit from which on room is made, by leaving out old results or else by a compaction."""
+"""Share of the limit above which room is made, by leaving out old results or by a compaction."""
 WORTH_SHARE = 0.2
 """Share of the limit that a compaction, or leaving out old results, must save to be worth the rewriting."""
 AGAIN_SHARE = 0.1
-"""Share of the limit by which a session grows before a failed compaction is tried again."""
+"""Share of the limit by which a session must grow before a failed compaction is retried."""
 MARGIN = 1.05
-"""By how much our count of a request may be less than the model's."""
+"""Factor by which the model's count of a request may exceed ours."""
 LEAST_ANSWER = 1_000
-"""Tokens."""
+"""Fewest tokens for an answer, unless an eighth of the context window is less."""
 SPARE = 0.5
-"""Share of ``contextTokens`` that is freed beyond the need: each rewriting costs the cache behind it."""
+"""Share of ``contextTokens`` freed beyond the need, because each rewriting invalidates the cache after it."""
 
 
 class Context:
-    """What one turn may send of its session."""
+    """The size limits for the requests of one turn."""
 
     def __init__(
         self, resources: Resources, transcript: Transcript, definition: Definition, turn_id: TurnId, fence: int
@@ -54,28 +54,28 @@ class Context:
         self._fence = fence
         self._fixed = 0
         self._most: int | None = None
-        """What the model has refused to read more of; None: nobody knows."""
+        """The model's real limit, learned from a refusal, or None if unknown."""
         self._scale = 1.0
-        """Our tokens for each one of the model's, where nothing else was measured."""
+        """Our tokens per token of the model, for use without a report of the model."""
 
     def ask(self, definition: Definition) -> None:
-        """Say that another model is asked from now on."""
+        """Set the definition with another model for the following requests."""
         self._definition, self._allowed = definition, allowed_tokens(definition)
 
     def offer(self, tools: Sequence[ToolInfo]) -> None:
-        """Say which tools the turn has; before anything is counted."""
+        """Set the tools of the turn. Must be called before tokens are counted."""
         self._fixed = fixed_tokens(self._definition, tools)
 
     @property
     def limit(self) -> int:
-        """How many tokens a request may have: ``contextTokens``, or what the model can read if that is less."""
+        """Most tokens of a request: ``contextTokens``, or the model's limit if that is lower."""
         if self._most is None:
             return self._allowed
         limit = min(self._allowed, round(self._most * 0.9))
         return round(limit * self._scale) if self._transcript.measure is None else limit
 
     def answer_room(self, max_tokens: int) -> int:
-        """Return how many tokens an answer may have: less than wanted where the request leaves less of the window."""
+        """Return the most tokens of an answer: fewer than wanted if the request leaves less of the context window."""
         window = profile_of(self._definition.model).context_window
         if window is None:
             return max_tokens
@@ -84,9 +84,10 @@ class Context:
 
     @property
     def spare(self) -> int:
-        """How many tokens the next message may have for all before it to be sent as it is, and its answer to have room.
+        """Tokens that the next message may have without changes to earlier messages, leaving room for its answer.
 
-        Beyond that old results or turns go, or a compaction is due. 0 or less: in any case.
+        Above that, old results or turns are left out, or a compaction is due. With 0 or less this happens for any
+        message.
         """
         limits, transcript = self._definition.limits, self._transcript
         if limits.context_messages is not None and len(transcript.turn_sizes()) * 2 + 1 > limits.context_messages:
@@ -99,14 +100,14 @@ class Context:
 
     @property
     def roomy(self) -> bool:
-        """Whether the next request is so far below all limits that nothing has to go for it, as mostly."""
+        """Whether the next request is far below all limits, so that nothing must be left out (the usual case)."""
         counted = self._definition.limits.context_messages is not None
         return not counted and self.tokens <= round(self.limit * ROOM_SHARE) and not self._transcript.pictures_to_shed()
 
     def is_due(self, *, over: bool = False) -> bool:
-        """Whether a compaction should make room, since leaving out old results does not make enough.
+        """Return whether a compaction must make room, because leaving out old results is not enough.
 
-        ``over``: the turn has ended, nothing of it must stay.
+        ``over``: the turn has ended, so none of its messages must stay.
         """
         tokens, limit = self.tokens, self.limit
         excess = tokens - round(limit * ROOM_SHARE)
@@ -117,11 +118,14 @@ class Context:
         return bool(replaced * max(1.0, tokens / max(1, counted)) >= limit * WORTH_SHARE)
 
     def note_failure(self) -> None:
-        """Take notice that a compaction has failed: the next one is tried once the session has grown."""
+        """Note a failed compaction. The next one is tried after the session has grown."""
         self._transcript.compact_past = self.tokens + self.limit * AGAIN_SHARE
 
     def learn_limit(self, sizes: tuple[int, int] | None) -> None:
-        """Take notice that the model refused the next request for its length; ``sizes``: its tokens and the most."""
+        """Note that the model refused the next request as too long.
+
+        ``sizes``: its tokens and the model's limit, if known.
+        """
         self._transcript.measure = None
         needed, self._most = sizes or (self.tokens, round(min(self.limit, self.tokens) * ROOM_SHARE))
         self._scale = self.tokens / max(1, needed)
@@ -129,19 +133,19 @@ class Context:
 
     @property
     def tokens(self) -> int:
-        """About how many tokens the next request has."""
+        """The approximate tokens of the next request."""
         return self._transcript.tokens(self._fixed)
 
     def take_measure(self, usage: Usage, before: int) -> None:
-        """Take what a model reported of a request that held the messages before a place."""
+        """Set the usage that a model reported for a request with the messages before number ``before``."""
         if usage.sent:
             self._transcript.measure = Measure(usage.sent, before)
 
     async def move_window(self) -> None:
-        """Move the window if the turn that begins would pass the limits, even without old results.
+        """Move the window if the new turn would exceed the limits even without old results.
 
         Raises:
-            StorageFull: a result could not be kept.
+            StorageFull: a result could not be stored.
         """
         await self.fit()
         transcript, tokens = self._transcript, self.tokens
@@ -171,10 +175,10 @@ class Context:
                 transcript.rewrite(entry, content)
 
     async def leave_out_old(self) -> None:
-        """Leave out the oldest results, many at once, if that makes enough room and is worth it.
+        """Leave out the oldest results, many together, if that makes enough room and is worth the rewriting.
 
         Raises:
-            StorageFull: a result could not be kept.
+            StorageFull: a result could not be stored.
         """
         excess = self.tokens - round(self.limit * ROOM_SHARE)
         if excess > 0 and self._transcript.saved_by_old() >= max(excess, round(self.limit * WORTH_SHARE)):
@@ -182,10 +186,10 @@ class Context:
             await self._shed(choose_to_shed(window, excess, round(self.limit * SPARE), old_only=True))
 
     async def fit(self) -> bool:
-        """Leave out whatever results may go if the next request would pass the limit; return whether it now fits.
+        """Leave out results if the next request would exceed the limit. Return whether the request now fits.
 
         Raises:
-            StorageFull: a result could not be kept.
+            StorageFull: a result could not be stored.
         """
         if crowding := self._transcript.pictures_to_shed():
             await self._shed(crowding)
@@ -194,14 +198,14 @@ class Context:
             chosen = choose_to_shed(window, excess, round(self.limit * SPARE))
             if not chosen:
                 return False
-            await self._shed(chosen)  # it may save less: what a result showed, a later one shows again
+            await self._shed(chosen)  # may save less: a later result then shows the passages in full
         return True
 
     async def withhold(self) -> None:
-        """Leave out the largest results, seen or not, where a request is refused without: the last resort.
+        """Leave out the largest results, seen or not, after the model refused a request. The last resort.
 
         Raises:
-            StorageFull: a result could not be kept.
+            StorageFull: a result could not be stored.
         """
         window = [entry.message for entry in self._transcript.in_window()]
         await self._shed(largest_to_shed(window, self.tokens - self.limit))
@@ -245,7 +249,10 @@ class Context:
 
 
 def allowed_tokens(definition: Definition) -> int:
-    """Return how many tokens a request may have by what is known before: ``contextTokens``, or what the model reads."""
+    """Return the most tokens of a request.
+
+    This is ``contextTokens``, or the model's context window minus room for the answer if that is less.
+    """
     profile, limit = profile_of(definition.model), definition.limits.context_tokens
     if profile.context_window is None:
         return limit

@@ -1,8 +1,9 @@
-"""The first model call of a turn, begun while its message is being stored.
+"""The first model call of a turn, started while the turn's message is being stored.
 
-Owns what is known of it when the turn before has ended, and which of that must still hold for it to be sent: then it is
-what the turn will ask, but for the store's word on the message. Nothing of its answer is shown before that; the turn
-makes its request as always, and takes the answer only if it is the same request.
+Owns the prediction of that call at the end of the previous turn, and the checks that the prediction still holds. Then
+the request equals the one that the turn will build, unless the store refuses the message. No part of the answer is
+delivered before the message is stored. The turn builds its request as usual and uses the answer only if the requests
+are equal.
 """
 
 from dataclasses import dataclass, replace
@@ -22,18 +23,20 @@ from agentic_rag.store.turns import TurnRecord
 from agentic_rag.tools.base import Toolset
 
 MOST_BYTES = 256 * 1024
-"""Of a prepared request: a longer one is read by the model for much longer than it takes to store a message."""
+"""Most bytes of a prepared request. The model reads a longer one for much longer than the store needs for a message."""
 KNOWN_IDS = 64
-"""Client message ids of a session that are remembered: what is sent again is asked once."""
+"""Client message ids remembered per session, so that a message that was sent twice causes one call."""
 MESSAGE_BYTES = 16
-"""What a message of a request has in memory beside what is the transcript's: its place, and the prepared one's."""
+"""Memory of a message in a request besides the part shared with the transcript."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyCall:
-    """A call that was sent: ``request`` is all of it. ``events``: what its turn begins with, to be stored with it.
+    """A call that was sent.
 
-    ``toolset``: whose tools it names, and whose servers were there when it was sent.
+    ``request``: the whole request. ``events``: the turn's first events, stored with the message.
+
+    ``toolset``: the tools in the request, whose servers were available when it was sent.
     """
 
     request: ModelRequest
@@ -42,13 +45,13 @@ class EarlyCall:
     events: tuple[EventBody, ...]
 
     def abandon(self) -> None:
-        """End it: it is not what is asked, or nothing is."""
+        """Cancel the call, because its request is not needed."""
         self.sent.abandon()
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a turn's last request was made of, as it was when that was made.
+    """The inputs of a turn's last request at the time it was built.
 
     ``documents``: see `AgentServices.documents_mark`. ``spare``: tokens that the next message may have.
     """
@@ -60,9 +63,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class NextCall:
-    """The first call of a session's next turn, but for the message; for as long as nothing changes that it depends on.
+    """The first call of a session's next turn without its message, valid until one of its inputs changes.
 
-    ``cites``: whether the session cites documents. ``size``: bytes in memory beside the transcript's.
+    ``cites``: whether the session cites documents. ``size``: bytes in memory besides the transcript's.
     """
 
     prepared: PreparedRequest
@@ -84,9 +87,9 @@ class NextCall:
         asked: ModelRequest,
         seen: Seen,
     ) -> Self | None:
-        """Return what follows a turn: its last request (``asked``), the answer, and then the next message.
+        """Return the next call: the turn's last request (``asked``) and its answer, to be followed by the next message.
 
-        None: it has to be made when it is asked for.
+        Returns None if the call cannot be predicted.
         """
         model = services.model(definition.domain_id)
         given = asked.tool_choice is not None or definition.binding.draft.files
@@ -98,7 +101,7 @@ class NextCall:
         cites = bool(transcript.cited)
         if cites and seen.documents is None:
             return None
-        # a step that went on with an answer that was cut off had more room than the first one gets
+        # a step that continued a cut-off answer had more tokens than the first step of a turn
         request = replace(asked, max_tokens=definition.max_tokens, messages=(*asked.messages, window[-1]))
         prepared = model.prepare(request)
         if prepared is None or prepared.size > MOST_BYTES:
@@ -115,7 +118,7 @@ class NextCall:
         )
 
     async def send(self, services: AgentServices, definition: Definition, text: str) -> EarlyCall | None:
-        """Send it with a message, if that is what a turn on this definition asks now; else None."""
+        """Send the call with a message, or return None if a turn on this definition would send another request now."""
         message = user_message(text)
         if message_tokens(message) > self.seen.spare or not self._holds(services, definition):
             return None
@@ -131,18 +134,18 @@ class NextCall:
         return same_day and self.toolset.fresh and self.definition == definition
 
     async def _has_role(self, services: AgentServices) -> bool:
-        """Whether the role that was activated is still the same."""
+        """Return whether the activated role is unchanged."""
         if self.activation is None:
             return True
         try:
             current = await services.role_hash(self.definition.domain_id, self.activation.role)
-        except AgenticRagError:  # the turn tries it again, and says so
+        except AgenticRagError:  # the turn retries and reports the error
             return False
         return current == self.activation.hash
 
 
 class CallAhead:
-    """The first call of one session's next turn: what is known of it, and the way to it."""
+    """The predicted first call of one session's next turn."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
@@ -156,20 +159,23 @@ class CallAhead:
         return 0 if self._next is None else self._next.size
 
     def expect(self, following: NextCall | None) -> None:
-        """Take what follows the turn that has ended; None: nothing is known, or not any more."""
+        """Set the prediction after a turn has ended, or clear it with None."""
         self._next = following
 
     def note_begun(self, row: TurnRecord) -> None:
-        """Take notice that a turn begins, whichever way: what would have followed the one before it does not."""
+        """Note that a turn begins, which invalidates the prediction."""
         self._next = None
         self._knows(row.client_message_id)
 
     async def begin(
         self, message: NewMessage, definition: Definition, user_id: str, *, waits: bool
     ) -> EarlyCall | None:
-        """Send the call of a turn that nothing known here keeps from beginning; None: the turn asks by itself.
+        """Send the first call of a turn if nothing known here prevents the turn.
 
-        Once after each turn: a message that the store refuses is asked once at most. ``waits``: others come first.
+        Returns None if the turn calls the model itself.
+
+        Each prediction is used once, so a message that the store refuses causes at most one call. ``waits``: other
+        turns run first.
         """
         following, self._next = self._next, None
         resources, known = self._resources, self._knows(message.client_message_id)
@@ -181,7 +187,7 @@ class CallAhead:
         return await following.send(resources.services, definition, message.content)
 
     def _knows(self, client_message_id: str | None) -> bool:
-        """Whether a message came with this id before; from now on one did."""
+        """Return whether a message with this id came before, and remember the id."""
         known = client_message_id in self._client_ids
         if client_message_id is not None and not known:
             self._client_ids = [*self._client_ids, client_message_id][-KNOWN_IDS:]

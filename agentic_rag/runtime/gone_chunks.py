@@ -1,6 +1,7 @@
-"""Which passages of a conversation no longer exist: asked of the index once for each, until a document changes.
+"""Lookup of a conversation's passages that no longer exist.
 
-Owns what is asked anew. A deletion interrupts nobody: each step asks for what it is about to send.
+Each chunk is looked up in the index once, and again after a document of the domain has changed. A deletion interrupts
+no turn, because each step checks the passages that it is about to send.
 """
 
 from functools import partial
@@ -10,9 +11,11 @@ from agentic_rag.runtime.services import Resources
 
 
 async def find_gone(resources: Resources, domain_id: str, transcript: Transcript) -> frozenset[str]:
-    """Return ids of the chunks in what is sent that no answer may cite any more. A store that refuses is waited for.
+    """Return ids of the chunks in the sent messages that no answer may cite any more.
 
-    Where several servers share a store another one may delete a document: all are asked for then.
+    Retries while the store refuses.
+
+    If several servers share a store, another one may delete a document, so each call looks up all chunks.
     """
     services, chunks = resources.services, transcript.cited
     if not chunks:

@@ -1,7 +1,7 @@
-"""Reading on in a result that is kept whole: the agent's own tool.
+"""The agent's own tool that reads stored results.
 
-Owns `READ_TOOL` and what it answers, the list of the agent's own tools, and the bytes of kept images. A ref is bound to
-its session; another's looks like none.
+Owns `READ_TOOL` and its answers, the list of the agent's own tools, and the bytes of stored images. A ref belongs to
+its session; a ref of another session is unknown.
 """
 
 import base64
@@ -29,7 +29,7 @@ from agentic_rag.tools.pictures import read_picture
 from agentic_rag.tools.system import READ_RESULT
 
 MAX_SOUGHT = 200
-"""Characters of a text that is looked for in a result."""
+"""Most characters of a text to find in a result."""
 
 READ_TOOL = ToolInfo(
     name=READ_RESULT.name,
@@ -59,9 +59,10 @@ READ_TOOL = ToolInfo(
 def with_own_tools(
     definition: Definition, tools: tuple[ToolInfo, ...], told: Told | None = None
 ) -> tuple[ToolInfo, ...]:
-    """Return a turn's tools with the agent's own, which no server's tool can replace.
+    """Return a turn's tools with the agent's own tools, whose names no server's tool can take.
 
-    `READ_TOOL` is always there, since the list must not change from turn to turn. ``told``: what the session was told.
+    `READ_TOOL` is always included, because the list must not change from turn to turn. ``told``: the session's prompt
+    state.
     """
     names = frozenset(told.names) if told else frozenset[str]()
     by_service, most = profile_of(definition.model).deferred_tools, many_tokens(definition.model)
@@ -72,7 +73,7 @@ def with_own_tools(
 
 
 class Pictures:
-    """The bytes of images, as base64 by ref, of those that a turn sends."""
+    """The images that a turn sends, as base64 by ref."""
 
     def __init__(self, database: Database, files: PayloadFiles) -> None:
         self._database = database
@@ -80,7 +81,7 @@ class Pictures:
         self._known: dict[str, str] = {}
 
     async def of(self, refs: AbstractSet[str]) -> Mapping[str, str]:
-        """Return those of some refs; one that is gone or damaged is not among them."""
+        """Return the images of these refs. Deleted and damaged images are left out."""
         if new := refs - self._known.keys():
             for ref, sha256 in (await self._database.read(partial(payloads.hashes_of, refs=new))).items():
                 data = await self._files.read(ref, sha256)
@@ -91,7 +92,7 @@ class Pictures:
 
 
 async def read_on(resources: Resources, session_id: SessionId, arguments: Json, room: ResultRoom) -> CallOutcome:
-    """Answer a call of `READ_TOOL`; ``arguments`` fit its schema. ``room``: what the model has for results."""
+    """Answer a call of `READ_TOOL`. ``arguments`` fit its schema. ``room``: the model's limits for results."""
     ref, start, sought = arguments["ref"], arguments.get("from", 0), arguments.get("find")
     payload = await resources.database.read(lambda conn: payloads.get(conn, session_id, ref))
     if payload is None:

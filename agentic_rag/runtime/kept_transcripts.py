@@ -1,7 +1,7 @@
-"""Which idle sessions keep their transcripts in memory: those that were used last, within a number of bytes.
+"""A cache of idle sessions' transcripts: the most recently used ones, within a number of bytes.
 
-Owns the order and the sum. What a transcript weighs it is told; a session that is busy needs its own and is not
-counted.
+Owns the order and the sum of sizes. The caller passes the size of a transcript. Busy sessions keep their transcripts
+and are not counted.
 """
 
 from collections import OrderedDict
@@ -17,45 +17,48 @@ class Holder(Protocol):
 
     @property
     def id(self) -> SessionId:
-        """Whose transcript it is."""
+        """The id of the session."""
         ...
 
     @property
     def idle(self) -> bool:
-        """Whether nothing needs the transcript now."""
+        """Whether the transcript is unused now."""
         ...
 
     def unload(self) -> None:
-        """Let the transcript go."""
+        """Drop the transcript from memory."""
         ...
 
 
 class KeptTranscripts:
-    """The transcripts of idle sessions. ``most``: the bytes that they may have together; one is kept in any case."""
+    """The transcripts of idle sessions.
+
+    ``most``: limit for their bytes together. One transcript is kept in any case.
+    """
 
     def __init__(self, most: int = DEFAULT_BYTES) -> None:
         self._most = most
         self._kept: OrderedDict[SessionId, tuple[Holder, int]] = OrderedDict()
-        """The one that was used last at the end."""
+        """The most recently used one is last."""
         self.size = 0
-        """Bytes of all of them."""
+        """Bytes of all transcripts."""
 
     def keep(self, holder: Holder, size: int) -> None:
-        """Take note that an idle session was used and what its transcript weighs; let go those that are over it."""
+        """Add an idle session with the size of its transcript, and unload the oldest ones above the limit."""
         self.forget(holder.id)
         self._kept[holder.id] = holder, size
         self.size += size
         while self.size > self._most and len(self._kept) > 1:
             oldest, _ = next(iter(self._kept.values()))
             self.forget(oldest.id)
-            if oldest.idle:  # a busy one comes back when it rests
+            if oldest.idle:  # a busy one is added again when it becomes idle
                 oldest.unload()
 
     def use(self, session_id: SessionId) -> None:
-        """Take note that a session was used, if it is counted; it weighs what it weighed."""
+        """Mark a session as recently used if it is counted. Its size stays."""
         if session_id in self._kept:
             self._kept.move_to_end(session_id)
 
     def forget(self, session_id: SessionId) -> None:
-        """Count a session no more: it is busy, or has let its transcript go."""
+        """Stop counting a session, because it is busy or has unloaded its transcript."""
         self.size -= self._kept.pop(session_id, (None, 0))[1]

@@ -1,4 +1,4 @@
-"""What the reader of a turn is told of servers that cannot be called. Pure."""
+"""Notices to the reader of a turn about servers that cannot be called. Pure."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from agentic_rag.tools.base import Toolset
 
 
 def missing_notices(toolset: Toolset, *, admin: bool) -> Iterator[Notice]:
-    """Yield a notice for each such server. Why, with its paths and addresses, is for admins."""
+    """Yield a notice for each unavailable server. Only admins see the reason, which contains paths and addresses."""
     missing = toolset.missing
     reasons: list[tuple[str, str]] = [(name, "") for name in missing]
     if admin and (notices := toolset.notices):

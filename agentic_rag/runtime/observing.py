@@ -1,6 +1,6 @@
-"""The span of one agent's turn: inside of what it is, and under which names its log lines stand.
+"""The span of one agent's turn: its parent span, its attributes, and the ids in its log lines.
 
-Owns what is told of a turn when it begins. Knows no agent.
+Knows no agent.
 """
 
 from agentic_rag.ids import TurnId
@@ -13,7 +13,7 @@ from agentic_rag.terminal import log_turn
 
 
 class ObservedTurn:
-    """Work in the span of a turn, which the caller ends."""
+    """Context manager that begins the span of a turn. The caller ends the span."""
 
     def __init__(
         self,
@@ -24,8 +24,9 @@ class ObservedTurn:
         log: RunLog | ChildLog,
         above: ToolCalls | None,
     ) -> None:
-        """``role``: the definition's, by which an agent is called that is no delegate. ``above``: the calls of the
-        agent that it works for.
+        """``role``: the definition's role, which names the span of the main agent.
+
+        ``above``: the calls of the parent agent.
         """
         name = labels.agent.rpartition("/")[2] or role or "assistant"
         facts: dict[str, Fact] = {

@@ -1,8 +1,8 @@
-"""One answer of a model, into a turn and its log.
+"""Transfer of one model answer into a turn and its log.
 
-Owns what becomes of each event on its way: secrets are taken out, the turn takes it, the log numbers what is to be seen
-of it; and the watch on silence, in which the store's is not the model's. Events go this way where their bytes come in
-(`PushingEvents`), as long as the log has room; only without room, or at the end, does the turn's task run.
+Owns the steps of each event (secrets are removed, the turn processes the event, the log numbers the visible part) and
+the timeout of a silent model. Waiting for the store does not count as silence. Events are processed where their bytes
+arrive (`PushingEvents`) as long as the log has room. The turn's task runs only without room, or at the end.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from agentic_rag.silence import SilenceTimer
 
 
 class Receiving:
-    """Receives one model call. ``idle``: seconds after which a silent model has failed."""
+    """Receives one model call. ``idle``: seconds of silence after which the model has failed."""
 
     def __init__(self, turn: Turn, log: RunLog | ChildLog, redaction: Redaction, idle: float) -> None:
         self._receive, self._receive_text = turn.receive, turn.receive_text
@@ -32,10 +32,10 @@ class Receiving:
         self._watch = asyncio.timeout(None)
         self._silence: SilenceTimer | None = None
         self._heard = time.monotonic()
-        """When the watch was set last."""
+        """The time when the timeout was last reset."""
 
     async def run(self, answer: AbstractAsyncContextManager[AsyncIterator[ModelEvent]]) -> None:
-        """Receive all of an answer.
+        """Receive a whole answer.
 
         Raises:
             GenerationTimeout: the model was silent for too long.
@@ -80,7 +80,7 @@ class Receiving:
         return True
 
     def _take_text(self, event: TextDelta | ThinkingDelta) -> bool:
-        """Take a pushed piece of text: as `_take_pushed` does, in fewer steps."""
+        """Take a pushed piece of text. Does the same as `_take_pushed` in fewer steps."""
         log, redacted = self._log, self._redacted
         if redacted is None or not redacted.passes(event.text):
             return self._take_pushed(event)

@@ -1,7 +1,6 @@
-"""Tools that a model's service refused, or that no form of their schema makes fit for it, in this process.
+"""The tools in this process that a model's service refused, or whose schemas cannot be adapted for it.
 
-Owns what is remembered of them: until the server lists the tool otherwise, no request to that model carries it. Knows
-no request and no turn.
+No request to that model contains such a tool until its server lists another definition. Knows no request and no turn.
 """
 
 from collections.abc import Collection
@@ -12,7 +11,7 @@ from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.server_answers import DroppedTool
 
 MOST_OF_DOMAIN = 1_024
-"""Refused specs that are remembered of one domain; the oldest one gives way."""
+"""Most refused specs remembered per domain. The oldest is dropped."""
 
 
 class _OfDomain:
@@ -20,9 +19,12 @@ class _OfDomain:
 
     def __init__(self) -> None:
         self.specs: dict[tuple[str, str], None] = {}
-        """By model and the key of the spec. Those of earlier wordings stay: a session may have been told of them."""
+        """Model and key of each spec.
+
+        Specs of earlier definitions stay, because a session's prompt may contain them.
+        """
         self.reasons: dict[tuple[str, str, str], str] = {}
-        """By server, name at the server, and model: of the wording that the server lists now."""
+        """By server, name at the server, and model. For the definition that the server lists now."""
 
 
 class RefusedTools:
@@ -32,7 +34,7 @@ class RefusedTools:
         self._domains: dict[str, _OfDomain] = {}
 
     def add(self, domain: str, model: str, tool: ToolInfo, spec: ToolSpec, reason: str) -> bool:
-        """Remember that a model's service does not take a tool; return whether that is news."""
+        """Record a tool that a model's service refuses. Return whether the refusal is new."""
         known = self._domains.setdefault(domain, _OfDomain())
         key = model, spec_key(spec)
         news = key not in known.specs
@@ -44,18 +46,18 @@ class RefusedTools:
         return news
 
     def keys(self, domain: str, model: str) -> Collection[str]:
-        """Return the keys of the specs that a model's service does not take; see `spec_key`."""
+        """Return the keys of the specs that a model's service refuses; see `spec_key`."""
         known = self._domains.get(domain)
         return {key for asked, key in known.specs if asked == model} if known is not None else ()
 
     def settle(self, domain: str, model: str, tool: ToolInfo) -> None:
-        """Take notice that a tool is shown to a model again, because its server lists it otherwise."""
+        """Drop the reason of a tool that a model sees again, because its server lists another definition."""
         known = self._domains.get(domain)
         if known is not None:
             known.reasons.pop((tool.server, tool.remote_name, model), None)
 
     def of_server(self, domain: str, server: str) -> tuple[DroppedTool, ...]:
-        """Return the tools of a server that models are not shown, each with its reason."""
+        """Return the tools of a server that models do not see, each with its reason."""
         known = self._domains.get(domain)
         reasons = known.reasons if known is not None else {}
         found = (DroppedTool(tool, reason) for (of, tool, _), reason in reasons.items() if of == server)

@@ -1,7 +1,6 @@
-"""All sessions of the process: the map of them, what happens after a stop, and the way to a turn's events.
+"""All sessions of the process: the sessions in memory, recovery after a stop, and access to a turn's events.
 
-Owns which sessions are in memory and the task group in which their turns live. What one session does is
-`LiveSession`'s.
+Owns the map of sessions and the task group of their turns. `LiveSession` owns the work of one session.
 """
 
 import logging
@@ -38,41 +37,41 @@ from agentic_rag.store.turns import TurnRecord, TurnStatus
 from agentic_rag.store.waits import WaitRecord
 from agentic_rag.workers import attempt
 
-if TYPE_CHECKING:  # it brings PostgreSQL's driver along
+if TYPE_CHECKING:  # imports PostgreSQL's driver
     from agentic_rag.store.signal_feed import SignalFeed
 
 LOOK_SECONDS = 5.0
-"""How often it is looked for waits whose time is over, and for turns that wait for long."""
+"""Between two checks for expired waits, and for turns that can be suspended."""
 RENEW_SECONDS = 5.0
-"""How often the leases of turns are renewed, a third of what they last."""
+"""Between two renewals of the turns' leases, a third of a lease's duration."""
 END_SECONDS = 30.0
-"""How long the ends of turns are waited for that another process runs: longer than a lease lasts."""
+"""How long `Runtime.drop` waits for turns of other processes to end. Longer than a lease."""
 END_LOOK_SECONDS = 0.1
 PUT_DOWN_SECONDS = 5.0
-"""How long a process that ends waits for the store to take that it does."""
+"""How long a stopping process tries to store that its turns were left on purpose."""
 
 logger = logging.getLogger(__name__)
 
 
 class Runtime:
-    """Runs turns. An async context manager: leaving it stops turns where they are, to be resumed later.
+    """Runs turns. An async context manager: leaving it stops running turns, to be resumed later.
 
     Args:
-        services: what a turn needs from outside.
-        hooks: what others store inside a turn's transactions.
-        database: where sessions, turns and run logs are.
-        payloads: where the files of what is kept whole are.
-        redactor: the values that no event of a domain's turn may show.
-        delegations: runs the delegates of the turns; the ``delegate`` server has it too.
-        patience: how long a model and a person are waited for.
-        answers: what wakes calls whose waits others have answered.
-        feed: what the other processes of a shared store tell; its owner runs it.
-        fanout: what carries live events between them.
-        most_turns: how many turns run here at most, where other processes may run more; 0: any number.
-        transcript_bytes: of the idle sessions' transcripts that stay in memory.
-        spending: what model calls may cost; None: whatever they cost.
-        observer: who measures.
-        owner: this process's name in leases; empty: one that is made here.
+        services: the services for turns outside the runtime.
+        hooks: the writers that take part in a turn's transactions.
+        database: the store of sessions, turns and run logs.
+        payloads: the files of results and images that are stored in full.
+        redactor: the secrets that no event of a domain's turn may show.
+        delegations: runs the delegates of the turns; the ``delegate`` server uses it too.
+        patience: timeouts for models and people.
+        answers: wakes calls whose waits were answered.
+        feed: signals of the other processes of a shared store; its owner runs it.
+        fanout: carries live events between them.
+        most_turns: most turns in this process, if other processes can run more; 0: no limit.
+        transcript_bytes: size of the cache for idle sessions' transcripts.
+        spending: the budgets for model calls; None: no budgets.
+        observer: receives spans and measurements.
+        owner: this process's name in leases; empty: a new one.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Runtime:
         self._journal = Journal(database, self._neighbours, observer)
         self._recovered = False
         self._awake = False
-        """Whether turns may be awake that nobody has gone on with: the store refused."""
+        """Whether suspended turns may be awake without a process that resumes them, because the store refused."""
         self._tasks = anyio.create_task_group()
         self._live: dict[str, LiveSession] = {}
         self._resources = Resources(
@@ -140,7 +139,7 @@ class Runtime:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
-        left = self._running() or self._database.shared  # there a queue that is left is somebody else's at once
+        left = self._running() or self._database.shared  # on a shared store another process takes the queue at once
         self._journal.stop()
         self._tasks.cancel_scope.cancel()
         try:
@@ -150,25 +149,25 @@ class Runtime:
                 await self._put_down()
 
     async def _put_down(self) -> None:
-        """Say in the store that the turns which still run were left on purpose: their next start is no resume."""
+        """Mark the running turns as left on purpose, so that their next start does not count as a resume."""
         with anyio.move_on_after(PUT_DOWN_SECONDS, shield=True):
             try:
                 await self._database.write(partial(turns.put_down, owner=self._resources.owner))
-            except StorageError as exc:  # then it counts as one that was cut off
+            except StorageError as exc:  # then they count as cut off
                 logger.warning("turns were left without a word: %s", exc)
 
     async def _put_down_queue(self) -> None:
         await self._database.write(partial(turns.put_down, owner=self._resources.owner, only_queued=True))
 
     async def drain(self, seconds: float) -> int:
-        """Wait for running turns, at most so long; return how many still run (they resume later).
+        """Wait up to ``seconds`` for running turns. Return how many still run; they resume later.
 
-        What is queued stays so, and compactions give way. Then readers are told that the server goes away.
+        Queued turns stay queued, and compactions are cancelled. In the end readers are notified that the server stops.
         """
         self._resources.draining.set()
         for live in list(self._live.values()):
             live.give_way()
-            # beside it: a store that refuses must not hold up the end
+            # concurrently, because a store that refuses must not delay the end
             self._tasks.start_soon(attempt, "putting a turn down", partial(live.put_down, 0.0))
         if self._database.shared:
             self._tasks.start_soon(attempt, "giving the queue to others", self._put_down_queue)
@@ -185,7 +184,7 @@ class Runtime:
 
     @property
     def shared(self) -> bool:
-        """Whether other processes have the store open, and begin turns too."""
+        """Whether other processes use the store and begin turns too."""
         return self._database.shared
 
     @property
@@ -204,7 +203,7 @@ class Runtime:
         return self._journal.reader_count
 
     def _running(self) -> list[LiveSession]:
-        """Return the sessions in which a turn runs here."""
+        """Return the sessions with a turn that runs here."""
         return [live for live in self._live.values() if live.running]
 
     # Other processes of the store
@@ -247,26 +246,26 @@ class Runtime:
                 await attempt("keeping leases of turns", self.renew_leases)
 
     async def renew_leases(self) -> None:
-        """Renew the leases of this process's turns, and stop those that another one has taken."""
+        """Renew the leases of this process's turns, and stop the turns that another process has taken over."""
         began = [(live, turn_id) for live in self._running() if (turn_id := live.turn_id) is not None]
         kept = await self._database.write(partial(turns.renew, owner=self._resources.owner))
         for live, turn_id in began:
             if turn_id not in kept:
                 live.give_up(turn_id)
 
-    # People who are waited for
+    # Waits for people
 
     async def _keep_waits(self) -> None:
         news = self._resources.answers.news
         while True:
             with anyio.move_on_after(LOOK_SECONDS):
                 await news.wait()
-            # the next one is taken before anything is looked at: what is told meanwhile is looked for again
+            # fetch the next event before the check, so that a later notification causes another check
             self._awake, news = self._awake or news.is_set(), self._resources.answers.news
             await attempt("looking after what waits for people", self.look_after_waits)
 
     async def look_after_waits(self) -> None:
-        """End the waits whose time is over, and put down the turns that have waited for long."""
+        """Expire overdue waits, and suspend turns that have waited for long."""
         if self._resources.draining.is_set():
             return
         at = now()
@@ -285,7 +284,7 @@ class Runtime:
             await live.put_down(self._resources.patience.memory_seconds)
 
     async def take_answers(self, answered: Sequence[WaitRecord]) -> None:
-        """Let go on what has waited for these; their answers are stored, and turns that were put down are awake."""
+        """Wake the calls and suspended turns that these waits belong to. Their answers are stored."""
         for wait in answered:
             self._resources.answers.tell(wait.id)
         if answered:
@@ -306,7 +305,7 @@ class Runtime:
         """Return a session with its transcript in memory.
 
         Raises:
-            NotFound: there is no such session.
+            NotFound: the session does not exist.
         """
         live = self._session(session_id)
         try:
@@ -317,14 +316,14 @@ class Runtime:
         return live
 
     def _session(self, session_id: SessionId) -> LiveSession:
-        """Return a session, whether it exists or not: a reader may wait for its next turn."""
+        """Return a session without a check that it exists, because a reader may wait for its first turn."""
         live = self._live.get(session_id)
         if live is None:
             live = self._live[session_id] = LiveSession(session_id, self._resources, self._delegations)
         return live
 
     async def interrupt(self, session_id: SessionId, *, turn_id: TurnId | None = None, queued: bool = False) -> bool:
-        """Interrupt what runs in a session, if anything does, wherever it runs; see `LiveSession.interrupt`."""
+        """Interrupt the running turn or compaction of a session, in any process; see `LiveSession.interrupt`."""
         live = self._session(session_id) if self._database.shared else self._live.get(session_id)
         if live is None:
             return False
@@ -334,7 +333,7 @@ class Runtime:
         return done
 
     async def _interrupt_elsewhere(self, live: LiveSession, turn_id: TurnId | None) -> bool:
-        """Interrupt what the store says that runs or waits in a session; whoever runs it hears of it."""
+        """Interrupt the turn that runs or waits in a session according to the store. Its process is notified."""
 
         def ask(conn: Connection) -> TurnRecord | None:
             current = turns.current(conn, [live.id]).get(live.id)
@@ -349,13 +348,15 @@ class Runtime:
             return False
         if found.status is TurnStatus.WAITING:
             return await live.interrupt_waiting(found)
-        self._take_interrupt(found.id)  # it may have come here meanwhile
+        self._take_interrupt(found.id)  # this process may have taken the turn over meanwhile
         return True
 
     async def drop(self, session_id: SessionId) -> None:
-        """End a session's turns, forget it and remove the files of its payloads; the caller deletes its rows.
+        """End a session's turns, drop the session from memory and delete its payload files.
 
-        The files go first: their names stand in the rows, so that a deletion that was cut off can be repeated.
+        The caller deletes the rows.
+
+        The files are deleted first: their names are in the rows, so that an interrupted deletion can be repeated.
         """
         live = self._live.get(session_id)
         if live is not None:
@@ -367,10 +368,10 @@ class Runtime:
         await self._payloads.remove(await self._database.read(lambda conn: payloads.refs_of(conn, session_id)))
 
     async def _end_elsewhere(self, session_id: SessionId) -> None:
-        """Interrupt the turns of a session that other processes run, and wait for their ends.
+        """Interrupt the turns of a session that run in other processes, and wait for their ends.
 
         Raises:
-            StorageUnavailable: one does not end, whose process neither lives nor is given up.
+            StorageUnavailable: a turn did not end in time.
         """
         with anyio.move_on_after(END_SECONDS):
             while await self._database.read(lambda conn: turns.current(conn, [session_id])):
@@ -381,7 +382,7 @@ class Runtime:
         raise StorageUnavailable("a turn of it does not end")
 
     async def payload(self, session_id: SessionId, ref: str) -> tuple[str, bytes] | None:
-        """Return media type and bytes of what a session keeps under a ref; None when it keeps nothing there."""
+        """Return media type and bytes of a session's payload, or None if it does not exist."""
         kept = await self._database.read(lambda conn: payloads.get(conn, session_id, ref))
         data = None if kept is None else await self._payloads.read(ref, kept.sha256)
         return None if kept is None or data is None else (kept.media_type, data)
@@ -389,10 +390,10 @@ class Runtime:
     # After a stop
 
     async def recover(self) -> int:
-        """Resume the turns that a server which is gone left running or waiting; return how many were running.
+        """Resume the turns that a stopped server left running or waiting. Return how many were running.
 
-        A SQLite file is its owner's alone: whoever had them is dead. Where others share the store, these are turns
-        whose leases are over, and it is asked again and again.
+        A SQLite file belongs to one process, so every other owner is dead. On a shared store these are turns with
+        expired leases, and the caller repeats this call regularly.
         """
         if self._resources.draining.is_set():
             return 0
@@ -412,16 +413,16 @@ class Runtime:
         room = max(0, load.most - load.running) if load.most else None
         alone = not self._database.shared
         take = partial(take_left, owner=self._resources.owner, alone=alone, first=not self._recovered, room=room)
-        # durable: the epoch of a fence is used up with the first event that somebody sees
+        # durable: the first event that a reader sees uses up the fence's epoch
         taken = await self._database.write(take, durable=True)
         if alone and not self._recovered:
             self._recovered = True
             for each in await self._database.read(list_waiting):
                 self._session(each.turn.session_id).await_person(each)
         if alone:
-            for row, domain_id in taken.queued:  # before any turn can end and begin the next one: it needs its log
+            for row, domain_id in taken.queued:  # their logs must exist before any turn ends and begins the next one
                 self._session(row.session_id).expect(row, domain_id)
-        insist = self._journal.insist  # they are this process's now: whoever gives up here leaves them to nobody
+        insist = self._journal.insist  # this process owns them now, so giving up here would leave them without an owner
         for row in taken.orphans:
             write = partial(end_without_agent, row=row, final=Interrupted())
             await insist(partial(self._database.write, write))
@@ -438,13 +439,13 @@ class Runtime:
             logger.warning("the queue of session %s is not gone on with: the session is gone", session_id)
 
     async def _resume(self, row: TurnRecord) -> None:
-        self._session(row.session_id).unload()  # what it remembers is from before the other one
+        self._session(row.session_id).unload()  # its state is older than the other process's
         try:
             await (await self.session(row.session_id)).resume(row, interrupted=row.interrupt_asked)
-        except NotFound:  # its conversation is being deleted; others that were taken with it go on
+        except NotFound:  # its conversation is being deleted; the other turns continue
             logger.warning("turn %s is not gone on with: its session is gone", row.id)
 
-    # Following
+    # Reading events
 
     def running(self, session_id: SessionId) -> TurnId | None:
         """Return the id of the turn that runs here, or None."""
@@ -452,27 +453,27 @@ class Runtime:
         return live.turn_id if live is not None else None
 
     async def find_running(self, session_id: SessionId) -> TurnId | None:
-        """Return the id of the turn that runs or waits for a person, in whichever process, or None."""
+        """Return the id of the turn that runs or waits for a person in any process, or None."""
         if not self._database.shared:
             return self.running(session_id)
         current = (await self._database.read(lambda conn: turns.current(conn, [session_id]))).get(session_id)
         return None if current is None or current.status is TurnStatus.QUEUED else current.id
 
     def follow(self, turn_id: TurnId, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
-        """Yield a turn's events strictly after a number: replay, then live, until its terminal event.
+        """Yield a turn's events after a number, first stored ones, then live ones, up to the terminal event.
 
         Raises:
-            NotFound: there is no such turn.
-            LogGone: the turn ended and its log is no longer kept.
+            NotFound: the turn does not exist.
+            LogGone: the turn has ended and its log was deleted.
         """
         return follow(self.read(turn_id, after))
 
     def read(self, turn_id: TurnId, after: int = 0) -> LogReader:
-        """Return a reader of a turn's events strictly after a number; see `LogReader`."""
+        """Return a reader of a turn's events after a number; see `LogReader`."""
         return LogReader(self._journal, turn_id, after)
 
     async def next_turn(self, session_id: SessionId, after: TurnId | None = None) -> TurnId:
-        """Wait until a turn that follows ``after`` starts (or runs already), anywhere, and return its id."""
+        """Wait until a turn after ``after`` starts (or already runs) in any process, and return its id."""
         live = self._session(session_id)
         if not self._database.shared:
             return await live.next_turn(after)

@@ -1,7 +1,7 @@
-"""Images that come with a user's message, on their way to be kept.
+"""Images of a user's message, on their way to the store.
 
-Owns the order in which they are stored: the files before the transaction that accepts the message, and none is left of
-a message that was not accepted. A kill between the two leaves a file without a record, which the doctor finds.
+Owns the order of writes: files are written before the transaction that accepts the message, and deleted if the message
+is not accepted. A kill between the two leaves a file without a record, which the doctor finds.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ class SentImage:
 
 
 class KeptImages:
-    """Images written for as long as a message is being accepted; those of one that was not go at the end of the block.
+    """Context manager that writes images, and deletes them at the end of the block unless `keep` was called.
 
-    Entering raises `StorageFull`: they cannot be written; nothing is left.
+    Raises `StorageFull` on entry if the images cannot be written. Then no file is left.
     """
 
     def __init__(self, files: PayloadFiles, images: Sequence[SentImage]) -> None:
@@ -46,7 +46,7 @@ class KeptImages:
         await self._remove()
 
     def keep(self) -> None:
-        """Say that the message was accepted."""
+        """Keep the images, because the message was accepted."""
         self._kept = True
 
     async def _remove(self) -> None:

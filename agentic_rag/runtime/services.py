@@ -1,7 +1,7 @@
-"""What turns need from outside, and what others store inside a turn's transactions.
+"""The services and hooks that turns use, and the parts that a `Runtime` shares.
 
-Owns the two protocols that the composition root implements, each with one object, and the value in which one
-`Runtime` hands its parts to its sessions, agents and compactions. Knows no agent.
+Owns the two protocols that the composition root implements, each with one object, and the value with which one
+`Runtime` passes its parts to its sessions, agents and compactions. Knows no agent.
 """
 
 from collections.abc import Sequence
@@ -35,30 +35,30 @@ MAX_INTERRUPTS = 256
 
 
 class AgentServices(Protocol):
-    """What a turn needs from outside. Implemented by one object, which the composition root makes."""
+    """The services that a turn uses. The composition root builds the one implementation."""
 
     @property
     def opening_notices(self) -> Sequence[Notice]:
-        """What the turn of a user begins with, such as that no language model is configured."""
+        """Notices at the beginning of a user's turn, for example that no language model is configured."""
         ...
 
     @property
     def alone(self) -> bool:
-        """Whether nobody but the local user can come in, now."""
+        """Whether only the local user has access at present."""
         ...
 
     @property
     def today(self) -> date:
-        """The date where the server stands."""
+        """The current date in the server's time zone."""
         ...
 
     def documents_mark(self, domain_id: str) -> object:
-        """Return what is the same object as long as no document of a domain is changed or deleted; None: unknown."""
+        """Return an object that is replaced when a document of the domain is changed or deleted, or None if unknown."""
         ...
 
     @property
     def model_calls(self) -> ModelCalls:
-        """What remembers what became of the model's calls."""
+        """The record of the outcomes of model calls."""
         ...
 
     def model(self, domain_id: str) -> Model:
@@ -66,64 +66,64 @@ class AgentServices(Protocol):
         ...
 
     async def open_toolset(self, definition: Definition) -> Toolset:
-        """Return the tools of a turn; what cannot be started is named in its notices."""
+        """Return the tools of a turn. Its notices name the servers that could not be started."""
         ...
 
     async def role_hash(self, domain_id: str, role: str) -> str | None:
-        """Return the hash of a role's text as it is now, None when there is no such role."""
+        """Return the current hash of a role's text, or None if there is no such role."""
         ...
 
     async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> AbstractSet[str]:
-        """Return which of these chunks no longer exist: no answer may cite them."""
+        """Return the chunks that no longer exist, which no answer may cite."""
         ...
 
 
 class TurnHooks(Protocol):
-    """What others store inside a turn's transactions. What a hook raises undoes the transaction.
+    """Hooks that write inside a turn's transactions. An exception in a hook rolls the transaction back.
 
-    Each runs in the thread that writes to the store: it must not wait and must not touch the event loop.
+    Each runs in the thread that writes to the store, so it must not wait and must not touch the event loop.
     """
 
     def turn_accepted(self, conn: Connection, turn: TurnRecord) -> Sequence[EventBody]:
-        """Take notice of a user's message, before it is stored; return the events that follow ``turn_started``.
+        """Handle a user's message before it is stored. Return the events that follow ``turn_started``.
 
-        What it raises refuses the message.
+        An exception refuses the message.
         """
         ...
 
     def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
-        """Take notice of the end of a user's turn, in its last transaction."""
+        """Handle the end of a user's turn, in its last transaction."""
         ...
 
     def session_branched(self, conn: Connection, session_id: SessionId) -> None:
-        """Take notice that another branch of a session is the active one, before anything is added to it."""
+        """Handle the change to another branch of a session, before anything is added to the branch."""
         ...
 
     def session_compacted(self, conn: Connection, session_id: SessionId) -> None:
-        """Take notice of a compaction, after it was stored."""
+        """Handle a compaction, after it was stored."""
         ...
 
     def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
-        """Take notice of a call that was denied, in the transaction of its result."""
+        """Handle a denied call, in the transaction of its result."""
         ...
 
     def call_made(self, conn: Connection, turn: TurnRecord, call: PlannedCall, status: ToolStatus) -> None:
-        """Take notice of a call that was run, or may have been, in the transaction of its result."""
+        """Handle a call that ran, or may have run, in the transaction of its result."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a model and a person are waited for, in seconds."""
+    """Timeouts for models and people, in seconds."""
 
     model_idle: float = 60
     """Without any event of a call."""
     retry_budget: float = 60
-    """What the waits between the tries of one step may come to."""
+    """For the delays between the attempts of one step, in total."""
     wait_seconds: float = 86_400
-    """For a person's answer; then it counts as declined."""
+    """For a person's answer. After that the wait counts as declined."""
     memory_seconds: float = 60
-    """How long a turn stays in memory of which nothing but a person's answer is missing."""
+    """Until a turn that only waits for a person's answer leaves memory."""
 
 
 class Answers:
@@ -132,20 +132,20 @@ class Answers:
     def __init__(self) -> None:
         self._expected: dict[WaitId, anyio.Event] = {}
         self.news = anyio.Event()
-        """Set when anything was answered; each time a new event."""
+        """Set when any wait was answered. Then replaced by a new event."""
 
     def expect(self, wait_id: WaitId) -> anyio.Event:
-        """Return what is set once the wait was answered; `forget` it in the end."""
+        """Return the event that is set once the wait was answered. Call `forget` afterwards."""
         return self._expected.setdefault(wait_id, anyio.Event())
 
     def tell(self, wait_id: WaitId) -> None:
-        """Say that the answer of a wait is stored."""
+        """Notify the call of a wait whose answer is stored."""
         if wait_id in self._expected:
             self._expected[wait_id].set()
         self.wake()
 
     def wake(self) -> None:
-        """Have whoever waits for news look for it."""
+        """Wake the task that checks for new answers."""
         self.news.set()
         self.news = anyio.Event()
 
@@ -155,24 +155,24 @@ class Answers:
 
 
 class Interrupts:
-    """Interrupts that came from other processes for turns that this one has not begun yet, but is about to."""
+    """Interrupts from other processes for turns that this process is about to begin."""
 
     def __init__(self) -> None:
         self._asked: dict[TurnId, None] = {}
 
     def note(self, turn_id: TurnId) -> None:
-        """Keep one; of many the oldest are forgotten."""
+        """Record an interrupt. Above `MAX_INTERRUPTS` the oldest is dropped."""
         self._asked[turn_id] = None
         if len(self._asked) > MAX_INTERRUPTS:
             del self._asked[next(iter(self._asked))]
 
     def take(self, turn_id: TurnId) -> bool:
-        """Whether one came for a turn."""
+        """Return whether a turn was interrupted, and drop the record."""
         return self._asked.pop(turn_id, turn_id) is None
 
 
 class Load:
-    """How many turns run in this process, and whether it takes one more. ``most``: 0 is any number."""
+    """The number of turns that run in this process, with a limit. ``most``: 0 means no limit."""
 
     def __init__(self, most: int = 0) -> None:
         self.most = most
@@ -187,16 +187,16 @@ class Load:
         self.running += 1
 
     def end(self) -> None:
-        """Count one less."""
+        """Count a turn that has ended."""
         self.running -= 1
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the sessions, agents and compactions of one `Runtime` share.
+    """The parts that the sessions, agents and compactions of one `Runtime` share.
 
-    ``owner`` names this process in leases. ``tasks``: the task group in which turns live. ``draining``: nothing new
-    begins any more.
+    ``owner``: name of this process in leases. ``tasks``: the task group of the turns. ``draining``: set when nothing
+    new begins any more.
     """
 
     services: AgentServices
@@ -220,15 +220,15 @@ class Resources:
 
     @property
     def shared(self) -> bool:
-        """Whether other processes have the store open, too."""
+        """Whether other processes use the store too."""
         return self.database.shared
 
     @property
     def full(self) -> bool:
-        """Whether this process begins no turn now that another one may begin as well."""
+        """Whether this process begins no more turns, so that another process may begin them."""
         return self.draining.is_set() or self.load.full
 
     @property
     def stopping(self) -> bool:
-        """Whether the process ends: turns stay where they are, to be resumed by the next one."""
+        """Whether the process is ending. Running turns stop, and the next process resumes them."""
         return self.tasks.cancel_scope.cancel_called

@@ -1,8 +1,8 @@
-"""A session while something runs, waits or was recent: its transcript, its queue, its agent and its logs.
+"""A session that is running, waiting or recently used: its transcript, queue, agent and logs.
 
-Owns which turn or compaction runs, the durable queue behind it, and what is waited for while that changes. A turn
-belongs to the server, never to a socket. A failure of the store ends or delays the turns it hits and nothing else:
-all sessions share one task group. Knows conversations, domains and users only as labels.
+Owns the running turn or compaction, the durable queue behind it, and the notifications of changes. A turn belongs to
+the server, never to a socket. A failure of the store ends or delays only the turns that it affects, because all
+sessions share one task group. Knows conversations, domains and users only as labels.
 """
 
 import asyncio
@@ -65,20 +65,20 @@ from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 T = TypeVar("T")
 Decision = Callable[[], Awaitable[T | None]]
-"""Returns None when something must come to its end before; then it is asked again."""
+"""Returns None if another turn or compaction must end first. Then it is called again."""
 logger = logging.getLogger(__name__)
 
 MAX_RESUMES = 3
-"""How often a turn is gone on with that was cut off without having come further."""
+"""Most resumes of a turn that was cut off each time before it committed anything."""
 QUEUE_SECONDS = 1.0
-"""How long after the store refused it a queued turn is tried again."""
+"""Delay before a queued turn is retried after the store refused to begin it."""
 
 
 class LiveSession:
-    """One session of this process. `Runtime` makes it and finds it again by its id.
+    """One session of this process. `Runtime` creates it and finds it by its id.
 
-    Whatever decides what runs next holds ``_accepting``: a message is either queued before the running turn has
-    ended, or starts a turn after it.
+    Code that decides what runs next holds ``_accepting``. So a message either joins the queue before the running turn
+    has ended, or starts a turn after it.
     """
 
     def __init__(self, session_id: SessionId, resources: Resources, delegations: Delegations) -> None:
@@ -89,18 +89,18 @@ class LiveSession:
         self._transcript: Transcript | None = None
         self._agent: Agent | None = None
         self._waiting: TurnRecord | None = None
-        """The turn that was put down until a person answers."""
+        """The turn that is suspended until a person answers."""
         self._compaction = SessionCompaction(resources)
         self._order = TurnOrder()
         self._changed = Change()
         self.begun = Change()
-        """That a turn starts, here or in another process."""
+        """Notifies when a turn starts, here or in another process."""
         self._ahead = CallAhead(resources)
-        self._accepting = asyncio.Lock()  # mostly it is free, and then taking it is no step of the event loop
+        self._accepting = asyncio.Lock()  # mostly free; then taking it does not yield to the event loop
         self._may_wait = True
         self._dropped = False
 
-    # What it is doing
+    # State
 
     @property
     def turn_id(self) -> TurnId | None:
@@ -120,32 +120,35 @@ class LiveSession:
 
     @property
     def loaded(self) -> bool:
-        """Whether its transcript is in memory."""
+        """Whether the transcript is in memory."""
         return self._transcript is not None
 
     @property
     def _held(self) -> bool:
-        """Whether a sender must wait for a moment: a turn is ending or was interrupted, or a compaction runs."""
+        """Whether a sender must wait for an ending or interrupted turn, or for a compaction."""
         return self._compaction.running or (
             self._agent is not None and (self._agent.over or self._agent.interrupted or self._agent.lost)
         )
 
     def following(self, after: TurnId | None) -> TurnId | None:
-        """Return the turn that started after another one, or the running one; None: not yet."""
+        """Return the turn that started after ``after``, or the running one. None: not yet."""
         return self._order.following(after, self.turn_id)
 
     async def next_turn(self, after: TurnId | None) -> TurnId:
-        """Wait until a turn that follows ``after`` starts (or runs already) and return its id."""
+        """Wait until a turn after ``after`` starts (or already runs) and return its id."""
         while (following := self.following(after)) is None:
             await self._changed.wait()
         return following
 
     async def change(self) -> None:
-        """Wait until something starts or ends."""
+        """Wait until a turn or compaction starts or ends."""
         await self._changed.wait()
 
     def hear_begun(self) -> None:
-        """Take notice that another process has begun a turn: what is remembered here is true no more."""
+        """Drop the transcript, which is out of date because another process has begun a turn.
+
+        Notify waiting readers.
+        """
         if self.idle:
             self.unload()
         self._wake(begun=True)
@@ -159,7 +162,7 @@ class LiveSession:
         """Wait as `change` does.
 
         Raises:
-            StorageError: what is waited for waits for a store that refuses.
+            StorageError: the store refuses writes, so the change cannot happen now.
         """
         await self._resources.journal.wait_unless_stalled(self._changed.next)
 
@@ -171,10 +174,10 @@ class LiveSession:
     # Its transcript in memory
 
     async def load(self) -> None:
-        """Have the transcript in memory.
+        """Load the transcript into memory.
 
         Raises:
-            NotFound: there is no such session.
+            NotFound: the session does not exist.
         """
         if self._transcript is None:
             async with self._accepting:
@@ -182,21 +185,21 @@ class LiveSession:
         self._resources.transcripts.use(self.id)
 
     def unload(self) -> None:
-        """Let the transcript go; it is read again when it is needed. For an idle session only."""
+        """Drop the transcript, which is read again when needed. For an idle session only."""
         self._transcript = None
         self._ahead.expect(None)
         self._resources.transcripts.forget(self.id)
 
     def _rest(self) -> None:
-        """Say that nothing needs the transcript now, if so it is: it may be let go for others."""
+        """Add an idle session's transcript to the cache, which may unload it."""
         if self.idle and self._transcript is not None:
             self._resources.transcripts.keep(self, self._transcript.memory + self._ahead.size)
 
     async def _present(self, *, anew: bool = False) -> Transcript:
-        """Return the transcript, read again if it was let go meanwhile or ``anew``; ``_accepting`` is held.
+        """Return the transcript, read again if it was unloaded or with ``anew``. Hold ``_accepting``.
 
         Raises:
-            NotFound: the session is gone.
+            NotFound: the session was deleted.
         """
         if self._dropped:
             raise NotFound("session", self.id)
@@ -221,14 +224,14 @@ class LiveSession:
     ) -> Accepted:
         """Accept a user message durably and start its turn, or queue it.
 
-        ``key_id``: the key with which it came. ``notices`` follow ``turn_started``, before what
-        `TurnHooks.turn_accepted` adds. Same ``client_message_id`` and content: the same turn again.
+        ``key_id``: the API key that sent the message. ``notices`` follow ``turn_started`` and come before the events of
+        `TurnHooks.turn_accepted`. The same ``client_message_id`` and content return the same turn.
 
         Raises:
-            NotFound: the session is gone.
+            NotFound: the session was deleted.
             TurnInProgress: a turn runs and ``on_busy`` is ``reject``, or the queue is full.
             IdempotencyMismatch: the client message id came with other content.
-            StorageError: the store takes nothing now; nothing was kept.
+            StorageError: the store refuses writes now; nothing was stored.
         """
 
         message = NewMessage(clean_text(content), client_message_id, key_id, images)
@@ -252,15 +255,18 @@ class LiveSession:
         key_id: str = "",
         images: Sequence[SentImage] | None = None,
     ) -> Accepted:
-        """Answer a user's message (or the one of that answer) again, on a new branch that ends before it.
+        """Answer a user's message again, on a new branch that ends before it.
 
-        ``content``: other words for it; ``images`` take the place of its own. Same ``client_message_id``: same turn.
+        ``message_id`` may also be that of its answer.
+
+        ``content``: new words for the message. ``images`` replace those of the message. The same ``client_message_id``
+        returns the same turn.
 
         Raises:
-            NotFound: the session is gone, or it holds no such message.
+            NotFound: the session was deleted, or has no such message.
             TurnInProgress: a turn runs.
             IdempotencyMismatch: the client message id came with another message or other content.
-            StorageError: the store takes nothing now; nothing was kept.
+            StorageError: the store refuses writes now; nothing was stored.
         """
         words, sent = None if content is None else clean_text(content), images or ()
         message = NewMessage(words or "", client_message_id, key_id, sent)
@@ -275,12 +281,12 @@ class LiveSession:
             return accepted
 
     async def activate(self, message_id: MessageId) -> None:
-        """Make the newest branch that has a message the active one: it is what is sent and gone on with.
+        """Make the newest branch with a message the active one, which is sent and continued.
 
         Raises:
-            NotFound: the session is gone, or it holds no such message.
+            NotFound: the session was deleted, or has no such message.
             TurnInProgress: a turn runs.
-            StorageError: the store takes nothing now; nothing has changed.
+            StorageError: the store refuses writes now; nothing has changed.
         """
         await self._decide(partial(self._activate, message_id))
 
@@ -304,11 +310,11 @@ class LiveSession:
         return chosen
 
     async def _decide(self, work: Decision[T]) -> T:
-        """Decide what runs next, once nothing is about to end or to be compacted; nothing else decides meanwhile."""
+        """Run ``work`` under the lock, after an ending turn or a compaction has ended."""
         while True:
-            while self._held:  # its terminal event may be out: who has seen that must not be told "busy"
+            while self._held:  # a client that saw the terminal event must not get "busy"
                 await self._next_change()
-            with anyio.CancelScope(shield=True):  # once stored, the turn must also start
+            with anyio.CancelScope(shield=True):  # a stored turn must also start
                 async with self._accepting:
                     try:
                         if not self._held and (done := await work()) is not None:
@@ -319,11 +325,11 @@ class LiveSession:
     async def _accept(
         self, message: NewMessage, definition: Definition, on_busy: OnBusy, notices: Sequence[Notice]
     ) -> Accepted | None:
-        """Store a message and begin its turn, or queue it; None: something here must come to its end before."""
+        """Store a message and begin or queue its turn. Returns None if a turn here must end first."""
         transcript = await self._present()
         remembered = self.turn_id
         waits = remembered is not None or (self._may_wait and not self._resources.shared)
-        # first of all: what is made of the message and stored goes on beside the model's work
+        # first of all, so that storing the message runs in parallel with the model
         early = await self._ahead.begin(message, definition, transcript.labels.user_id, waits=waits)
         row = stored = new_row(self._resources, self.id, transcript.labels, message, definition)
         log = self._log_of(row, definition.domain_id)
@@ -335,7 +341,7 @@ class LiveSession:
             place = find_place(conn, self._resources, definition, transcript, remembered, row.id)
             sent = find_sent(conn, row, place.busy, on_busy)
             if sent is not None or (place.busy is None and self._agent is not None):
-                return sent  # none: another process has ended what runs here
+                return sent  # None: another process has ended the turn that runs here
             payloads.put_images(conn, row.images, self.id)
             if place.busy is None and place.home == self._resources.owner:
                 begun_on = place.transcript
@@ -394,7 +400,7 @@ class LiveSession:
             if place.home != self._resources.owner:
                 row = queued_row(row, place.home)
                 keep(conn, row)
-                sessions.set_writer(conn, self.id, self._resources.owner)  # who begins it reads the new branch
+                sessions.set_writer(conn, self.id, self._resources.owner)  # its next process reads the branch
                 return row, None
             keep(conn, row, place=place.transcript.last_seq + 1)
             return row, load_transcript(conn, self.id)
@@ -409,7 +415,7 @@ class LiveSession:
         return answer(row, duplicate=False)
 
     def _take_up(self, log: RunLog, agent: Agent) -> None:
-        """Begin a turn whose question and first events are stored; it is then to `_run`."""
+        """Begin a turn whose question and first events are stored. `_run` then runs it."""
         self._resources.journal.add(log)
         self._transcript = agent.transcript
         log.adopt()
@@ -422,13 +428,16 @@ class LiveSession:
 
     def _log_of(self, row: TurnRecord, domain_id: str) -> RunLog:
         redaction = self._resources.redactor.of(domain_id)
-        fence = row.fence + (row.status is TurnStatus.QUEUED)  # the number it will begin with
+        fence = row.fence + (row.status is TurnStatus.QUEUED)  # the fence it will begin with
         return RunLog(self._resources.journal, row.conversation_id, row.id, redaction=redaction, fence=fence)
 
     # Running
 
     def _begin(self, agent: Agent) -> None:
-        """Note that a turn starts, and wake who waits for the next one. From here on it can be interrupted."""
+        """Set the running agent and wake tasks that wait for the next turn.
+
+        From here on the turn can be interrupted.
+        """
         self._agent, self._waiting = agent, None
         self._ahead.note_begun(agent.row)
         if self._resources.interrupts.take(agent.row.id):
@@ -439,7 +448,7 @@ class LiveSession:
         self._wake(begun=True)
 
     async def _run(self, resume: Resume | None = None) -> None:
-        """Run the turn that has begun and then whatever is queued behind it."""
+        """Run the turn that has begun, and then the queued turns."""
         load = self._resources.load
         while (agent := self._agent) is not None:
             load.begin()
@@ -453,10 +462,10 @@ class LiveSession:
                 return
             self._resources.journal.remove(agent.row.id)
             if agent.garbled or agent.lost:
-                self.unload()  # the store's is the true one
+                self.unload()  # the store's transcript is the valid one
             else:
                 await self._compact_if_due(agent)
-            async with self._accepting:  # a message is either queued before this or starts a turn after it
+            async with self._accepting:  # a message joins the queue before this, or starts a turn after it
                 if agent.lost or not await self._go_on():
                     self._agent = None
                     same = self._transcript is agent.transcript and not self._compaction.news
@@ -468,10 +477,10 @@ class LiveSession:
         if self._transcript is not None and not self._resources.draining.is_set() and not self._dropped:
             await self._compaction.run_if_due(self._transcript, agent)
 
-    # Waiting for people
+    # Waits for people
 
     def _put_by(self, row: TurnRecord) -> None:
-        """Let go all of a turn that was put down but its log, whose readers wait."""
+        """Drop the state of a suspended turn except its log, because readers of the log wait."""
         journal = self._resources.journal
         log = journal.find(row.id)
         if log is not None and self._resources.shared:
@@ -484,25 +493,25 @@ class LiveSession:
         self._wake()
 
     async def put_down(self, seconds: float) -> None:
-        """Put the running turn down, if so long already nothing but people's answers is missing."""
+        """Suspend the running turn if it has waited only for people for at least ``seconds``."""
         agent = self._agent
         if agent is not None and agent.is_resting and anyio.current_time() - agent.rests_since >= seconds:
             await agent.put_down()
 
     def await_person(self, waiting: WaitingTurn) -> None:
-        """Take notice of a turn that waits for a person since before this process began."""
+        """Register a turn that was suspended before this process started."""
         log = self._log_of(waiting.turn, waiting.domain_id)
         log.rest(waiting.last_seq)
         self._resources.journal.add(log)
         self._waiting = waiting.turn
 
     async def _go_on(self) -> bool:
-        """Begin the next queued turn; False when there is none, or it cannot begin now."""
+        """Begin the next queued turn. Returns False if there is none, or it cannot begin now."""
         if self._dropped or self._resources.draining.is_set():
             return False
         try:
             return await self._begin_queued()
-        except (AgenticRagError, SQLAlchemyError, OSError) as exc:  # the store refuses: other sessions go on
+        except (AgenticRagError, SQLAlchemyError, OSError) as exc:  # the store refuses; other sessions continue
             logger.error("the queue of session %s waits: %s", self.id, exc)
             self._resources.tasks.start_soon(self._try_queue_again)
             return False
@@ -513,7 +522,7 @@ class LiveSession:
             await self.start_queue()
 
     async def start_queue(self) -> None:
-        """Begin what is queued, unless something runs."""
+        """Begin the next queued turn, unless a turn runs."""
         if self._agent is not None:
             return
         async with self._accepting:
@@ -522,7 +531,7 @@ class LiveSession:
             self._resources.tasks.start_soon(self._run)
 
     async def _begin_queued(self) -> bool:
-        """Begin the oldest queued turn; False when none waits, or it is another process's to begin."""
+        """Begin the oldest queued turn. Returns False if none is queued, or another process must begin it."""
         if not (waiting := await self._list_queued()):
             return False
         if waiting[0].owner != self._resources.owner:
@@ -532,7 +541,7 @@ class LiveSession:
         before = await self._present()
         definition = await self._database.read(partial(stored_definition, image_id=waiting[0].image_id))
         assert definition is not None
-        # on a SQLite file it was opened when it was queued, or by `Runtime.recover`
+        # on a SQLite file the log was opened when the turn was queued, or by `Runtime.recover`
         log = self._resources.journal.find(waiting[0].id) or self._log_of(waiting[0], definition.domain_id)
 
         def store(conn: Connection) -> tuple[TurnRecord, Transcript] | None:
@@ -557,7 +566,10 @@ class LiveSession:
         return True
 
     async def _list_queued(self) -> Sequence[TurnRecord]:
-        """Return what waits, oldest first; an empty queue that nobody else fills needs no look. Hold ``_accepting``."""
+        """Return the queued turns, oldest first.
+
+        An empty queue of a single process is not read again. Hold ``_accepting``.
+        """
         if not self._may_wait:
             return ()
         found = await self._database.read(lambda conn: turns.list_queued(conn, self.id), single=True)
@@ -567,14 +579,16 @@ class LiveSession:
     # Compacting
 
     async def compact(self, definition: Definition, key_id: str = "") -> CompactionRecord:
-        """Put a summary in the place of the messages; it holds the session like a turn. ``key_id``: whose it costs.
+        """Replace the messages by a summary.
+
+        The compaction holds the session like a turn. ``key_id``: the key that pays.
 
         Raises:
-            NotFound: the session is gone.
+            NotFound: the session was deleted.
             TurnInProgress: a turn runs.
             CompactionNotNeeded: there are too few messages; nothing has changed.
             ModelError, GenerationTimeout, StorageFull: nothing has changed.
-            GenerationAborted: somebody interrupted it; nothing has changed.
+            GenerationAborted: a user interrupted it; nothing has changed.
         """
         await self._decide(partial(self._hold, definition, key_id))
         try:
@@ -584,7 +598,7 @@ class LiveSession:
             self._wake()
 
     async def _hold(self, definition: Definition, key_id: str) -> Transcript:
-        """Let a compaction hold the session, and return what it compacts."""
+        """Let a compaction hold the session, and return the transcript to compact."""
         if self.turn_id is not None:
             raise TurnInProgress(self.turn_id, "A turn is running. Compact the conversation once it has ended.")
         if self._resources.shared:
@@ -595,23 +609,23 @@ class LiveSession:
         return transcript
 
     def give_up(self, turn_id: TurnId) -> None:
-        """Stop a running turn that is another process's now."""
+        """Stop a running turn that another process has taken over."""
         if self._agent is not None and self.turn_id == turn_id and not self._agent.over:
             self._agent.give_up()
 
     def give_way(self) -> None:
-        """End a compaction, if one runs: the process is about to stop."""
+        """Cancel a running compaction, because the process is about to stop."""
         self._compaction.cancel()
 
     # Ending
 
     async def interrupt(self, *, turn_id: TurnId | None = None, queued: bool = False) -> bool:
-        """Interrupt the running turn (or the named one) or compaction, and with ``queued`` those that wait.
+        """Interrupt the running turn (or the named one) or compaction, and with ``queued`` the queued turns.
 
-        Idempotent: a turn that has ended stays as it is. Returns whether anything was interrupted.
+        Idempotent, and without effect on a turn that has ended. Returns whether anything was interrupted.
         """
         done = False
-        while self._agent is not None and self._agent.rested:  # it is about to be put by
+        while self._agent is not None and self._agent.rested:  # it is about to become the waiting turn
             await self._changed.wait()
         if turn_id is None:
             done = self._compaction.cancel()
@@ -625,7 +639,7 @@ class LiveSession:
         return done
 
     async def interrupt_waiting(self, row: TurnRecord) -> bool:
-        """End a turn that was put down, as if it ran: each of its calls gets a result."""
+        """End a suspended turn as if it ran, so that each of its calls gets a result."""
 
         def take(conn: Connection) -> TurnRecord | None:
             fence = turns.take_rested(conn, row.id, self._resources.owner)
@@ -638,7 +652,7 @@ class LiveSession:
         taken = await self._database.write(take, durable=True)
         if taken is not None:
             if self._resources.shared:
-                self.unload()  # what it remembers may be from before the one that put it down
+                self.unload()  # it may be older than the process that suspended the turn
             await self.load()
             await self.resume(taken, interrupted=True)
         return taken is not None
@@ -650,7 +664,7 @@ class LiveSession:
             return any([await end_unstarted(self._resources, row, Interrupted()) for row in chosen])
 
     async def leave(self) -> None:
-        """Interrupt what runs, wait for its end, and begin nothing any more.
+        """Interrupt the running turn, wait for its end, and begin no other.
 
         Raises:
             StorageError: the end cannot be stored now; the session stays.
@@ -670,15 +684,15 @@ class LiveSession:
     # After a stop
 
     def expect(self, row: TurnRecord, domain_id: str) -> None:
-        """Open the log of a turn that was queued when the server stopped, before anything can begin it."""
+        """Open the log of a turn that was queued when the server stopped, before the turn can begin."""
         self._resources.journal.add(self._log_of(row, domain_id))
 
     async def resume(self, row: TurnRecord, *, interrupted: bool = False) -> None:
-        """Go on with a turn that was taken over from a server that is gone, or that waited for a person.
+        """Resume a turn that was taken over from a stopped server, or that was suspended.
 
-        ``interrupted``: only to its end.
+        ``interrupted``: resume only to store its end.
         """
-        while self._agent is not None:  # the answer came while it was being put down
+        while self._agent is not None:  # the answer came while the turn was being suspended
             await self._changed.wait()
         transcript = await self._present()
         left = await self._database.read(lambda conn: read_interrupted(conn, row))
@@ -693,7 +707,7 @@ class LiveSession:
         if log is None:
             log = self._log_of(row, left.definition.domain_id)
             self._resources.journal.add(log)
-        else:  # it has waited for a person, and so have its readers
+        else:  # the turn was suspended, and its readers waited
             log.go_on(row.fence)
         log.append(resumed)
         agent = Agent(self._resources, transcript, row, left.definition, log)

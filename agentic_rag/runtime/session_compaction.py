@@ -1,6 +1,7 @@
-"""The compactions of one session between its turns: which one holds it, and what the next turn tells of it.
+"""The compactions of one session between its turns.
 
-Owns that at most one runs. When one may begin is `session`'s to decide. Knows no queue.
+Owns the rule that at most one runs, and the events for the next turn. `session` decides when a compaction may begin.
+Knows no queue.
 """
 
 import logging
@@ -19,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 
 class SessionCompaction:
-    """What compacts one session; `running` holds it like a turn."""
+    """Compacts one session. A `running` compaction holds the session like a turn."""
 
     def __init__(self, resources: Resources) -> None:
         self._resources = resources
         self._current: Compaction | None = None
         self.news: Sequence[EventBody] = ()
-        """What the next turn tells of it."""
+        """Events for the beginning of the next turn."""
 
     @property
     def running(self) -> bool:
@@ -33,21 +34,26 @@ class SessionCompaction:
         return self._current is not None
 
     def cancel(self) -> bool:
-        """End it, if one runs; whether one did."""
+        """Cancel the running compaction. Return whether one ran."""
         if self._current is not None:
             self._current.cancel()
         return self._current is not None
 
     def clear_news(self) -> None:
-        """Say that a turn has begun, and told the news."""
+        """Clear `news` after a turn has begun with these events."""
         self.news = ()
 
     def hold(self, transcript: Transcript, definition: Definition, key_id: str) -> None:
-        """Let a user's compaction hold the session; then `run` it."""
+        """Let a user's compaction hold the session. Then call `run`."""
         self._current = Compaction(self._resources, transcript, definition, CompactedBy.USER, key_id=key_id)
 
     async def run(self) -> CompactionRecord:
-        """Run what holds the session. Raises as `Compaction.run`, and GenerationAborted if somebody interrupted it."""
+        """Run the compaction that holds the session.
+
+        Raises:
+            GenerationAborted: a user interrupted it.
+            Exception: as `Compaction.run`.
+        """
         assert self._current is not None
         try:
             record = await self._current.run()
@@ -59,7 +65,7 @@ class SessionCompaction:
         return record
 
     async def run_if_due(self, transcript: Transcript, agent: Agent) -> None:
-        """Compact after a turn, if that is due. It still holds the session; a failure costs nothing but the try."""
+        """Compact after a turn if needed, while the turn still holds the session. A failure changes nothing."""
         if not agent.context.is_due(over=True):
             return
         self._current = Compaction(
@@ -76,7 +82,7 @@ class SessionCompaction:
                 self.news = (compacted_event(record),)
             else:
                 agent.context.note_failure()
-        except Exception as exc:  # the session goes on as it was, and so must all others in the runtime's task group
+        except Exception as exc:  # an exception would end all sessions of the runtime's task group
             logger.warning("session %s was not compacted: %s", transcript.session_id, exc, exc_info=exc)
             agent.context.note_failure()
         finally:

@@ -1,11 +1,12 @@
-"""What model calls may cost: each is checked against the budgets it counts for before it begins.
+"""Budgets for model calls: each call is checked against its budgets before it begins.
 
-Owns the check and the reservations. A call may begin while what was spent and what running calls have reserved is less
-than each hard budget; so a budget is passed by no more than one call's cost, that of the last which began; the
-attempts of a step, where a service broke off, are one call. A reservation is the most that a call is expected to cost.
-It lies in the store beside the usage, goes in the transaction that stores what the call did cost, and is locked by
-budget: several processes of one store keep the same budgets. Whom a payer's ids stand for it does not know.
-Where there are no budgets nothing is asked and nothing written.
+Owns the check and the reservations. A call may begin while the spent amount plus the reservations of running calls is
+less than each hard budget. So a budget is exceeded by at most the cost of the last call that began. The attempts of a
+step, after a service broke off its answer, count as one call.
+
+A reservation is the expected maximum cost of a call. It is stored beside the usage and deleted in the transaction that
+stores the call's real cost. Reservations are locked per budget, so that several processes of one store share the
+budgets. Without budgets nothing is read and nothing written. This module does not resolve the ids of a payer.
 """
 
 import logging
@@ -34,26 +35,27 @@ from agentic_rag.store.usage import Scope
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS: Final = 5.0
-"""How long a budget that another process has set is unknown here."""
+"""Longest time until a budget that another process has set applies here."""
 LEFT_SECONDS: Final = 300.0
-"""Between two looks for what was reserved and never given back; it does not count meanwhile."""
+"""Between two checks for reservations that were never released. Expired ones do not count meanwhile."""
 PATIENCE_SECONDS: Final = 20.0
-"""How long a call waits for others to give back what they have reserved."""
+"""How long a call waits for other calls to release their reservations."""
 LOOK_SECONDS: Final = 1.0
-"""Between two looks at what other processes have given back."""
+"""Between two checks for reservations that other processes have released."""
 GIVE_BACK_SECONDS: Final = 5.0
-"""How long the store is waited for when something is given back."""
+"""How long a release waits for the store."""
 MARGIN: Final = 1.1
-"""By how much our count of a request may be less than the model's."""
+"""Factor by which the model's count of a request may exceed ours."""
 
 _WHOSE = {Scope.DOMAIN: "this domain", Scope.USER: "this user", Scope.KEY: "this key"}
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a budget is used, in its unit: exact. ``since`` is its period's first day, ``renews_at`` the next one's.
+    """The used part of a budget, in its unit and exact.
 
-    ``unpriced``: models of whose calls nobody knows what they cost.
+    ``since``: first day of the current period. ``renews_at``: start of the next one. ``unpriced``: models with calls of
+    unknown cost.
     """
 
     spent: Decimal
@@ -68,7 +70,7 @@ class Standing:
 
 
 def bounds_of(period: Period, day: date) -> tuple[str, str]:
-    """Return the first day of the period in which a day lies, and the time at which the next one begins (UTC)."""
+    """Return the first day of the period that contains ``day``, and the start of the next period (UTC)."""
     if period is Period.DAY:
         return day.isoformat(), f"{day + timedelta(days=1)}T00:00:00.000Z"
     first = day.replace(day=1)
@@ -78,14 +80,15 @@ def bounds_of(period: Period, day: date) -> tuple[str, str]:
 def standing_of(
     conn: Connection, prices: Prices, budget: BudgetRecord, subject: str, without: Sequence[str] = ()
 ) -> Standing:
-    """Return how far a budget is used by its subject (or by one of each) in this period.
+    """Return the part of a budget that a subject has used in the current period.
 
-    ``without``: reservations that do not count, by their ids.
+    ``subject``: id of the domain, user or key; a budget for every subject has a separate count for each. ``without``:
+    ids of reservations that do not count.
     """
     today = datetime.now(UTC).date()
     since, renews_at = bounds_of(budget.period, today)
-    # In this order: PostgreSQL shows each statement what is committed by then. A call that ends in between is counted
-    # twice then, which a call waits for, and never not at all.
+    # In this order: each statement in PostgreSQL sees all commits before it. A call that ends between the two reads is
+    # counted twice, and other calls wait for that. It is never missing.
     running = budgets.list_reserved(conn, budget.scope, subject, without)
     rows = usage.day_sums(conn, budget.scope, subject, since)
     if budget.unit is Unit.TOKENS:
@@ -108,16 +111,19 @@ def standing_of(
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """``exceeded``: why a call may not begin now. ``near``: budgets beyond whose soft bound it begins."""
+    """The result of a check.
+
+    ``exceeded``: the reason why a call may not begin now. ``near``: budgets whose soft limit the call exceeds.
+    """
 
     exceeded: BudgetExceeded | None = None
     near: tuple[BudgetRecord, ...] = ()
 
 
 class Spending:
-    """The budgets of one store, as this process knows them. Without `refresh` it knows none.
+    """The budgets of one store, as this process last read them. Without a call of `refresh` there are none.
 
-    ``patience``: seconds that a call waits for others to give back what they have reserved.
+    ``patience``: seconds that a call waits for other calls to release their reservations.
     """
 
     def __init__(self, database: Database, prices: Prices | None = None, patience: float = PATIENCE_SECONDS) -> None:
@@ -128,38 +134,38 @@ class Spending:
         self._returned = anyio.Event()
 
     async def refresh(self) -> None:
-        """Take up the budgets as they are now.
+        """Read the current budgets.
 
         Raises:
-            StorageError: they cannot be read.
+            StorageError: the budgets cannot be read.
         """
         self._budgets = tuple(await self._db.read(budgets.list_all))
 
     async def release_left(self) -> None:
-        """Remove what calls of a process that is gone had reserved; before this one makes any."""
+        """Delete the reservations of a process that has ended. Must run before this process makes any."""
         await self._db.write(lambda conn: budgets.release_left(conn, alone=not self._db.shared))
 
     async def release_left_behind(self) -> None:
-        """Remove what was reserved by calls whose time is over."""
+        """Delete the reservations of calls whose time is over."""
         if self._budgets:
             await self._db.write(lambda conn: budgets.release_left(conn, alone=False))
 
     def account(self, payer: Payer, turn_id: str = "") -> "Account":
-        """Return what the calls of one turn or job are paid from.
+        """Return the account for the calls of one turn or job.
 
-        ``turn_id``: the user's turn, whose next owner gives back what is left reserved; empty: there is none.
+        ``turn_id``: the user's turn, whose next owner releases remaining reservations. Empty: there is no turn.
         """
         return Account(self, payer, turn_id)
 
     def governs(self, payer: Payer) -> bool:
-        """Whether any budget counts for calls of a payer."""
+        """Return whether any budget applies to calls of a payer."""
         return bool(self._budgets) and bool(budgets.of_payer(self._budgets, payer))
 
     def check_in(self, conn: Connection, payer: Payer) -> None:
-        """Refuse what is about to ask a model where a budget has nothing left; part of the caller's transaction.
+        """Refuse work that would call a model if a budget is used up. Part of the caller's transaction.
 
         Raises:
-            BudgetExceeded: one has nothing left.
+            BudgetExceeded: a budget is used up.
         """
         for budget in budgets.of_payer(self._budgets, payer):
             if budget.hard is not None:
@@ -170,14 +176,17 @@ class Spending:
     async def reserve(
         self, payer: Payer, record: ReservationRecord, seconds: float, own: Sequence[str] = ()
     ) -> tuple[BudgetRecord, ...]:
-        """Reserve what a call may cost, for so many seconds at most; return the budgets beyond whose soft bound it is.
+        """Reserve the expected cost of a call for at most ``seconds``.
 
-        What others have reserved is waited for, a while. ``own``: ids of what who asks has reserved before. It goes
-        only once this call has ended: who waited for it would wait for himself.
+        Return the budgets whose soft limit is exceeded.
+
+        Waits for a while for other calls to release their reservations. ``own``: ids of the caller's earlier
+        reservations, which are released only after this call. They do not count, because the caller would wait for
+        itself.
 
         Raises:
             BudgetExceeded, BudgetUnpriced: the call may not begin.
-            StorageError: the store takes nothing.
+            StorageError: the store refuses writes.
         """
         deadline = anyio.current_time() + self._patience
         while True:
@@ -201,7 +210,7 @@ class Spending:
             standing = standing_of(conn, self.prices, budget, payer.subject(budget.scope), own)
             if budget.hard is not None and standing.used >= Decimal(budget.hard):
                 return _Verdict(_refusal(budget, standing))
-            if budget.hard is not None and standing.unpriced:  # another answered than was asked, or it was before
+            if budget.hard is not None and standing.unpriced:  # by a fallback model or an earlier call
                 raise BudgetUnpriced(standing.unpriced[0])
             if budget.soft is not None and standing.spent >= Decimal(budget.soft):
                 near.append(budget)
@@ -209,7 +218,7 @@ class Spending:
         return _Verdict(near=tuple(near))
 
     async def give_back(self, ids: Sequence[str]) -> None:
-        """Give back what calls had reserved that have cost nothing; a store that does not answer keeps it."""
+        """Release the reservations of calls without cost. If the store does not answer, they stay until they expire."""
         try:
             with anyio.move_on_after(GIVE_BACK_SECONDS, shield=True):
                 await self._db.write(lambda conn: budgets.release(conn, ids))
@@ -218,17 +227,17 @@ class Spending:
         self.tell_returned()
 
     def tell_returned(self) -> None:
-        """Wake the calls of this process that wait for what others had reserved."""
+        """Wake the calls of this process that wait for released reservations."""
         self._returned.set()
         self._returned = anyio.Event()
 
 
 class Account:
-    """What the calls of one turn or job have reserved and have not stored the usage of.
+    """The reservations of one turn or job for calls whose usage is not stored yet.
 
-    The order for each call: `reserve`, the call, then `release` in the transaction that stores its usage and `settle`
-    after that; or `give_back` where it has cost nothing. Calls may follow each other before such a transaction: what
-    those before the last one had reserved stays until then. `aclose` gives back all that is left.
+    The order for each call: `reserve`, the call, `release` in the transaction that stores its usage, and `settle` after
+    that. A call without cost needs `give_back` instead. Several calls may come before such a transaction; the
+    reservations of the earlier ones stay until then. `aclose` releases all remaining ones.
     """
 
     def __init__(self, spending: Spending, payer: Payer, turn_id: str, above: "Account | None" = None) -> None:
@@ -237,19 +246,21 @@ class Account:
         self._turn_id = turn_id
         self._above = above
         self._before: list[str] = []
-        """Of calls before the last one, which may have cost something."""
+        """Reservations of calls before the last one, which may have had a cost."""
         self._last: list[str] = []
         self._told: set[str] = set()
 
     @property
     def limited(self) -> bool:
-        """Whether any budget counts for its calls."""
+        """Whether any budget applies to its calls."""
         return self._spending.governs(self._payer)
 
     async def reserve(self, request: ModelRequest, seconds: float, tokens: int | None = None) -> list[Notice]:
-        """Reserve what a call may cost; return what is to be told of budgets, once each.
+        """Reserve the expected cost of a call.
 
-        ``seconds``: how long the call takes at most; ``tokens``: about those of the request, where they are known.
+        Return a notice for each budget above its soft limit, once per budget.
+
+        ``seconds``: longest duration of the call. ``tokens``: approximate tokens of the request, if known.
 
         Raises:
             BudgetExceeded, BudgetUnpriced, StorageError: the call may not begin.
@@ -270,7 +281,7 @@ class Account:
             until="",
         )
         own = self._own
-        # before it is stored: one that is cancelled may be stored all the same
+        # noted before the write, because a cancelled write may be stored
         self._before, self._last = [*self._before, *self._last], [record.id]
         near = await self._spending.reserve(payer, record, seconds, own)
         fresh = [each for each in near if each.id not in self._told]
@@ -282,39 +293,39 @@ class Account:
         return (*self._before, *self._last, *(self._above._own if self._above is not None else ()))
 
     def begin_job(self) -> "Account":
-        """Return what a job inside of the turn is paid from; it does not wait for what the turn has reserved."""
+        """Return the account for a job inside the turn. The job does not wait for the turn's reservations."""
         return Account(self._spending, self._payer, self._turn_id, self)
 
     def release(self, conn: Connection) -> None:
-        """Give back what is reserved, in the transaction that stores what it was reserved for."""
+        """Release the reservations in the transaction that stores the usage."""
         budgets.release(conn, [*self._before, *self._last])
 
     def settle(self) -> None:
-        """Take notice that such a transaction is through."""
+        """Note that the transaction of `release` was committed."""
         if self._before or self._last:
             self._before, self._last = [], []
             self._spending.tell_returned()
 
     async def give_back(self) -> None:
-        """Give back what was reserved for the last call, which has cost nothing."""
+        """Release the reservation of the last call, which had no cost."""
         if self._last:
             ids, self._last = self._last, []
             await self._spending.give_back(ids)
 
     async def aclose(self) -> None:
-        """Give back all that is reserved: nothing more will be stored of what it was reserved for."""
+        """Release all reservations, because no usage will be stored for them any more."""
         self._before, self._last = [], [*self._before, *self._last]
         await self.give_back()
 
 
 def request_tokens(request: ModelRequest) -> int:
-    """Return about how many tokens a request has."""
+    """Return the approximate tokens of a request."""
     said = sum(map(message_tokens, request.messages))
     return said + tokens_of([list(request.system), [dict(tool) for tool in request.tools]])
 
 
 def most_received(request: ModelRequest) -> int:
-    """Return how many tokens an answer may have, its thinking included."""
+    """Return the most tokens of an answer, including its thinking."""
     profile = profile_of(request.model)
     thinks = profile.thinks or bool(profile.thinking and request.thinking != "off")
     wanted = request.max_tokens + (profile.room(request.effort) if thinks else 0)

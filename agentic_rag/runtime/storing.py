@@ -1,7 +1,7 @@
-"""What turns write to the store and read back from it: functions of a connection.
+"""Reads and writes of turns in the store, as functions of a connection.
 
-Owns the rows of messages, calls, usage and of a turn's end, and what a turn that was cut off is resumed from. Knows
-no agent and no event's number.
+Owns the rows of messages, calls, usage and the end of a turn, and the state from which a cut-off turn resumes. Knows no
+agent and no event number.
 """
 
 import logging
@@ -57,7 +57,7 @@ _END: dict[type, tuple[TurnStatus, str]] = {
 
 
 def end_of(final: Terminal) -> str:
-    """Return how a turn ended, in a word: why its model stopped, the code of an error, or that it was interrupted."""
+    """Return the reason of a turn's end in one word: the model's stop reason, an error code, or ``interrupted``."""
     if isinstance(final, Done):
         return final.stop_reason
     return final.code if isinstance(final, Error) else "interrupted"
@@ -79,7 +79,7 @@ def store_commit(
 def store_result(
     conn: Connection, row: TurnRecord, call: PlannedCall, outcome: CallOutcome, finished: FinishedCall
 ) -> None:
-    """Store the end of a call and the records of what is kept whole of it."""
+    """Store the end of a call and the records of its payloads."""
     tool_calls.finish(
         conn,
         row.id,
@@ -131,7 +131,7 @@ def end_without_agent(conn: Connection, row: TurnRecord, final: Terminal) -> Non
 
 
 def end_delegates(conn: Connection, turn_id: TurnId) -> None:
-    """Store the ends of a turn's delegates that nobody has gone on with since they were put down or cut off."""
+    """Store the ends of a turn's delegates that were suspended or cut off and not resumed."""
     for session in sessions.list_delegated(conn, turn_id):
         for child in turns.of_session(conn, session.id):
             if child.status not in turns.FINISHED:
@@ -139,7 +139,7 @@ def end_delegates(conn: Connection, turn_id: TurnId) -> None:
 
 
 def usage_row(transcript: Transcript, turn_id: TurnId | None, spent: Spent, at: str, key_id: str = "") -> UsageRecord:
-    """Return the row of one model call; ``key_id``: the key with which what it answers was sent."""
+    """Return the usage row of one model call. ``key_id``: the API key that sent the message."""
     return UsageRecord(
         id=new_id("usage"),
         session_id=transcript.session_id,
@@ -197,11 +197,11 @@ def _call_row(call: PlannedCall, row: TurnRecord, agent: str, started_at: str) -
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What a turn is gone on with that a server has left, or that waited for a person.
+    """The stored state of a turn that a server left, or that was suspended.
 
-    ``messages``: the turn's after the user's own, oldest first, those that were summarised too. ``finished``: the
-    ``tool_result`` blocks of ended calls by call id. ``usage``: what was spent. ``waits``: what its own calls have
-    asked people for, oldest first.
+    ``messages``: the turn's messages after the user's own, oldest first, also summarised ones. ``finished``: the
+    ``tool_result`` blocks of ended calls by call id. ``usage``: the usage so far. ``waits``: the waits of its own
+    calls, oldest first.
     """
 
     messages: tuple[Message, ...]
@@ -212,9 +212,9 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class InterruptedTurn:
-    """What a stopped server left of a turn. ``last_seq``: number of its last stored event.
+    """A turn that a stopped server left. ``last_seq``: number of its last stored event.
 
-    ``definition`` is None when it is gone, or of a version that this program cannot run.
+    ``definition``: None if it was deleted, or has a version that this program cannot run.
     """
 
     last_seq: int
@@ -223,10 +223,10 @@ class InterruptedTurn:
 
 
 def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
-    """Read what a turn that was cut off is resumed from."""
+    """Read the state from which a cut-off turn resumes."""
     calls = {call.tool_call_id: call.result for call in tool_calls.of_turn(conn, row.id)}
     children = [turns.of_session(conn, session.id)[0] for session in sessions.list_delegated(conn, row.id)]
-    # those that go on are counted when they end, with all that they have spent
+    # running delegates are counted when they end, with all of their usage
     delegated = [child.usage for child in children if child.status in turns.FINISHED and child.usage]
     return InterruptedTurn(
         last_seq=run_events.last_seq(conn, row.id),
@@ -245,10 +245,10 @@ def read_interrupted(conn: Connection, row: TurnRecord) -> InterruptedTurn:
 
 
 def stored_definition(conn: Connection, image_id: str) -> Definition | None:
-    """Return a stored definition; None when it is gone, or of a version this program cannot run.
+    """Return a stored definition, or None if it was deleted or has a version that this program cannot run.
 
-    Its domain's workspace is where it lies now: a turn that was moved with its folder, by a restore or by hand, must
-    not go on in the place of before.
+    The workspace is the domain's current folder: a turn that was moved with its folder, by a restore or by hand, must
+    not continue in the old one.
     """
     image = images.record(conn, image_id)
     if image is None:
@@ -266,10 +266,10 @@ def stored_definition(conn: Connection, image_id: str) -> Definition | None:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a process took over of others that are gone: turns to resume, and those that wait, with their domains.
+    """The turns that a process took over from dead ones: turns to resume, and queued turns with their domains.
 
-    ``orphans``: delegates whose parents have ended. Other delegates are not among them: who asked for them goes on
-    with them.
+    ``orphans``: delegates whose parents have ended. Other delegates are not included, because their parents resume
+    them.
     """
 
     running: tuple[TurnRecord, ...]
@@ -278,14 +278,13 @@ class Taken:
 
 
 def take_left(conn: Connection, owner: str, *, alone: bool, first: bool, room: int | None = None) -> Taken:
-    """Make ``owner`` the one that runs what nobody runs any more. ``alone``: no other process can be there.
+    """Make ``owner`` the owner of turns without a living owner. ``alone``: no other process can exist.
 
-    ``first``: it runs nothing yet; what is in groups of the run log is a dead process's, if it is alone.
-    ``room``: how many turns it takes at most; None: all.
+    ``first``: ``owner`` runs nothing yet. If it is alone, groups of the run log then belong to a dead process.
+    ``room``: most turns to take; None: all.
 
-    A turn that was cut off counts one resume more; one that was put down on purpose does not. What the calls of the
-    taken ones had reserved is given back. What waits behind a turn
-    of a living process stays that one's.
+    A cut-off turn counts one more resume. A turn that was left on purpose does not. The reservations of the taken
+    turns' calls are released. Turns queued behind a turn of a living process stay with that process.
     """
     if alone and first:
         run_groups.settle(conn)
@@ -313,7 +312,7 @@ def take_left(conn: Connection, owner: str, *, alone: bool, first: bool, room: i
 
 @dataclass(frozen=True, slots=True)
 class WaitingTurn:
-    """A turn of a user that was put down until a person answers. ``last_seq``: number of its last event."""
+    """A user's turn that is suspended until a person answers. ``last_seq``: number of its last event."""
 
     turn: TurnRecord
     domain_id: str
@@ -321,7 +320,7 @@ class WaitingTurn:
 
 
 def list_waiting(conn: Connection) -> list[WaitingTurn]:
-    """Return the turns of users that were put down until people answer."""
+    """Return the suspended turns of users."""
     rows = turns.list_waiting(conn)
     delegated = sessions.parents(conn, [row.session_id for row in rows])
     return [
@@ -340,10 +339,10 @@ def _take(conn: Connection, row: TurnRecord, owner: str) -> TurnRecord:
 
 
 def load_transcript(conn: Connection, session_id: SessionId) -> Transcript:
-    """Return the messages of a session's active branch that no summary stands for.
+    """Return the messages of a session's active branch without those that a summary replaced.
 
     Raises:
-        NotFound: there is no such session.
+        NotFound: the session does not exist.
     """
     session = sessions.get(conn, session_id)
     if session is None:
@@ -368,14 +367,14 @@ def load_transcript(conn: Connection, session_id: SessionId) -> Transcript:
         measure=measure,
         told=_load_told(conn, session),
     )
-    _ = transcript.memory  # counted here, in the store's thread
+    _ = transcript.memory  # measured here, in the store's thread
     return transcript
 
 
 def _still_fitting(rows: Sequence[sessions.MessageRecord], window_start: int) -> list[sessions.MessageRecord]:
-    """Leave thinking and citations out of answers that stand behind what was rewritten while another branch was active.
+    """Remove thinking and citations from answers after a message that was rewritten while another branch was active.
 
-    What was rewritten together (a window that moved, results that were left out) fits together already.
+    Messages that were rewritten together (by a moved window, or by results left out) fit together already.
     """
     found: list[sessions.MessageRecord] = []
     rewritten_at = 0
@@ -402,7 +401,7 @@ def _prompt(row: PromptRecord) -> Prompt:
 
 
 def store_told(conn: Connection, session_id: SessionId, told: Told) -> None:
-    """Store what a session was told before its messages."""
+    """Store the session's prompt state."""
     for prompt in {told.first.id: told.first, told.latest.id: told.latest}.values():
         row = PromptRecord(
             id=prompt.id, system=list(prompt.system), tools=[dict(tool) for tool in prompt.tools], created_at=now()

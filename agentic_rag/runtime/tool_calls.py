@@ -1,6 +1,6 @@
-"""The calls of one agent's turn: each from its start to its stored result, with what a person is asked on the way.
+"""The calls of one agent's turn, each from its start to its stored result, with the questions to people between.
 
-Owns what is done for a planned call, and which calls of a cut-off turn may begin again. Knows no model and no step.
+Owns the execution of a planned call, and which calls of a cut-off turn may run again. Knows no model and no step.
 """
 
 import hashlib
@@ -39,17 +39,17 @@ from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, InputGiven
 from agentic_rag.tools.system import FORGET, RECALL, REMEMBER, SEARCH
 
 PROGRESS_SECONDS = 0.1
-"""Progress reports of one call that come faster are dropped."""
+"""Shortest time between two progress reports of one call. Earlier ones are dropped."""
 MAX_ROUNDS = 20
-"""How often one call may ask for something; a server that asks more has no end."""
+"""Most input requests of one call, as a limit for servers that never stop asking."""
 REASON_CHARS = 500
 MAX_DELEGATES = 64
-"""Delegates whose texts are looked through for the sources of an approval."""
+"""Most delegates whose messages are searched for the sources of an approval."""
 APPROVAL_OVERRULED = (
     "Texts of others were read since your message; your approval for the rest of the conversation does not cover calls "
     "after that."
 )
-"""The warning of an approval that is asked for although an earlier one was for the rest of the conversation."""
+"""The warning for an approval that is needed although the conversation has an earlier one."""
 MEMORY_TOOLS = frozenset({RECALL.name, REMEMBER.name, FORGET.name})
 """Tools whose argument ``role`` names a memory."""
 
@@ -72,13 +72,13 @@ class ToolCalls:
     """Runs the calls of one turn.
 
     Args:
-        resources: what the agent works with.
-        transcript: of its session.
-        row: its turn.
-        definition: what the turn runs on.
-        log: where its events go.
-        turn: what is told of each end.
-        asking: its questions to people.
+        resources: shared parts of the runtime.
+        transcript: the transcript of the session.
+        row: the agent's turn.
+        definition: the settings of the turn.
+        log: receives the turn's events.
+        turn: processes the end of each call.
+        asking: the agent's questions to people.
         asker: the calls of the agent that delegated to this one.
     """
 
@@ -108,29 +108,29 @@ class ToolCalls:
         self._spans: dict[str, Span] = {}
 
     def offer(self, toolset: Toolset, tools: tuple[ToolInfo, ...], model: str) -> None:
-        """Say which tools the turn has, what runs them, and for which model; before the steps that it is asked in."""
+        """Set the tools of the turn, their toolset and the model. Must be called before the steps that use them."""
         self._toolset, self._tools, self._model = toolset, tools, model
 
     def is_resting(self, children: int) -> bool:
-        """Whether all calls that run wait for people, or for one each of so many delegates."""
+        """Return whether all running calls wait for people, or for one of ``children`` delegates each."""
         delegating = sum(call.delegates for call in self._running.values())
         waiting = sum(ident in self._asking.resting for ident in self._running)
         return bool(self._running) and delegating == children and waiting + delegating == len(self._running)
 
     async def run(self, calls: Sequence[PlannedCall]) -> None:
-        """Run calls at the same time, each to its stored result."""
+        """Run calls concurrently, each to its stored result."""
         async with anyio.create_task_group() as tasks:
             for call in calls:
                 tasks.start_soon(self._run, call)
 
     async def end_unknown(self, in_flight: Iterable[PlannedCall]) -> None:
-        """Give those calls of a cut-off turn that had begun, and may not begin again, the result that says so."""
+        """End calls of a cut-off turn that had begun and may not run again, with a result that says so."""
         for call in in_flight:
             if call.refusal is None and not call.repeatable and not call.delegates and await self._has_begun(call):
                 await self.finish(call, CallOutcome(ToolStatus.ERROR, (text_block(OUTCOME_UNKNOWN),)))
 
     async def _has_begun(self, call: PlannedCall) -> bool:
-        """Whether a call of a cut-off turn may have had its effect; one that waited for a person has not."""
+        """Return whether a call of a cut-off turn may have had its effect. A call that waited for a person has not."""
         past = self._asking.past(call.id)
         if past or call.tool is None or call.approval is None:
             return past[-1].taken if past else True
@@ -139,7 +139,7 @@ class ToolCalls:
         return await self._asking.is_remembered(subject_of(self._definition, call.tool, call.approval.answerer))
 
     def span_of(self, call_id: str) -> Span:
-        """Return the span of a call that runs, or of the task where there is none."""
+        """Return the span of a running call, or the current span if there is none."""
         return self._spans.get(call_id) or running_span()
 
     async def _run(self, call: PlannedCall) -> None:
@@ -165,7 +165,7 @@ class ToolCalls:
             del self._running[call.id], self._spans[call.id]
 
     async def finish(self, call: PlannedCall, outcome: CallOutcome) -> None:
-        """Store the end of a call and tell it."""
+        """Store the end of a call and deliver its events."""
         finished = self._turn.finish_call(call, outcome)
 
         def store(conn: Connection) -> None:
@@ -176,11 +176,11 @@ class ToolCalls:
                 self._resources.hooks.call_made(conn, self._row, call, outcome.status)
 
         with anyio.CancelScope(shield=True):
-            for kept in finished.kept:  # before the record: a file without one is found, the reverse is a loss
+            for kept in finished.kept:  # a file without a record is found, the reverse is a loss
                 await self._resources.journal.insist(partial(self._resources.payloads.write, kept.ref, kept.data))
             await self._log.commit(finished.bodies, store)
 
-    # What a call does
+    # Execution of a call
 
     async def _outcome(self, call: PlannedCall) -> CallOutcome:
         insist = self._resources.journal.insist
@@ -204,9 +204,9 @@ class ToolCalls:
         return replace(outcome, content=(text_block(note), *outcome.content)) if note else outcome
 
     async def _approval(self, call: PlannedCall) -> InputGiven:
-        """Return what a person says of a call, earlier in this conversation or now.
+        """Return a person's answer to a call, given earlier in this conversation or now.
 
-        An earlier answer does not count for a call that a text of others may have caused.
+        An earlier answer does not count for a call that a text written by others may have caused.
         """
         assert call.tool is not None
         assert call.approval is not None
@@ -235,7 +235,7 @@ class ToolCalls:
         return await (self._asking.join(past) if past else self._asking.ask(asked))
 
     async def _sources(self) -> tuple[Source, ...]:
-        """Return the texts of others that may speak through a call of this agent, those its askers read included."""
+        """Return the untrusted texts that may influence a call of this agent, including those its callers read."""
         callers: list[ToolCalls] = []
         agent: ToolCalls | None = self
         while agent is not None:
@@ -249,7 +249,7 @@ class ToolCalls:
         return [each.message for each in self._transcript.in_window() if each.turn_id == self._row.id]
 
     async def _read_by_delegates(self, callers: Sequence["ToolCalls"]) -> list[list[Message]]:
-        """Return the messages of all delegates whose answers one of these agents has, each delegate's for itself."""
+        """Return the messages of all delegates that have answered one of these agents, one list per delegate."""
         answered: list[tuple[TurnId, frozenset[str] | None]] = [
             (each._row.id, frozenset(block["tool_use_id"] for message in each._messages()
                                      for block in message["content"] if block["type"] == "tool_result"))
@@ -272,7 +272,7 @@ class ToolCalls:
         return await self._resources.database.read(read)
 
     async def _call_until_done(self, call: PlannedCall, arguments: Json) -> CallOutcome:
-        """Call the server, again with each answer that it wants, until there is an outcome."""
+        """Call the server, and repeat the call with each input that it requests, until there is an outcome."""
         given: InputGiven | None = None
         past = self._past(call, {WaitKind.FORM, WaitKind.URL})
         if past is not None and not past.taken:
@@ -292,7 +292,7 @@ class ToolCalls:
         assert call.tool is not None
         assert self._toolset is not None
         limits = self._definition.limits
-        # a delegate has a clock of its own, which stands still while it waits for a person
+        # a delegate has its own clock, which pauses while it waits for a person
         patience = self._resources.patience.wait_seconds
         timeout = limits.turn_timeout + patience if call.delegates else limits.tool_timeout
         binding = await self._binding_of(call, arguments)
@@ -310,7 +310,7 @@ class ToolCalls:
         return outcome
 
     async def _binding_of(self, call: PlannedCall, arguments: Json) -> Binding:
-        """Return what is bound to a call: for one that names a role, with the roles activated in this conversation."""
+        """Return the binding of a call. For a memory tool with a role, add the roles activated in this conversation."""
         binding, named = self._definition.binding, arguments.get("role")
         if call.name not in MEMORY_TOOLS or not named or named in (binding.role, *binding.memory_roles):
             return binding
@@ -324,7 +324,7 @@ class ToolCalls:
         return replace(binding, memory_roles=tuple(roles))
 
     def _begin_retrieval(self, call: PlannedCall) -> Span:
-        """Begin the span of a search of documents or memories; of other calls there is none."""
+        """Begin the span of a search of documents or memories. Other calls have none."""
         source = {SEARCH.name: "documents", RECALL.name: "memory"}.get(call.name)
         if source is None:
             return NO_SPAN
@@ -334,7 +334,7 @@ class ToolCalls:
         return span
 
     async def _ask(self, call: PlannedCall, needed: InputNeeded, *, live: bool = False) -> InputGiven:
-        """Ask the conversation's owner; where there is nobody, that counts as declined."""
+        """Ask the conversation's owner. Without a person, the question counts as declined."""
         if not self._definition.has_person:
             return InputGiven(WaitAction.DECLINE, {"reason": "nobody can be asked here"})
         past = self._past(call, {needed.kind}) if needed.kind is WaitKind.QUESTION else None
@@ -343,7 +343,7 @@ class ToolCalls:
         return await self._asking.ask(Asked(call.id, needed, needed.answerer, server=call.server, live=live))
 
     def _past(self, call: PlannedCall, kinds: set[WaitKind]) -> WaitRecord | None:
-        """Return, once, what was last asked about a call before this process had the turn."""
+        """Return, once, the newest wait of a call from before this process had the turn."""
         past = self._asking.past(call.id)
         found = next((each for each in reversed(past) if each.kind in kinds and not each.live), None)
         if found is not None:
@@ -364,13 +364,13 @@ class ToolCalls:
 
 
 def _count_hits(structured: object) -> int:
-    """Return how many passages or memories a search brought."""
+    """Return how many passages or memories a search found."""
     found = structured if isinstance(structured, dict) else {}
     return len(found.get("hits") or found.get("engrams") or ())
 
 
 def policy_of(definition: Definition, resources: Resources) -> Policy:
-    """Return what decides which calls of a turn are run."""
+    """Return the policy for the calls of a turn."""
     return Policy(
         definition.tool_policy,
         definition.effects_allowed_by_default,
@@ -381,7 +381,7 @@ def policy_of(definition: Definition, resources: Resources) -> Policy:
 
 
 def describe_declined(kind: WaitKind, given: InputGiven) -> CallOutcome:
-    """Return the outcome of a call that a person did not let go on, in words for the model."""
+    """Return the outcome of a call that a person did not approve or answer, with a text for the model."""
     what = "approval" if kind is WaitKind.APPROVAL else "input"
     reason = given.content.get("reason")
     why = f": {reason[:REASON_CHARS]}" if isinstance(reason, str) and reason.strip() else ""
@@ -391,7 +391,7 @@ def describe_declined(kind: WaitKind, given: InputGiven) -> CallOutcome:
 
 
 def describe_edit(asked: Json, sent: Json) -> str:
-    """Return what the model is told of arguments that a person has changed."""
+    """Return the note to the model about arguments that a person has changed."""
     names = sorted(name for name in asked.keys() | sent.keys() if asked.get(name) != sent.get(name))
     changed = to_text({name: sent[name] for name in names if name in sent})
     left_out = [name for name in names if name not in sent]
@@ -400,9 +400,10 @@ def describe_edit(asked: Json, sent: Json) -> str:
 
 
 def subject_of(definition: Definition, tool: ToolInfo, answerer: Answerer) -> str:
-    """Return what an approval is remembered under: the tool and its server, exactly as they are, and who must say it.
+    """Return the key under which an approval is remembered: a hash of the tool, its server and the required answerer.
 
-    What the owner approved counts for nothing once an admin must.
+    Any change of the tool or its server needs a new approval. An owner's approval does not count once an admin's is
+    required.
     """
     entry = next((entry.hash() for entry in definition.entries if entry.name == tool.server), "")
     described = [tool.remote_name, tool.description, dict(tool.input_schema)]

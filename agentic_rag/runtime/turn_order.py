@@ -1,4 +1,4 @@
-"""In which order the last turns of a session began, for readers that follow one after the other. Pure."""
+"""The order in which the last turns of a session began, for readers that follow them in turn. Pure."""
 
 from agentic_rag.ids import TurnId
 
@@ -6,17 +6,17 @@ MAX_ORDER = 16
 
 
 class TurnOrder:
-    """The last turns of one session, as they began; older ones are forgotten."""
+    """The last `MAX_ORDER` turns of one session, in the order of their beginning."""
 
     def __init__(self) -> None:
         self._begun: list[TurnId] = []
 
     def begin(self, turn_id: TurnId) -> None:
-        """Take note that a turn begins."""
+        """Add a turn that begins."""
         self._begun = [*self._begun[1 - MAX_ORDER :], turn_id]
 
     def following(self, after: TurnId | None, current: TurnId | None) -> TurnId | None:
-        """Return the turn that began after another one, or the ``current`` one; None: not yet."""
+        """Return the turn that began after ``after``, or the ``current`` one. None: not yet."""
         if after in self._begun:
             rest = self._begun[self._begun.index(after) + 1 :]
             return rest[0] if rest else None

@@ -1,4 +1,4 @@
-"""The end of a turn that no agent runs: taken back from the queue, or cut off too often to be gone on with.
+"""The end of a turn that no agent runs: removed from the queue, or cut off too often to be resumed.
 
 Owns the transaction of that end. Knows no session in memory.
 """
@@ -16,14 +16,14 @@ from agentic_rag.store.turns import TurnRecord
 
 
 async def end_unstarted(resources: Resources, row: TurnRecord, final: Terminal, resumed: Resumed | None = None) -> bool:
-    """Give a turn that no agent runs its terminal event, after ``resumed`` if it had begun.
+    """Store the terminal event of a turn that no agent runs, after ``resumed`` if the turn had begun.
 
-    False, and nothing changes, when another process has begun it meanwhile.
+    Returns False, without any change, if another process has begun the turn meanwhile.
     """
     journal = resources.journal
-    # a new log is for our own words only: there is nothing in them to redact
+    # a new log contains only our own texts, so nothing needs redaction
     log = journal.find(row.id) or RunLog(journal, row.conversation_id, row.id, fence=row.fence)
-    log.withdraw()  # the first events, if the store refused to begin it
+    log.withdraw()  # the first events, if the store refused to begin the turn
 
     def store(conn: Connection) -> bool:
         if resumed is not None:

@@ -1,1 +1,1 @@
-"""A turn without I/O: no await, no store, no clock."""
+"""The pure part of a turn: no await, no store, no clock."""

@@ -1,7 +1,7 @@
-"""What is wrong with an argument, in words that say what to send. Pure.
+"""Messages that tell a model how to correct an invalid tool argument. Pure.
 
-Owns the words for each rule of a schema. They hold nothing of the values that were sent, which may be long, and nothing
-of the library that found the problem.
+Owns the wording for each JSON Schema rule. The messages contain neither the values that the model sent, which may be
+long, nor the text of the library that found the problem.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 SHOWN_CHARS = 200
-"""How much of a schema's own values is quoted."""
+"""Most characters of a schema's own value, or of an argument's path, that a message quotes."""
 SHOWN_NAMES = 20
 NO_NAMES: Mapping[str, str] = {}
 
@@ -25,7 +25,7 @@ _KINDS: Mapping[str, str] = {
 
 
 class SchemaProblem(Protocol):
-    """What a validator reports of one rule (a `jsonschema.ValidationError`)."""
+    """A validator's report that one rule is violated (a `jsonschema.ValidationError`)."""
 
     @property
     def absolute_path(self) -> Sequence[Any]: ...
@@ -42,9 +42,9 @@ class SchemaProblem(Protocol):
 
 
 def describe_problem(error: SchemaProblem, names: Mapping[str, str] = NO_NAMES) -> list[str]:
-    """Return the sentences for one problem: each names the argument and what it must be.
+    """Return the sentences for one problem. Each names the argument and the value it must have.
 
-    ``names``: arguments that the model was shown under another name: own → shown.
+    ``names``: arguments that the model saw under another name, as own name → shown name.
     """
     place = _place([names.get(step, step) if isinstance(step, str) else step for step in error.absolute_path])
     if error.validator == "required":
@@ -77,7 +77,7 @@ def _inside(place: str, name: str) -> str:
 
 
 def _describe_missing(schema: Any, name: str) -> str:
-    """Return what a missing argument must be, as far as its schema says so."""
+    """Return the required type of a missing argument, or an empty string if its schema gives none."""
     own = (schema.get("properties") or {}).get(name) if isinstance(schema, Mapping) else None
     kinds = _kinds_of(own)
     return f": it must be {kinds}" if kinds else ""
@@ -106,7 +106,7 @@ def _kind_of(value: object) -> str:
 
 
 def _of_same_kind(error: SchemaProblem) -> list[SchemaProblem]:
-    """Return the problems of the one alternative that takes values of the kind that was sent."""
+    """Return the problems of the only alternative whose type is that of the sent value, else an empty list."""
     kind = _kind_of(error.instance)
     fitting = [
         place

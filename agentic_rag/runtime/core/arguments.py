@@ -1,7 +1,8 @@
-"""Whether a call's arguments fit the schema of its tool. Pure.
+"""Validation of a call's arguments against the input schema of its tool. Pure.
 
-Owns what of a stranger's schema is checked, and how much work that may be. A schema that is broken, or that would cost
-more, refuses nothing: its server checks again. Knows no policy and no call.
+Owns which keywords of a user server's schema are checked, and how much work a check may take. A schema that is broken
+or too expensive to check refuses nothing, because the tool's server validates the arguments again. Knows no policy and
+no call.
 """
 
 import json
@@ -17,19 +18,22 @@ from agentic_rag.json_form import Json
 from agentic_rag.runtime.core.argument_words import describe_problem
 
 PROBLEM_CHARS = 2_000
-"""How much of what is wrong the model reads."""
+"""Most characters of the error message that the model reads."""
 MAX_PROBLEMS = 20
 
 STEPS = 10_000
-"""How much work one check of a stranger's schema may be: a step is a keyword that meets a value, or an item of its
-list, or `STEP_CHARS` characters of the value, which a message would repeat. About a tenth of a second."""
+"""Work limit for one check against a user server's schema, about a tenth of a second.
+
+A step is a keyword applied to a value, or an item of the keyword's list, or `STEP_CHARS` characters of the value, which
+an error message of the validator would repeat.
+"""
 
 STEP_CHARS = 1_024
 
 NO_NAMES: Mapping[str, str] = {}
 
 KEPT_SCHEMAS = 512
-"""Of so many schemas of strangers it is remembered what is checked; they are the same objects from turn to turn."""
+"""Validators in the cache for user servers' schemas, which are the same objects from turn to turn."""
 
 _TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 _ONE = frozenset({"items", "additionalProperties", "propertyNames", "contains", "not", "if", "then", "else"})
@@ -63,17 +67,22 @@ _PLAIN: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"), _is_count),
     **dict.fromkeys(("minProperties", "maxProperties"), _is_count),
 }
-"""Keywords whose values are data, with the form they must have. With those that hold schemas they are all that is
-checked of a stranger's schema: a regular expression can take for ever. References are followed inside the document
-alone; each one counts as a step."""
+"""Keywords whose values are plain data, with a check of the value's form.
+
+These and the keywords that contain schemas are the only ones checked in a user server's schema: a regular expression
+can run for ever. References are followed only inside the document, and each counts as a step.
+"""
 
 
 class _TooMuch(Exception):
-    """A check came to more than `STEPS`."""
+    """A check took more than `STEPS` steps."""
 
 
 class _Meter:
-    """What one check has cost so far. ``sizes``: characters of each list and mapping in the arguments, by identity."""
+    """The remaining steps of one check.
+
+    ``_sizes``: characters of each list and mapping in the arguments, by identity.
+    """
 
     def __init__(self, arguments: Json) -> None:
         self._left = STEPS
@@ -91,7 +100,11 @@ class _Meter:
         return size
 
     def spend(self, wanted: Any, value: Any) -> None:
-        """Count one keyword that meets one value of the arguments."""
+        """Count one keyword applied to one value of the arguments.
+
+        Raises:
+            _TooMuch: the check took more than `STEPS` steps.
+        """
         size = len(value) if isinstance(value, str) else self._sizes.get(id(value), 8)
         items = len(wanted) if isinstance(wanted, Mapping | list | tuple) else 0
         self._left -= 1 + items + size // STEP_CHARS
@@ -103,11 +116,13 @@ _meter: ContextVar[_Meter] = ContextVar("meter")
 
 
 def find_problem(schema: Any, arguments: Json, *, user: bool, names: Mapping[str, str] = NO_NAMES) -> str | None:
-    """Return everything that is wrong with the arguments, in words that say what to send, or None.
+    """Return a message with every problem of the arguments and how to correct them, or None if they are valid.
 
-    ``user``: the schema is a stranger's: it costs no more than `STEPS`. No reference of any schema is fetched. Of ours,
-    an argument that may be left out may be null, which means the same; see `without_nulls`.
-    ``names``: arguments that the model was shown under another name: own → shown; the words have the shown one.
+    No reference of any schema is fetched. For one of our own schemas, null means the same as a missing optional
+    argument; see `without_nulls`.
+
+    ``user``: the schema comes from a user's server, so its check is limited to `STEPS`. ``names``: arguments that the
+    model saw under another name, as own name → shown name. The message has the shown name.
     """
     from jsonschema.exceptions import SchemaError
     from referencing.exceptions import Unresolvable
@@ -123,9 +138,10 @@ def find_problem(schema: Any, arguments: Json, *, user: bool, names: Mapping[str
 def fit_arguments(
     schema: Any, arguments: Json, *, user: bool, names: Mapping[str, str] = NO_NAMES
 ) -> tuple[Json, str | None]:
-    """Return a call's arguments as they are sent, and everything that is wrong with them; see `find_problem`.
+    """Return a call's arguments as they are sent, and a message with every problem; see `find_problem`.
 
-    Models write null for what they leave out; a stranger's tool that takes no null there is called without it.
+    Models write null for an argument they leave out. If a user server's tool does not accept null there, the argument
+    is not sent.
     """
     problem = find_problem(schema, arguments, user=user, names=names)
     if problem is None or not user or not (isinstance(schema, Mapping) and _is_names(schema.get("required", ()))):
@@ -137,7 +153,7 @@ def fit_arguments(
 
 
 def without_nulls(schema: Any, arguments: Json) -> Json:
-    """Return the arguments without those that are null and may be left out."""
+    """Return the arguments without optional ones that are null."""
     return {name: value for name, value in arguments.items() if value is not None or name in schema.get("required", ())}
 
 
@@ -145,14 +161,14 @@ def _problems(checker: Any, arguments: Json, names: Mapping[str, str]) -> str | 
     given = dict(arguments)
     _meter.set(_Meter(given))
     found: dict[str, None] = {}
-    with suppress(_TooMuch):  # what was found by then is wrong all the same
+    with suppress(_TooMuch):  # the problems found before the limit are real
         for error in islice(checker.iter_errors(given), MAX_PROBLEMS):
             found.update(dict.fromkeys(describe_problem(error, names)))
     return "; ".join(found)[:PROBLEM_CHARS] or None
 
 
 _CHECKERS: dict[int, tuple[Any, Any]] = {}
-"""Schemas of strangers, by identity, with what checks them."""
+"""Cache of validators for user servers' schemas: identity of the schema → schema and validator."""
 
 
 def _checker(schema: Any) -> Any:
@@ -177,13 +193,16 @@ def _own_checker(schema: Any) -> Any:
 
 @cache
 def _bounded_validator() -> Any:
-    """Return the validator of strangers' schemas. Made late: importing it takes a tenth of a second."""
+    """Return the validator class for user servers' schemas.
+
+    The class is built on first use, because importing `jsonschema` takes a tenth of a second.
+    """
     from jsonschema.exceptions import ValidationError
     from jsonschema.validators import Draft202012Validator, extend
 
     def unique(validator: Any, wanted: bool, value: Any, schema: Any) -> Iterator[ValidationError]:
         if wanted and isinstance(value, list):
-            seen = {json.dumps(item, sort_keys=True) for item in value}  # the library compares each with each
+            seen = {json.dumps(item, sort_keys=True) for item in value}  # the library compares every pair of items
             if len(seen) < len(value):
                 yield ValidationError("the array has non-unique elements")
 
@@ -199,7 +218,7 @@ def _bounded_validator() -> Any:
 
 
 def _harmless(schema: Any) -> Any:
-    """Return what of a stranger's schema is checked; what is no schema allows everything."""
+    """Return the part of a user server's schema that is checked. A value that is no schema allows everything."""
     if not isinstance(schema, Mapping):
         return schema if isinstance(schema, bool) else True
     kept: dict[str, Any] = {}
@@ -215,13 +234,13 @@ def _harmless(schema: Any) -> Any:
     if isinstance(schema.get("$ref"), str) and schema["$ref"].startswith("#"):
         kept["$ref"] = schema["$ref"]
     _read_older_drafts(kept, schema)
-    if "patternProperties" in schema:  # which names are additional, only the patterns say
+    if "patternProperties" in schema:  # only the patterns say which names are additional
         kept.pop("additionalProperties", None)
     return kept
 
 
 def _read_older_drafts(kept: Json, schema: Mapping[Any, Any]) -> None:
-    """Add what a schema says in the words of older drafts and of OpenAPI."""
+    """Translate keywords of older JSON Schema drafts and of OpenAPI into ``kept``."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if schema.get(exclusive) is True and bound in kept:
             kept[exclusive] = kept.pop(bound)
@@ -239,7 +258,7 @@ def _read_older_drafts(kept: Json, schema: Mapping[Any, Any]) -> None:
 
 
 def _with_known_references(root: Any) -> Any:
-    """Take out of a document the references that lead nowhere: they allow everything. The document is changed."""
+    """Delete the references of a document that do not resolve, so that they allow everything. Changes the document."""
     level = [root]
     while level:
         inner: list[Any] = []

@@ -1,8 +1,8 @@
-"""The calls of an assistant message: which may run, and why others may not. Pure.
+"""Planning of the tool calls in an assistant message: which may run, and why others are refused. Pure.
 
-Owns the refusals: unknown tool, broken or unfit arguments, arguments that held a secret, what the domain's policy
-denies, and tools that changed since the admin accepted them. A text the model read can ask for anything; only the
-policy grants. Knows no turn and no MCP.
+Owns the refusals: unknown tools, broken or invalid arguments, arguments that contained a secret, calls that the
+domain's policy denies, and tools that changed since the admin accepted them. A text that the model read can ask for
+anything; only the policy grants rights. Knows no turn and no MCP.
 """
 
 import re
@@ -32,11 +32,11 @@ OVERRULED = (
 SECRET_IN_ARGUMENTS = "Denied: the arguments hold a secret of this domain. Servers get them from its settings only."
 
 _WILD = re.compile(r"\[\]?[^\]]*\]|[*?]")
-"""What of a glob stands for other characters."""
+"""The wildcards of a glob; the rest of its characters are literal."""
 
 
 class Because(StrEnum):
-    """Why a call is denied, as the audit log has it and the model reads it."""
+    """The reason of a denial, for the audit log and for the model."""
 
     CHANGED = "changed"
     POLICY = "toolPolicy"
@@ -49,7 +49,7 @@ class Because(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why a call may not run. ``text``: for the model, naming the setting."""
+    """The denial of a call. ``text``: the explanation for the model, which names the setting."""
 
     because: Because
     text: str
@@ -57,10 +57,11 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A call that a person must approve before it runs. ``warning``: why just now, where there is a reason.
+    """A call that a person must approve before it runs.
 
-    ``ask_again``: an earlier approval for the rest of the conversation does not count, because the call may have
-    effects and the turn has read text of others.
+    ``warning``: the reason for asking at this point, if there is a special one. ``ask_again``: an earlier approval for
+    the rest of the conversation does not count, because the call may have effects and the turn has read text written by
+    others.
     """
 
     answerer: Answerer
@@ -69,7 +70,7 @@ class Approval:
 
 
 _RANKS: Mapping[Verdict, int] = {"allow": 0, "ask": 1, "ask-admin": 2, "deny": 3}
-"""Among equal patterns the highest decides."""
+"""Precedence of the verdicts: among equally specific patterns the highest decides."""
 
 NOBODY_TO_ASK = (
     "Declined: {tool!r} needs the approval of {who}, and nobody can be asked here. A conversation that a person "
@@ -79,19 +80,21 @@ NOBODY_TO_ASK = (
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which calls may run. ``rules``: glob of tool names as the model sees them → verdict.
+    """The rules that decide which calls may run. ``rules``: glob of tool names as the model sees them → verdict.
 
-    The most specific pattern that matches decides: the tool's own name, else the one with the most literal
-    characters; among equals ``deny`` goes before ``ask-admin``, that before ``ask`` and ``allow``. The order of the
-    rules means nothing: a JSON object has none.
-    Once a turn has read text of others, a pattern's ``allow`` does not cover effects any more: an order in that text
-    would have them, and who wrote the pattern did not think of this tool. A rule for the tool's own name does. An
-    approval for the rest of the conversation counts like a pattern.
-    ``effects_allowed``: a single user on loopback. Our own tools that no rule names may have effects, and tools of
-    users' servers run that call themselves read-only, as long as ``alone`` says so: the first key ends it for turns
-    that were accepted before, too. Any other tool of a user's server needs the approval of the conversation's owner.
-    ``shared_memory``: remembering is an effect, since all users of the domain read it.
-    ``has_person``: somebody can be asked; else what needs approval is declined.
+    The most specific matching pattern decides: the tool's own name, else the pattern with the most literal characters.
+    Among equals, ``deny`` beats ``ask-admin``, which beats ``ask``, which beats ``allow``. The order of the rules does
+    not matter, because a JSON object has none.
+
+    Once a turn has read text written by others, a pattern's ``allow`` no longer covers tools with effects: an
+    instruction in that text could use them, and the author of the pattern did not have this tool in mind. A rule for
+    the tool's own name still allows them. An approval for the rest of the conversation counts like a pattern.
+
+    ``effects_allowed``: True for a single user on loopback. Then our own tools that no rule names may have effects, and
+    tools of users' servers run if they declare themselves read-only. Both hold only while ``alone`` returns True: the
+    first API key ends them, also for turns that were accepted before. Any other tool of a user's server needs the
+    approval of the conversation's owner. ``shared_memory``: remembering counts as an effect, because all users of the
+    domain read the memories. ``has_person``: a person can be asked. Otherwise calls that need an approval are declined.
     """
 
     rules: Mapping[str, Verdict] = field(default_factory=dict)
@@ -101,9 +104,9 @@ class Policy:
     has_person: bool = False
 
     def ruling(self, tool: ToolInfo, *, others: bool = False) -> Denial | Approval | None:
-        """Return why a tool may not be called, or whose approval it needs; None: it may run.
+        """Return the denial of a tool or the approval it needs. Returns None if the tool may run.
 
-        ``others``: text of others was read since the user's message.
+        ``others``: text written by others was read since the user's message.
         """
         ruling = self._ruling(tool, others=others)
         if isinstance(ruling, Approval) and not self.has_person:
@@ -124,7 +127,7 @@ class Policy:
         if verdict == "allow" or (verdict is None and (not effects or self._is_harmless_here(tool))):
             return None
         if verdict in ("ask", "ask-admin"):
-            if tool.server == AGENT:  # what the agent does itself reads what the model was told already, or asks
+            if tool.server == AGENT:  # its own tools read data that the model has, or ask the user
                 return None
             return Approval(Answerer.OWNER if verdict == "ask" else Answerer.ADMIN, ask_again=others and effects)
         overruled = others and effects and self._verdict(tool) == "allow"
@@ -137,16 +140,19 @@ class Policy:
         return self._denial_of_effects(tool, overruled=overruled)
 
     def _is_harmless_here(self, tool: ToolInfo) -> bool:
-        """Whether a tool may run unasked because nobody but a single user can come in.
+        """Return whether a tool may run without approval because only a single user has access.
 
-        Of a user's server only what it says to be read-only: any other tool asks at its first use.
+        Of a user's server only tools declared read-only qualify; any other needs approval at its first use.
         """
         if not (self.effects_allowed and self.alone()):
             return False
         return tool.origin != "user" or tool.claims_read_only
 
     def _denial_of_effects(self, tool: ToolInfo, *, overruled: bool) -> Denial:
-        """Return why a tool with effects may not run that no rule covers. ``overruled``: a pattern would have."""
+        """Return the denial of a tool with effects that no rule covers.
+
+        ``overruled``: only a pattern allowed the tool.
+        """
         rule = f'An admin can add {{"{tool.name}": "allow"}} to the setting toolPolicy. Go on without.'
         if overruled:
             return Denial(
@@ -191,9 +197,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call of the model. ``refusal`` is set when it must not run: it is its outcome.
+    """A tool call of the model, checked against the policy.
 
-    ``approval``: a person must approve it before it runs.
+    ``refusal``: the outcome of a call that must not run, else None. ``approval``: a person must approve the call before
+    it runs.
     """
 
     id: str
@@ -202,7 +209,7 @@ class PlannedCall:
     tool: ToolInfo | None
     refusal: CallOutcome | None = None
     because: Because | None = None
-    """Why it is denied, if that is its refusal."""
+    """The reason of a refusal that is a denial."""
     approval: Approval | None = None
 
     @property
@@ -211,19 +218,22 @@ class PlannedCall:
 
     @property
     def repeatable(self) -> bool:
-        """Whether a crash in the middle allows to run it again."""
+        """Whether the call may run again after a crash interrupted it."""
         return self.tool is not None and (self.tool.read_only or self.tool.idempotent)
 
     @property
     def delegates(self) -> bool:
-        """Whether a child does the work: it takes as long as a turn, and running it again goes on with that child."""
+        """Whether a delegate does the work.
+
+        Such a call takes as long as a turn, and running it again resumes the delegate.
+        """
         return self.tool is not None and self.tool.origin == "system" and self.tool.name == DELEGATE.name
 
 
 def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, others: bool = False) -> PlannedCall:
-    """Return what becomes of a ``tool_use`` block.
+    """Return the plan for a ``tool_use`` block.
 
-    ``tools``: by the name the model sees. ``others``: text of others was read since the user's message.
+    ``tools``: by the name that the model sees. ``others``: text written by others was read since the user's message.
     """
     block = unwrap_call(block) if CALL_TOOL.name in tools else block
     tool = None if CALLED in block else tools.get(block["name"])
@@ -255,12 +265,15 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, ot
 
 
 def error_outcome(text: str) -> CallOutcome:
-    """Return an error outcome in words for the model."""
+    """Return an error outcome with a text for the model."""
     return CallOutcome(ToolStatus.ERROR, (text_block(text),))
 
 
 def stop_outcome(by_user: bool, begun: bool = True) -> CallOutcome:
-    """Return the outcome of a call that the end of its turn cut off, ``begun`` or while it waited for a person."""
+    """Return the outcome of a call that the end of its turn cut off.
+
+    ``begun``: the call ran. Otherwise it waited for a person.
+    """
     outcome = "the outcome is unknown" if begun else "it did not run"
     if by_user:
         return CallOutcome(ToolStatus.INTERRUPTED, (text_block(f"interrupted by the user; {outcome}"),))

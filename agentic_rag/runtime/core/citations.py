@@ -1,7 +1,7 @@
-"""Citations: from what a model claims to what a passage says. Pure.
+"""Verification of a model's citations against the cited passages. Pure.
 
-Owns the check that makes a citation true: its text must stand in the passage that its index names; and the passages
-that a delegate hands on with its answer. Knows no turn and no numbering of events.
+Owns the check that makes a citation true: the passage at the cited index must contain the cited text. Also selects the
+passages that a delegate hands to its caller with the answer. Knows no turn and no numbering of events.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from agentic_rag.runtime.core.sent_messages import CitablePassage
 from mcp_servers.folding import fold
 
 MAX_ROWS = 20
-"""Rows of a table that one citation shows as cells."""
+"""Most rows of a table that one citation shows as cells."""
 MAX_REFERENCES = 1_000
-"""What one turn may cite: each citation is looked for among them."""
+"""Most references of one turn, because each new citation is compared with all of them."""
 
 
 def with_resolving(block: Block, citations: Sequence[Citation], passages: Sequence[CitablePassage | None]) -> Block:
-    """Return a text with those of its raw citations alone that quote what the request holds at their place.
+    """Return a text block without the citations that do not quote a passage of the request.
 
-    The text goes back to a service, and a strict one refuses a citation that another one invented. One of a passage
-    whose document was deleted meanwhile stays as it came: its words are still in the request.
+    The text is sent back to a service, and a strict service refuses a citation that another service invented. A
+    citation of a passage whose document was deleted meanwhile is kept, because the request still contains the words.
     """
     if "citations" not in block:
         return block
@@ -45,7 +45,10 @@ def _resolves(citation: Citation, passages: Sequence[CitablePassage | None]) -> 
 
 
 def _is_quoted(cited: str, texts: Sequence[str]) -> bool:
-    """Whether sentences say what is cited, joined with or without spaces. Text is compared folded (`folding`)."""
+    """Return whether sentences contain the cited text, joined with or without spaces.
+
+    Both are compared folded (`fold`).
+    """
     words = fold(cited).text.strip()
     return bool(words) and any(words in fold(joint.join(texts)).text for joint in ("", " "))
 
@@ -53,10 +56,11 @@ def _is_quoted(cited: str, texts: Sequence[str]) -> bool:
 def verify(
     citation: Citation, passages: Sequence[CitablePassage | None], known: Sequence[Reference]
 ) -> Reference | None:
-    """Return the reference a citation stands for: one of ``known`` or a new one with the next number.
+    """Return the reference for a citation: one of ``known``, or a new one with the next number.
 
-    None if the cited text is not what the passage says. Both are compared folded, so that spaces, case and the width of
-    characters do not count; the reference has the passage's own text. None too past `MAX_REFERENCES`.
+    Returns None if the passage does not contain the cited text. Both are compared folded, so spaces, case and character
+    width do not matter. The reference holds the passage's own text. Returns None too if there are `MAX_REFERENCES`
+    references and the citation needs a new one.
     """
     if not 0 <= citation.search_result_index < len(passages):
         return None
@@ -65,7 +69,7 @@ def verify(
         return None
     texts = citable.texts[citation.start : citation.end]
     spaced = " ".join(" ".join(texts).split())
-    lost = "" in citable.source.chunk_ids[citation.start : citation.end]  # their document was deleted
+    lost = "" in citable.source.chunk_ids[citation.start : citation.end]  # the document was deleted
     if lost or not _is_quoted(citation.cited_text, texts):
         return None
     chunk = citable.source.chunk_ids[citation.start]
@@ -92,7 +96,7 @@ def verify(
 
 
 def _cited_table(citation: Citation, citable: CitablePassage) -> CitedTable | None:
-    """Return the cited rows with their header, if all that is cited are rows of one table."""
+    """Return the cited rows with their header if the citation covers only rows of one table, else None."""
     for table in citable.source.tables or ():
         if table.first <= citation.start and citation.end <= table.last and citation.end - citation.start <= MAX_ROWS:
             rows = tuple(_cells(text) for text in citable.texts[citation.start : citation.end])
@@ -101,13 +105,13 @@ def _cited_table(citation: Citation, citable: CitablePassage) -> CitedTable | No
 
 
 def _cells(row: str) -> tuple[str, ...]:
-    """Return the cells of a table's row as the retriever writes it: `Ada |  | 50`; the outer spaces may be missing."""
+    """Return the cells of a table row as the retriever writes it: `Ada |  | 50`. The outer spaces may be missing."""
     row = row.strip()
     return tuple(f"{' ' * row.startswith('| ')}{row}{' ' * row.endswith(' |')}".split(" | "))
 
 
 def references_of(messages: Sequence[Message]) -> list[Reference]:
-    """Return the references of a turn from its committed messages, by number."""
+    """Return the references of a turn from its committed messages, sorted by number."""
     references: dict[int, Reference] = {}
     for message in messages:
         for block in message["content"]:
@@ -119,7 +123,10 @@ def references_of(messages: Sequence[Message]) -> list[Reference]:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Passages that stand behind an answer: ``search_result`` blocks, and how many more there were."""
+    """Passages that support a delegate's answer.
+
+    ``blocks``: ``search_result`` blocks. ``left_out``: how many did not fit.
+    """
 
     blocks: tuple[Block, ...] = ()
     left_out: int = 0
@@ -128,16 +135,16 @@ class Evidence:
 def evidence_of(
     messages: Sequence[Message], references: Sequence[Reference], agent: str, budget: int, *, uncited: bool = False
 ) -> Evidence:
-    """Return the passages that a delegate's references stand in, for the transcript of the agent that asked it.
+    """Return the passages that a delegate's references cite, for the transcript of the calling agent.
 
-    Each is whole, with all its sentences and their chunks: those that do not fit any more are left out.
+    Each passage is whole, with all its sentences and their chunks. Passages over the budget are left out.
 
     Args:
-        messages: the delegate's, oldest first.
-        references: what its answer cites, by number.
-        agent: its path.
-        budget: UTF-8 bytes that the texts of the passages may have together.
-        uncited: hand on what it found besides, too: its work was cut off.
+        messages: the delegate's messages, oldest first.
+        references: the citations of its answer, by number.
+        agent: path of the delegate.
+        budget: most UTF-8 bytes for the texts of all passages together.
+        uncited: also return passages that were found and not cited, because the delegate was cut off.
     """
     results = [block for message in messages for block in message["content"] if block["type"] == "tool_result"]
     passages = [
@@ -160,7 +167,7 @@ def evidence_of(
 
 
 def _place_of(reference: Reference, passages: Sequence[tuple[Block, Passage]]) -> tuple[Block, Passage] | None:
-    """Return the newest passage in which a reference's text stands, None if it is nowhere any more."""
+    """Return the newest passage that contains a reference's text, or None."""
     for part, passage in reversed(passages):
         spaced = " ".join(" ".join(inner["text"] for inner in part["content"]).split())
         if reference.chunk_id in passage.chunk_ids and reference.cited_text in spaced:

@@ -1,8 +1,8 @@
-"""What an agent is made of: a value, built from a domain's settings by the business layer.
+"""The definition of an agent: a value that the business layer builds from a domain's settings.
 
-Owns the shape, its JSON form, and the hash under which it is frozen: a turn records the image it ran on, so that a
-resumed turn runs on the settings it began with and a reader can tell which settings gave an answer. Knows no
-database, no HTTP and no MCP client.
+Owns the shape, its JSON form, and the hash of its image. A turn records the id of the image it ran on, so that a
+resumed turn runs on the settings it began with, and a reader can tell which settings gave an answer. Knows no database,
+no HTTP and no MCP client.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SkillLine:
-    """What a prompt says of a skill."""
+    """The name and description of a skill for the prompt."""
 
     name: str
     description: str
@@ -39,7 +39,7 @@ class SkillLine:
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """What the bootstrap prompt is written from."""
+    """The values from which the bootstrap prompt is written."""
 
     name: str
     """The domain's name."""
@@ -53,19 +53,19 @@ class Persona:
     components: tuple[str, ...] = ()
     """Texts of the workspace's prompt components, in order."""
     asker: str = ""
-    """Of a delegate: id of the role that handed it the task."""
+    """For a delegate: id of the role that handed it the task."""
     skills: tuple[SkillLine, ...] = ()
     """The workspace's skills, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Everything a turn runs on.
+    """All settings of a turn.
 
-    ``system``: our own servers; ``entries``: the user's, without secret values, placeholders unresolved.
-    ``tool_policy``: glob of tool names as the model sees them → verdict; see `calls.Policy`.
-    ``effects_allowed_by_default``: what it does not name may have effects (a single user on loopback).
-    ``has_person``: somebody reads along who can be asked; else what would wait for a person is declined.
+    ``system``: our own servers. ``entries``: the user's servers, without secret values and with unresolved
+    placeholders. ``tool_policy``: glob of tool names as the model sees them → verdict; see `calls.Policy`.
+    ``effects_allowed_by_default``: tools that the policy does not name may have effects (a single user on loopback).
+    ``has_person``: a person follows the conversation and can be asked. Otherwise calls that need a person are declined.
     """
 
     domain_id: str
@@ -78,18 +78,18 @@ class Definition:
     thinking: Literal["off", "auto"] = "auto"
     effort: str | None = None
     fallback_models: tuple[str, ...] = ()
-    """What is asked in turn where ``model`` refuses to answer, or its service takes no more requests."""
+    """Models to ask in this order if ``model`` refuses to answer or its service accepts no more requests."""
     limits: Limits = field(default_factory=Limits)
     binding: Binding = field(default_factory=Binding)
     tool_policy: Mapping[str, Verdict] = field(default_factory=dict)
     effects_allowed_by_default: bool = False
     has_person: bool = False
     ask_user: bool = False
-    """Whether the model may ask the user a question in the middle of a turn."""
+    """Whether the model may ask the user a question during a turn."""
     role_lines: Mapping[str, str] = field(default_factory=dict)
-    """What the files of the roles that may be delegated to say of themselves, in a line, by id."""
+    """One-line descriptions from the files of the roles that may be delegated to, by role id."""
     collection_note: str = ""
-    """What `search_documents` says of the collection: count class, languages, expertise."""
+    """Facts about the collection for the description of `search_documents`: count class, languages, expertise."""
 
     def to_json(self) -> Json:
         """Return the JSON form (`from_json` reverses it)."""
@@ -102,19 +102,22 @@ class Definition:
         """Rebuild a definition from its JSON form.
 
         Raises:
-            TypeError, KeyError, ValueError: it is not one, or of a version that this program cannot run.
+            TypeError, KeyError, ValueError: the value is no definition, or has a version that this program cannot run.
         """
         entries = tuple(McpEntry.from_json(name, entry) for name, entry in value["entries"].items())
         return replace(from_json(cls, value | {"entries": []}), entries=entries)
 
 
 MAX_KNOWN = 256
-"""Images that `Images` remembers; one a domain and user."""
+"""Images in the cache of `Images`; there is one per domain and user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """``id`` is ``img_`` and the first 32 hex digits of the SHA-256 of the canonical JSON form, ``content``."""
+    """A frozen definition.
+
+    ``id``: ``img_`` and the first 32 hex digits of the SHA-256 of ``content`` as canonical JSON.
+    """
 
     id: str
     definition: Definition
@@ -129,7 +132,7 @@ class Image:
 
 
 class Images:
-    """The images of late: a definition that is as it was for its user's last turn is not hashed again."""
+    """A cache of recent images. A definition that equals that of its user's last turn is not hashed again."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], Image] = OrderedDict()

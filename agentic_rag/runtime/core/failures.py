@@ -1,7 +1,7 @@
-"""How the failure of a turn is told to people. Pure.
+"""The texts that tell people why a turn failed. Pure.
 
-Owns the words of the ``error`` event and of the failed turn's message: what happened, without an address, a path
-or a word of the provider's. What the operator needs is in the log. Knows no turn.
+Owns the wording of the ``error`` event and of the failed turn's message. The texts contain no address, no path and no
+words of the provider; the operator finds those in the log. Knows no turn.
 """
 
 import re
@@ -10,13 +10,13 @@ from agentic_rag.errors import AgenticRagError, ModelError, StorageError, TurnEr
 from agentic_rag.events import Error
 
 _SETTINGS = re.compile(r"\b(?:AGENTIC_RAG_[A-Z_]+|[A-Z]+_API_KEY|[A-Z]+_BASE_URL)\b")
-"""Names of settings, which tell an operator what to look at and a stranger nothing."""
+"""Names of settings, which help an operator and mean nothing to other readers."""
 _OURS = (None, 401, 403, 404)
-"""Statuses whose reason is in our own words."""
+"""Statuses for which we write the error's reason ourselves."""
 
 
 def failure_of(error: AgenticRagError) -> Error:
-    """Return what the end of a turn says of an error. ``retryable``: asking again may well succeed."""
+    """Return the error that the end of a turn reports. ``retryable``: the same request may succeed later."""
     if isinstance(error, ModelError):
         passing = error.http_status == 429 or (error.http_status or 0) >= 500
         return Error(error.code, _words_of(error), error.retryable or passing)

@@ -1,8 +1,9 @@
-"""Tools that a model is not shown until it asks for them: when there are too many, and what comes late. Pure.
+"""Deferred tools: definitions that a model sees only after it searched for them. Pure.
 
-Owns from when on the tools of users' servers are deferred, the catalogue that stands for them, `FIND` with its
-answers, and `CALL`, by which a model whose service knows no deferred tools calls what it has found: the list of
-tools stays what it was, and with it the prefix of all requests.
+Tools are deferred if there are too many of them, or if they appear after the session's first turn. This module owns the
+thresholds, the catalogue that replaces the definitions, `FIND` with its answers, and `CALL`. A model whose service does
+not support deferred tools uses `CALL` for the tools that it found. The list of tools then stays the same, and with it
+the cached prefix of all requests.
 """
 
 import json
@@ -20,20 +21,20 @@ from agentic_rag.tools.tool_index import ToolIndex
 
 MANY_TOOLS = 30
 MANY_TOKENS = 4_000
-"""More tools of users' servers than this, or more tokens of their definitions, are deferred, all of them."""
+"""If users' servers have more tools than `MANY_TOOLS`, or more tokens of definitions than this, all are deferred."""
 TOOLS_SHARE = 8
-"""Of a window, the part that they may have there."""
+"""Divisor of a context window: definitions may take at most an eighth of its tokens."""
 MAX_FOUND = 5
-"""Tools that one search brings."""
+"""Most tools that one search returns."""
 FOUND_BYTES = 12 * 1024
-"""Of the definitions that one search shows as text; the best one is shown in any case."""
+"""Most bytes of definitions that one search shows as text. The best match is always shown."""
 DESCRIPTION_CHARS = 1_000
-"""Of a description in such a text."""
+"""Most characters of a tool's description in such a text."""
 CATALOGUE_CHARS = 160
-"""Of the names of one server's tools in the catalogue."""
+"""Most characters of one server's tool names in the catalogue."""
 MAX_SERVERS = 40
 MAX_NAMED = 60
-"""Tools that an answer names when nothing fits."""
+"""Most tools that the answer names if no tool matches."""
 
 FIND = ToolInfo(
     name=FIND_TOOLS.name,
@@ -65,15 +66,15 @@ CALL = ToolInfo(
 
 
 def many_tokens(model: str) -> int:
-    """Return from how many tokens of definitions on a model's tools are too many: in a short window from fewer."""
+    """Return the limit for tokens of tool definitions with this model. A short context window lowers the limit."""
     window = profile_of(model).context_window
     return MANY_TOKENS if window is None else min(MANY_TOKENS, window // TOOLS_SHARE)
 
 
 def list_deferred(tools: Iterable[ToolInfo], most: int = MANY_TOKENS) -> tuple[ToolInfo, ...]:
-    """Return the tools that a model is not shown at once: none, or all of users' servers.
+    """Return the tools that a model does not see at once: none, or all tools of users' servers.
 
-    ``most``: tokens of definitions that it may be shown; see `many_tokens`.
+    ``most``: the limit for tokens of definitions; see `many_tokens`.
     """
     theirs = tuple(tool for tool in tools if tool.origin == "user")
     if len(theirs) > MANY_TOOLS or sum(map(definition_tokens, theirs)) > most:
@@ -82,20 +83,21 @@ def list_deferred(tools: Iterable[ToolInfo], most: int = MANY_TOKENS) -> tuple[T
 
 
 def definition_tokens(tool: ToolInfo) -> int:
-    """Return about how many tokens a tool's definition costs in a request."""
+    """Return the approximate tokens of a tool's definition in a request."""
     return tokens_of([tool.name, tool.description, tool.input_schema])
 
 
 def with_search(
     tools: Sequence[ToolInfo], told: Collection[str], *, by_service: bool, most: int = MANY_TOKENS
 ) -> tuple[ToolInfo, ...]:
-    """Return what a model needs for the tools that it is not shown.
+    """Return `FIND` and `CALL` as far as a model needs them for deferred tools.
 
     Args:
         tools: all tools of the turn.
-        told: names of the tools that the session was told of before: what it has, it keeps.
-        by_service: whether the model's service knows deferred tools. They may then come at any time, and what finds
-            them must be there from the start.
+        told: names of the tools in the session's earlier requests. A session keeps the tools it has.
+        by_service: whether the model's service supports deferred tools. Such tools may appear at any time, so `FIND`
+            must
+            be there from the start.
         most: see `list_deferred`.
     """
     many = bool(list_deferred(tools, most))
@@ -105,7 +107,7 @@ def with_search(
 
 
 def catalogue(tools: Sequence[ToolInfo], *, chinese: bool = False, most: int = MANY_TOKENS) -> str:
-    """Return a line for each server whose tools are deferred, empty when none are. ``most``: see `list_deferred`."""
+    """Return a line for each server with deferred tools, or an empty string. ``most``: see `list_deferred`."""
     deferred = list_deferred(tools, most)
     if not deferred:
         return ""
@@ -136,10 +138,10 @@ def _line(server: str, names: Sequence[str]) -> str:
 
 
 def shown_tools(first: Sequence[ToolSpec], late: Sequence[ToolSpec], *, by_service: bool) -> tuple[ToolSpec, ...]:
-    """Return the tools of a request: those that the session began with, and those that came later.
+    """Return the tools of a request: the session's first tools and those that appeared later.
 
-    Where the service knows deferred tools, late ones are deferred. Elsewhere they are appended, unless the session has
-    `CALL`, by which those of users' servers are called.
+    If the service supports deferred tools, later tools are deferred. Elsewhere they are appended. If the session has
+    `CALL`, only our own later tools are appended, and the model reaches tools of users' servers through `CALL`.
     """
     search = (FIND.name, CALL.name)
     if by_service:
@@ -150,13 +152,15 @@ def shown_tools(first: Sequence[ToolSpec], late: Sequence[ToolSpec], *, by_servi
 
 
 def find_tools(tools: Sequence[ToolInfo], late: Sequence[ToolSpec], arguments: Json, *, model: str) -> CallOutcome:
-    """Answer a call of `FIND` with the tools that fit best: as references where the service knows them, else as text.
+    """Answer a call of `FIND` with the best matching tools.
+
+    The answer has references if the model's service supports them, else a text.
 
     Args:
-        tools: those that can be called now.
-        late: those of the session that it is not shown, in the words it may be given.
-        arguments: of the call; they fit the schema.
-        model: the one that asks.
+        tools: the tools that can be called now.
+        late: the session's deferred tools, as specs for the model.
+        arguments: the call's arguments, which fit the schema.
+        model: the model that searches.
     """
     hidden = {tool["name"] for tool in late} - {FIND.name, CALL.name}
     offered = [tool for tool in tools if tool.name in hidden]
@@ -191,7 +195,7 @@ def _definitions(found: Sequence[ToolInfo], model: str) -> str:
 
 
 def references_in_words(message: Message, tools: Sequence[ToolInfo], model: str) -> Message:
-    """Return a message for a service that knows no references of tools: what they refer to, as `find_tools` says it."""
+    """Replace references to tools by their definitions as text, for a service that does not support references."""
     if message["role"] != "user" or not any(map(has_references, message["content"])):
         return message
     known = {tool.name: tool for tool in tools}
@@ -207,17 +211,20 @@ def references_in_words(message: Message, tools: Sequence[ToolInfo], model: str)
 
 
 def has_references(block: Block) -> bool:
-    """Tell whether a block is a result that refers to tools."""
+    """Return whether a block is a result that refers to tools."""
     return block["type"] == "tool_result" and any(part["type"] == "tool_reference" for part in block["content"])
 
 
 def unwrap_call(block: Block) -> Block:
-    """Return the call that a use of `CALL` stands for; the same block if it is another tool's or holds none."""
+    """Return the call inside a use of `CALL`.
+
+    Returns the same block for another tool, or if the block contains no call.
+    """
     given = block["input"]
     if block["name"] != CALL.name or BROKEN_INPUT in block or not isinstance(given, dict):
         return block
     name, arguments = given.get("name"), given.get("arguments", {})
-    if isinstance(arguments, str):  # some models write an object inside an object as text
+    if isinstance(arguments, str):  # some models write a nested object as text
         try:
             arguments = json.loads(arguments)
         except ValueError:

@@ -1,7 +1,7 @@
-"""The tools of a turn in the form that one model's service takes. Pure.
+"""Adaptation of a turn's tools to the rules of one model's service. Pure.
 
-Owns which tools a model can be shown, the specs that a request carries, and the way of a call's arguments back to the
-names that the server knows. The rules of the services are `agentic_rag.models.tool_rules`'.
+Owns which tools a model can be shown, the specs of a request, and the mapping of a call's arguments back to the
+server's names. `agentic_rag.models.tool_rules` owns the rules of the services.
 """
 
 import hashlib
@@ -17,15 +17,18 @@ from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.schema_compat import Adapted, Refused, adapt, restore_names
 
 KEPT_SCHEMAS = 4_096
-"""Of so many schemas it is remembered what they become; they are the same objects from turn to turn."""
+"""Adapted schemas in the cache. The schemas are the same objects from turn to turn."""
 GONE_REFERENCE = "[a tool that is not available any more]"
 
 _adapted: dict[tuple[int, str], tuple[object, Adapted | Refused]] = {}
-"""By a schema's identity and the family; the schema is kept, so that its identity stays its own."""
+"""Cache by a schema's identity and the family.
+
+The value holds the schema, so that Python does not reuse its identity.
+"""
 
 
 def adapt_for(model: str, schema: Any) -> Adapted | Refused:
-    """Return a tool's input schema as a model's service takes it, or why it cannot be sent there."""
+    """Return a tool's input schema as a model's service accepts it, or the refusal with its reason."""
     family = family_of(model)
     key = id(schema), family.name
     known = _adapted.get(key)
@@ -39,28 +42,28 @@ def adapt_for(model: str, schema: Any) -> Adapted | Refused:
 
 
 def shown_schema(model: str, tool: ToolInfo) -> Json:
-    """Return the arguments of a tool as a model is shown them."""
+    """Return the input schema of a tool as a model sees it."""
     made = adapt_for(model, tool.input_schema)
     return {"type": "object"} if isinstance(made, Refused) else made.schema
 
 
 def notes_on(model: str, tool: ToolInfo) -> str:
-    """Return what a model must read of a tool's arguments that their schema cannot say."""
+    """Return notes on a tool's arguments for the model that the adapted schema cannot express."""
     made = adapt_for(model, tool.input_schema)
     return "" if isinstance(made, Refused) else "\n".join(made.notes)
 
 
 def own_arguments(tool: ToolInfo, arguments: Json) -> Json:
-    """Return a model's arguments under the names that the tool's server knows."""
+    """Return a model's arguments under the names that the tool's server uses."""
     names = argument_names(tool)
     restored: Json = restore_names(arguments, tool.input_schema, names) if names else arguments
     return restored
 
 
 def argument_names(tool: ToolInfo) -> Mapping[str, str]:
-    """Return the names of arguments as a model is shown them → as the server knows them, where these differ.
+    """Return the arguments that a model sees under another name, as shown name → the server's name.
 
-    They are the same for every model.
+    The names are the same for every model.
     """
     made = adapt_for("", tool.input_schema)
     return {} if isinstance(made, Refused) else made.argument_map
@@ -68,14 +71,14 @@ def argument_names(tool: ToolInfo) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class UsableTools:
-    """The tools that a model can be shown, and the others, each with the reason."""
+    """The tools that a model can be shown, and the refused tools with their reasons."""
 
     tools: tuple[ToolInfo, ...]
     refused: tuple[tuple[ToolInfo, str], ...]
 
 
 def usable_tools(model: str, tools: Iterable[ToolInfo]) -> UsableTools:
-    """Sort out the tools that no form of their schema makes fit for a model's service."""
+    """Separate the tools whose schema can be adapted to a model's service from the others."""
     usable: list[ToolInfo] = []
     refused: list[tuple[ToolInfo, str]] = []
     for tool in tools:
@@ -88,7 +91,7 @@ def usable_tools(model: str, tools: Iterable[ToolInfo]) -> UsableTools:
 
 
 def spec_key(spec: ToolSpec) -> str:
-    """Return the hash of a tool as it stands in a request."""
+    """Return the SHA-256 of a tool's definition in a request."""
     shown = [spec["name"], spec["description"], spec["input_schema"]]
     return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
@@ -96,16 +99,16 @@ def spec_key(spec: ToolSpec) -> str:
 def sendable_specs(
     model: str, specs: Sequence[ToolSpec], current: Mapping[str, ToolSpec], refused: Collection[str] = ()
 ) -> tuple[ToolSpec, ...]:
-    """Return the specs of a request as a model's service takes them.
+    """Return the specs of a request as a model's service accepts them.
 
-    A session keeps the specs that it was told first. They may be of another model's time, or the service may have
-    refused them since; then the tool's spec of now takes their place.
+    A session keeps the specs of its first requests. They may have been written for another model, or the service may
+    have refused them since. Then the tool's current spec is sent instead.
 
     Args:
-        model: the one that is asked.
-        specs: those of the session.
-        current: the specs of the tools that can be called now, by name.
-        refused: keys of specs that the model's service refused (`spec_key`).
+        model: the model of the request.
+        specs: the session's specs.
+        current: specs of the tools that can be called now, by name.
+        refused: keys of the specs that the model's service refused (`spec_key`).
     """
     sent: list[ToolSpec] = []
     for spec in specs:
@@ -133,7 +136,7 @@ def _fit_spec(model: str, spec: ToolSpec | None, refused: Collection[str]) -> To
 
 
 def without_references(messages: Sequence[Message], names: Collection[str]) -> tuple[Message, ...]:
-    """Return messages in which nothing refers to other tools than these: a service refuses such a reference."""
+    """Return messages without references to tools outside ``names``, because a service refuses such a reference."""
     return tuple(_without_references(message, names) for message in messages)
 
 

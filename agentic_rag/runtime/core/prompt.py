@@ -1,8 +1,9 @@
-"""The bootstrap prompt: minimal, pure, and stable from turn to turn.
+"""The bootstrap prompt: minimal, pure, and the same from turn to turn.
 
-Owns the words a model gets before it has called anything: who it is, what its first message calls, one line for each
-tool of ours that is offered, what is material and no instruction, style, tone and language. The role itself never
-stands here: it arrives through a tool. Knows no store and no clock. ``scripts/count_tokens`` says what it costs.
+Owns the text that a model gets before its first call: its identity, the tools that its first message calls, a line for
+each of our tools on offer, a warning that documents contain no instructions, style, tone and language. The role is
+never part of the prompt, because a tool returns the role. Knows no store and no clock. ``scripts/count_tokens`` counts
+the prompt's tokens.
 """
 
 from collections.abc import Collection
@@ -12,15 +13,15 @@ from agentic_rag.runtime.core.definition import Persona
 from agentic_rag.tools.system import ACTION, DELEGATE, READ_SKILL, RECALL, SEARCH, SYSTEM_TOOLS
 
 FIRST_CALLS = (ACTION, RECALL, SEARCH)
-"""Tools that the first message of a conversation calls together, as far as they are offered."""
+"""Tools that the first message of a conversation calls together, if they are on offer."""
 
 
 SKILLS_CHARS = 8_000
-"""Of names and descriptions of skills in the prompt."""
+"""Most characters of skill names and descriptions in the prompt."""
 
 
 def is_chinese(persona: Persona) -> bool:
-    """Tell whether the prompt is written in Chinese."""
+    """Return whether the prompt is written in Chinese."""
     return persona.language.lower().startswith("zh")
 
 
@@ -28,9 +29,10 @@ def bootstrap_prompt(persona: Persona, tools: Collection[str], sub_roles: Collec
     """Return the system blocks for one definition.
 
     Args:
-        persona: whom the model plays; Chinese words for a ``zh*`` language, else English.
-        tools: names of the tools in the request; a line is written only for a tool in it.
-        sub_roles: role ids that the tool `DELEGATE` takes; named only when it is in ``tools``.
+        persona: the persona that the model plays. A ``zh*`` language gives a Chinese prompt, every other an English
+            one.
+        tools: names of the tools in the request. Only these get a line.
+        sub_roles: role ids that the tool `DELEGATE` accepts. They are named only if `DELEGATE` is in ``tools``.
     """
     chinese = is_chinese(persona)
     first = [tool.name for tool in FIRST_CALLS if tool.name in tools]
@@ -40,7 +42,7 @@ def bootstrap_prompt(persona: Persona, tools: Collection[str], sub_roles: Collec
 
 
 def skills_block(persona: Persona, tools: Collection[str]) -> Block | None:
-    """Return the list of skills that can be read, None when there are none; what does not fit is counted."""
+    """Return the list of readable skills, or None without skills. Skills over the limit are counted, not listed."""
     if READ_SKILL.name not in tools or not persona.skills:
         return None
     if is_chinese(persona):
@@ -58,9 +60,9 @@ def skills_block(persona: Persona, tools: Collection[str]) -> Block | None:
 
 
 def present_block(persona: Persona, today: str, user: str) -> Block:
-    """Return what holds today: the date, and who asks; it stands after everything that more sessions share.
+    """Return the current date and the user's name. The block comes after everything that several sessions share.
 
-    ``user``: name of the user; empty for one who has none. A delegate works for a role.
+    ``user``: name of the user, or empty. A delegate works for a role, so its block names no user.
     """
     chinese = is_chinese(persona)
     lines = [f"今天是 {today}。" if chinese else f"Today is {today}."]
@@ -71,7 +73,7 @@ def present_block(persona: Persona, today: str, user: str) -> Block:
 
 
 def _tool_lines(tools: Collection[str], sub_roles: Collection[str], *, chinese: bool) -> list[str]:
-    """Return a line for each tool of ours in the request that has one to say."""
+    """Return the prompt lines of our tools in the request."""
     roles = ("、" if chinese else ", ").join(sub_roles)
     offered = [tool for tool in SYSTEM_TOOLS if tool.name in tools and (tool is not DELEGATE or sub_roles)]
     lines = [tool.chinese if chinese else tool.english for tool in sorted(offered, key=lambda tool: tool.prompt_order)]
@@ -96,7 +98,7 @@ def _english(persona: Persona, first: list[str], tool_lines: list[str]) -> list[
         lines.append(f"Answer in the language of the {whose}.")
     else:
         lines.append(f"Answer in the language {persona.language}.")
-    if persona.asker:  # whom the user hears chooses the tone
+    if persona.asker:  # the agent that speaks to the user chooses the tone
         return lines
     detail = "Give complete answers with the reasons." if persona.style == "detailed" else "Be brief."
     tone = "Friendly tone." if persona.tone == "friendly" else "Formal tone."

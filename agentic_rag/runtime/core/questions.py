@@ -1,6 +1,6 @@
-"""The question that a model asks its user in the middle of a turn: the agent's own tool ``ask_user``. Pure.
+"""The agent's own tool ``ask_user``: a question to the user during a turn. Pure.
 
-Owns `ASK_TOOL`, what its arguments ask for, and what the model reads of the answer.
+Owns `ASK_TOOL`, the conversion of its arguments to a question, and the text of the answer for the model.
 """
 
 from agentic_rag.events import Option, ToolStatus, WaitAction, WaitKind
@@ -38,7 +38,7 @@ ASK_TOOL = ToolInfo(
 
 
 def question_of(arguments: Json) -> InputNeeded:
-    """Return what the model's arguments ask of the user."""
+    """Return the question to the user from the tool's arguments."""
     options = tuple(Option(each, each) for each in dict.fromkeys(arguments.get("options") or ()))
     return InputNeeded(
         WaitKind.QUESTION,
@@ -50,7 +50,7 @@ def question_of(arguments: Json) -> InputNeeded:
 
 
 def answer_of(given: InputGiven) -> CallOutcome:
-    """Return the user's answer as the model reads it."""
+    """Return the user's answer as a tool outcome for the model."""
     if given.action is not WaitAction.ACCEPT:
         text = f"The user gave no answer ({given.action.value}). Go on with what you know, and say what you assumed."
         return CallOutcome(ToolStatus.ERROR, (text_block(text),))

@@ -1,8 +1,8 @@
-"""What a request would show a model twice: a passage that stands in it already is named where it comes again. Pure.
+"""Deduplication of passages in a request: a repeated passage is replaced by its title. Pure.
 
-Owns which passages of results repeat earlier ones, and what stands in their place. It is decided anew from the messages
-that are sent, not when a result is stored: once the earlier result is cut off, summarised or has left the window, the
-later one is whole again, so that no passage is ever lost. What is appended changes nothing before it.
+Owns which passages of results repeat earlier ones, and the text that replaces them. The decision is made for each
+request from the messages that are sent, not when a result is stored. Once the earlier result is cut off, summarised or
+outside the window, the later one is whole again, so no passage is ever lost. A new message changes nothing before it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,20 +14,23 @@ from agentic_rag.messages import PASSAGE, SHED, SHOWN_BEFORE, Block, Message, te
 
 @dataclass(slots=True)
 class Repeats:
-    """Takes the results of a request in their order. ``apart``: chunks that are never named, since their text is not
-    sent any more. ``before``: what was shown before its own results, which are not added there."""
+    """Deduplicates the results of a request, which must be passed in order.
+
+    ``apart``: chunks that are never replaced by their title, because their earlier text is not sent any more.
+    ``before``: the state of earlier results, which is read and never changed.
+    """
 
     apart: Collection[str] = ()
     before: "Repeats | None" = None
     _titles: dict[str, str] = field(default_factory=dict)
-    """Under which title each chunk was shown."""
+    """The title under which each chunk was shown."""
     _texts: dict[str, set[str]] = field(default_factory=dict)
     """The sentences that were shown, by document."""
 
     def leave_out(self, result: Block) -> Block:
-        """Return a ``tool_result`` without the passages that earlier ones show; the same object if there are none.
+        """Return a ``tool_result`` without the passages that earlier results show, or the same object without repeats.
 
-        What comes again is named by the title it has where it stands, and is cited there.
+        A repeated passage is replaced by the title of its first occurrence, where the model can cite the passage.
         """
         if SHED in result or not any(PASSAGE in part for part in result["content"]):
             return result
@@ -47,7 +50,7 @@ class Repeats:
         return {**result, "content": parts} if changed else result
 
     def _split(self, part: Block) -> tuple[list[Block], list[str]]:
-        """Return what of a passage is new, in order, and the titles under which the rest was shown."""
+        """Return the new parts of a passage in order, and the titles under which the other chunks were shown."""
         passage = part[PASSAGE]
         texts = self._texts.setdefault(passage["documentId"], set())
         sentences = list(zip(passage["chunkIds"], part["content"], strict=True))
@@ -83,14 +86,14 @@ def _name_shown(titles: Sequence[str]) -> Block:
 
 
 def _part_of(part: Block, passage: Mapping[str, object], chunks: Sequence[tuple[str, list[Block]]]) -> Block:
-    """Return the passage with these chunks of it alone."""
+    """Return a copy of the passage with only these chunks."""
     ids = [chunk for chunk, sentences in chunks for _ in sentences]
     content = [sentence for _, sentences in chunks for sentence in sentences]
     return {**part, "content": content, PASSAGE: {**passage, "chunkIds": ids}}
 
 
 def without_repeats(messages: Sequence[Message], apart: Collection[str] = ()) -> list[Message]:
-    """Return messages in which each passage stands once, where it came first, and is named where it comes again.
+    """Return messages that show each passage once and name its title at later places.
 
     A message without repeats is the same object. ``apart``: see `Repeats`.
     """
@@ -99,9 +102,9 @@ def without_repeats(messages: Sequence[Message], apart: Collection[str] = ()) ->
 
 
 def without_repeats_in(message: Message, repeats: Repeats) -> Message:
-    """Return a message without the passages that were shown before it: the same object where there are none."""
+    """Return a message without the passages that were shown before, or the same object without repeats."""
     before = message["content"]
-    if not any(block["type"] == "tool_result" for block in before):  # most of a conversation: asked for every request
+    if not any(block["type"] == "tool_result" for block in before):  # the usual case, in every request
         return message
     content = [repeats.leave_out(block) if block["type"] == "tool_result" else block for block in before]
     same = all(new is old for new, old in zip(content, before, strict=True))

@@ -1,8 +1,8 @@
-"""Building one model request from a definition and a transcript. Pure.
+"""Construction of one model request from a definition and a transcript. Pure.
 
-Owns ``system``, ``tools`` and the parameters, and the notes of a turn. ``system`` and ``tools`` are what the session
-was told first, messages only grow (`sent_messages`), and what changes is a note at their end: each request of a session
-has the previous one as its prefix. Knows no store and no clock.
+Owns ``system``, ``tools``, the parameters and the notes of a turn. Each request of a session has the previous one as
+its prefix: ``system`` and ``tools`` stay those of the first request, messages are only appended (`sent_messages`), and
+changes are announced by a note at the end. Knows no store and no clock.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.system import ACTION, DELEGATE, SEARCH
 
 LOCAL_USER = "local"
-"""Who asks on a server without keys: nobody's name."""
+"""User name on a server without API keys; the prompt does not mention this name."""
 STARTING = "still starting: a call of its tools waits for it"
 UNAVAILABLE = "not available now: do not call its tools"
 LAST_STEP = "This is your last step: no tool can be called any more. Answer from what you have; say what is open."
@@ -35,9 +35,11 @@ NO_PICTURES: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class BuiltRequest:
-    """``passages[i]`` is what the API calls ``search_result_index`` i; None where nothing may be cited.
+    """A request with the data that its answer is checked against.
 
-    ``call_ids``: of all calls in it. ``messages``: what the conversation's next request is built from.
+    ``passages[i]`` is the passage that the API calls ``search_result_index`` i, or None if nothing there may be cited.
+    ``call_ids``: ids of all calls in the request. ``messages``: the state from which the conversation's next request is
+    built.
     """
 
     request: ModelRequest
@@ -47,7 +49,7 @@ class BuiltRequest:
 
 
 def tool_specs(definition: Definition, tools: Iterable[ToolInfo]) -> tuple[ToolSpec, ...]:
-    """Return the tools as the model sees them: the search tool describes the collection, ``delegate`` its roles."""
+    """Return the specs of the tools. The search tool describes the collection, and ``delegate`` lists its roles."""
     return tuple(_tool_spec(definition, tool) for tool in tools)
 
 
@@ -79,20 +81,22 @@ def build_request(
 ) -> BuiltRequest:
     """Build the request of the next step.
 
-    What it costs grows with what is new since ``before`` was built, not with the conversation.
+    The cost grows with the messages added since ``before`` was built, not with the conversation.
 
     Args:
-        definition: what the turn runs on.
+        definition: the settings of the turn.
         tools: the turn's tools in stable order.
         transcript: the messages from the window's start, oldest first.
-        told: what the session was told; None: nothing yet.
-        gone: ids of chunks that no longer exist; they cannot be cited. For a Claude, which may be sent nothing
-            else than before, their sentences stay where they are; for others they read `REMOVED`.
-        tool_choice: None, or an API value; without tools there is no choice to make.
-        pictures: base64 of the images that are kept, by ref; one that is missing, or that the model cannot see, is
-            told in words.
-        before: of the conversation's last request; used up by this. Where it does not fit any more, as after another
-            model or a message that has changed, all is built anew.
+        told: the prompt state of the session, or None before its first request.
+        gone: ids of chunks that no longer exist and cannot be cited. For a Claude model their sentences stay, because
+            its
+            earlier messages must not change. For others the sentences are replaced by `REMOVED`.
+        tool_choice: None, or an API value. Ignored without tools.
+        pictures: base64 of the stored images, by ref. An image that is missing here, or that the model cannot see, is
+            described by text.
+        before: state of the conversation's last request, which this call uses up. A state that does not fit, after a
+            change
+            of the model or of a message, is replaced by a new one.
         refused: keys of tools' specs that the model's service refused; see `sendable_specs`.
     """
     profile, conversation = profile_of(definition.model), list(transcript)
@@ -103,7 +107,7 @@ def build_request(
     if told is None:
         told = begin_told(definition, prompt_of(definition, tools), tools)
     late = told.late
-    if CALL in tools and CALL.name not in told.names:  # another model took over that needs it
+    if CALL in tools and CALL.name not in told.names:  # a fallback model without deferred tools needs it
         late = (*late, *tool_specs(definition, [CALL]))
     specs = shown_tools(told.first.tools, late, by_service=profile.deferred_tools)
     current = {spec["name"]: spec for spec in _made_of(definition, tools).tools}
@@ -130,7 +134,7 @@ def build_request(
 
 
 def prompt_of(definition: Definition, tools: Sequence[ToolInfo], today: str = "") -> Prompt:
-    """Return what a session that begins now is told first; ``today``: the date."""
+    """Return the prompt for a session that begins now. ``today``: the date."""
     user = definition.binding.user
     present = [present_block(definition.persona, today, "" if user == LOCAL_USER else user)] if today else []
     made = _made_of(definition, tools)
@@ -138,13 +142,13 @@ def prompt_of(definition: Definition, tools: Sequence[ToolInfo], today: str = ""
 
 
 def fixed_tokens(definition: Definition, tools: Sequence[ToolInfo]) -> int:
-    """Return about how many tokens system and tools cost in every request."""
+    """Return the approximate tokens of system and tools in every request."""
     return _made_of(definition, tools).tokens
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What system and tools come to that are made of ``parts``."""
+    """System blocks and tool specs built from ``parts``, with their tokens."""
 
     parts: tuple[object, ...]
     system: tuple[Block, ...]
@@ -154,7 +158,7 @@ class _Made:
 
 MOST_MADE = 512
 _made: dict[tuple[str, str], _Made] = {}
-"""What domains came to last, by domain and model, the latest last: from turn to turn mostly nothing of it changes."""
+"""Cache by domain and model, most recently used last. From turn to turn a domain's prompt seldom changes."""
 
 
 def _made_of(definition: Definition, tools: Sequence[ToolInfo]) -> _Made:
@@ -174,13 +178,13 @@ def _made_of(definition: Definition, tools: Sequence[ToolInfo]) -> _Made:
 
 
 def begin_told(definition: Definition, current: Prompt, tools: Sequence[ToolInfo]) -> Told:
-    """Return what a session is told that begins now."""
+    """Return the prompt state of a session that begins now."""
     return Told.begin(current, {tool.name for tool in list_deferred(tools, many_tokens(definition.model))})
 
 
 def _system(definition: Definition, tools: Sequence[ToolInfo]) -> tuple[Block, ...]:
     names = [tool.name for tool in tools]
-    if not definition.collection_note:  # without documents there is nothing to search; the first one brings the words
+    if not definition.collection_note:  # without documents there is nothing to search; the first document adds the line
         names = [name for name in names if name != SEARCH.name]
     blocks = bootstrap_prompt(definition.persona, names, definition.binding.sub_roles)
     skills = skills_block(definition.persona, names)
@@ -192,9 +196,9 @@ def servers_back(down: Iterable[str], missing: Collection[str], known: Collectio
     """Return the servers that can be called again.
 
     Args:
-        down: those that the newest note on servers says cannot be called (`Transcript.down`).
-        missing: those that cannot now.
-        known: those that the domain has.
+        down: the servers that the newest note on servers reports as unavailable (`Transcript.down`).
+        missing: the servers that are unavailable now.
+        known: the domain's servers.
     """
     return [name for name in down if name in known and name not in missing]
 
@@ -206,15 +210,17 @@ def turn_notes(
     lost: Mapping[str, str] | None = None,
     back: Sequence[str] = (),
 ) -> list[Block]:
-    """Return the notes that come with a new user message, possibly none.
+    """Return the notes before a new user message, possibly none.
 
-    Whatever varies by turn stands here and is stored with the message, so that the prefix stays the same.
+    Everything that varies by turn goes into these notes, which are stored with the message, so that the prefix stays
+    the same.
 
     Args:
-        missing: servers that cannot be called; True: one is still starting. Why, is not the model's to know.
-        changed_role: the role that was edited since it was activated.
-        changes: what holds since the session was told last.
-        lost: deleted documents whose passages stand in the conversation: id and name.
+        missing: servers that cannot be called. True means that the server is still starting. The model does not learn
+            other reasons.
+        changed_role: the role that was edited since its activation.
+        changes: changes of the prompt since the session's last request.
+        lost: deleted documents with passages in the conversation: id and name.
         back: servers that can be called again.
     """
     notes = [*changes, *(f"the server {name} is back: its tools can be called again" for name in back)]
@@ -235,5 +241,5 @@ def turn_notes(
 
 
 def last_step_note() -> Block:
-    """Return the note with which a turn's last step is asked for."""
+    """Return the note for the last step of a turn."""
     return note_block([LAST_STEP]) | {NOTE: True}

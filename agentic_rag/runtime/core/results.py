@@ -1,6 +1,6 @@
-"""From a tool's outcome to the block the model reads and the events a client sees. Pure.
+"""Conversion of a tool's outcome to a block for the model and events for clients. Pure.
 
-Owns the size budgets of results, what is kept whole beside them, the ``search_result`` blocks made from hits, and
+Owns the size limits of results, the payloads that are stored in full, the ``search_result`` blocks made from hits, and
 the ``retrieval`` events.
 """
 
@@ -38,21 +38,21 @@ from agentic_rag.tools.pictures import read_picture
 from agentic_rag.tools.system import BY_NAME, READ_RESULT, ResultReader
 
 RESULT_BUDGET = 16 * 1024
-"""UTF-8 bytes of a user server's text result that go to the model: its head and its tail."""
+"""UTF-8 bytes of a user server's text result that the model reads: the head and the tail."""
 ROLE_BUDGET = 96 * 1024
-"""UTF-8 bytes of an activated role; cut at the end of a section."""
+"""Most UTF-8 bytes of an activated role; a longer one is cut at the end of a section."""
 HITS_BUDGET = 48 * 1024
-"""UTF-8 bytes of the passages that one call brings: as many as the retriever's servers give."""
+"""Most UTF-8 bytes of the passages of one call, the same limit as in the retriever's servers."""
 MAX_FOUND = 6
-"""Places of a sought text that one answer shows."""
+"""Most matches of a searched text in one answer."""
 AROUND = 200
-"""Characters before and after such a place."""
+"""Characters before and after each match."""
 SNIPPET = 240
-"""Characters of a hit's snippet in a ``retrieval`` event."""
+"""Most characters of a hit's snippet in a ``retrieval`` event."""
 
 LEFT_OUT = "[{left} more passages were left out: there is no room. Ask for what follows the last one, or for fewer.]"
 OTHERS_TEXT = "othersText"
-"""In structured content of our own servers: true when the text holds words of others than the user."""
+"""Key in structured content of our own servers. True if the text contains words written by others than the user."""
 
 _SECTION = re.compile(r"\n(?=[ \t]*(?:#{1,6} |<[A-Za-z]))|(?<=>)\n")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
@@ -61,7 +61,7 @@ _LINE = re.compile(r"\n")
 
 @dataclass(frozen=True, slots=True)
 class ResultRoom:
-    """UTF-8 bytes that a model has for one result: a text of a user's server, a role, and passages."""
+    """Most UTF-8 bytes of one result for a model: a text of a user's server, a role, and passages."""
 
     text: int = RESULT_BUDGET
     role: int = ROLE_BUDGET
@@ -69,7 +69,10 @@ class ResultRoom:
 
     @classmethod
     def of(cls, model: str) -> "ResultRoom":
-        """Return the room at a model: in a short window an eighth of it for a text, a quarter for the others."""
+        """Return the limits for a model.
+
+        A short window gives an eighth of its size to a text and a quarter to the others.
+        """
         window = profile_of(model).context_window
         if window is None or window >= SHORT_WINDOW:
             return ROOM
@@ -81,7 +84,7 @@ ROOM = ResultRoom()
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept whole beside the transcript, under a ref."""
+    """A payload that is stored in full outside the transcript, under a ref."""
 
     ref: str
     media_type: str
@@ -90,10 +93,10 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall:
-    """A call's end: the block for the transcript and the events for the log.
+    """A finished call: the block for the transcript and the events for the log.
 
-    ``size``: bytes of the whole text. ``kept``: payloads to be stored with it; the text's stands first, and
-    ``ref`` names it when the block holds only a part.
+    ``size``: bytes of the whole text. ``kept``: payloads to store with the call, the text's first. ``ref``: the text's
+    payload if the block has only a part of the text.
     """
 
     block: Block
@@ -114,9 +117,9 @@ def finished_call(
     ran: bool = True,
     room: ResultRoom = ROOM,
 ) -> FinishedCall:
-    """Turn an outcome into its ``tool_result`` block and events (``retrieval`` first, if there are hits).
+    """Convert an outcome to its ``tool_result`` block and events. A ``retrieval`` event for hits comes first.
 
-    ``ran``: the outcome is the server's, not a refusal of ours. ``room``: what the model has for a result.
+    ``ran``: the outcome is the server's, not a refusal of ours. ``room``: the model's limits for a result.
     """
     ours = tool is not None and tool.origin != "user"
     blocks = _visible(outcome.content)
@@ -160,7 +163,7 @@ def finished_call(
 
 
 def _within(passages: list[Block], room: int) -> list[Block]:
-    """Return the first passages that there is room for, at least one, and how many were left out."""
+    """Return the first passages within the limit, at least one, and a note on how many were left out."""
     sizes = accumulate(len(plain_text(each["content"]).encode()) for each in passages)
     count = max(1, sum(size <= room for size in sizes))
     left = len(passages) - count
@@ -174,7 +177,10 @@ def _in_words(part: Block) -> str:
 def _keep_images(
     blocks: list[Block], new_ref: Callable[[], str], *, shown: bool
 ) -> tuple[list[Block], tuple[Kept, ...]]:
-    """Return the blocks with the bytes of images kept beside them; those of an error, which has none, as words."""
+    """Return the blocks with references to the images, and the images as payloads.
+
+    An error result cannot have images, so there (``shown`` is False) they are described by text.
+    """
     kept: list[Kept] = []
     content = []
     for block in blocks:
@@ -189,10 +195,10 @@ def _keep_images(
 
 
 def _brings_others(tool: ToolInfo, outcome: CallOutcome) -> bool:
-    """Tell whether an outcome holds text of others; an error of a user's server is its text too."""
+    """Return whether an outcome contains text written by others. An error of a user's server counts too."""
     if tool.origin == "user":
         return outcome.status in (ToolStatus.OK, ToolStatus.ERROR)
-    if tool.name == READ_RESULT.name:  # what is kept came from a server, or was read before
+    if tool.name == READ_RESULT.name:  # a stored result came from a server, or was read before
         return outcome.status is ToolStatus.OK
     structured = outcome.structured if isinstance(outcome.structured, dict) else {}
     found = structured.get("hits") if _reader(tool.name) is ResultReader.HITS else structured.get(OTHERS_TEXT)
@@ -206,7 +212,7 @@ def _reader(name: str) -> ResultReader:
 def _own(
     name: str, blocks: list[Block], outcome: CallOutcome, room: ResultRoom
 ) -> tuple[list[Block], Block, tuple[Kept, ...]]:
-    """Bound a result of our own servers; they bound what they find themselves, so that only a role is cut."""
+    """Cut the text of a role that one of our servers returned. Other results are limited by our servers themselves."""
     structured = outcome.structured
     activates = _reader(name) is ResultReader.ACTIVATION
     if activates and outcome.status is ToolStatus.OK and isinstance(structured, dict) and structured.get("hash"):
@@ -218,7 +224,7 @@ def _own(
 def _users(
     blocks: list[Block], outcome: CallOutcome, new_ref: Callable[[], str], room: ResultRoom
 ) -> tuple[list[Block], Block, tuple[Kept, ...]]:
-    """Bound a user server's result: what does not fit is kept whole and can be read on."""
+    """Limit a user server's result. A longer one is stored in full, so that the model can read the rest."""
     private: Block = {}
     kept: tuple[Kept, ...] = ()
     whole = plain_text(blocks)
@@ -239,12 +245,12 @@ def _users(
 
 
 def _encode(structured: Any) -> bytes | None:
-    """Return structured content as JSON; None when there is none, or it is nested too deep to be kept."""
+    """Return structured content as JSON, or None without content or if the content is nested too deep to store."""
     return None if structured is None or is_deep(structured) else to_text(structured).encode()
 
 
 def head_and_tail(text: str, ref: str, room: int = RESULT_BUDGET) -> str:
-    """Return what a model gets of a long text: three parts of its head, one of its tail, and how to read on."""
+    """Return three quarters of the limit from a text's head, one quarter from its tail, and how to read the middle."""
     head = first_bytes(text, room * 3 // 4)
     tail = last_bytes(text, room // 4)
     left = len(text) - len(head) - len(tail)
@@ -253,7 +259,7 @@ def head_and_tail(text: str, ref: str, room: int = RESULT_BUDGET) -> str:
 
 
 def cut_at_section(text: str, budget: int) -> str:
-    """Return a text cut at the last end of a section (or paragraph, or line) that fits, with a mark."""
+    """Return a text cut at the last end of a section (or paragraph, or line) within the budget, with a mark."""
     head = first_bytes(text, budget)
     if len(head) == len(text):
         return text
@@ -266,7 +272,7 @@ def cut_at_section(text: str, budget: int) -> str:
 
 
 def part_of(text: str, start: int, room: int = RESULT_BUDGET) -> str:
-    """Return the characters of a kept result from ``start`` on, as many as fit one answer, and where they stand."""
+    """Return the characters of a stored result from ``start``, as many as one answer may have, and their range."""
     part = first_bytes(text[start : start + room], room)
     stop = start + len(part)
     rest = f"; go on with from {stop}" if stop < len(text) else ""
@@ -274,9 +280,9 @@ def part_of(text: str, start: int, room: int = RESULT_BUDGET) -> str:
 
 
 def passages_with(text: str, sought: str, start: int) -> str:
-    """Return what stands around the first places from ``start`` on where a text occurs, and where to look further.
+    """Return the surroundings of a text's first matches from ``start``, and where to continue the search.
 
-    Upper and lower case are the same. Passages that touch each other are one.
+    The search ignores case. Overlapping excerpts are joined.
     """
     found = [match.span() for match in re.compile(re.escape(sought), re.IGNORECASE).finditer(text, start)]
     if not found:
@@ -296,12 +302,12 @@ def passages_with(text: str, sought: str, start: int) -> str:
 
 
 def first_bytes(text: str, count: int) -> str:
-    """Return the longest beginning of a text with at most so many UTF-8 bytes."""
+    """Return the longest beginning of a text with at most ``count`` UTF-8 bytes."""
     return text.encode()[:count].decode(errors="ignore")
 
 
 def last_bytes(text: str, count: int) -> str:
-    """Return the longest end of a text with at most so many UTF-8 bytes."""
+    """Return the longest end of a text with at most ``count`` UTF-8 bytes."""
     return text.encode()[-count:].decode(errors="ignore")
 
 
@@ -314,7 +320,7 @@ def _retrieval_ids(name: str, outcome: CallOutcome) -> list[str]:
 
 
 def _evidence(name: str, outcome: CallOutcome) -> list[Block]:
-    """Return the passages that a delegate hands on; an error is text alone, as the API has it."""
+    """Return the passages of a delegate's result. An error has none, because the API allows only text there."""
     given = outcome.structured if isinstance(outcome.structured, dict) and outcome.status is ToolStatus.OK else {}
     return list(given.get("evidence") or ()) if _reader(name) is ResultReader.EVIDENCE else []
 
@@ -324,13 +330,13 @@ def _hits(name: str, outcome: CallOutcome) -> tuple[tuple[Hit, ...], Literal["do
     if _reader(name) is ResultReader.HITS:
         return tuple(_document_hit(hit) for hit in structured.get("hits") or ()), "documents"
     if _reader(name) is ResultReader.ENGRAMS:
-        shown = structured.get("found") or structured.get("overview") or ()  # a recall without a query has the second
+        shown = structured.get("found") or structured.get("overview") or ()  # a recall without query
         return tuple(_memory_hit(engram) for engram in shown), "memory"
     return (), "documents"
 
 
 def search_result_block(hit: Json) -> Block:
-    """Return the ``search_result`` block of one passage that was found or read: one text block a sentence."""
+    """Return the ``search_result`` block of a passage that was found or read, with one text block per sentence."""
     heading = " › ".join(hit.get("heading_path") or [])
     place = f" ({shown})" if (shown := _place(hit)) else ""
     name = hit["document_name"]
@@ -356,7 +362,7 @@ def search_result_block(hit: Json) -> Block:
 
 
 def _rows_of(hit: Json) -> tuple[PassageTable, ...]:
-    """Return which sentences are rows of tables, without the headers themselves."""
+    """Return which sentences are rows of tables, without the header rows."""
     tables = (
         PassageTable(each["first"] + bool(each["has_header"]), each["last"], tuple(each["header"]))
         for each in hit.get("tables") or ()
@@ -366,7 +372,7 @@ def _rows_of(hit: Json) -> tuple[PassageTable, ...]:
 
 
 def _place(hit: Json) -> str:
-    """Return where a passage stands: what a model needs to ask for what is around it."""
+    """Return the position of a passage, with which a model can ask for its surroundings."""
     places = [f"p. {hit['page']}" if hit.get("page") is not None else None, hit.get("cells")]
     places.append("read from a scan" if hit.get("scanned") else None)
     places += [f"columns: {' | '.join(each['header'])}" for each in hit.get("tables") or () if _lacks_header(each)]
@@ -414,7 +420,7 @@ def _memory_hit(engram: Json) -> Hit:
 
 
 def _visible(blocks: tuple[Block, ...]) -> list[Block]:
-    """Return the blocks with clean text, blank ones left out."""
+    """Return the blocks with cleaned text and without blank ones."""
     content = [{**block, "text": clean_text(block["text"])} if block["type"] == "text" else block for block in blocks]
     return [block for block in content if block["type"] != "text" or block["text"].strip()]
 

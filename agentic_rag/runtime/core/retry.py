@@ -1,7 +1,6 @@
-"""When a failed model call is tried again. Pure: time spent and chance are arguments.
+"""Retries of failed model calls. Pure: elapsed time and randomness are arguments.
 
-Owns which errors are worth another try and how long is waited before it. The agent sleeps; the model adapter only says
-what happened.
+Owns which errors are retried, and the delay before a retry. The agent sleeps. The model adapter only reports the error.
 """
 
 import re
@@ -19,21 +18,21 @@ _SIZES_OF_CHAT = re.compile(
     r".{0,200}?(?P<had>\d+) tokens",
     re.IGNORECASE | re.DOTALL,
 )
-"""As most say: This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (…)."""
+"""A common form: This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (…)."""
 MAX_STEP_RESETS = 3
-"""How often a step that had begun to stream is run again."""
+"""Most retries of a step after its answer had begun to stream."""
 MAX_UNTIMED = 3
-"""How often a service is asked again that takes no more requests and does not say until when."""
+"""Most retries of a service that is rate limited (429) and names no time."""
 MAX_TIMED = 5
-"""How often a service is asked again that takes no more requests, whatever time it names."""
+"""Most retries of a service that is rate limited (429), even if it names a time."""
 FIRST_DELAY = 0.5
 MAX_DELAY = 16.0
-"""Seconds; the delay doubles from the first to the last."""
+"""Seconds. The delay doubles from `FIRST_DELAY` up to this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """What a step's tries have cost so far: ``waited`` in seconds."""
+    """The failed attempts of a step. ``waited``: seconds."""
 
     failed: int = 0
     resets: int = 0
@@ -41,12 +40,12 @@ class Attempts:
 
 
 def retry_delay(error: ModelError, so_far: Attempts, budget: float, chance: float) -> float | None:
-    """Return the seconds to wait before the next try, or None to give up.
+    """Return the seconds to wait before the next attempt, or None to give up.
 
     Args:
-        error: why the last try failed.
-        so_far: earlier tries of this step.
-        budget: seconds one step may wait in all.
+        error: the error of the last attempt.
+        so_far: earlier attempts of this step.
+        budget: most seconds that one step may wait in total.
         chance: 0..1, the jitter.
     """
     if not error.retryable:
@@ -59,23 +58,23 @@ def retry_delay(error: ModelError, so_far: Attempts, budget: float, chance: floa
         return None
     delay = min(MAX_DELAY, FIRST_DELAY * 2**so_far.failed) * (0.5 + chance / 2)
     if error.retry_after is not None:
-        # The service says the least: one that says "1 s" every time is asked less and less often all the same.
+        # The service names a minimum. The backoff also applies to a service that answers "1 s" every time.
         delay = max(delay, error.retry_after)
     return delay if so_far.waited + delay <= budget else None
 
 
 def is_busy(error: ModelError) -> bool:
-    """Whether a model's service takes no more requests: another's may."""
+    """Return whether a model's service is overloaded or rate limited, so that another model may be asked."""
     return error.http_status in (429, 529) or error.kind in ("overloaded_error", "rate_limit_error")
 
 
 def is_too_long(error: ModelError) -> bool:
-    """Whether a model refused a request for its length."""
+    """Return whether a service refused a request because of its length."""
     return error.http_status == 413 or (error.http_status == 400 and _TOO_LONG.search(str(error)) is not None)
 
 
 def sizes_of(error: ModelError) -> tuple[int, int] | None:
-    """Return how many tokens a refused request had and how many it may have, None where the service does not say."""
+    """Return the tokens of a refused request and the model's limit, or None if the error does not name them."""
     text = str(error)
     if chat := _SIZES_OF_CHAT.search(text):
         had, most = int(chat["had"]), int(chat["most"])
@@ -85,5 +84,5 @@ def sizes_of(error: ModelError) -> tuple[int, int] | None:
 
 
 def after(error: ModelError, so_far: Attempts, delay: float) -> Attempts:
-    """Return the tries including the one that just failed."""
+    """Return the attempts including the one that just failed."""
     return Attempts(so_far.failed + 1, so_far.resets + error.started, so_far.waited + delay)

@@ -1,8 +1,8 @@
-"""What the messages of a conversation are in the requests to one model, made of each message once. Pure.
+"""The messages of a conversation as requests to one model contain them, each converted once. Pure.
 
-Owns what of a transcript is sent and its repair (every ``tool_use`` answered), the numbers of its search results, and
-where in a growing conversation nothing can change any more: there the next request goes on. Knows no definition, no
-tools of a request, and no bytes of images.
+Owns which parts of a transcript are sent, their repair (every ``tool_use`` gets a result), and the numbering of search
+results. Messages that can no longer change are settled, and the next request continues after them. Knows no definition,
+no tools of a request, and no bytes of images.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -35,23 +35,25 @@ from agentic_rag.tools.pictures import MOST, count_beyond
 
 OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"
 REMOVED = "[removed]"
-"""What a sentence of a deleted document reads for a model that keeps no cache and no thinking; block counts stay, so
-that indexes do."""
+"""Replacement for a sentence of a deleted document, for models other than Claude.
+
+The number of blocks stays the same, so that the indexes of citations stay valid.
+"""
 BLIND = "[this model cannot be shown images]"
 MESSAGE_BYTES = 64
-"""What a message has in memory that is sent as it stands in the transcript: its places in lists."""
+"""Memory of a message that is sent unchanged: its entries in lists."""
 MADE_BYTES = 500
-"""What one has in memory that had to be made, besides blocks that are the transcript's."""
+"""Memory of a message that had to be converted, without the blocks that it shares with the transcript."""
 PASSAGE_BYTES = 800
 SENTENCE_BYTES = 80
-"""What is kept of a passage that can be cited, and of each sentence of it."""
+"""Memory of a passage that can be cited, and of each of its sentences."""
 
 _ROLE = itemgetter("role")
 
 
 @dataclass(frozen=True, slots=True)
 class CitablePassage:
-    """One ``search_result`` of a request: ``texts[i]`` is its block i. A chunk that is gone has no id."""
+    """A ``search_result`` of a request. ``texts[i]`` is its block i. A deleted chunk has an empty id."""
 
     source: Passage
     texts: tuple[str, ...]
@@ -59,10 +61,11 @@ class CitablePassage:
 
 @dataclass(slots=True)
 class Sent:
-    """Messages as requests hold them, but for the bytes of images.
+    """Messages as requests contain them, without the bytes of images.
 
-    ``passages[i]`` is what the API calls ``search_result_index`` i; None where nothing may be cited. ``call_ids``: of
-    all calls. ``pictured``: places of messages with images. ``open_ids``: calls of the last message.
+    ``passages[i]`` is the passage that the API calls ``search_result_index`` i, or None if nothing there may be cited.
+    ``call_ids``: ids of all calls. ``pictured``: indexes of messages with images. ``open_ids``: calls of the last
+    message.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -72,17 +75,17 @@ class Sent:
     open_ids: list[str] = field(default_factory=list)
 
     def copy(self) -> "Sent":
-        """Return one that grows by itself."""
+        """Return a copy that can grow without changing this one."""
         return Sent(
             self.messages.copy(), self.passages.copy(), self.call_ids.copy(), self.pictured.copy(), self.open_ids
         )
 
 
 class SentMessages:
-    """The messages of one conversation for one model. They only grow, and so does this; where one has changed, or what
-    they are made with, another takes its place (`continues`).
+    """The sent form of one conversation for one model, which grows with the conversation.
 
-    All but the last messages of one role in a row are settled: others may still join those, or answer their calls.
+    A changed message, model or tool definition needs a new instance (`continues`). All messages are settled except the
+    last run of messages with one role: more messages may join the run, and its calls may still get results.
     """
 
     def __init__(self, model: str, gone: Collection[str]) -> None:
@@ -92,37 +95,41 @@ class SentMessages:
         self._profile = profile_of(model)
         self._stays = is_claude(self._profile.name)
         self._named = False
-        """Whether definitions of the tools stand in the messages."""
+        """Whether messages contain definitions of tools."""
         self._repeats = Repeats(() if self._stays else self._gone)
         self._taken: list[Message] = []
-        """Those of the conversation that are settled."""
+        """The settled messages of the conversation."""
         self._settled = Sent()
         self._encoded = Encoded()
         self._memory = 0
 
     @property
     def memory(self) -> int:
-        """About how many bytes it has in memory, besides what is the transcript's."""
+        """The approximate bytes in memory, without the parts shared with the transcript."""
         return self._memory + self._encoded.size
 
     @property
     def settled(self) -> Settled:
-        """What of a request need not be encoded again; images are sent anew each time, and nothing after them."""
+        """The part of a request that need not be encoded again.
+
+        It ends before the first image: bytes are encoded each time.
+        """
         places = self._settled.pictured
         return Settled(places[0] if places else len(self._settled.messages), self._encoded)
 
     def continues(
         self, model: str, tools: Sequence[ToolInfo], gone: Collection[str], conversation: Sequence[Message]
     ) -> bool:
-        """Whether what is settled is what a conversation begins with, made with the same."""
+        """Return whether a conversation begins with the settled messages and all other inputs are the same."""
         same = self._model == model and self._profile == profile_of(model) and self._gone == gone
         taken = len(self._taken)
         return same and (not self._named or self._tools == tuple(tools)) and conversation[:taken] == self._taken
 
     def take(self, conversation: Sequence[Message], tools: Sequence[ToolInfo]) -> Sent:
-        """Return what a conversation is, which this one continues: as far as it is settled, that is remembered.
+        """Return the sent form of a conversation that continues this one, with the settled part from memory.
 
-        ``tools``: the turn's, which are described where a service knows no references to them.
+        ``tools``: the turn's tools, whose definitions are sent as text if the service does not support references to
+        them.
         """
         self._tools = tuple(tools)
         runs = [list(run) for _, run in groupby(conversation[len(self._taken) :], key=_ROLE)]
@@ -137,8 +144,8 @@ class SentMessages:
         return sent
 
     def _add(self, sent: Sent, run: list[Message], repeats: Repeats) -> int:
-        """Add neighbours of one role as one message; return about how many bytes that takes."""
-        if len(run) == 1 and not sent.open_ids and is_words(run[0]):  # most messages, of which nothing is to be made
+        """Add consecutive messages of one role as one message. Return the approximate bytes of memory for them."""
+        if len(run) == 1 and not sent.open_ids and is_words(run[0]):  # most messages are sent unchanged
             if sent.messages or run[0]["role"] == "user":
                 sent.messages.append(run[0])
             return MESSAGE_BYTES
@@ -150,7 +157,7 @@ class SentMessages:
             sent.open_ids = []
             if not message["content"]:
                 return MESSAGE_BYTES
-        elif not sent.messages:  # a request begins with a user: an answer whose question is gone goes too
+        elif not sent.messages:  # a request must begin with a user message; the orphan is dropped
             return MESSAGE_BYTES
         else:
             sent.open_ids = [block["id"] for block in tool_uses(message["content"])]
@@ -170,7 +177,7 @@ class SentMessages:
         repeats: Repeats,
         passages: list[CitablePassage | None],
     ) -> Message:
-        """Return a user's message as it is sent after an answer with these calls; what it lets be cited is added."""
+        """Return a user's message as it is sent after an answer with these calls. Adds its passages to ``passages``."""
         if not self._profile.deferred_tools and any(map(has_references, message["content"])):
             self._named = True
             message = references_in_words(message, self._tools, self._model)
@@ -188,7 +195,7 @@ class SentMessages:
         if not any(part["type"] == "search_result" for part in result["content"]):
             return result
         content: list[Block] = []
-        for part in result["content"]:  # in their order: a delegate's words come before its passages
+        for part in result["content"]:  # in order, because a delegate's text comes before its passages
             if part["type"] == "search_result":
                 part, passage = _search_result(part, self._gone, stays=self._stays)
                 passages.append(passage)
@@ -201,14 +208,14 @@ def _blocks_of(messages: Iterable[Message]) -> list[Block]:
 
 
 def _with_content(message: Message, content: list[Block]) -> Message:
-    """Return a message with other blocks: the same object where each is the same."""
+    """Return a message with other blocks, or the same object if each block is the same object."""
     before = message["content"]
     same = all(new is old for new, old in zip(content, before, strict=True))
     return message if same else {"role": message["role"], "content": content}
 
 
 def without_others(message: Message, model: str) -> Message:
-    """Return a message without the thinking of other models than the one that is asked: the same where it has none."""
+    """Return a message without the thinking of other models, or the same object if it has none."""
     content = message["content"]
     if all(block.get(MADE_BY, model) == model for block in content):
         return message
@@ -219,10 +226,10 @@ def without_others(message: Message, model: str) -> Message:
 
 
 def with_results(message: Message, open_ids: Sequence[str]) -> Message:
-    """Return a user's message with a result for each of these calls, and for no other: the same where that is so.
+    """Return a user's message with exactly one result for each of these calls, or the same object if that holds.
 
-    A call without a result, which a crash or a kill leaves, gets one that says that the outcome is unknown. Results
-    without a call, which only a moved window can leave, are dropped.
+    A call without a result, which a crash or a kill causes, gets a result that says that the outcome is unknown.
+    Results without a call, which only a moved window causes, are dropped.
     """
     content = message["content"]
     results = [block for block in content if block["type"] == "tool_result"]
@@ -256,7 +263,7 @@ def _search_result(block: Block, gone: frozenset[str], *, stays: bool) -> tuple[
 
 
 def _with_system_message(message: Message) -> tuple[Message, ...]:
-    """Return a user's message with the notes in it as a system message after it, which nobody else can write."""
+    """Move the notes of a user's message to a system message after it, which no user can write."""
     notes = [block for block in message["content"] if NOTE in block]
     if message["role"] != "user" or not notes or len(notes) == len(message["content"]):
         return (message,)
@@ -268,9 +275,9 @@ def _with_system_message(message: Message) -> tuple[Message, ...]:
 
 
 def show_pictures(sent: Sent, pictures: Mapping[str, str] | None) -> None:
-    """Put the bytes of its images, as base64 by ref, into what is sent; None: the model cannot be shown any."""
+    """Insert the images as base64 from ``pictures`` (by ref). None: the model does not support images."""
     shown = [sent.messages[place] for place in sent.pictured]
-    # more than may stand together, and none of them seen yet: those that may not are words
+    # More images than one request allows, none of them seen by the model: the excess is described by text.
     if pictures is not None and count_beyond([each for message in shown for each in pictures_in(message["content"])]):
         small = [ref for ref in pictures if not _is_large(ref, shown)]
         pictures = {ref: pictures[ref] for ref in small[:MOST]}
@@ -285,7 +292,7 @@ def _is_large(ref: str, messages: Sequence[Message]) -> bool:
 
 
 def _with_picture(block: Block, pictures: Mapping[str, str] | None) -> Block:
-    """Return a block with the bytes of its images: the same object where it has none."""
+    """Return a block with the bytes of its images, or the same object without images."""
     if block["type"] == "tool_result":
         content = [_with_picture(part, pictures) for part in block["content"]]
         return {**block, "content": content} if has_kept_image(block) else block

@@ -1,6 +1,6 @@
-"""Which texts of others a model has read: what an instruction in one of its calls may have come from. Pure.
+"""The untrusted texts that a model has read, from which an instruction in one of its calls may come. Pure.
 
-Owns the list that a person is shown before a call is approved. Says nothing about which of them was obeyed.
+Owns the list that a person sees before approving a call. The list does not tell which of the texts was obeyed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,14 @@ from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.system import DELEGATE, RECALL
 
 MAX_SOURCES = 40
-"""How many are named; what is found first stands first."""
+"""Most sources in the list; the first ones found are listed."""
 
 
 def sources_of(messages: Iterable[Sequence[Message]], tools: Iterable[ToolInfo]) -> tuple[Source, ...]:
-    """Return the texts of others in the messages of some agents, and the servers whose tool descriptions were read.
+    """Return the untrusted sources in the messages of some agents, and the servers whose tool descriptions were read.
 
-    ``messages``: of one agent each. Documents are named by their names, memories and results by the tool that brought
-    them, delegates by their call's tool.
+    Documents are listed by their names, memories and results by their tool, delegates by the tool of their call.
+    ``messages``: one sequence per agent.
     """
     found: dict[Source, None] = {}
     for said in messages:

@@ -1,8 +1,8 @@
-"""What a compaction asks of the model, what of its answer is taken, and what it leaves of a conversation. Pure.
+"""The summary of a compaction: the request to the model, the check of its answer, and the resulting blocks. Pure.
 
-Owns the request for a summary, its form and its checks, the documents it may name, and the blocks that stand for the
-archived messages: the summary, the user's own messages verbatim, newest first as far as they fit, and the role.
-Knows no store.
+Owns the request for a summary, the form and the checks of the summary, the documents it may name, and the blocks that
+replace the archived messages. Those are the summary, the newest of the user's own messages verbatim as far as they fit,
+and the role. Knows no store.
 """
 
 import json
@@ -38,15 +38,15 @@ from agentic_rag.runtime.core.window import result_text, tokens_of
 from agentic_rag.tools.system import SEARCH
 
 MINIMUM = 20
-"""Messages, as clients count, below which nobody can ask for a compaction."""
+"""Fewest messages, as clients count, for which a client may request a compaction."""
 CARRIED_SHARE = 0.25
-"""Share of the limit for the user's messages that are carried verbatim, and most of what a summary may have."""
+"""Share of the limit for the user's messages that are carried verbatim, and for a summary."""
 ASKED_SHARE = 0.6
-"""Share of the limit that a request for a summary may hold of the conversation, where it stands alone."""
+"""Share of the limit for the conversation inside a separate request for a summary."""
 MAX_RESULT, MAX_TEXT = 2_000, 8_000
-"""UTF-8 bytes of one tool result, and of one message, in such a request."""
+"""Most UTF-8 bytes of one tool result, and of one message, in such a request."""
 MAX_CHUNKS = 3
-"""Passages that are named for one document of a fact."""
+"""Most passages listed for one document of a fact."""
 
 _FORM = (
     'one JSON object and nothing else: {"facts": [{"fact": "…", "documents": ["…"]}], "decisions": ["…"], '
@@ -68,18 +68,18 @@ FINDABLE = f"The passages named here stand in no message any more: {SEARCH.name}
 _HEADINGS = {"decisions": "Decisions:", "open_questions": "Open questions:", "wishes": "The user's wishes:"}
 
 
-# What a summary may name
+# Documents that a summary may name
 
 
 @dataclass(slots=True)
 class Documents:
-    """The documents a conversation has brought passages of: names by id, and sentences by the chunk they stand in."""
+    """The documents with passages in a conversation: names by id, and sentences by chunk."""
 
     names: dict[str, str] = field(default_factory=dict)
     _sentences: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def find(self, called: str) -> str | None:
-        """Return the id of the document that is called so, by id or name (or a title that begins with it)."""
+        """Return the id of the document with this id or name, or with a name that ``called`` begins with, else None."""
         called = called.strip()
         if called in self.names:
             return called
@@ -88,7 +88,7 @@ class Documents:
         return max(fitting, key=lambda ident: len(self.names[ident]), default=None)
 
     def chunks(self, ident: str, fact: str) -> tuple[str, ...]:
-        """Return the chunks of a document that a fact most likely rests on, best first."""
+        """Return the chunks of a document that most likely support a fact, best first."""
         shared = {chunk: count_shared(fact, texts) for chunk, texts in self._sentences.get(ident, {}).items()}
         best = sorted(shared, key=lambda chunk: -shared[chunk])
         return tuple(chunk for chunk in best if shared[chunk] * 2 >= shared[best[0]])[:MAX_CHUNKS]
@@ -100,7 +100,7 @@ class Documents:
 
 
 def documents_of(messages: Iterable[Message], gone: Collection[str] = ()) -> Documents:
-    """Return the documents that a conversation or its earlier summary knows. ``gone``: chunks that exist no more."""
+    """Return the documents in a conversation or its earlier summary. ``gone``: chunks that no longer exist."""
     known = Documents()
     for message in messages:
         for block in message["content"]:
@@ -117,25 +117,28 @@ def documents_of(messages: Iterable[Message], gone: Collection[str] = ()) -> Doc
     return known
 
 
-# Asking
+# Request
 
 
 def ask_inside(problem: str = "") -> Message:
-    """Return the message that asks for a summary at the end of a conversation; ``problem``: with the one before."""
+    """Return the message that requests a summary at the end of a conversation.
+
+    ``problem``: error of the last summary.
+    """
     again = f" (Your last summary could not be used: {problem})" if problem else ""
     return {"role": "user", "content": [note_block([ASK + again]) | {NOTE: True}]}
 
 
 def answer_room(definition: Definition) -> int:
-    """Return how many tokens a summary may have."""
+    """Return the most tokens of a summary."""
     return max(256, min(definition.max_tokens, definition.limits.context_tokens // 8))
 
 
 def ask_apart(definition: Definition, messages: Sequence[Message], limit: int, problem: str = "") -> ModelRequest:
-    """Return a request for a summary that holds the conversation as material, cut so that it fits in any case.
+    """Return a request that holds the conversation as material to summarise, cut to the limit.
 
-    For a conversation whose own requests are too long; results and messages are shortened, and the oldest lines left
-    out. ``limit``: tokens that a request may have.
+    For a conversation whose own requests are too long. Results and messages are shortened, and the oldest lines are
+    left out. ``limit``: tokens that a request may have.
     """
     budget = round(limit * ASKED_SHARE) * 3
     lines: list[str] = []
@@ -159,7 +162,7 @@ def ask_apart(definition: Definition, messages: Sequence[Message], limit: int, p
 
 
 def _lines(message: Message) -> Iterable[Json]:
-    """Yield what a message says, does or brings, each as one object."""
+    """Yield the texts, calls and results of a message, one object each."""
     text = "\n".join(block["text"] for block in message["content"] if block["type"] == "text")
     if message["role"] == "assistant":
         if text.strip():
@@ -183,18 +186,19 @@ def _line(value: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary that was checked. ``sources``: of each fact the documents it names, with their likeliest passages."""
+    """A checked summary. ``sources``: for each fact the documents it names, with their most likely passages."""
 
     text: str
     sources: tuple[Json, ...] = ()
 
 
 def read_summary(answer: str, stop_reason: str, documents: Documents, most: int) -> Summary:
-    """Check what a model gave as summary. ``most``: tokens it may have.
+    """Check the answer of a model to a request for a summary. ``most``: tokens it may have.
 
     Raises:
-        UnusableSummary: it was cut off or refused, has another form, is empty or too long, or names a document that
-            the conversation does not know.
+        UnusableSummary: the answer was cut off or refused, has another form, is empty or too long, or names a document
+            that
+            the conversation does not contain.
     """
     if stop_reason not in ("end_turn", "stop_sequence"):
         raise UnusableSummary(f"it ended with {stop_reason}")
@@ -230,7 +234,7 @@ def _text(value: object, key: str) -> str:
 
 
 def _fact_line(value: object, documents: Documents, sources: list[Json]) -> str:
-    """Return the line of a fact, and note what it names. A fact without documents may be a bare text."""
+    """Return the line of a fact and add its documents to ``sources``. A fact without documents may be a bare text."""
     stated = {"fact": value, "documents": []} if isinstance(value, str) else value
     if not isinstance(stated, dict):
         raise UnusableSummary("a fact is no object")
@@ -247,16 +251,16 @@ def _fact_line(value: object, documents: Documents, sources: list[Json]) -> str:
     return f"- {fact}{''.join(named)}" if fact else ""
 
 
-# What it leaves
+# Blocks after a compaction
 
 
 def head_after(summary: Summary, messages: Sequence[Message], said: Iterable[str], limit: int) -> list[Block]:
-    """Return the blocks that stand for archived messages.
+    """Return the blocks that replace archived messages.
 
     Args:
-        summary: the model's.
-        messages: the archived window, with what stood before it.
-        said: the user's messages in it, oldest first, in their own words.
+        summary: the checked summary.
+        messages: the archived window, with the blocks before it.
+        said: the user's messages in the window, oldest first, in their own words.
         limit: tokens that a request may have.
     """
     cites = any(source["chunks"] for source in summary.sources)
@@ -276,7 +280,7 @@ def said_before(messages: Iterable[Message]) -> list[str]:
 
 
 def words_of(message: Message) -> str:
-    """Return the user's own words in the message that began a turn: notes stand before them."""
+    """Return the user's own words in the first message of a turn, without the notes before them."""
     own = [block for block in message["content"] if NOTE not in block]
     pictures = [image_in_words(block) for block in own if ref_of_image(block)]
     texts = [block["text"] for block in own if block["type"] == "text"]

@@ -1,8 +1,8 @@
-"""What a session was told before its messages, and what it must be told when that changes. Pure.
+"""The prompt state of a session: its first prompt, and the notes that announce changes since. Pure.
 
-Owns the prompt as a value with its hash, the tools that come later, and the notes that stand for every change: the
-newer models take their thinking back only while ``system``, ``tools`` and all earlier messages are what they were, and
-a cache is read only so far. So what a session was told first stays, and changes are said at the end.
+Owns the prompt as a value with its hash, the tools that are added later, and the notes for every change. The newer
+models accept their earlier thinking only while ``system``, ``tools`` and all earlier messages are unchanged, and a
+prompt cache is valid only up to the first change. So a session keeps its first prompt, and changes are appended.
 """
 
 import hashlib
@@ -15,9 +15,9 @@ import orjson
 from agentic_rag.messages import Block, ToolSpec, text_block
 
 MAX_SCHEMA = 4_000
-"""Characters of a changed tool's arguments in a note."""
+"""Most characters of a changed tool's schema in a note."""
 MAX_CHANGED = 10
-"""Changed tools that a note says all of."""
+"""Most changed tools that one note describes."""
 MAX_NAMED = 100
 
 
@@ -37,9 +37,11 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a session was told. ``first`` is what its requests begin with, ``latest`` what holds by now.
+    """The prompt state of a session.
 
-    ``late``: the tools that came after ``first``, in the order of their coming.
+    ``first``: the prompt of its requests. ``latest``: the prompt after all changes.
+
+    ``late``: the tools added after ``first``, in order.
     """
 
     first: Prompt
@@ -48,7 +50,7 @@ class Told:
 
     @classmethod
     def begin(cls, current: Prompt, deferred: Collection[str] = ()) -> "Told":
-        """Return what a session is told that begins now; ``deferred``: names of tools that it is not shown."""
+        """Return the state of a session that begins now. ``deferred``: names of tools that its model does not see."""
         if not deferred:
             return cls(current, current)
         shown = tuple(tool for tool in current.tools if tool["name"] not in deferred)
@@ -57,11 +59,11 @@ class Told:
 
     @property
     def names(self) -> frozenset[str]:
-        """Of all tools that it was ever told of."""
+        """The names of all tools in the first prompt and added since."""
         return frozenset([tool["name"] for tool in (*self.first.tools, *self.late)])
 
     def with_current(self, current: Prompt) -> "Told":
-        """Return what the session was told once it has been told the current prompt."""
+        """Return the state after the session was notified of the current prompt."""
         if current == self.latest:
             return self
         names = self.names
@@ -70,9 +72,9 @@ class Told:
 
 
 def changes(told: Told, current: Prompt, listed: Collection[str] = ()) -> list[str]:
-    """Return what a session must be told since the prompt is another one now, possibly nothing.
+    """Return the notes on all changes between the session's latest prompt and the current one, possibly none.
 
-    ``listed``: names of tools that a catalogue in the prompt tells of.
+    ``listed``: names of tools that a catalogue in the prompt lists.
     """
     before = told.latest
     if before == current:
@@ -140,5 +142,5 @@ def _changed_tool(before: ToolSpec, after: ToolSpec) -> list[str]:
 
 
 def note_block(notes: Sequence[str]) -> Block:
-    """Return the text of notes as one block."""
+    """Return the notes as one text block."""
     return text_block("\n".join(f"[note: {note}]" for note in notes))

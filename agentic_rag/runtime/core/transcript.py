@@ -1,8 +1,9 @@
-"""A session's transcript in memory, and how much of it is sent. Pure.
+"""A session's transcript in memory, and the window of it that is sent. Pure.
 
-Owns the order of messages and the numbers they get; the rules about size: moving the window, leaving out results.
-Tokens are what the model last reported plus what was added since (`sizes`). The store is the truth; a transcript is its
-copy, kept so that a turn re-reads nothing. No message changes in place. What is decided here, `context` carries out.
+Owns the order and the numbers of messages, and the rules about size: when the window moves, and which results are left
+out. Tokens are those of the model's last report plus those added since. The store is the truth; a transcript is its
+copy, so that a turn does not read the store again. Messages are replaced, never changed in place. `context` carries out
+the decisions of this module.
 """
 
 from bisect import bisect_left
@@ -43,39 +44,39 @@ from agentic_rag.store.sessions import SessionLabels
 
 ROLE_CARRIED = '[carried over: the role "{role}", activated earlier in this conversation]\n{text}'
 KEPT_SHARE = 0.25
-"""Share of the limit that the newest steps may have when a compaction leaves them where they are."""
+"""Share of the limit for the newest steps that a compaction does not archive."""
 
 
 FIXED_BYTES = 2_000
-"""What a transcript has in memory besides its messages and what it was told."""
+"""Memory of a transcript besides its messages and its prompt state."""
 ENTRY_BYTES = 800
-"""What an entry has besides its content: its ids, its message, what was counted of it."""
+"""Memory of an entry besides its content: ids, the message, and counts."""
 ASKED_BYTES = 64
-"""What is kept of a chunk that was asked for."""
+"""Memory for the id of a chunk whose existence was checked."""
 
 
 # The window
 
 
 def move_start(turns: Sequence[TurnSize], tokens: int, fixed: int, limits: Limits, least: int = 1) -> int | None:
-    """Return where the window starts now, or None when it stays.
+    """Return the new start of the window, or None if the window does not move.
 
-    It moves when ``tokens`` pass ``contextTokens``, or the messages ``contextMessages``, and then leaves half of
-    that. The turn that begins always stays, and the one before it as long as both fit: without it a follow-up
-    question would mean nothing.
+    The window moves when ``tokens`` exceed ``contextTokens``, or the messages exceed ``contextMessages``. It then keeps
+    half of that limit. The turn that begins always stays. The turn before it stays if both fit, because without it a
+    follow-up question would have no meaning.
 
     Args:
         turns: the window's turns, oldest first; the last one is the turn that begins.
-        tokens: of the request that would be sent.
-        fixed: what of it no window changes (system, tools, what stands before the window).
-        limits: the definition's.
+        tokens: tokens of the next request.
+        fixed: the tokens that no window changes (system, tools, the blocks before the window).
+        limits: the definition's limits.
         least: how many of the newest turns stay in any case.
     """
     count = len(turns) * 2 - 1
     crowded = limits.context_messages is not None and count > limits.context_messages
     if len(turns) <= least or not (crowded or tokens > limits.context_tokens):
         return None
-    # where bytes say less than the model reported, they say so of every turn
+    # if the model reported more tokens than the bytes suggest, that holds for every turn
     scale = max(1.0, tokens / max(1, fixed + sum(turn.tokens for turn in turns)))
     most = (limits.context_messages or count) // 2 if crowded else count
     kept = len(turns)
@@ -92,9 +93,9 @@ def move_start(turns: Sequence[TurnSize], tokens: int, fixed: int, limits: Limit
 
 
 def move_head(head: Sequence[Block], fallen: Sequence[Message], kept: Sequence[Message]) -> list[Block]:
-    """Return what stands before a window that has moved: what stood there, and the role if it fell out.
+    """Return the blocks before a moved window: those before the old one, and the role if it fell out.
 
-    A role that is still activated inside the window is not said twice.
+    A role that is activated inside the window is not repeated.
     """
     others = [block for block in head if ACTIVATION not in block]
     if _activation(kept) is not None:
@@ -105,7 +106,7 @@ def move_head(head: Sequence[Block], fallen: Sequence[Message], kept: Sequence[M
 
 
 def carried_role(messages: Sequence[Message]) -> Block | None:
-    """Return the newest role activation as text that needs no tool call before it; None when there is none."""
+    """Return the newest role activation as a text block that needs no tool call before it, or None without one."""
     found = _activation(messages)
     if found is None or found["type"] == "text":
         return found
@@ -126,16 +127,16 @@ def _activation(messages: Sequence[Message]) -> Block | None:
 
 
 def without_bound(content: Sequence[Block]) -> list[Block]:
-    """Return an answer as it may go on when something before it was rewritten: without thinking and citations.
+    """Return an answer without thinking and citations, for use after something before it was rewritten.
 
-    Thinking is bound to the words before it, citations count their search results.
+    Thinking is bound to the words before it, and citations number the search results before them.
     """
     kept = [block for block in content if block["type"] not in ("thinking", "redacted_thinking")]
     return [{key: value for key, value in block.items() if key != "citations"} for block in kept]
 
 
 def list_rewrites(entries: Iterable["Entry"]) -> list[tuple["Entry", list[Block]]]:
-    """Return the answers among these that change when something before them was rewritten, with their content then."""
+    """Return the answers that change when something before them was rewritten, with their new content."""
     answers = [(entry, without_bound(entry.message["content"])) for entry in entries if _is_answer(entry)]
     return [(entry, content) for entry, content in answers if content != entry.message["content"]]
 
@@ -149,7 +150,7 @@ def _is_answer(entry: "Entry") -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What a model reported of a request that held the messages before ``until``."""
+    """The tokens that a model reported for a request with the messages before ``until``."""
 
     tokens: int
     until: int
@@ -165,7 +166,10 @@ def _weight_of(entry: Entry) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GoneChunks:
-    """Which chunks were asked for while no document was another (``mark`` is), and those that no longer exist."""
+    """The chunks that were looked up in the index, and those that no longer exist.
+
+    The result is valid while ``mark`` stays the same, which changes with every document.
+    """
 
     mark: object = None
     asked: frozenset[str] = frozenset()
@@ -173,17 +177,17 @@ class GoneChunks:
 
 
 class Transcript:
-    """The messages of one session that are not archived, as the store holds them.
+    """The messages of one session that are not archived, as the store has them.
 
     Args:
-        session_id: the session's.
-        labels: whose the session is.
+        session_id: id of the session.
+        labels: the session's conversation, domain, user and agent.
         entries: the messages, oldest first.
-        window_start: the place from which on they are sent.
-        head: what stands before those.
-        base_seq: the last place ever given out.
-        measure: None when the request has changed in other ways than by growing.
-        told: what the session was told before its messages; None: the next turn tells it what holds then.
+        window_start: number of the first message that is sent.
+        head: the blocks before that message.
+        base_seq: the last number given to a message.
+        measure: the last reported tokens, or None if the request has changed since in other ways than by growing.
+        told: the session's prompt state, or None if the next turn sets it.
     """
 
     def __init__(
@@ -206,25 +210,25 @@ class Transcript:
         self.measure = measure
         self.told = told
         self.compact_past = 0.0
-        """Tokens below which no compaction is tried again, since one has failed."""
+        """Tokens below which no compaction is tried, because one has failed."""
         self._base_seq = base_seq
         self._refused = {
             entry.turn_id for entry in self.entries for block in entry.message["content"] if REFUSED in block
         }
         self._window = Window()
         self._taken = 0
-        """How many of the entries were offered to the window."""
+        """How many entries were offered to the window."""
         self._sizes: dict[int, tuple[list[Block], int]] = {}
-        """Tokens by place, each with the content that was counted: other content is counted anew."""
+        """Tokens by message number, each with the counted content. Other content is counted again."""
         self._told_weighed: tuple[Told | None, int] = (None, 0)
         self._weighed, self._weight = 0, 0
-        """How many of the entries were weighed, and their bytes."""
+        """How many entries were weighed, and their bytes."""
         self._sent: SentMessages | None = None
         self.gone_chunks = GoneChunks()
 
     @property
     def memory(self) -> int:
-        """About how many bytes it has in memory; what was counted once is not walked again."""
+        """The approximate bytes in memory. Each entry is weighed once."""
         self._weight += sum(map(_weight_of, self.entries[self._weighed :]))
         self._weighed = len(self.entries)
         sent = 0 if self._sent is None else self._sent.memory
@@ -241,66 +245,66 @@ class Transcript:
 
     @property
     def last_seq(self) -> int:
-        """The last place in the session, which may be another branch's."""
+        """The last message number in the session, which may belong to another branch."""
         return max(self._base_seq, self.entries[-1].seq if self.entries else 0)
 
     @property
     def message_count(self) -> int:
-        """Messages as clients count: two a turn."""
+        """Messages as clients count them: two per turn."""
         return len({entry.message_id for entry in self.entries})
 
     def plan(self, turn_id: TurnId, step: int, message_id: MessageId, messages: Iterable[Message]) -> list[Entry]:
-        """Number messages that are about to be stored; `extend` takes them once they are."""
+        """Number messages that are about to be stored. After the commit, `extend` adds them."""
         return [
             Entry(self.last_seq + 1 + offset, turn_id, step, message_id, message)
             for offset, message in enumerate(messages)
         ]
 
     def extend(self, entries: Iterable[Entry]) -> None:
-        """Take messages that the store has committed."""
+        """Add messages that the store has committed."""
         self.entries.extend(entries)
 
     def append(self, seq: int, turn_id: TurnId, step: int, message_id: MessageId, message: Message) -> None:
-        """Take one message that the store has committed."""
+        """Add one message that the store has committed."""
         self.entries.append(Entry(seq, turn_id, step, message_id, message))
 
     def window(self) -> list[Message]:
-        """Return the messages that are sent to the model, oldest first, what stands before them included."""
+        """Return the messages that are sent to the model, oldest first, with the blocks before them."""
         sent = self._present_window().messages
         return [{"role": "user", "content": list(self.head)}, *sent] if self.head else list(sent)
 
     def in_window(self) -> list[Entry]:
-        """Return the entries from the window's start on; turns that a model declined to answer are not among them."""
+        """Return the entries from the window's start, without the turns that a model declined to answer."""
         return list(self._present_window().entries)
 
     @property
     def cited(self) -> set[str]:
-        """Ids of all chunks whose sentences stand in what is sent."""
+        """The ids of all chunks with sentences in the sent messages."""
         chunks = set(self._present_window().passages.chunks)
         return chunks | cited_chunks([{"role": "user", "content": self.head}]) if self.head else chunks
 
     def lost_documents(self, gone: Collection[str]) -> dict[str, str]:
-        """Return the documents of passages all of whose chunks are gone and of which no note tells: id and name."""
+        """Return the documents of passages whose chunks are all gone and that no note mentions: id and name."""
         return self._present_window().passages.find_lost(gone) if gone else {}
 
     def note_gone(self, gone: GoneChunks) -> None:
-        """Take what is known of its chunks."""
+        """Store the result of the check for deleted chunks."""
         self.gone_chunks = gone
 
     @property
     def pictures(self) -> AbstractSet[str]:
-        """Where the images are kept that are sent."""
+        """The refs of the sent images."""
         pictures = self._present_window().pictures
         return pictures | refs_of_images([{"role": "user", "content": self.head}]) if self.head else set(pictures)
 
     @property
     def down(self) -> tuple[str, ...]:
-        """Names of the servers that the newest note on servers says cannot be called."""
+        """Names of the servers that the newest note on servers reports as unavailable."""
         return self._present_window().down
 
     @property
     def activation(self) -> Activation | None:
-        """The newest role activation in what is sent."""
+        """The newest role activation in the sent messages."""
         newest = self._present_window().activation
         return newest or (last_activation([{"role": "user", "content": self.head}]) if self.head else None)
 
@@ -313,12 +317,12 @@ class Transcript:
         return self._window
 
     def _begin_window(self) -> None:
-        """Look at all entries anew: some of them, or which of them are sent, has changed."""
+        """Rebuild the window, because its entries or the choice of sent entries changed."""
         self._window = Window()
         self._taken = 0
 
     def rewrite(self, entry: Entry, content: list[Block]) -> None:
-        """Take other content of a message, which the store has committed."""
+        """Replace the content of a message after the store has committed the change."""
         place = bisect_left(self.entries, entry.seq, key=_place_of)
         before = self.entries[place]
         after = replace(before, message={"role": before.message["role"], "content": content})
@@ -335,43 +339,48 @@ class Transcript:
         return next(entry for entry in reversed(self.entries) if entry.turn_id == turn_id and entry.step == 0)
 
     def tell(self, told: Told) -> None:
-        """Take what the store has committed of what the session was told."""
+        """Set the prompt state that the store has committed."""
         self.told = told
 
     def leave_out(self, question: Entry, content: list[Block]) -> None:
-        """Take a question that the store has marked as one the model declined to answer; its turn is sent no more."""
+        """Mark a question that the model declined to answer, as the store has. Its turn is not sent any more."""
         self._refused.add(question.turn_id)
         self.rewrite(question, content)
         self.measure = None
 
-    # What its requests are built from
+    # State for its requests
 
     def take_sent(self) -> SentMessages | None:
-        """Return what the last request was built from, for the next one, which uses it up; None: nothing is kept."""
+        """Return and forget the state of the last request, or None without one. The next request uses it up."""
         sent, self._sent = self._sent, None
         return sent
 
     def keep_sent(self, sent: SentMessages) -> None:
-        """Keep what a request was built from, until the next one."""
+        """Store the state of a request for the next one."""
         self._sent = sent
 
     # Size
 
     def tokens(self, fixed: int) -> int:
-        """Return about how many tokens the next request has; ``fixed``: those of system and tools."""
-        # asked for several times a step: nothing on the way that is not needed
+        """Return the approximate tokens of the next request. ``fixed``: the tokens of system and tools."""
+        # this runs several times a step, so it avoids the property's work
         window = self._window if self._taken == len(self.entries) else self._present_window()
         if self.measure is not None:
             return self.measure.tokens + window.tokens(self.measure.until)
         return fixed + self.head_tokens + window.tokens()
 
     def sent_tokens(self, first: int = 0, end: int | None = None) -> int:
-        """Return about how many tokens the messages from one place to before another have as they are sent: what
-        stands in the window twice counts once."""
+        """Return the approximate tokens of the sent messages from number ``first`` to before ``end``.
+
+        A passage that is in the window twice counts once.
+        """
         return self._present_window().tokens(first, end)
 
     def pictures_to_shed(self) -> list[Sheddable]:
-        """See `pictures_to_shed`; most conversations have no images, and are not walked for it."""
+        """Return the results of `window.pictures_to_shed`.
+
+        Without images, which is the usual case, no message is walked.
+        """
         window = self._present_window()
         return pictures_to_shed(window.messages) if window.pictures else []
 
@@ -390,11 +399,11 @@ class Transcript:
         return list(self._present_window().turns)
 
     def saved_by_old(self) -> int:
-        """Return how many tokens all results have together that may be left out before the newest steps."""
+        """Return the tokens saved by leaving out all results before the newest steps."""
         return self._present_window().saved_by_old()
 
     def unseen_turns(self) -> int:
-        """Return how many of the newest turns hold results that no model has seen, and all after them."""
+        """Return the number of turns from the first with results that no model has seen to the newest."""
         entries = self._present_window().entries
         for entry in entries[count_seen(self._present_window().messages) :]:
             if has_results(entry.message):
@@ -403,7 +412,7 @@ class Transcript:
         return 0
 
     def set_window(self, start: int, head: list[Block]) -> None:
-        """Take a window that the store has committed."""
+        """Set a window that the store has committed."""
         self.window_start = start
         self.head = head
         self.measure = None
@@ -411,14 +420,14 @@ class Transcript:
         self._begin_window()
 
     def is_sent(self, entry: Entry) -> bool:
-        """Whether requests hold an entry."""
+        """Return whether requests contain an entry."""
         return entry.seq >= self.window_start and entry.turn_id not in self._refused
 
     def split(self, turn_id: TurnId | None, limit: int) -> tuple[list[Entry], list[Entry]]:
         """Return the entries that a compaction may archive, and those that stay.
 
-        What no model has seen stays with its turn, and of the running turn ``turn_id`` the question and the newest
-        steps, as far as they are small. ``limit``: tokens that a request may have.
+        Turns with results that no model has seen stay. Of the running turn ``turn_id`` the question and the newest
+        steps stay, as far as they are small. ``limit``: tokens that a request may have.
         """
         unseen = self.unseen_turns()
         turns = list(dict.fromkeys(entry.turn_id for entry in self.in_window()))[-unseen:] if unseen else []
@@ -441,11 +450,11 @@ class Transcript:
         return own[:1] + own[first:]
 
     def tokens_to_archive(self, turn_id: TurnId | None, limit: int) -> int:
-        """Return about how many tokens of the next request a compaction would replace."""
+        """Return the approximate tokens of the next request that a compaction would replace."""
         return sum(self._size(entry) for entry in self.split(turn_id, limit)[0] if self.is_sent(entry))
 
     def archive(self, kept: Sequence[Entry], start: int, head: list[Block]) -> None:
-        """Forget all other messages, which the store has archived; ``head`` stands for them."""
+        """Drop all other messages, which the store has archived. ``head`` replaces them."""
         self._base_seq = self.last_seq
         self.entries = list(kept)
         self._sizes.clear()

@@ -1,8 +1,8 @@
-"""The messages of a transcript that requests hold: what they cost, what is asked of them, what may be left out. Pure.
+"""The window of a transcript that requests contain: its size, its facts, and the results to leave out. Pure.
 
-Owns what is known of a window's messages as they grow (tokens, turns, passages, images, notes; each is looked at once)
-and the choice of the tool results that requests leave out where there is no room for them. Tokens are a third of the
-UTF-8 bytes, images go by their pixels. What leaving out comes to in memory and in the store, `context` carries out.
+Owns the facts about a window's messages (tokens, turns, passages, images, notes), which are collected once per message,
+and the choice of the tool results that requests leave out if there is no room for them. Tokens are estimated as a third
+of the UTF-8 bytes, images by their pixels. `context` leaves the chosen results out, in memory and in the store.
 """
 
 import sys
@@ -39,7 +39,7 @@ SHED_MARK = "[result of {name}, kept as ref {ref}]"
 
 
 def tokens_of(value: Any) -> int:
-    """Return about how many tokens a JSON value costs; private keys are not sent and cost nothing."""
+    """Return the approximate tokens of a JSON value. Private keys are not sent and cost nothing."""
     return _tokens_of_sent(without_private(value))
 
 
@@ -48,9 +48,9 @@ def _tokens_of_sent(value: Any) -> int:
 
 
 def memory_of(value: Any) -> int:
-    """Return about how many bytes a JSON value has in memory; what it shares with others counts, keys do not."""
+    """Return the approximate bytes of a JSON value in memory. Shared values count, keys do not."""
     size, values = 0, [value]
-    for each in values:  # which grows meanwhile: this runs for each message, and a call for each value is dear
+    for each in values:  # grows during the loop: this runs for each message, and a call per value would be slow
         size += sys.getsizeof(each)
         if isinstance(each, dict):
             values += each.values()
@@ -60,7 +60,7 @@ def memory_of(value: Any) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """Return about how many tokens a message costs as it is sent; images by their pixels."""
+    """Return the approximate tokens of a message as it is sent, with images by their pixels."""
     if is_words(message):
         return sum(map(_tokens_of_sent, message["content"])) + 4
     sent = [as_sent(block) for block in message["content"]]
@@ -68,7 +68,7 @@ def message_tokens(message: Message) -> int:
 
 
 def pictures_in(content: Iterable[Block]) -> list[Picture]:
-    """Return the images in some blocks, those inside results too, as requests hold them."""
+    """Return the images in some blocks as requests contain them, also those inside results."""
     found = []
     for block in content:
         if block["type"] == "tool_result" and SHED not in block:
@@ -79,12 +79,12 @@ def pictures_in(content: Iterable[Block]) -> list[Picture]:
 
 
 def picture_tokens(content: Iterable[Block]) -> int:
-    """Return what the images in some blocks cost."""
+    """Return the tokens of the images in some blocks."""
     return sum(picture.tokens for picture in pictures_in(content))
 
 
 def as_sent(block: Block) -> Block:
-    """Return a block as requests hold it: a result that was left out is a mark."""
+    """Return a block as requests contain it. A result that was left out becomes a mark."""
     shed = block.get(SHED)
     if shed is None:
         return block
@@ -96,12 +96,15 @@ def as_sent(block: Block) -> Block:
 
 
 KEPT_STEPS = 3
-"""The newest steps, whose results are left out last."""
+"""How many of the newest steps keep their results longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sheddable:
-    """A tool result that may be left out of requests. ``ref`` is where its whole is kept already, or empty."""
+    """A tool result that requests may leave out.
+
+    ``ref``: the payload with the whole result, or empty if there is none.
+    """
 
     tool_use_id: str
     name: str
@@ -112,7 +115,10 @@ class Sheddable:
 
 
 def pictures_to_shed(messages: Sequence[Message]) -> list[Sheddable]:
-    """Return the oldest results with images that must go, since a request takes large images in small numbers only."""
+    """Return the oldest results with images that must be left out.
+
+    A request may have only a few large images.
+    """
     excess = count_beyond([picture for message in messages for picture in pictures_in(message["content"])])
     chosen = []
     for result in sheddable(messages[: count_seen(messages)]) if excess > 0 else ():
@@ -129,16 +135,19 @@ def count_seen(messages: Sequence[Message]) -> int:
 
 
 def sheddable(messages: Iterable[Message]) -> list[Sheddable]:
-    """Return the tool results that may be left out of requests, oldest first.
+    """Return the tool results that requests may leave out, oldest first.
 
-    A role stays: the model acts by it. What is smaller than its mark stays too.
+    A role stays, because the model acts on it. A result smaller than its mark stays too.
     """
     names: dict[str, str] = {}
     return [each for message in messages for each in sheddable_in(message, names)]
 
 
 def sheddable_in(message: Message, names: dict[str, str]) -> list[Sheddable]:
-    """Return those of one message; ``names``: of the tools that were called before it, by call; its own are added."""
+    """Return the tool results of one message that requests may leave out.
+
+    ``names``: tool names of earlier calls, by call id. This function adds the calls of the message.
+    """
     names |= {use["id"]: use["name"] for use in tool_uses(message["content"])}
     found = []
     for block in message["content"]:
@@ -158,10 +167,10 @@ def sheddable_in(message: Message, names: dict[str, str]) -> list[Sheddable]:
 def choose_to_shed(
     messages: Sequence[Message], excess: int, spare: int = 0, *, old_only: bool = False
 ) -> list[Sheddable]:
-    """Return the results of a window that must go to save ``excess`` tokens, oldest first; all that may, if too few.
+    """Return the results to leave out to save ``excess`` tokens, oldest first, or all if they save too little.
 
-    What the model has not seen yet stays. ``spare`` is saved beyond the need, so that it happens rarely, but not of the
-    newest steps, which go last, and with ``old_only`` not at all.
+    Results that the model has not seen stay. ``spare`` tokens are saved in addition, so that this happens rarely, but
+    only from results before the newest steps. Results of the newest steps are chosen last, and with ``old_only`` never.
     """
     steps = [place for place, message in enumerate(messages) if has_results(message)]
     old = sheddable(messages[: count_old(messages, steps)])
@@ -173,12 +182,12 @@ def choose_to_shed(
 
 
 def count_old(messages: Sequence[Message], steps: Sequence[int]) -> int:
-    """Return how many messages stand before the newest steps and were seen; ``steps``: places of those with results."""
+    """Return how many seen messages come before the newest steps. ``steps``: indexes of the messages with results."""
     return min(steps[-KEPT_STEPS:][0] if steps else 0, count_seen(messages))
 
 
 def largest_to_shed(messages: Sequence[Message], excess: int) -> list[Sheddable]:
-    """Return the largest results of a window, seen or not, that save ``excess`` tokens together; one in any case."""
+    """Return the largest results of a window, seen or not, that save ``excess`` tokens together, at least one."""
     by_size = sorted(sheddable(messages), key=lambda result: -result.saved)
     return _first_to_save(by_size, max(1, excess))
 
@@ -194,12 +203,12 @@ def _first_to_save(results: Iterable[Sheddable], tokens: int) -> list[Sheddable]
 
 
 def has_results(message: Message) -> bool:
-    """Tell whether a message holds results of tools."""
+    """Return whether a message contains results of tools."""
     return any(block["type"] == "tool_result" for block in message["content"])
 
 
 def shed_results(content: Sequence[Block], refs: dict[str, Block]) -> list[Block]:
-    """Return a message's blocks with the named results marked as left out; ``refs``: by call id."""
+    """Return a message's blocks with the results in ``refs`` (by call id) marked as left out."""
     return [
         {**block, SHED: refs[block["tool_use_id"]]}
         if block["type"] == "tool_result" and block["tool_use_id"] in refs
@@ -209,7 +218,7 @@ def shed_results(content: Sequence[Block], refs: dict[str, Block]) -> list[Block
 
 
 def result_text(block: Block) -> str:
-    """Return the text of a tool result; a search result is its title and its sentences."""
+    """Return the text of a tool result. A search result becomes its title and its sentences."""
     parts = []
     for part in block["content"]:
         if part["type"] == "text":
@@ -225,12 +234,12 @@ def result_text(block: Block) -> str:
 
 
 CHUNK_BYTES = 600
-"""What is kept of a chunk: its passage, its title and its sentences, which are the transcript's."""
+"""Memory of a chunk's passage, title and list of sentences. The transcript owns the sentences."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnSize:
-    """One turn of a window: the place of its first message, and its tokens."""
+    """One turn of a window: the number of its first message, and its tokens."""
 
     first_seq: int
     tokens: int
@@ -238,7 +247,7 @@ class TurnSize:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message with its place. ``message_id`` is what clients know it by."""
+    """One message with its number in the session. ``message_id``: the id that clients use."""
 
     seq: int
     turn_id: TurnId
@@ -248,7 +257,7 @@ class Entry:
 
 
 def cited_chunks(transcript: Iterable[Message]) -> set[str]:
-    """Return the ids of all chunks whose sentences stand in a transcript."""
+    """Return the ids of all chunks with sentences in a transcript."""
     return {
         chunk
         for message in transcript
@@ -261,17 +270,17 @@ def cited_chunks(transcript: Iterable[Message]) -> set[str]:
 
 
 class Passages:
-    """The passages of results in some messages, by the chunks that their sentences are of."""
+    """The passages of results in some messages, indexed by chunk."""
 
     def __init__(self) -> None:
         self.chunks: dict[str, list[int]] = {}
-        """In which passages each chunk stands, by their places."""
+        """The indexes of the passages that contain each chunk."""
         self._passages: list[tuple[str, str, frozenset[str]]] = []
-        """Document, its name, chunks."""
+        """Document id, document name, chunks."""
         self._told_gone: set[str] = set()
 
     def add(self, message: Message) -> None:
-        """Take the passages of a message, and what a note in it says of deleted documents."""
+        """Add the passages of a message, and the documents that its note reports as deleted."""
         for block in message["content"]:
             self._told_gone.update(block.get(GONE, ()))
             if block["type"] != "tool_result" or SHED in block:
@@ -284,7 +293,7 @@ class Passages:
                     self._passages.append((passage.document_id, passage.document_name, chunks))
 
     def find_lost(self, gone: Collection[str]) -> dict[str, str]:
-        """Return the documents of passages all of whose sentences are gone and of which no note tells: id and name."""
+        """Return the documents of passages whose sentences are all gone and that no note mentions: id and name."""
         places = sorted({place for chunk in gone for place in self.chunks.get(chunk, ())})
         lost = [self._passages[place] for place in places if self._passages[place][2].issubset(gone)]
         return {ident: name for ident, name, _ in lost if ident not in self._told_gone}
@@ -297,10 +306,10 @@ def last_activation(transcript: Sequence[Message]) -> Activation | None:
 
 
 class Window:
-    """The entries that requests hold, with what is asked of them several times a step.
+    """The entries that requests contain, with facts that each step needs several times.
 
-    It only grows. Whatever changes a message or the window's start takes a new one, so that a long conversation is not
-    walked again for each question about it.
+    A window only grows, so that a long conversation is not walked again for each question. A changed message or a moved
+    start needs a new window.
     """
 
     def __init__(self) -> None:
@@ -308,7 +317,7 @@ class Window:
         self.messages: list[Message] = []
         self.turns: list[TurnSize] = []
         self.pictures: set[str] = set()
-        """Where its images are kept."""
+        """The refs of its images."""
         self.passages = Passages()
         self.activation: Activation | None = None
         self.down: tuple[str, ...] = ()
@@ -316,15 +325,18 @@ class Window:
         self._repeats = Repeats()
         self._places: list[int] = []
         self._steps: list[int] = []
-        """Of the messages with results, by how many stand before them."""
+        """For each message with results, the number of messages before it."""
         self._names: dict[str, str] = {}
         self._saved = [0]
-        """What could be left out of the first messages, by how many: of old ones, where somebody asks for it."""
+        """Index n: tokens saved by leaving out all results in the first n messages.
+
+        Filled when needed, for old ones.
+        """
         self._tokens = [0]
-        """Of the first entries together, by how many: what stands in the window twice counts once."""
+        """Index n: tokens of the first n entries together. A passage that is in the window twice counts once."""
 
     def add(self, entry: Entry, size: int) -> None:
-        """Take an entry. ``size``: what its message costs by itself."""
+        """Add an entry. ``size``: the tokens of its message without deduplication."""
         message = entry.message
         sent = message if is_words(message) else self._note(message)
         self._tokens.append(self._tokens[-1] + (size if sent is message else message_tokens(sent)))
@@ -338,7 +350,7 @@ class Window:
         self._places.append(entry.seq)
 
     def _note(self, message: Message) -> Message:
-        """Note what the next message has besides words; return it without what stands in the window already."""
+        """Collect the facts of the next message. Return it without passages that are in the window already."""
         self.pictures |= refs_of_images([message])
         self.passages.add(message)
         self.activation = last_activation([message]) or self.activation
@@ -349,7 +361,7 @@ class Window:
         return without_repeats_in(message, self._repeats)
 
     def take_back(self, entry: Entry, size: int) -> bool:
-        """Take back the last entry, if this is it and nothing is known of it but its size; return whether it was."""
+        """Remove ``entry`` if it is the last one and has only words. Return whether it was removed."""
         if not self.entries or self.entries[-1] is not entry or not is_words(entry.message):
             return False
         for grown in (self.entries, self.messages, self._places, self._tokens):
@@ -361,18 +373,18 @@ class Window:
 
     @property
     def memory(self) -> int:
-        """About how many bytes are kept of its passages; the rest is little, and counted with the entries."""
+        """The approximate bytes of its passages. The rest is small and counted with the entries."""
         return CHUNK_BYTES * len(self.passages.chunks)
 
     def tokens(self, first: int = 0, end: int | None = None) -> int:
-        """Return the tokens of the entries from one place to before another."""
+        """Return the tokens of the entries from number ``first`` to before ``end``."""
         low = bisect_left(self._places, first)
         if end is None:
             return self._tokens[-1] - self._tokens[low]
         return self._tokens[max(low, bisect_left(self._places, end))] - self._tokens[low]
 
     def saved_by_old(self) -> int:
-        """Return how many tokens all results have together that may be left out before the newest steps."""
+        """Return the tokens saved by leaving out all results before the newest steps."""
         old = count_old(self.messages, self._steps)
         for message in self.messages[len(self._saved) - 1 : old]:
             self._saved.append(self._saved[-1] + sum(each.saved for each in sheddable_in(message, self._names)))

@@ -13,11 +13,13 @@ from agentic_rag.store import turns
 
 
 class ChildLog:
-    """A delegate's view of the run log of the turn that asked for it; what its agent writes to in place of a `RunLog`.
+    """A delegate's view of the run log of the turn that started it.
 
-    All that it shows stands under the child's path and in the root turn's numbers, but neither its start nor its end,
-    which the ``delegate`` call brackets. ``turn_id`` and ``fence``: the child's own turn's, which its commits prove
-    beside the root's.
+    The delegate's agent writes here instead of to a `RunLog`.
+
+    Its events have the delegate's path and the root turn's numbers. The delegate's start and end are left out, because
+    the ``delegate`` call marks both. ``turn_id`` and ``fence``: those of the delegate's own turn. Each of its commits
+    checks this fence and the root's.
     """
 
     def __init__(
@@ -25,7 +27,7 @@ class ChildLog:
     ) -> None:
         self.barred = False
         self.call_id = delegate.tool_call_id
-        """Of the ``delegate`` call."""
+        """Id of the ``delegate`` call."""
         self._delegate = delegate
         self._turn_id = turn_id
         self._fence = fence
@@ -35,7 +37,7 @@ class ChildLog:
 
     @property
     def shut(self) -> bool:
-        """Whether whom it works for has come to an end: nothing more may be seen of it."""
+        """Whether the calling turn has ended or is ending. Then no event of the delegate may become visible."""
         above = self._parent.shut if isinstance(self._parent, ChildLog) else self._parent.ended
         return self._parent.barred or above
 
@@ -58,7 +60,7 @@ class ChildLog:
         await self._root.room()
 
     async def commit(self, bodies: Sequence[EventBody], store: Transaction, *, durable: bool = False) -> None:
-        """See `RunLog.commit`; a terminal event is left out."""
+        """See `RunLog.commit`. Terminal events are left out."""
 
         def write(conn: Connection) -> None:
             turns.hold(conn, self._turn_id, self._fence)
@@ -76,10 +78,10 @@ class ChildLog:
         await self._root.commit(seen, write, durable=durable, agent=self._delegate)
 
     def withdraw(self) -> None:
-        """What failed is the parent's log, and its to mend."""
+        """Do nothing: the failed commit belongs to the parent's log, and the parent withdraws its events."""
 
     def close(self) -> None:
-        """The log is the parent's and goes on."""
+        """Do nothing: the log belongs to the parent and stays open."""
 
     def lose(self) -> None:
-        """The log is the parent's to lose."""
+        """Do nothing: the log belongs to the parent."""

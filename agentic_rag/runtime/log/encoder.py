@@ -1,8 +1,8 @@
-"""The one JSON form of an event.
+"""The JSON form of an event.
 
-It is ``{"type", "conversationId", "turnId", "seq", "ts", "agent"?, "parentToolCallId"?, …body}`` in camelCase, secrets
-taken out; it is made once per event, so a delta costs one encoding however many clients read it. Knows no clock and no
-log.
+The form is ``{"type", "conversationId", "turnId", "seq", "ts", "agent"?, "parentToolCallId"?, …body}`` in camelCase,
+without secrets. Each event is encoded once, so a delta costs one encoding for any number of clients. Knows no clock and
+no log.
 """
 
 import dataclasses
@@ -30,19 +30,19 @@ from agentic_rag.redaction import Redaction
 from agentic_rag.store.run_events import lead_of, whole
 
 TextKind = Literal["text", "thinking"]
-"""The types of the events that are pieces of text."""
+"""The types of events that carry a piece of text."""
 
 _FIELDS: dict[type, tuple[tuple[str, str, bool], ...]] = {
     cls: tuple((f.name, camel(f.name), f.default is None) for f in dataclasses.fields(cls))
     for cls in (*EventBody.__args__, Hit, KeptImage, Option, Reference, Source)
 }
-"""By record: each field, its JSON name, and whether it is left out when it is None."""
+"""For each record type: the fields with their JSON names, and whether a field is left out when its value is None."""
 _PLAIN = frozenset({str, int, float, bool, dict})
-"""Values that are JSON as they are; arguments of tools are."""
+"""Types whose values are JSON already. Arguments of tools are plain dicts."""
 
 
 class Encoder:
-    """Numbers and encodes the events of one turn. ``redaction``: the values that none of them may show."""
+    """Numbers and encodes the events of one turn. ``redaction``: the secrets that no event may contain."""
 
     __slots__ = ("_conversation_id", "_heads", "_lead", "_redaction", "_turn_id")
 
@@ -56,9 +56,10 @@ class Encoder:
     def encode(
         self, body: EventBody, seq: int, ts: str, agent: Delegate | None = None, *, redacted: bool = False
     ) -> AgentEvent:
-        """Return an event. ``ts`` is UTC ISO-8601 with ``Z``; ``agent``: whose it is; 0: outside the log.
+        """Return an encoded event.
 
-        ``redacted``: a text in it has gone through the same redaction, all pieces of it.
+        ``ts``: UTC ISO-8601 with ``Z``. ``agent``: the delegate that sent the event. ``seq`` is 0 for an event outside
+        the log. ``redacted``: the text of the event has passed the same redaction, in all its pieces.
         """
         if type(body) is Text or type(body) is Thinking:
             text = body.text if redacted or self._redaction.idle else self._redaction(body.text)
@@ -82,23 +83,23 @@ class Encoder:
     def encode_text(
         self, kind: TextKind, text: str, seq: int, ts: str, agent: Delegate | None = None
     ) -> tuple[AgentEvent, bytes]:
-        """Return the event of a piece of text that holds no secret, and its short form (`shorten`).
+        """Return the event of a piece of text without secrets, and its short form (`shorten`).
 
-        Only number, time and text are new in it.
+        The bytes before the number and between time and text are cached per kind and agent.
         """
         head, mark, middle = self._heads.get(kind if agent is None else (kind, agent)) or self._head(kind, agent)
         rest = b'%d,"ts":"%b%b%b}' % (seq, ts.encode(), middle, orjson.dumps(text))
         return AgentEvent(self._turn_id, seq, kind, head + rest), mark + rest
 
     def _head(self, kind: TextKind, agent: Delegate | None) -> tuple[bytes, bytes, bytes]:
-        """Return what stands before the number of each piece of a kind, its short form, and what before the text."""
+        """Cache and return the bytes before the number, those of the short form, and those between time and text."""
         whose = b"," + orjson.dumps(_of_delegate(agent))[1:-1] if agent is not None else b""
         head = b'{"type":"%b%b' % (kind.encode(), self._lead), kind.encode() + b" ", b'"' + whose + b',"text":'
         self._heads[kind if agent is None else (kind, agent)] = head
         return head
 
     def shorten(self, event: AgentEvent) -> bytes:
-        """Return an event without what all events of the turn begin with; see ``store.run_events``."""
+        """Return an event without the beginning that all events of the turn share; see ``store.run_events``."""
         kind = event.type.encode()
         head = b'{"type":"%b%b' % (kind, self._lead)
         return b"%b %b" % (kind, event.data[len(head) :]) if event.data.startswith(head) else event.data
@@ -109,7 +110,7 @@ class Encoder:
 
 
 def encode(body: EventBody, *, conversation_id: str, turn_id: str, seq: int, ts: str) -> AgentEvent:
-    """Number and encode one event body alone; see `Encoder`."""
+    """Number and encode one event body outside a turn's log; see `Encoder`."""
     return Encoder(ConversationId(conversation_id), TurnId(turn_id)).encode(body, seq, ts)
 
 
@@ -126,7 +127,7 @@ def _object(record: object) -> Json:
 
 
 def _plain(value: object) -> Any:
-    """Convert nested event values to JSON-ready ones; tool arguments pass as they are."""
+    """Convert nested event values to JSON values. Tool arguments pass unchanged."""
     if isinstance(value, Usage):
         return value.to_json()
     if type(value) in _FIELDS:

@@ -1,8 +1,8 @@
-"""Live events between the processes of a shared store: what carries them, as its users see it.
+"""The transport of live events between the processes of a shared store.
 
-Owns the protocol, and the carrier inside one process. What is carried is on its way to the store anyway: a carrier may
-lose, and then says that it may have; whoever hears reads rows instead. So nothing is ever missing, but it may be late.
-Knows no event.
+Owns the protocol, and the transport inside one process. Every message is on its way to the store too, so a transport
+may lose messages if it reports the possible loss. The subscriber then reads rows, so that no event is ever missing, but
+some may be late. Knows no event.
 """
 
 import asyncio
@@ -11,26 +11,29 @@ from functools import partial
 from typing import Protocol
 
 Hear = Callable[[bytes | None], None]
-"""Takes a message; None: some may have been missed. It must not wait and not raise."""
+"""Receives a message, or None if some may have been missed. Must not wait and not raise."""
 
 
 class Fanout(Protocol):
-    """Carries messages by topic to all who listen there, in whichever process: those of one sender in order.
+    """Delivers messages by topic to all subscribers in all processes, in order per sender.
 
     `tests/runtime/test_fanout.py` is the one conformance suite for every implementation.
     """
 
     @property
     def room(self) -> int:
-        """How many bytes a message may have."""
+        """Most bytes of a message."""
         ...
 
     def publish(self, topic: str, message: bytes) -> None:
-        """Send UTF-8 text soon, without waiting: it may be lost. ``topic``: letters, digits and ``_``, at most 48."""
+        """Send UTF-8 text soon, without waiting.
+
+        The message may be lost. ``topic``: letters, digits, ``_``, at most 48.
+        """
         ...
 
     def subscribe(self, topic: str, hear: Hear) -> None:
-        """Let somebody hear a topic from soon on, and of every time when something may have been missed."""
+        """Subscribe to a topic soon. ``hear`` also gets None whenever messages may have been missed."""
         ...
 
     def unsubscribe(self, topic: str, hear: Hear) -> None:
@@ -38,28 +41,28 @@ class Fanout(Protocol):
         ...
 
     async def run(self) -> None:
-        """Carry until cancelled; a carrier that breaks is tried again."""
+        """Send and receive until cancelled. Reconnects after failures."""
         ...
 
 
 class Topics:
-    """Who listens to which topic."""
+    """The subscribers of each topic."""
 
     def __init__(self) -> None:
         self._hearers: dict[str, tuple[Hear, ...]] = {}
 
     def names(self) -> list[str]:
-        """Return the topics that somebody listens to."""
+        """Return the topics with subscribers."""
         return list(self._hearers)
 
     def add(self, topic: str, hear: Hear) -> bool:
-        """Add a hearer; whether it is the topic's first."""
+        """Add a subscriber. Return whether it is the topic's first."""
         first = topic not in self._hearers
         self._hearers[topic] = (*self._hearers.get(topic, ()), hear)
         return first
 
     def remove(self, topic: str, hear: Hear) -> bool:
-        """Remove a hearer; whether it was the topic's last."""
+        """Remove a subscriber. Return whether it was the topic's last."""
         before = self._hearers.pop(topic, ())
         left = tuple(each for each in before if each != hear)
         if left:
@@ -67,17 +70,17 @@ class Topics:
         return bool(before) and not left
 
     def has(self, topic: str, hear: Hear) -> bool:
-        """Whether somebody listens to a topic."""
+        """Return whether ``hear`` is subscribed to a topic."""
         return hear in self._hearers.get(topic, ())
 
     def tell(self, topic: str, message: bytes | None) -> None:
-        """Tell everybody who listens to a topic."""
+        """Deliver a message to all subscribers of a topic."""
         for hear in self._hearers.get(topic, ()):
             hear(message)
 
 
 class InProcessFanout:
-    """Carries between the runtimes of one process. Implements `Fanout`."""
+    """Delivers between the runtimes of one process. Implements `Fanout`."""
 
     room = 1 << 20
 

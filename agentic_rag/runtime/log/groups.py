@@ -1,7 +1,7 @@
-"""How events of several turns are stored together, and which of them stand in records that the turns share alone.
+"""Group commits of the journal: events of several turns in one shared record.
 
-Owns what one group writes, when a turn's events are to be stored as rows of its own, and which records are needed until
-then.
+Owns the content of a group, the time when a turn's events are stored as rows of its own, and which records are needed
+until then.
 """
 
 import time
@@ -26,30 +26,30 @@ L = TypeVar("L")
 H = TypeVar("H", bound=_Log)
 
 GROUPS = 128
-"""Records after which a turn's events are stored as its own: what a start after a kill has to move at most."""
+"""Records after which a turn's events are stored as rows. Limits the work of a start after a kill."""
 AT_ONCE = 8
-"""Turns that are settled with one record, or a sixteenth of all that are due: none of them is to take long."""
+"""Turns that are settled with one record, plus a sixteenth of all that are due, to keep each transaction short."""
 
 
 class Groups(Generic[L]):
-    """The records and logs of one process. Records are written one at a time, in the order of their numbers."""
+    """The records and logs of one process. Records are written one after another, in the order of their numbers."""
 
     def __init__(self) -> None:
-        self._number = time.time_ns()  # greater than any that a process before this one gave
+        self._number = time.time_ns()  # greater than any number of an earlier process
         self._oldest: dict[L, int] = {}
-        """The oldest record that a log needs, the oldest of all first."""
+        """The oldest record that each log needs, sorted by record."""
         self._first = self._number + 1
-        """Before which there are no records."""
+        """The first record that may exist; earlier ones were deleted."""
 
     def begin(self, logs: Iterable[L]) -> int:
-        """Return the number of the next record, which is to have events of these logs."""
+        """Return the number of the next record, which will contain events of these logs."""
         self._number += 1
         for log in logs:
             self._oldest.setdefault(log, self._number)
         return self._number
 
     def due(self) -> list[L]:
-        """Return the logs that are to be settled with the next record."""
+        """Return the logs to settle with the next record."""
         due = []
         for log, oldest in self._oldest.items():
             if oldest > self._number - GROUPS:
@@ -58,23 +58,23 @@ class Groups(Generic[L]):
         return due[: AT_ONCE + len(due) // 16]
 
     def needed_without(self, settled: Collection[L]) -> int:
-        """Return the number of the first record that is needed when these logs need none but a next one."""
+        """Return the first record that is needed once the ``settled`` logs need none before the next record."""
         for log, oldest in self._oldest.items():
             if log not in settled:
                 return oldest
         return self._number + 1
 
     def drop(self, before: int) -> None:
-        """Say that the records before one were deleted."""
+        """Note that the records before ``before`` were deleted."""
         self._first = max(self._first, before)
 
     @property
     def left_over(self) -> bool:
-        """Whether there are records and no log needs any."""
+        """Whether records exist that no log needs."""
         return not self._oldest and self._first <= self._number
 
     def settle(self, log: L, *, group: int | None = None) -> None:
-        """Say that a log needs no record, or only this, the newest."""
+        """Note that a log needs no record, or only ``group``, the newest."""
         self._oldest.pop(log, None)
         if group is not None:
             self._oldest[log] = group
@@ -82,10 +82,11 @@ class Groups(Generic[L]):
 
 @dataclass(slots=True, eq=False)
 class Group(Generic[H]):
-    """What the journal writes at once: a batch of each log, and as rows what it settles.
+    """The content of one journal write: a batch of each log, and the rows of the logs that are settled.
 
-    ``number``: of the record that has the batches; None: they are rows, too, and nothing is settled. ``needed``: the
-    first record that is still needed then. ``lost``: logs whose turns others run, of which nothing is kept.
+    ``number``: the record for the batches. None: the batches are stored as rows too, and no log is settled. ``needed``:
+    the first record that is needed after the write. ``lost``: logs whose turns now run in other processes; none of
+    their events are stored.
     """
 
     batches: Mapping[H, Batch]
@@ -96,11 +97,11 @@ class Group(Generic[H]):
 
     @property
     def count(self) -> int:
-        """How many events the batches are."""
+        """The number of events in the batches."""
         return sum(len(batch.events) for batch in self.batches.values())
 
     def write(self, conn: Connection) -> None:
-        """Store it; a transaction may be tried again."""
+        """Store the group. The transaction may be retried."""
         written = {log.turn_id: log for log in (*self.batches, *self.settling)}
         held = list_held(conn, {turn_id: log.fence for turn_id, log in written.items()})
         self.lost.clear()

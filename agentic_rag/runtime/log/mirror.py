@@ -1,7 +1,8 @@
-"""The log of a turn that runs in another process, as the readers of this one see it.
+"""A copy of the log of a turn in another process, for the readers in this one.
 
-Owns what is visible of it here: live events as they are carried, rows where something is missing, one after the other
-without a gap. What was seen live and is void after a takeover stays seen, as everywhere. Read like a `RunLog`. Pure.
+Owns which events are visible here: live events as they arrive, and rows for the gaps, in order and without holes.
+Events that were delivered live and became void by a takeover stay delivered, as in every process. Has the reading
+interface of `RunLog`. Pure.
 """
 
 from collections import deque
@@ -12,29 +13,29 @@ from agentic_rag.events import AgentEvent
 from agentic_rag.ids import ConversationId, TurnId
 
 TAIL_EVENTS = 1024
-"""Events kept in memory; older ones are read from the store."""
+"""Events in memory. Older ones are read from the store."""
 AHEAD_EVENTS = 256
-"""Live events that may wait for what is missing before them."""
+"""Live events that may wait for missing earlier ones."""
 
 
 class Wake(Protocol):
-    """Wakes a reader. It must not wait and not raise."""
+    """Wakes a reader. Must not wait and not raise."""
 
     def __call__(self) -> None: ...
 
 
 class Mirror:
-    """What is visible here of one turn's log. ``stored``: the number of its last event in the store."""
+    """The visible part of one turn's log in this process. ``stored``: the number of its last event in the store."""
 
     def __init__(self, conversation_id: ConversationId, turn_id: TurnId, stored: int) -> None:
         self.conversation_id = conversation_id
         self.turn_id = turn_id
         self.visible = stored
         self.stored: int = stored
-        """The last number that is known to be in the store."""
+        """The last number known to be in the store."""
         self.ended = False
         self.gone = False
-        """Whether readers must look for the log anew: this process runs the turn now, or nobody reads here."""
+        """Whether readers must look up the log again: the turn runs here now, or the mirror was unused."""
         self.newest: AgentEvent | None = None
         """See `RunLog.newest`."""
         self._tail: deque[AgentEvent] = deque()
@@ -43,16 +44,16 @@ class Mirror:
 
     @property
     def behind(self) -> bool:
-        """Whether something is missing that rows must bring."""
+        """Whether events are missing that must be read from rows."""
         return not self.ended and (bool(self._ahead) or self.stored > self.visible)
 
     @property
     def read(self) -> bool:
-        """Whether a reader waits here."""
+        """Whether a reader waits for events of this mirror."""
         return bool(self._readers)
 
     def take_live(self, events: Sequence[AgentEvent]) -> None:
-        """Take events as they are carried: neighbours in number, perhaps again, perhaps with some missing before."""
+        """Add live events with consecutive numbers. They may be repeated, or have a gap before them."""
         before = self.visible
         for event in events:
             if event.seq == self.visible + 1 and not self.ended:
@@ -64,12 +65,12 @@ class Mirror:
             self.wake_readers()
 
     def take_stored(self, events: Sequence[AgentEvent]) -> None:
-        """Take the events that follow `visible` in the store: what is not among them will never be."""
+        """Add the events after `visible` from the store. A number missing among them will never exist."""
         for event in events:
             if event.seq <= self.visible or self.ended:
                 continue
             if event.seq != self.visible + 1:
-                self._tail.clear()  # another owner's epoch
+                self._tail.clear()  # an epoch of another owner
             self._add(event)
         self.stored = max(self.stored, self.visible) if events else self.stored
         self._take_ahead()
@@ -91,20 +92,20 @@ class Mirror:
             self._tail.popleft()
 
     def learn(self, stored: int) -> None:
-        """Take notice that there are rows up to a number."""
+        """Note that the store has rows up to ``stored``."""
         self.stored = max(self.stored, stored)
 
     def end(self) -> None:
-        """Say that no event follows: the log was removed."""
+        """End the log, because its rows were removed."""
         self.ended = True
         self.wake_readers()
 
     def lose(self) -> None:
-        """Let readers look for the log elsewhere."""
+        """Make readers look up the log again."""
         self.gone = True
         self.wake_readers()
 
-    # As `RunLog`
+    # Interface of `RunLog`
 
     def since(self, after: int) -> list[AgentEvent] | None:
         """See `RunLog.since`."""

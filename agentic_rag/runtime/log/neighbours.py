@@ -1,11 +1,12 @@
-"""Live events to and from the other processes of a shared store: what is wanted there, and what is followed here.
+"""Live events to and from the other processes of a shared store.
 
-Owns both ends of a `Fanout`: whose turns' events are carried because somebody elsewhere reads them (most are not,
-and cost nothing), and the mirrors of turns that run elsewhere, whose gaps are filled from rows. What is carried is
-what the rows do not hold yet; whatever is lost on the way is read a moment later. Knows no turn.
+Owns both ends of a `Fanout`. It publishes the events of those turns here that another process reads; most turns have no
+such reader and cost nothing. It mirrors turns that run in other processes, and fills gaps from rows. Only events that
+are not yet in rows are published, and a lost message is read from rows a moment later. Knows no turn.
 
-A message of a turn is a line ``{first} {stored}``, then the events from that number on, each a line of JSON; without
-events it says up to where there are rows. Who follows turns names them, a line each, and does so again and again.
+A message about a turn is a line ``{first} {stored}``, followed by the events from number ``first``, each a line of
+JSON. A message without events only says up to which number rows exist. A process that follows turns publishes their
+ids, one per line, and repeats this regularly.
 """
 
 import logging
@@ -27,28 +28,28 @@ from agentic_rag.store.database import Database
 logger = logging.getLogger(__name__)
 
 WANTS = "wants"
-"""The topic of who follows what."""
+"""The topic for the turns that processes follow."""
 PUBLISH_SECONDS = 0.02
-"""Between two rounds in which what is wanted is sent."""
+"""Between two rounds of publishing."""
 WANT_SECONDS = 4.0
-"""How often it is said again what is followed here."""
+"""Between two announcements of the turns that this process follows."""
 WANTED_SECONDS = 15.0
-"""How long after it was said last a turn's events are wanted."""
+"""After the last announcement, how long a turn's events are published."""
 FILL_SECONDS, LAST_FILL_SECONDS = 0.05, 1.0
-"""Between two looks for rows that are missing; each wait is twice the one before, up to the last."""
+"""Between two reads of missing rows. The delay doubles from the first value up to the second."""
 LOOK_SECONDS = 1.0
-"""How often rows are looked for that nothing told of."""
+"""Between two checks for rows that no message announced."""
 IDLE_SECONDS = 10.0
-"""How long a mirror stays that nobody reads."""
+"""How long a mirror without readers is kept."""
 MOST_MESSAGES = 8
-"""So many are sent of one turn at once; of more, what has rows is read there."""
+"""Messages about one turn that are sent together. If more are due, readers use the rows that exist."""
 PAGE = 500
 NAMES = 150
-"""Turns that are named in one message."""
+"""Most turns named in one message."""
 
 
 class Source(Protocol):
-    """A log whose turn runs here; see `runlog.RunLog`."""
+    """A log whose turn runs in this process; see `runlog.RunLog`."""
 
     turn_id: TurnId
     journalled: int
@@ -62,7 +63,7 @@ class Source(Protocol):
 
 
 class _Wanted:
-    """A log that is read elsewhere, too. ``sent``: up to where its events are on their way."""
+    """A log that other processes read. ``sent``: number of the last published event."""
 
     def __init__(self, log: Source, wake: Wake) -> None:
         self.log = log
@@ -72,7 +73,7 @@ class _Wanted:
 
 
 class Neighbours:
-    """Both ends of the live events of one process; `run` moves them."""
+    """Publishes and receives the live events of one process. `run` does the work."""
 
     def __init__(self, database: Database, fanout: Fanout) -> None:
         self._db = database
@@ -84,13 +85,13 @@ class Neighbours:
         self._mirrors: dict[TurnId, Mirror] = {}
         self._hears: dict[TurnId, Hear] = {}
         self._used: dict[TurnId, float] = {}
-        """When each was read last."""
+        """When each mirror was last read."""
         self._doubtful: set[TurnId] = set()
-        """Turns of whose events some may have been missed."""
+        """Turns of which some events may have been missed."""
         self._to_fill = anyio.Event()
 
     async def run(self) -> None:
-        """Carry, send and fill until cancelled."""
+        """Publish, receive and fill gaps until cancelled."""
         self._fanout.subscribe(WANTS, self._hear_wants)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._fanout.run)
@@ -102,12 +103,12 @@ class Neighbours:
     # Turns that run here
 
     def begin(self, log: Source) -> None:
-        """Take notice that a turn runs here: its readers here read it directly."""
+        """Register a turn that runs here. Readers in this process read its log directly."""
         self._logs[log.turn_id] = log
         self._drop_mirror(log.turn_id)
 
     def end(self, turn_id: TurnId) -> None:
-        """Take notice that it does no more; what is visible of it is still sent."""
+        """Unregister a turn that no longer runs here. Its visible events are still published."""
         self._logs.pop(turn_id, None)
         wanted = self._wanted.pop(turn_id, None)
         if wanted is not None:
@@ -125,7 +126,7 @@ class Neighbours:
                 wanted = self._wanted[turn_id] = _Wanted(log, partial(self._note, turn_id))
                 log.listen(wanted.wake)
             wanted.until = anyio.current_time() + WANTED_SECONDS
-            wanted.sent = min(wanted.sent, log.journalled)  # who comes late has the rows only
+            wanted.sent = min(wanted.sent, log.journalled)  # a new follower has only the rows
             self._note(turn_id)
 
     def _note(self, turn_id: TurnId) -> None:
@@ -148,7 +149,7 @@ class Neighbours:
             await anyio.sleep(PUBLISH_SECONDS)
 
     def _send_one(self, wanted: _Wanted) -> None:
-        """Send what is visible and was not sent."""
+        """Publish the visible events that were not published before."""
         log, room = wanted.log, self._fanout.room
         events = log.since(wanted.sent)
         if events is None or sum(len(event.data) for event in events) > MOST_MESSAGES * room:
@@ -160,7 +161,7 @@ class Neighbours:
             while count < len(events) and size + len(events[count].data) + 1 <= room:
                 size += len(events[count].data) + 1
                 count += 1
-            if not count:  # too large: it is read as a row, now or a moment later
+            if not count:  # too large for a message, so readers use its row, at the latest a moment later
                 self._fanout.publish(_topic(log.turn_id), b"0 %d" % events[0].seq)
                 count = 1
             else:
@@ -172,10 +173,10 @@ class Neighbours:
     # Turns that run elsewhere
 
     async def mirror(self, turn_id: TurnId) -> Mirror | None:
-        """Return the log of a turn that has not ended and does not run here; None: there is no such turn.
+        """Return the log of a turn that has not ended and does not run here, or None if there is no such turn.
 
         Raises:
-            StorageError: it cannot be found out now.
+            StorageError: the store cannot be read now.
         """
         if (known := self._mirrors.get(turn_id)) is None:
 
@@ -197,12 +198,12 @@ class Neighbours:
         return known
 
     def follow_anew(self, turn_id: TurnId) -> None:
-        """Take notice that a turn goes on in another process: that one must know who reads."""
+        """Announce a mirrored turn after a takeover, so that its new owner knows that the turn is read here."""
         if turn_id in self._mirrors:
             self._fanout.publish(WANTS, turn_id.encode())
 
     def wake_readers(self) -> None:
-        """Let readers look: there is something to be told beside the logs."""
+        """Wake all readers, to deliver a notice that is not part of a log."""
         for mirror in list(self._mirrors.values()):
             mirror.wake_readers()
 
@@ -217,7 +218,7 @@ class Neighbours:
         mirror = self._mirrors.get(turn_id)
         if mirror is None:
             return
-        if message is None:  # what was carried until now may be lost
+        if message is None:  # earlier messages may be lost
             self._doubtful.add(turn_id)
             self._fanout.publish(WANTS, turn_id.encode())
         else:
@@ -247,7 +248,7 @@ class Neighbours:
                 delay = FILL_SECONDS
 
     async def _read_rows(self, mirrors: Sequence[Mirror]) -> bool:
-        """Give mirrors the rows that follow; whether there were any."""
+        """Add the next rows to mirrors. Return whether there were any."""
 
         def read(conn: Connection) -> list[list[tuple[int, bytes]]]:
             return [run_events.read(conn, each.turn_id, after, PAGE) for each, after in places]
@@ -263,7 +264,7 @@ class Neighbours:
         return any(pages)
 
     async def _look(self) -> None:
-        """See to it that nothing that was lost stays away: the net under all else."""
+        """Check the store regularly for rows that no message announced, and drop unused mirrors."""
         while True:
             await anyio.sleep(LOOK_SECONDS)
             at = anyio.current_time()

@@ -1,7 +1,7 @@
-"""Live events over PostgreSQL's notifications: nothing beside the database is needed.
+"""Live events over PostgreSQL's LISTEN and NOTIFY, which need nothing besides the database.
 
-Owns how messages ride in notifications: a channel for each topic that somebody listens to, so that nobody hears of
-others' turns. Knows no event.
+Owns the mapping of topics to channels. Each topic has a channel, so that a process receives only the turns it follows.
+Knows no event.
 """
 
 import anyio
@@ -13,7 +13,7 @@ PREFIX = "agentic_rag_"
 
 
 class PostgresFanout:
-    """Carries by LISTEN and NOTIFY. Implements `Fanout`. ``notifications`` is run by whoever made it."""
+    """Sends with NOTIFY and receives with LISTEN. Implements `Fanout`. The owner of ``notifications`` runs them."""
 
     room = 7_000
 

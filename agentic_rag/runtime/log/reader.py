@@ -1,7 +1,7 @@
-"""Reading a turn's run log: replay strictly after a number, then live, at the reader's own pace.
+"""Reading a turn's run log: a replay of the events after a number, then live events, at the reader's own pace.
 
-Owns the place of a reader, and the way from the store to the log in memory and back. A reader costs the turn
-nothing: what it does not take at once waits in the log. Knows no socket.
+Owns the position of a reader, and the switch between the store and the log in memory. A reader never slows the turn:
+events that it does not take at once stay in the log. Knows no socket.
 """
 
 import asyncio
@@ -19,21 +19,21 @@ from agentic_rag.store import run_events, turns
 from agentic_rag.store.clock import now
 
 PAGE = 500
-"""Events read from the store at once."""
+"""Most events in one read of the store."""
 
 GOING_AWAY = Notice(
     "SERVER_STOPPING", "The server is stopping. The turn is not lost: connect again in a moment and go on by number."
 )
 
 Push = Callable[[Sequence[AgentEvent]], int]
-"""Takes the first events at once and returns how many. It runs inside the turn: it must not wait."""
+"""Takes the first events and returns how many. Runs inside the turn, so it must not wait."""
 
 
 class LogReader:
-    """One reader of a turn's log, from strictly after a number to the terminal event."""
+    """One reader of a turn's log, from the first event after a number to the terminal event."""
 
     def __init__(self, journal: Journal, turn_id: TurnId, after: int = 0) -> None:
-        """``journal`` has the logs of turns that run; what it does not have is read from its database."""
+        """``journal``: has the logs of running turns. Other events are read from its database."""
         self._database = journal.database
         self._journal = journal
         self._turn_id = turn_id
@@ -42,29 +42,29 @@ class LogReader:
         self._over = False
         self._closed = False
         self._stall: Stall | None = None
-        """What it has told last of a store that refuses."""
+        """The last stall of the store that this reader was notified of."""
 
     @property
     def seq(self) -> int:
-        """The number of the last event that was read, or after which it began."""
+        """The number of the last event read, or the number after which the reader began."""
         return self._seq
 
     @property
     def closed(self) -> bool:
-        """Whether the last event of the turn was read: no more will ever come."""
+        """Whether the last event of the turn was read."""
         return self._closed
 
     async def last(self) -> int:
-        """Return the number of the last event that there is."""
+        """Return the number of the last event that exists."""
         if self._log is not None:
             return self._log.visible
         return await self._database.read(lambda conn: run_events.last_seq(conn, self._turn_id))
 
     async def check(self) -> None:
-        """Check that the log is not shorter than where this reader begins.
+        """Check that the log reaches the number at which this reader begins.
 
         Raises:
-            BeyondLog: the turn has ended before.
+            BeyondLog: the turn ended before that number.
         """
         if self._log is None and self._seq:
             await self._read_page()
@@ -72,17 +72,19 @@ class LogReader:
             self._end(self._log.visible)
 
     def _end(self, last: int) -> None:
-        """Take the log for read to its end, which is the event ``last``.
+        """Mark the log as read to its end, which is the event ``last``.
 
         Raises:
-            BeyondLog: this reader began after it.
+            BeyondLog: this reader began after that event.
         """
         if self._began_after > last:
             raise BeyondLog(self._turn_id, self._began_after)
         self._over = self._closed = True
 
     async def take(self, most: int = PAGE) -> Sequence[AgentEvent]:
-        """Return events that are there already, at least about ``most`` if there are so many; it waits for none.
+        """Return events that exist already, at least about ``most`` if there are so many.
+
+        Does not wait for new events.
 
         Raises:
             NotFound, LogGone: as `next`.
@@ -108,14 +110,14 @@ class LogReader:
         self._over = self._closed = last
 
     async def next(self, push: Push | None = None) -> Sequence[AgentEvent]:
-        """Return the events that follow, at least one; none: the log has ended.
+        """Return the next events, at least one. Returns an empty sequence if the log has ended.
 
-        While it waits for a turn to go on, what comes is offered to ``push``; events that it takes are not returned.
-        That way a delta reaches a socket without a task of its reader being woken.
+        While the reader waits, new events are offered to ``push``. Events that ``push`` takes are not returned. So a
+        delta reaches a socket without waking a reader task.
 
         Raises:
-            NotFound: there is no such turn.
-            LogGone: the turn ended and its log is no longer kept, or does not reach so far.
+            NotFound: the turn does not exist.
+            LogGone: the turn has ended and its log was deleted, or does not reach this number.
         """
         while not self._over:
             self._leave_lost()
@@ -138,17 +140,17 @@ class LogReader:
         return encode(body, conversation_id=log.conversation_id, turn_id=log.turn_id, seq=0, ts=now())
 
     def _leave_lost(self) -> None:
-        """Look for the log anew, once it goes on elsewhere."""
+        """Drop a log that continues in another process, so that the reader looks it up again."""
         if self._log is not None and self._log.gone:
             self._log = None
 
     @property
     def _untold(self) -> bool:
-        """Whether the server goes away, or the store refuses and the reader has not said so."""
+        """Whether the server is stopping, or the store refuses writes and the reader was not notified."""
         return self._journal.leaving or self._journal.stall not in (None, self._stall)
 
     def _tell(self) -> Notice:
-        """Return what is to be said of the stream itself; that the server goes away is the last."""
+        """Return the notice for this reader. After the notice that the server is stopping the reader ends."""
         if self._journal.leaving or self._journal.stall is None:
             self._over = True
             return GOING_AWAY
@@ -156,7 +158,7 @@ class LogReader:
         return self._stall.notice
 
     async def _live(self, push: Push | None) -> None:
-        """Wait until there is something that ``push`` does not take, or the log has ended."""
+        """Wait until there are events that ``push`` does not take, or the log has ended."""
         log = self._log
         assert log is not None
         if log.ended and self._seq >= log.visible:
@@ -174,13 +176,13 @@ class LogReader:
             try:
                 newest = log.newest
                 if newest is not None and newest.seq == log.visible == self._seq + 1 and push is not None:
-                    if push((newest,)):  # as `_push` would, for the most frequent case
+                    if push((newest,)):  # as `_push`, for the most frequent case
                         self._seq = newest.seq
                         if not log.ended:
                             return
                 elif self._push(log, push):
                     return
-            except Exception as exc:  # the reader's, never the turn's
+            except Exception as exc:  # the error of the reader must not reach the turn
                 failure = exc
             waits = False
             woken.set()
@@ -194,9 +196,9 @@ class LogReader:
             raise failure
 
     def _push(self, log: RunLog | Mirror, push: Push | None) -> bool:
-        """Offer what there is to ``push``; say whether to wait on."""
+        """Offer the available events to ``push``. Return whether to keep waiting."""
         events = log.since(self._seq)
-        if not events:  # woken for what is no event
+        if not events:  # woken for a reason other than an event
             return not (events is None or log.ended or log.gone or self._untold)
         taken = 0 if push is None else push(events)
         if taken:
@@ -204,7 +206,7 @@ class LogReader:
         return taken == len(events) and not log.ended
 
     async def _read_page(self) -> list[AgentEvent]:
-        """Return a page from the store; empty when it has no more and the log in memory goes on, or all has ended."""
+        """Return a page from the store. An empty page means that the log continues in memory, or that all has ended."""
         turn_id, after = self._turn_id, self._seq
         page = await self._database.read(lambda conn: run_events.read(conn, turn_id, after, PAGE))
         if not page:
@@ -212,21 +214,27 @@ class LogReader:
         return [decode(turn_id, seq, payload) for seq, payload in page]
 
     async def _read_on(self) -> None:
-        """Find where the log goes on of which the store has no more now."""
+        """Find the log in memory after the last stored event, in this process or in another."""
         log = self._log or self._journal.find(self._turn_id)
         if log is None and self._journal.neighbours is not None:
-            # while it looked elsewhere the turn may have been taken up here
+            # during the lookup the turn may have been resumed in this process
             log = await self._journal.neighbours.mirror(self._turn_id) or self._journal.find(self._turn_id)
         if log is None:
             await self._check_end()
-        elif isinstance(log, RunLog):  # what lies between was never stored: `resumed` voids it
+        elif isinstance(log, RunLog):  # the events between were never stored: `resumed` voids them
             self._seq = max(self._seq, log.first - 1)
-        elif log is self._log:  # its rows were removed: the turn ended long ago
+        elif log is self._log:  # its rows were deleted, so the turn ended long ago
             log.lose()
         self._log = log
 
     async def _check_end(self) -> None:
-        """Decide what it means that a turn that does not run has no more events."""
+        """Decide whether a turn without a log has ended, was deleted, or has more rows.
+
+        Raises:
+            NotFound: the turn does not exist.
+            LogGone: the log was deleted.
+            BeyondLog: see `_end`.
+        """
 
         def look(conn: Connection) -> tuple[bool, int]:
             return turns.get(conn, self._turn_id) is not None, run_events.last_seq(conn, self._turn_id)
@@ -236,12 +244,12 @@ class LogReader:
             raise NotFound("turn", self._turn_id)
         if last == 0:
             raise LogGone(self._turn_id)
-        if self._seq >= last:  # else more was stored meanwhile
+        if self._seq >= last:  # otherwise more events were stored meanwhile
             self._end(last)
 
 
 async def follow(reader: LogReader) -> AsyncGenerator[AgentEvent, None]:
-    """Yield a reader's events one by one, until the terminal one."""
+    """Yield a reader's events one by one, up to the terminal event."""
     while events := await reader.next():
         for event in events:
             yield event

@@ -1,7 +1,7 @@
-"""Live events over Valkey or Redis: streams that are short and do not live long.
+"""Live events over Valkey or Redis: short streams that expire soon.
 
-Owns the two connections, the names of streams and where each is read. What is carried lies in memory there and may be
-lost; whoever listens is told then. Knows no event.
+Owns the two connections, the names of streams, and the read position in each. The messages are only in the server's
+memory and may be lost. The subscribers are then notified. Knows no event.
 """
 
 import logging
@@ -21,32 +21,32 @@ logger = logging.getLogger(__name__)
 SETTING = "AGENTIC_RAG_REDIS_URL"
 PREFIX = "agentic_rag:"
 LENGTH = 512
-"""About how many messages of a topic stay."""
+"""Approximate number of messages that a topic keeps."""
 LIFE_SECONDS = 60
-"""How long a topic stays in which nothing is said."""
+"""Seconds after the last message when a topic expires."""
 WAITING = 1_000
-"""Messages that may wait to be sent; of more the oldest are dropped."""
+"""Messages in the send queue. When the queue is full, the oldest are dropped."""
 BLOCK_SECONDS = 2.0
-"""How long one read waits for something new."""
+"""Seconds that one read waits for new messages."""
 READ_MESSAGES = 256
 ANSWER_SECONDS = 5.0
-"""How long the server may take to answer, before the connection counts as broken."""
+"""Seconds for an answer of the server before the connection counts as broken."""
 FIRST_RETRY, LAST_RETRY = 0.1, 5.0
 
 _Work = Callable[[Any], Awaitable[None]]
-"""What is done over a connection."""
+"""A task that uses a connection."""
 
 
 class RedisFanout:
-    """Carries by Redis Streams. Implements `Fanout`."""
+    """Sends and receives with Redis Streams. Implements `Fanout`."""
 
     room = 60_000
 
     def __init__(self, url: str) -> None:
-        """``url``: ``redis://user:password@host:port/number``, or with ``rediss``, ``valkey`` or ``valkeys`` for it.
+        """``url``: ``redis://user:password@host:port/number``, also with ``rediss``, ``valkey`` or ``valkeys``.
 
         Raises:
-            BadConfiguration: it is none, or the client is not installed.
+            BadConfiguration: ``url`` is invalid, or the client is not installed.
         """
         try:
             from valkey.asyncio import Valkey
@@ -60,13 +60,13 @@ class RedisFanout:
                 from_url, url, socket_timeout=BLOCK_SECONDS + ANSWER_SECONDS, socket_connect_timeout=ANSWER_SECONDS
             )
             self._new_client()
-        except ValueError as exc:  # not quoted: the password would be, too
+        except ValueError as exc:  # not quoted, because the URL contains the password
             raise BadConfiguration(SETTING, "must be redis://user:password@host:port/number") from exc
         self._topics = Topics()
         self._own = PREFIX + new_id("wake")
-        """A stream that only wakes our own reader: what it reads has changed."""
+        """A stream that wakes this process's reader after its topics have changed."""
         self._places: dict[str, bytes] = {}
-        """By topic that is read: the last message that was."""
+        """The id of the last message read, by topic."""
         self._waiting: deque[tuple[str, bytes]] = deque(maxlen=WAITING)
         self._to_send = anyio.Event()
 
@@ -99,7 +99,7 @@ class RedisFanout:
             tasks.start_soon(self._keep, self._read)
 
     async def _keep(self, work: _Work) -> None:
-        """Do work over a connection, and over a new one whenever it breaks."""
+        """Run ``work`` over a connection. Reconnect with backoff whenever the connection fails."""
         delay = FIRST_RETRY
         while True:
             client = self._new_client()
@@ -150,13 +150,13 @@ class RedisFanout:
                     self._topics.tell(topic, fields[b"m"])
 
     async def _last(self, client: Any, stream: str) -> bytes:
-        """Return the number of the last message there is; from there on everything is read."""
+        """Return the id of the newest message. The reader starts after it."""
         found = await client.xrevrange(stream, count=1)
         return bytes(found[0][0]) if found else b"0-0"
 
 
 def _pairs(found: Any) -> list[tuple[bytes, list[tuple[bytes, Mapping[bytes, bytes]]]]]:
-    """Return streams and their messages, in whichever of the protocol's two forms they come."""
+    """Return streams and their messages from either of the two response forms of the protocol (RESP2 and RESP3)."""
     if isinstance(found, Mapping):
         return [(stream, parts[0]) for stream, parts in found.items()]
     return [(stream, messages) for stream, messages in found or ()]

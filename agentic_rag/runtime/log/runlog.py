@@ -1,14 +1,13 @@
 """The run log: numbered events of turns, journalled in groups, read by any number of readers.
 
-Owns numbering, and what may be delivered when; how an event is written is ``encoder``'s. Text and thinking are
-delivered at once and journalled with the next group; everything else, and all before it, is in the store when it is
-delivered. A SQLite file takes a group as one record, whose events it gets again as rows of their turns with those
-turns' next commits (`groups`). Knows no turn and no socket; how a log is read is ``reader``'s, what a delegate writes
-to ``child_log``'s.
+Owns the numbering, and when an event may be delivered. Text and thinking are delivered at once and journalled with the
+next group. Every other event, and all events before it, are in the store before delivery. A SQLite file stores a group
+as one record; the events become rows of their turns with those turns' next commits (`groups`). Knows no turn and no
+socket. ``encoder`` owns the form of events, ``reader`` the reading, and ``child_log`` the writing by delegates.
 
-No number means two events, whatever a kill or a loss of power takes from the store. What a process has numbered it
-stores under that number or not at all: a write that the store refuses is tried again as it was. And each owner of a
-turn numbers in an epoch of its own (`EPOCH`), so that how much of the former one's was kept does not matter.
+No number ever means two events, even if a kill or a power loss takes events from the store. A process stores an event
+under its number or never: a refused write is retried unchanged. Each owner of a turn numbers events in an epoch of its
+own (`EPOCH`), so it does not matter how many of the former owner's events were stored.
 """
 
 import asyncio
@@ -41,27 +40,27 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 Transaction = Callable[[Connection], None]
-"""What is run whole or not at all."""
+"""A function that runs inside one database transaction."""
 
 EPOCH = 1_000_000_000
-"""Numbers that one owner of a turn has for itself: more than it can ever use."""
+"""Size of the number range of one owner of a turn, more than an owner can use."""
 MAX_UNJOURNALLED = 64
 """Events that may be delivered before they are journalled."""
 GROUP_SECONDS = 0.05
-"""How long deltas may wait for their group."""
+"""Longest time that deltas wait for their group."""
 GROUP_EVENTS = 32
 TAIL_EVENTS = 4096
-"""Events of a running turn kept in memory; older ones are read from the store."""
+"""Events of a running turn in memory. Older ones are read from the store."""
 FIRST_RETRY = 0.1
 LAST_RETRY = 5.0
-"""Seconds after which a refused write is tried again; each wait is twice the one before, up to the last."""
+"""Seconds before a refused write is retried. The delay doubles from `FIRST_RETRY` up to this one."""
 
 
 class RunLog:
     """The events of one running turn.
 
-    ``redaction``: the values that none of them may show. ``fence``: the owner's fencing number, which gives the
-    number before the first event (`epoch_of`) and which every transaction with events of the log proves.
+    ``redaction``: the secrets that no event may contain. ``fence``: the owner's fencing number. It determines the
+    number before the first event (`epoch_of`), and every transaction with events of the log checks it.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class RunLog:
     ) -> None:
         self.turn_id = turn_id
         self.traceparent = given_traceparent()
-        """Of who sent the message, empty: it has none; a queued turn begins in another's context."""
+        """Trace context of the message's sender, or empty. A queued turn begins in another context."""
         self.fence = fence
         start = epoch_of(fence)
         self.last = start
@@ -83,52 +82,64 @@ class RunLog:
         self.journalled = start
         self.ended = False
         self.gone = False
-        """Whether readers must look for the log anew: another process runs the turn now, or will."""
+        """Whether readers must look up the log again, because the turn now runs in another process, or will."""
         self.barred = False
-        """Whether delegates may write no more: the turn comes to its end."""
+        """Whether delegates may write no more, because the turn is ending."""
         self.failure: BaseException | None = None
         self.settled = start
-        """Up to which the store has events as rows of the turn: what of them is journalled only, nobody reads there."""
+        """Number of the last event that the store has as a row of the turn.
+
+        Later journalled events are in records, which no reader reads.
+        """
         self.first = start + 1
-        """Number of the oldest event in memory, or of the next one."""
+        """Number of the oldest event in memory, or of the next event."""
         self._journal = journal
         encoder = Encoder(conversation_id, turn_id, redaction)
         self._encode, self._encode_text = encoder.encode, encoder.encode_text
         self._shorten_event, self._restore = encoder.shorten, encoder.restore
         self._conversation_id = conversation_id
         self._tail: list[bytes] = []
-        """The events from ``first`` on, short. Bytes, since Python's garbage collector looks at anything else."""
+        """The events from ``first`` on, in short form.
+
+        Bytes, because the garbage collector would visit other objects.
+        """
         self.newest: AgentEvent | None = None
-        """The event that was numbered last, if it can be had."""
+        """The event with the last number, if available."""
         self._taken = start
-        """Up to which events are in the store, or on their way."""
+        """Number of the last event that is in the store or being written."""
         self._solid: deque[int] = deque()
-        """Numbers of events that are no deltas: none is visible before it is journalled, nor is what follows it."""
+        """Numbers of events that are not deltas.
+
+        Such an event and all later ones are invisible until it is journalled.
+        """
         self.busy = False
-        """Whether a batch is on its way to the store: one at a time."""
+        """Whether a batch is being written to the store. A log never has two batches in flight."""
         self._readers: tuple[Callable[[], None], ...] = ()
         self._journal_moved: anyio.Event | None = None
 
     # Writing
 
     def append(self, body: EventBody, agent: Delegate | None = None, *, redacted: bool = False) -> AgentEvent:
-        """Number an event; it is delivered as soon as the rules allow. ``agent``: the delegate it is from.
+        """Number an event and deliver it as soon as the rules allow. ``agent``: the delegate that sent it.
 
         ``redacted``: see `Encoder.encode`.
         """
         event = self._number(body, agent, redacted=redacted)
         seq, pending, delta = event.seq, event.seq - self._taken, event.type in DELTA_TYPES
-        if pending == 1 or not delta or pending >= GROUP_EVENTS:  # else the journal knows of it
+        if pending == 1 or not delta or pending >= GROUP_EVENTS:  # otherwise the journal knows already
             self._journal.note(self, urgent=not delta or pending >= GROUP_EVENTS)
         if delta and seq == self.visible + 1 and seq <= self.journalled + MAX_UNJOURNALLED:
-            self.visible = seq  # as `_advance` would, for the most frequent case
+            self.visible = seq  # as `_advance`, for the most frequent case
             self.wake_readers()
         else:
             self._advance()
         return event
 
     def say(self, kind: TextKind, text: str, agent: Delegate | None = None) -> bool:
-        """Append a piece of text that holds no secret, unless it is `crowded`: as `append`, in fewer steps."""
+        """Append a piece of text without secrets and return True, or return False if the log is `crowded`.
+
+        Does the same as `append` in fewer steps.
+        """
         if self.last - self.journalled >= MAX_UNJOURNALLED:
             return False
         self.last = seq = self.last + 1
@@ -154,7 +165,11 @@ class RunLog:
         return self.last - self.journalled >= MAX_UNJOURNALLED
 
     async def room(self) -> None:
-        """Wait until the journal has caught up. Raises what made the journal fail."""
+        """Wait until the journal has caught up.
+
+        Raises:
+            BaseException: the failure of the journal, if it failed.
+        """
         while self.crowded:
             if self.failure is not None:
                 raise self.failure
@@ -170,12 +185,13 @@ class RunLog:
     ) -> None:
         """Journal all pending events and ``bodies`` in one transaction with ``store``, then deliver them.
 
-        The transaction extends the turn's lease. A store that refuses is asked again until it takes them, see
-        `Journal.insist`. Callers shield this: a turn that is cancelled here would not know what is stored.
+        The transaction extends the turn's lease. If the store refuses, the transaction is retried until it succeeds;
+        see `Journal.insist`. Callers shield this call from cancellation, because a cancelled turn would not know what
+        was stored.
 
         Raises:
-            LeaseLost: another process runs the turn; nothing is kept.
-            ServerStopping: the store had not taken them when the process came to its end.
+            LeaseLost: another process runs the turn; nothing was stored.
+            ServerStopping: the store still refused when the process stopped.
         """
         while self.busy:
             await self._journal_move()
@@ -205,11 +221,14 @@ class RunLog:
         self.take_success()
 
     def is_held(self, conn: Connection) -> bool:
-        """Say whether the turn is still this process's, for the rest of the transaction."""
+        """Return whether this process holds the turn's lease, for the rest of the transaction."""
         return turns.is_held(conn, self.turn_id, self.fence)
 
     def withdraw(self) -> None:
-        """Take back the events that nobody has seen: their commit failed for good, and not for want of a store."""
+        """Drop the undelivered events.
+
+        Their commit failed for good, for a reason other than an unavailable store.
+        """
         del self._tail[max(0, self.visible + 1 - self.first) :]
         self.last, self._taken = self.visible, self.journalled
         self.newest = None
@@ -221,12 +240,12 @@ class RunLog:
         return self._encode(body, 0, now())
 
     def close(self) -> None:
-        """Say that no event follows."""
+        """End the log: no event follows."""
         self.ended = True
         self.wake_readers()
 
     def lose(self) -> None:
-        """Say that what follows, if anything, is another process's: where others share the store, readers go there."""
+        """Hand the log over to another process. In a shared store readers continue there; otherwise the log ends."""
         if not self._journal.database.shared:
             self.close()
             return
@@ -234,7 +253,10 @@ class RunLog:
         self.wake_readers()
 
     def rest(self, last: int) -> None:
-        """Let go the events in memory, up to ``last``: the store has them all, and for a long time none follows."""
+        """Drop the events in memory up to ``last``.
+
+        The store has them all, and no new ones are expected for a long time.
+        """
         self._tail.clear()
         self._solid.clear()
         self.newest = None
@@ -242,14 +264,16 @@ class RunLog:
         self.first = last + 1
 
     def go_on(self, fence: int) -> None:
-        """Begin a new owner's epoch; who reads the log reads on."""
+        """Start a new owner's epoch. The readers of the log continue."""
         self.fence = fence
         self.rest(epoch_of(fence))
 
     def store_first(self, conn: Connection, bodies: Sequence[EventBody]) -> None:
-        """Number and store a turn's first events in the transaction that stores the turn; then `adopt` them.
+        """Number and store a turn's first events in the transaction that stores the turn.
 
-        Tried again after a transaction that failed, it stores the same events.
+        After the commit call `adopt`.
+
+        A retry after a failed transaction stores the same events.
         """
         if not self._tail:
             for body in bodies:
@@ -257,12 +281,12 @@ class RunLog:
         run_events.append(conn, (self._batch(self.settled, self.last),))
 
     def adopt(self) -> None:
-        """Say that the transaction of `store_first` is committed: its events may be delivered."""
+        """Note that the transaction of `store_first` was committed, so that its events may be delivered."""
         self.journalled = self.settled = self._taken = self.last
         self._advance()
 
     def _number(self, body: EventBody, agent: Delegate | None = None, *, redacted: bool = False) -> AgentEvent:
-        """Give a body its number; the caller sees to it that it is stored."""
+        """Number an event. The caller must store it."""
         self.last = seq = self.last + 1
         event = self.newest = self._encode(body, seq, now(), agent, redacted=redacted)
         tail = self._tail
@@ -274,28 +298,34 @@ class RunLog:
         return event
 
     def _shorten(self) -> None:
-        """Let go events in memory that the store has as rows: many at once, since each time the others are moved."""
+        """Drop events in memory that the store has as rows.
+
+        Many at once, because each deletion moves the other events.
+        """
         old = min(len(self._tail) - TAIL_EVENTS, self.settled + 1 - self.first)
         if old >= TAIL_EVENTS // 8:
             del self._tail[:old]
             self.first += old
 
-    # The journal's side
+    # Interface for the journal
 
     @property
     def unsettled(self) -> bool:
-        """Whether something is journalled, but not as rows of the turn."""
+        """Whether journalled events exist that are not yet rows of the turn."""
         return self.settled < self.journalled
 
     def take(self) -> Batch:
-        """Hand out the events to be journalled now, which may be none; `take_success` or `take_failure` follows."""
+        """Return the events to journal now, which may be none.
+
+        The caller must call `take_success` or `take_failure` next.
+        """
         batch = self._batch(self._taken, self.last)
         self._taken = self.last
         self.busy = True
         return batch
 
     def take_unsettled(self) -> Batch:
-        """Hand out the journalled events that are to be rows of the turn."""
+        """Return the journalled events that must become rows of the turn."""
         return self._batch(self.settled, self.journalled)
 
     def _batch(self, after: int, last: int) -> Batch:
@@ -303,18 +333,18 @@ class RunLog:
         return Batch(self.turn_id, after + 1, events, self._conversation_id)
 
     def take_success(self) -> None:
-        """Say that what was taken is in the store."""
+        """Note that the events of `take` are in the store."""
         self.busy = False
         self.journalled = self._taken
         if self.visible < self.last:
             self._advance()
         if self._journal_moved is not None:
             self._wake_writer()
-        if (pending := self.last - self._taken) > 0:  # came while this batch was under way
+        if (pending := self.last - self._taken) > 0:  # appended while this batch was written
             self._journal.note(self, urgent=bool(self._solid) or pending >= GROUP_EVENTS)
 
     def take_failure(self, exc: BaseException) -> None:
-        """Say that a batch could not be stored: the turn cannot go on."""
+        """Note that a batch could not be stored, so that the turn cannot continue."""
         self.busy = False
         self.failure = exc
         self._wake_writer()
@@ -330,7 +360,7 @@ class RunLog:
             self.wake_readers()
 
     async def _journal_move(self) -> None:
-        """Wait until the journal has done something with this log."""
+        """Wait until the journal has handled a batch of this log."""
         if self._journal_moved is None:
             self._journal_moved = anyio.Event()
         await self._journal_moved.wait()
@@ -343,11 +373,11 @@ class RunLog:
     # Reading
 
     def since(self, after: int) -> list[AgentEvent] | None:
-        """Return what may be delivered after a number; None if that lies before the tail."""
+        """Return the deliverable events after a number, or None if they begin before those in memory."""
         if after >= self.visible:
             return []
         newest = self.newest
-        if newest is not None and newest.seq == self.visible == after + 1:  # a reader that keeps pace
+        if newest is not None and newest.seq == self.visible == after + 1:  # a reader that keeps up
             return [newest]
         if after + 1 < self.first:
             return None
@@ -359,7 +389,7 @@ class RunLog:
         return len(self._readers)
 
     def listen(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` whenever there is more to read, or the log ends. It must not wait and not raise."""
+        """Call ``wake`` whenever there are more events, or the log ends. ``wake`` must not wait and not raise."""
         self._readers = (*self._readers, wake)
 
     def unlisten(self, wake: Callable[[], None]) -> None:
@@ -367,25 +397,25 @@ class RunLog:
         self._readers = tuple(reader for reader in self._readers if reader != wake)
 
     def wake_readers(self) -> None:
-        """Let readers look: there is more, or the log has ended, or the store refuses."""
+        """Wake readers for new events, the end of the log, or a notice."""
         for wake in self._readers:
             wake()
 
 
 def epoch_of(fence: int) -> int:
-    """Return the number before the first that the owner with this fencing number gives."""
+    """Return the number before the first event of the owner with this fencing number."""
     return max(0, fence - 1) * EPOCH
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stall:
-    """A time in which the store takes nothing. Each is an object of its own."""
+    """A period in which the store refuses writes. Instances are compared by identity."""
 
     error: StorageError
 
     @property
     def notice(self) -> Notice:
-        """What readers are told, once."""
+        """The notice for readers; each gets it once."""
         return Notice(
             "STORAGE_STALLED",
             f"{self.error.plain} Nothing is lost; the turn goes on once the store can be written again.",
@@ -393,24 +423,24 @@ class Stall:
 
 
 class Journal:
-    """The open logs of the process; writes their pending events in common transactions.
+    """The open logs of the process. Writes their pending events in common transactions.
 
     A log is open while its turn runs or waits.
     """
 
     def __init__(self, database: Database, neighbours: Neighbours | None = None, observer: Observer = NOBODY) -> None:
-        """``neighbours``: what carries live events to and from the other processes of a shared store."""
+        """``neighbours``: sends and receives live events of the other processes of a shared store."""
         self.database = database
         self.groups: Groups[RunLog] = Groups()
-        """Of a SQLite file; where others share the store, they read a turn's rows while it runs."""
+        """Used for a SQLite file only. In a shared store other processes read a turn's rows while it runs."""
         self.neighbours = neighbours
         self._observer = observer
         self.stall: Stall | None = None
-        """What keeps turns from going on now, None if nothing does."""
+        """The current stall of the store, or None."""
         self.stalled = anyio.Event()
-        """Set while there is one; each time a new event."""
+        """Set during a stall. Each stall has a new event."""
         self.leaving = False
-        """Whether readers are told that the server goes away, and end."""
+        """Whether readers are notified that the server is stopping, and end."""
         self._refused = 0
         self._stopping = anyio.Event()
         self._open: dict[str, RunLog] = {}
@@ -419,25 +449,25 @@ class Journal:
         self._urgent = anyio.Event()
 
     def add(self, log: RunLog) -> None:
-        """Let readers find the log of a turn."""
+        """Register the log of a turn, so that readers find it."""
         self._open[log.turn_id] = log
         if self.neighbours is not None:
             self.neighbours.begin(log)
 
     def find(self, turn_id: TurnId) -> RunLog | None:
-        """Return the open log of a turn; None: what there is of it is in the store."""
+        """Return the open log of a turn, or None if its events are only in the store."""
         return self._open.get(turn_id)
 
     def remove(self, turn_id: TurnId) -> None:
-        """Forget the log of a turn: the store has all of it."""
+        """Unregister the log of a turn that the store has completely."""
         log = self._open.pop(turn_id, None)
-        if log is not None and log.failure is not None:  # it was lost, and is written no further
+        if log is not None and log.failure is not None:  # the log was lost, and nothing more is written
             self.groups.settle(log)
         if self.neighbours is not None:
             self.neighbours.end(turn_id)
 
     def note(self, log: RunLog, *, urgent: bool) -> None:
-        """Remember that a log has pending events; ``urgent`` ones do not wait for a group."""
+        """Note that a log has pending events. ``urgent``: write them without waiting for a group."""
         self._dirty[log] = None
         self._work.set()
         if urgent:
@@ -448,13 +478,13 @@ class Journal:
         """How many readers follow the open logs."""
         return sum(log.reader_count for log in self._open.values())
 
-    # A store that refuses
+    # Retries while the store refuses
 
     async def insist(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """Do what needs the store, again and again until the store lets it; who reads an open log is told meanwhile.
+        """Retry an operation with backoff until the store accepts it. Readers of open logs are notified meanwhile.
 
         Raises:
-            ServerStopping: `stop` was called, and it has not been done.
+            ServerStopping: `stop` was called before the operation succeeded.
         """
         delay, refused = FIRST_RETRY, False
         try:
@@ -496,10 +526,10 @@ class Journal:
         group: int | None = None,
         durable: bool = False,
     ) -> None:
-        """Run a transaction that stores these events until the store takes it. Raises as `insist` does.
+        """Run a transaction that stores these events, and retry it until it succeeds. Raises as `insist` does.
 
-        ``new``: how many of them no group has yet. ``group``: the number of the record that has them; None: they are
-        rows.
+        ``new``: how many of the events are not in a group yet. ``group``: the number of the record with the events.
+        None: the events are stored as rows.
         """
         tried = False
         rows = [batch for batch in batches if batch.events]
@@ -510,7 +540,7 @@ class Journal:
             return any(run_events.ends_group(conn, TurnId(batch.turn_id), batch.last) for batch in rows)
 
         def attempt(conn: Connection) -> None:
-            # A connection that broke while it committed leaves open whether it did.
+            # A connection that broke during a commit leaves open whether the commit happened.
             if not (tried and is_stored(conn)):
                 write(conn)
 
@@ -521,7 +551,8 @@ class Journal:
                 await self.database.write(attempt, durable=durable)
                 self._observer.note_commit(new, time.monotonic() - began, durable=durable)
             except IntegrityError:
-                # without events it is the rows that show it; with some it was still under way when it was looked for
+                # Without events, the violated constraint shows that an earlier attempt succeeded. With events, an
+                # earlier attempt may have been committed after `is_stored` looked for it.
                 if not tried or (rows and not await self.database.read(is_stored)):
                     raise
             finally:
@@ -530,10 +561,10 @@ class Journal:
         await self.insist(once)
 
     async def wait_unless_stalled(self, event: asyncio.Event) -> None:
-        """Wait for an event of a turn, as long as the store takes what turns write.
+        """Wait for an event of a turn while the store accepts writes.
 
         Raises:
-            StorageError: it refuses.
+            StorageError: the store refuses writes.
         """
         if self.stall is None:
             async with anyio.create_task_group() as tasks:
@@ -548,7 +579,7 @@ class Journal:
             raise self.stall.error
 
     def dismiss_readers(self) -> None:
-        """Let everybody who reads an open log hear that the server goes away; the logs go on."""
+        """Notify all readers of open logs that the server is stopping. The logs stay open."""
         self.leaving = True
         self._wake_all()
 
@@ -559,7 +590,7 @@ class Journal:
             self.neighbours.wake_readers()
 
     def stop(self) -> None:
-        """Give up what the store refuses: the process ends, and the next one goes on from what is stored."""
+        """Abandon refused writes, because the process ends. The next process resumes from the stored events."""
         self._stopping.set()
 
     # Groups
@@ -576,7 +607,7 @@ class Journal:
                 await self._drop_groups()
 
     async def _write_group(self) -> None:
-        # One batch of a log at a time: a later one must not be stored before an earlier one.
+        # One batch per log: a later batch must not be stored before an earlier one.
         due, dirty, self._dirty = self.groups.due(), self._dirty, {}
         logs = [log for log in (dirty | dict.fromkeys(due) if due else dirty) if not log.busy and log.failure is None]
         settling = {log: log.take_unsettled() for log in due if log in logs}
@@ -587,7 +618,7 @@ class Journal:
             if batches:
                 await self.store(group.write, [*batches.values()], group.count, group=number)
         except BaseException as exc:
-            # Each of these turns ends with it; a commit that waits for this group must not wait for ever.
+            # These turns end with the error. A commit that waits for this group must not wait for ever.
             for log in logs:
                 log.take_failure(exc if isinstance(exc, Exception) else ServerStopping())
             if isinstance(exc, Exception):
@@ -604,22 +635,25 @@ class Journal:
             self._note_settled(group)
 
     def _note_settled(self, group: Group["RunLog"]) -> None:
-        """Say what stands in records no more now that a group is stored."""
+        """Update the logs that a stored group settled, and the deleted records."""
         for log, batch in group.settling.items():
             log.settled = max(log.settled, batch.last)
             self.groups.settle(log, group=group.number if log in group.batches else None)
         self.groups.drop(group.needed)
 
     def settle(self, log: RunLog, dropped: int) -> None:
-        """Say that the store has all journalled events of a turn as its rows, and no records before that number."""
+        """Note that the store has all journalled events of a turn as rows, and no records before ``dropped``."""
         self.groups.settle(log)
         self.groups.drop(dropped)
         if self.groups.left_over:
             self._work.set()
 
     async def _drop_groups(self) -> None:
-        """Drop the records that two turns left to each other, each of which ended while the other still needed them."""
+        """Delete records that no log needs any more.
+
+        Two turns can leave such records: each ended while the other still needed them.
+        """
         needed = self.groups.needed_without(())
-        with suppress(ServerStopping):  # the next start does it
+        with suppress(ServerStopping):  # the next start deletes them
             await self.store(lambda conn: run_groups.drop_before(conn, needed))
             self.groups.drop(needed)
