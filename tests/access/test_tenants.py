@@ -41,6 +41,7 @@ LISTS = {
     "/api/health",
     "/api/ready",
     "/api/version",
+    "/api/document-formats",
     "/api/openapi.json",
     "/api/docs",
     "/api/domains",
