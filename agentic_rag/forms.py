@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import (
     AfterValidator,
     AliasChoices,
-    AliasPath,
     BaseModel,
     ConfigDict,
     GetCoreSchemaHandler,
@@ -187,10 +186,9 @@ def check_form(model: type[FormT], value: object, path: str = "") -> tuple[FormT
     cleaned: frozenset[str] = getattr(model, "cleaned", frozenset())
     for place in _nul_places(value, path, cleaned):
         return None, [InvalidInput(place or "body", NO_NUL)]
-    unknown = _unknown_keys(model, value)
-    problems = [
-        InvalidInput(f"{path}.{key}".strip("."), _problem("extra_forbidden", "")) for key in unknown[:MAX_PROBLEMS]
-    ]
+    forbids = model.model_config.get("extra") == "forbid"
+    unknown = unknown_keys(model, value) if forbids else []
+    problems = [unknown_key(f"{path}.{key}".strip(".")) for key in unknown[:MAX_PROBLEMS]]
     if unknown and isinstance(value, Mapping):
         left_out = set(unknown)
         value = {key: item for key, item in value.items() if key not in left_out}
@@ -202,18 +200,21 @@ def check_form(model: type[FormT], value: object, path: str = "") -> tuple[FormT
     return (None if problems else form), problems
 
 
-def _unknown_keys(model: type[BaseModel], value: object) -> list[str]:
-    """Return the keys that are not known; pydantic would make an error of each.
-
-    Where a field has several names, that is left to it.
-    """
-    if model.model_config.get("extra") != "forbid" or not isinstance(value, Mapping):
+def unknown_keys(model: type[BaseModel], value: object) -> list[str]:
+    """Return the keys of an object that no field of the model reads."""
+    if not isinstance(value, Mapping):
         return []
-    fields = model.model_fields
-    if any(isinstance(each.validation_alias, AliasChoices | AliasPath) for each in fields.values()):
-        return []
-    known = {*fields, *(each.alias for each in fields.values())}
+    known: set[object] = set()
+    for name, info in model.model_fields.items():
+        known |= {name, info.alias}
+        if isinstance(info.validation_alias, AliasChoices):
+            known.update(info.validation_alias.choices)
     return [key for key in value if key not in known]
+
+
+def unknown_key(path: str) -> InvalidInput:
+    """Return the refusal of a key that no field reads."""
+    return InvalidInput(path, _problem("extra_forbidden", ""))
 
 
 def invalid_input(error: ValidationError, path: str = "") -> InvalidInput:

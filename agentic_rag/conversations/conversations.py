@@ -586,6 +586,15 @@ class Conversations:
             raise NotFound("turn", turn_id, hidden=conversation is not None)
         return turn
 
+    async def is_first_turn(self, user: User, turn_id: TurnId) -> bool:
+        """Return whether the conversation's first message began this turn. A retry of that message is not the first.
+
+        Raises:
+            NotFound: there is no such turn in a conversation of this user.
+        """
+        turn = await self.turn(user, turn_id)
+        return await self._db.read(lambda conn: turns.is_first(conn, turn))
+
     async def turns(self, conversation: ConversationRecord) -> list[TurnRecord]:
         """Return the turns of a conversation, of all its branches and those that wait."""
         return await self._db.read(lambda conn: turns.of_session(conn, conversation.session_id))

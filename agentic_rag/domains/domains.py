@@ -177,7 +177,7 @@ class Domains:
         change = await self._threads.read(domain_id, merge)
         checked = change.settings
         await self._check_models(DomainSettings(), checked)
-        look = partial(self._lifecycle.changing, roles_in or workspace, DomainSettings(), checked)
+        look = partial(self._lifecycle.changing, roles_in or workspace, None, checked)
         advice = await self._threads.read(domain_id, look)
         created = now()
         record = DomainRecord(

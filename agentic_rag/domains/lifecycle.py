@@ -14,10 +14,11 @@ from agentic_rag.tools.entries.reading import Note
 class DomainLifecycle(Protocol):
     """What others do at the moments of a domain's life."""
 
-    def changing(self, workspace: Path, before: DomainSettings, after: DomainSettings) -> Sequence[Note]:
-        """Say what is wrong with settings that are about to be stored; return what their admin should know. Blocks.
+    def changing(self, workspace: Path, before: DomainSettings | None, after: DomainSettings) -> Sequence[Note]:
+        """Check settings that are about to be stored; return the warnings for their admin. Blocking.
 
-        Only what changed is looked at: a role file that went away must not stand in the way of other changes.
+        Only changed settings are checked: a deleted role file must not block other changes. ``before`` is None for a
+        new domain, whose roles may be written later.
 
         Raises:
             InvalidInput: they name something that does not exist.

@@ -35,12 +35,16 @@ class Lifecycle:
         self._servers = servers
         self._model_cache = model_cache
 
-    def changing(self, workspace: Path, before: DomainSettings, after: DomainSettings) -> Sequence[Note]:
+    def changing(self, workspace: Path, before: DomainSettings | None, after: DomainSettings) -> Sequence[Note]:
         """See `DomainLifecycle.changing`."""
-        if after.sub_role_ids != before.sub_role_ids:
-            named = [(f"settings.subRoleIds.{at}", role) for at, role in enumerate(after.sub_role_ids)]
-            self._roles.check_ids(workspace, named)
+        is_new, before = before is None, before or DomainSettings()
         notes = []
+        if after.sub_role_ids != before.sub_role_ids:
+            named = [(f"subRoleIds.{at}", role) for at, role in enumerate(after.sub_role_ids)]
+            if is_new:
+                notes += [(path, self._roles.missing_role(workspace, role)) for path, role in named]
+            else:
+                self._roles.check_ids(workspace, [(f"settings.{path}", role) for path, role in named])
         if after.primary_role_id != before.primary_role_id:
             notes.append(("primaryRoleId", self._roles.missing_role(workspace, after.primary_role_id)))
         if (after.temperature, after.model) != (before.temperature, before.model):

@@ -20,7 +20,7 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.budget_errors import BudgetExceeded, BudgetUnpriced
-from agentic_rag.errors import StorageError
+from agentic_rag.errors import StorageError, StorageFull
 from agentic_rag.events import Notice, Usage
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.prices import Prices
@@ -142,8 +142,16 @@ class Spending:
         self._budgets = tuple(await self._db.read(budgets.list_all))
 
     async def release_left(self) -> None:
-        """Delete the reservations of a process that has ended. Must run before this process makes any."""
-        await self._db.write(lambda conn: budgets.release_left(conn, alone=not self._db.shared))
+        """Remove the reservations of a dead process, before this one makes any.
+
+        On a full disk they stay until they expire (see `release_left_behind`), so that the server can start and read.
+        """
+        if not await self._db.read(budgets.has_reservations):
+            return
+        try:
+            await self._db.write(lambda conn: budgets.release_left(conn, alone=not self._db.shared))
+        except StorageFull as exc:
+            logger.warning("reservations of an earlier process stay until they expire: %s", exc)
 
     async def release_left_behind(self) -> None:
         """Delete the reservations of calls whose time is over."""

@@ -70,7 +70,6 @@ from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream, read_settled
 from agentic_rag.server.usage_routes import Moment
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy
-from agentic_rag.store.turns import TurnRecord
 
 CONVERSATIONS = "/api/conversations"
 CONVERSATION = "/api/conversations/{conversation}"
@@ -499,7 +498,7 @@ class ConversationRoutes:
         """Answer with an accepted message's events, or with its turn; in the dialect ``message`` with its answer."""
         if not _wants_json(request):
             if isinstance(dialect, Chat):
-                dialect = _at_turn(dialect, await self._conversations.turn(user, accepted.turn_id))
+                dialect = Chat(new_session=await self._conversations.is_first_turn(user, accepted.turn_id))
             if accepted.duplicate and joins_repeats(dialect.name):
                 return EventStream(read_settled(self._conversations.log(accepted.turn_id)), dialect)
             return EventStream(self._conversations.events(accepted.turn_id), dialect)
@@ -554,9 +553,10 @@ class TurnRoutes:
         """Follow a turn: what follows the given event, then what comes, to its end."""
         dialect = get_dialect(query.dialect)
         after = _after(request.headers.get("last-event-id"), query.after, turn)
-        record = await self._conversations.turn(user, turn)
+        await self._conversations.turn(user, turn)
         await self._conversations.log(turn, after).check()
-        dialect = _at_turn(dialect, record)
+        if isinstance(dialect, Chat):
+            dialect = Chat(new_session=await self._conversations.is_first_turn(user, turn))
         if not after and joins_repeats(dialect.name):
             return EventStream(read_settled(self._conversations.log(turn)), dialect)
         start = 0 if dialect.needs_start else after
@@ -572,11 +572,6 @@ def _same_domain(domain_id: str | None, assistant_id: str | None) -> str | None:
     if assistant_id is not None and domain_id not in (None, assistant_id):
         raise InvalidInput("assistantId", "an older name of domainId: give one, or the same for both.")
     return domain_id if assistant_id is None else assistant_id
-
-
-def _at_turn(dialect: Dialect, turn: TurnRecord) -> Dialect:
-    """Return the encoder for a turn: only the first turn of a conversation is that of a new session."""
-    return Chat(new_session=turn.parent_message_id is None) if isinstance(dialect, Chat) else dialect
 
 
 def _wants_json(request: Request) -> bool:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from agentic_rag.conversations.sent_images import MAX_IMAGES, GivenImage
 from agentic_rag.errors import AgenticRagError, InvalidInput
-from agentic_rag.forms import NO_NUL, AnswerJson, Form, invalid_input
+from agentic_rag.forms import NO_NUL, AnswerJson, Form, invalid_input, unknown_key, unknown_keys
 from agentic_rag.ids import ConversationId, MessageId, TurnId, WaitId
 from agentic_rag.json_form import Json, to_text
 
@@ -35,8 +35,11 @@ MessageIdent = Annotated[MessageId, *_CHECKS]
 
 
 class Frame(Form):
-    """Base. ``requestId`` is the client's own and comes back in the answer. Unknown keys are let pass, so that
-    newer clients can talk to older servers."""
+    """Base. ``requestId`` is the client's own and comes back in the answer.
+
+    `read_frame` decides about unknown keys. The native protocol ignores them, so that newer clients can talk to older
+    servers.
+    """
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -150,8 +153,10 @@ def read_object(text: str | None) -> Json:
     return value
 
 
-def read_frame(value: Json) -> ClientFrame:
+def read_frame(value: Json, *, forbid_unknown: bool = False) -> ClientFrame:
     """Check a parsed frame.
+
+    ``forbid_unknown``: refuse keys that the frame does not have. A request to stop is never refused for them.
 
     Raises:
         InvalidInput: names the first field that does not fit and says what would.
@@ -161,6 +166,10 @@ def read_frame(value: Json) -> ClientFrame:
     if model is None:
         said = f"{kind[:40]!r} is not known" if isinstance(kind, str) else "a string is required"
         raise InvalidInput("type", f"{said}. Known: {', '.join(FRAMES)}.")
+    if forbid_unknown and model is not InterruptFrame:
+        for key in unknown_keys(model, value):
+            if key != "type":
+                raise unknown_key(key[:MAX_ID])
     try:
         frame = model.model_validate(value)
     except ValidationError as exc:
@@ -245,11 +254,14 @@ Reply = AcceptedReply | SubscribedReply | ResyncReply | AnsweredReply | PongRepl
 
 
 class NativeFrames:
-    """The frames of ``docs/clients/native.md``."""
+    """The frames of ``docs/clients/native.md``. ``forbid_unknown``: see `read_frame`."""
+
+    def __init__(self, *, forbid_unknown: bool = False) -> None:
+        self._forbid_unknown = forbid_unknown
 
     def read(self, value: Json) -> ClientFrame:
         """Read a frame as `read_frame` does."""
-        return read_frame(value)
+        return read_frame(value, forbid_unknown=self._forbid_unknown)
 
     def encode(self, reply: Reply) -> tuple[bytes, ...]:
         """Return ``accepted``, ``subscribed``, ``resync``, ``answered``, ``pong`` or ``error``."""

@@ -7,7 +7,7 @@ knowledge's are those in the default domain.
 from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
-from pydantic import AliasChoices, ConfigDict, Field
+from pydantic import AliasChoices, Field
 
 from agentic_rag.access.users import User
 from agentic_rag.conversations.conversations import Conversations, check_content
@@ -37,9 +37,19 @@ TOTAL = "x-total-count"
 
 
 class OlderForm(Form):
-    """The body of an older client: keys that the contract does not define are let pass."""
+    """Base of what an older client sends. ``userId`` is the caller's own id, or absent."""
 
-    model_config = ConfigDict(extra="ignore")
+    user_id: str | None = None
+
+    def check_user(self, user: User, path: str = "userId") -> None:
+        """Check that the client names no other user than the one its key belongs to.
+
+        Raises:
+            InvalidInput: the client names another one; ``path`` is what the contract calls the field.
+        """
+        if self.user_id is not None and self.user_id != user.id:
+            problem = f"{self.user_id[:200]!r} is not the user of this request, {user.id!r}. Leave {path} out."
+            raise InvalidInput(path, problem)
 
 
 class NewKnowledgeConversation(OlderForm):
@@ -53,7 +63,7 @@ class NewKnowledgeConversation(OlderForm):
     metadata: OwnJson = None
 
 
-class KnowledgeQuery(Form):
+class KnowledgeQuery(OlderForm):
     """Which page of the conversations, from 1, and in which order."""
 
     page: int = Field(1, ge=1, le=1_000_000)
@@ -127,6 +137,7 @@ class KnowledgeRoutes:
     @route("POST", KNOWLEDGE, allow="user", status=201, errors=[NotFound, QuotaExceeded])
     async def create(self, user: User, body: NewKnowledgeConversation) -> Redacted[KnowledgeConversation]:
         """Begin a conversation in the default domain."""
+        body.check_user(user)
         record = await self._conversations.create(
             user, None, body.title, body.context_entity_ids, metadata=body.metadata
         )
@@ -138,6 +149,7 @@ class KnowledgeRoutes:
 
         The headers ``X-Total-Count`` and ``X-Has-More`` say what is beyond the page.
         """
+        query.check_user(user)
         domain = self._conversations.default_domain
         page = await self._conversations.list_page(
             user,
@@ -178,6 +190,7 @@ class KnowledgeRoutes:
     @route("POST", f"{KNOWLEDGE_CONVERSATION}/message", allow="user", sends=True, streams=True, errors=SENDING_ERRORS)
     async def send(self, user: User, conversation: ConversationId, body: KnowledgeMessage) -> EventStream:
         """Send a message; the answer is the turn's event stream in the dialect ``knowledge``."""
+        body.check_user(user)
         await self._find(user, conversation)
         accepted = await self._conversations.send(
             user, conversation, body.content, context_document_ids=body.context_entity_ids, on_busy="join"
@@ -208,6 +221,7 @@ class ChatRoutes:
 
         Without ``session_id`` a conversation is begun, in the domain ``agent_id`` or the default one.
         """
+        body.check_user(user, "user_id")
         session = body.session_id
         if session is None:
             check_content(body.message)  # before there is a conversation without any message

@@ -24,6 +24,7 @@ from agentic_rag.errors import (
     GenerationTimeout,
     ImageTooLarge,
     ImageUnsupported,
+    LogGone,
     MessageContentRequired,
     MessageTooLong,
     ModelError,
@@ -53,7 +54,7 @@ from agentic_rag.server.openai_requests import (
 from agentic_rag.server.replies import Redacted, json_response
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
-from agentic_rag.server.stored_responses import frame_of, stored_events, stored_response
+from agentic_rag.server.stored_responses import check_place, frame_of, stored_events, stored_response
 from agentic_rag.store.domains import DomainRecord
 
 RESPONSE = "/v1/responses/{response}"
@@ -152,11 +153,12 @@ class OpenAiRoutes:
             return CollectedAnswer(self._calls.events(call), _Response(frame))
         return EventStream(self._calls.events(call), OpenAiResponses(frame))
 
-    @route("GET", RESPONSE, allow="user", streams=True, errors=[NotFound])
+    @route("GET", RESPONSE, allow="user", streams=True, errors=[NotFound, LogGone])
     async def get_response(self, user: User, response: str, query: ResponseQuery) -> EventStream | Redacted[Json]:
         """Show a response that was kept, as it stands now, or its events."""
         kept = await self._calls.find_kept(user, TurnId(turn_of(response)))
         if query.streamed:
+            await check_place(self._conversations, user, kept, query.starting_after)
             encoder = OpenAiResponses(frame_of(kept), after=query.starting_after)
             return EventStream(stored_events(self._conversations, user, kept), encoder)
         return Redacted(kept.conversation.domain_id, await stored_response(self._conversations, user, kept))

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from agentic_rag.access.users import User
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.shown_messages import ShownMessage
-from agentic_rag.errors import GenerationAborted, LogGone
+from agentic_rag.errors import BeyondLog, GenerationAborted, LogGone
 from agentic_rag.events import (
     AgentEvent,
     Delegate,
@@ -52,6 +52,20 @@ async def stored_response(conversations: Conversations, user: User, kept: KeptTu
     for event in await _events(conversations, user, kept):
         encoder.take(event)
     return encoder.response()
+
+
+async def check_place(conversations: Conversations, user: User, kept: KeptTurn, after: int) -> None:
+    """Check that the events of a finished response reach to number ``after``, the last one that the client has.
+
+    Raises:
+        BeyondLog: the response ended before.
+    """
+    if after < 0 or kept.turn.status not in FINISHED:
+        return
+    encoder = OpenAiResponses(frame_of(kept))
+    written = sum(len(encoder.frames(event)) for event in await _events(conversations, user, kept))
+    if after >= written:
+        raise BeyondLog(kept.turn.id, after)
 
 
 async def stored_events(conversations: Conversations, user: User, kept: KeptTurn) -> AsyncGenerator[AgentEvent]:

@@ -53,6 +53,8 @@ from agentic_rag.server.connection import (
 )
 from agentic_rag.server.dialects import DEFAULT_DIALECT, choose_dialect, get_codec, get_dialect, join, joins_repeats
 from agentic_rag.server.dialects import PARAMETER as DIALECT_PARAMETER
+from agentic_rag.server.dialects.base import Dialect
+from agentic_rag.server.dialects.chat import Chat
 from agentic_rag.server.dialects.native import Native
 from agentic_rag.server.dialects.settled import settle
 from agentic_rag.server.frames import (
@@ -151,6 +153,7 @@ class ConversationService(Protocol):
 
     async def get(self, user: User, conversation_id: ConversationId, /) -> Record: ...
     async def turn(self, user: User, turn_id: TurnId, /) -> TurnRecord: ...
+    async def is_first_turn(self, user: User, turn_id: TurnId, /) -> bool: ...
     async def send(
         self,
         user: User,
@@ -540,8 +543,14 @@ class Socket:
             await self._turns.read(turn, after).check()
         return self._turns.read(turn, 0 if from_start else after)
 
+    async def _encoder(self, turn: TurnId, after: int) -> Dialect:
+        dialect = get_dialect(self._dialect)
+        if isinstance(dialect, Chat):
+            dialect = Chat(new_session=await self._business.is_first_turn(self._user, turn))
+        return join(dialect, after)
+
     async def _relay(self, subscription: Subscription, turn: TurnId, after: int) -> None:
-        encoder = join(get_dialect(self._dialect), after)
+        encoder = await self._encoder(turn, after)
         encode, is_native = encoder.frames, isinstance(encoder, Native)
 
         conversation_id, offer, followed = subscription.conversation_id, self._connection.offer, self._subscriptions.get

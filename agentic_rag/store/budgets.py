@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sqlalchemy import Connection, UniqueConstraint, and_, delete, insert, or_, update
+from sqlalchemy import Connection, UniqueConstraint, and_, delete, insert, or_, select, update
 
 from agentic_rag.store import signals
 from agentic_rag.store.database_time import DatabaseTime
@@ -192,6 +192,11 @@ def release_of_turns(conn: Connection, turn_ids: Sequence[str]) -> None:
     """Remove what calls of turns have reserved whose owner is gone."""
     if turn_ids:
         conn.execute(delete(RESERVATIONS.table).where(_reserved.turn_id.in_(turn_ids)))
+
+
+def has_reservations(conn: Connection) -> bool:
+    """Return whether any call has something reserved."""
+    return conn.execute(select(_reserved.id).limit(1)).first() is not None
 
 
 def release_left(conn: Connection, *, alone: bool) -> None:

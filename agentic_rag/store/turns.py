@@ -170,12 +170,19 @@ def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[T
 
 
 _NEWEST_OF = Prepared(select(func.max(_turns.id)).where(_OF_SESSION))
+_OLDEST_OF = Prepared(select(func.min(_turns.id)).where(_OF_SESSION))
 
 
 def newest_id(conn: Connection, session_id: SessionId) -> str:
     """Return the id of the newest turn of a session; empty: it has none."""
     row = _NEWEST_OF.first(conn, session_id=session_id)
     return "" if row is None or row[0] is None else str(row[0])
+
+
+def is_first(conn: Connection, turn: TurnRecord) -> bool:
+    """Whether no turn of the session was accepted before this one, on any branch."""
+    row = _OLDEST_OF.first(conn, session_id=turn.session_id)
+    return row is None or row[0] is None or str(row[0]) == turn.id
 
 
 def current_of(conn: Connection, session_id: SessionId) -> TurnRecord | None:

@@ -20,12 +20,15 @@ from pathlib import Path
 import anyio
 
 from mcp_servers.retriever.edge_index import EdgeIndex
-from mcp_servers.retriever.edge_store import is_index_folder
+from mcp_servers.retriever.edge_store import collections_in, is_index_folder
 from mcp_servers.retriever.embedders import make_embedder
-from mcp_servers.retriever.errors import IndexOwned
+from mcp_servers.retriever.errors import IndexOwned, IndexUnavailable
 from mcp_servers.retriever.index import Index
 from mcp_servers.retriever.retrieval import Retriever, Searcher
 from mcp_servers.retriever.server import DEFAULT_TOP_K, MAX_TOP_K, ServerConfig, create_server
+
+SHOWN_COLLECTIONS = 20
+"""How many names an error lists."""
 
 MODEL_CACHE = Path("~/.cache/fastembed").expanduser()
 
@@ -73,6 +76,7 @@ async def open_searcher(environment: Mapping[str, str]) -> AsyncIterator[Searche
     except ValueError as error:
         raise SettingError(f"AGENTIC_RAG_EMBEDDING: {error}") from error
     async with aclosing(_open_index(environment)) as index:
+        await _check_collection(index, environment)
         yield Retriever(index, embedder)
     if embedder:
         await embedder.aclose()
@@ -93,6 +97,31 @@ def _open_index(environment: Mapping[str, str]) -> Index:
     if not is_index_folder(Path(folder)):
         raise SettingError(f"RETRIEVER_INDEX_DIR is {folder!r}, but there is no such folder")
     return EdgeIndex(Path(folder))
+
+
+async def _check_collection(index: Index, environment: Mapping[str, str]) -> None:
+    """Check that the collection exists; a search of a missing one would find nothing. Raises `SettingError`.
+
+    An index that does not answer now may answer later: then each call says so.
+    """
+    collection = read_config(environment).collection
+    try:
+        if await index.meta(collection) is not None:
+            return
+    except ValueError as error:
+        raise SettingError(f"QDRANT_COLLECTION or DOMAIN_ID: {error}") from error
+    except IndexUnavailable:
+        return
+    if environment.get("QDRANT_URL", ""):
+        raise SettingError(
+            f"the Qdrant server of QDRANT_URL has no collection {collection!r}: check QDRANT_COLLECTION or DOMAIN_ID"
+        )
+    folder = environment["RETRIEVER_INDEX_DIR"]
+    known = ", ".join(collections_in(Path(folder))[:SHOWN_COLLECTIONS]) or "none"
+    raise SettingError(
+        f"RETRIEVER_INDEX_DIR {folder!r} has no collection {collection!r}: check QDRANT_COLLECTION or DOMAIN_ID. "
+        f"Collections there: {known}"
+    )
 
 
 async def serve(environment: Mapping[str, str], port: int | None) -> None:

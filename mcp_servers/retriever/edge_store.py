@@ -64,6 +64,11 @@ def is_index_folder(folder: Path) -> bool:
     return folder.is_dir()
 
 
+def collections_in(folder: Path) -> list[str]:
+    """Return the names of the collections of an index folder, sorted."""
+    return sorted(each.parent.name for each in folder.glob("*/pointer.json"))
+
+
 @dataclass(slots=True)
 class _Pointer:
     live: int = 0

@@ -18,6 +18,7 @@ from agentic_rag.commands.doctor import examine
 from agentic_rag.errors import BackupDamaged, BackupNotWritten, BackupRefused
 from agentic_rag.operations.data_folder import RESTORE_MARK, DataFolder
 from agentic_rag.startup_errors import DataFolderOwned, RestoreUnfinished
+from agentic_rag.store.clock import now
 from agentic_rag.testing.steps import say
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.catalogue import Program
@@ -134,6 +135,28 @@ async def test_a_backup_that_was_cut_or_changed_at_any_byte_is_refused_before_an
         await restore_into(tmp_path / "data", bad)
     assert not (tmp_path / "data").exists()
     assert verify(made[1]).with_key
+
+
+class FirstMember:
+    """Progress that notes when the first member was copied, and lets the clock move on before the next one."""
+
+    def __init__(self) -> None:
+        self.at = ""
+
+    def advance(self, name: str, count: int) -> None:
+        if not self.at:
+            self.at = now()
+            while now() == self.at:
+                pass
+
+
+async def test_a_backup_is_as_of_the_moment_before_its_records_are_copied(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    data, progress, before = made[0], FirstMember(), now()
+    written = await make_backup(data / DATABASE, data, tmp_path / "b.tar.zst", Choice(), progress)
+    assert before <= written.made_at <= progress.at < now()
+    assert verify(tmp_path / "b.tar.zst").made_at == written.made_at
 
 
 async def test_a_folder_in_use_and_one_that_is_not_empty_are_left_as_they_are(

@@ -10,11 +10,16 @@ from agentic_rag.backup.backups_folder import list_kept
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.backup.schedule import ScheduledBackups
 from agentic_rag.errors import BackupNotWritten
-from agentic_rag.testing.steps import say
+from agentic_rag.testing.steps import say, use
 from tests.programs import run_program
 from tests.server.rig import Rig
 
 from .making import ANSWER, fill
+
+ENGRAMS = [
+    {"content": content, "schema": "pump\nbar", "strength": 0.8, "type": "ATOMIC"}
+    for content in ("The pump holds twelve bar.", "The pump is checked in May.")
+]
 
 
 def environment(**given: str) -> dict[str, str]:
@@ -49,6 +54,29 @@ async def test_backup_beside_a_server_verify_and_restore(made: tuple[Path, Path]
     (tmp_path / "b.tar.zst").write_bytes((tmp_path / "b.tar.zst").read_bytes()[:-9])
     code, _, warned = await run(tmp_path, "backup", "verify", "b.tar.zst")
     assert (code, warned.count("\n"), "it was cut" in warned) == (1, 1, True)
+
+
+async def test_memories_that_were_written_before_and_beside_a_backup_are_restored_with_exit_code_0(
+    tmp_path: Path,
+) -> None:
+    turns = [step for engram in ENGRAMS for step in (use("promptx_remember", engrams=[engram]), say("Noted."))]
+    async with Rig(tmp_path, *turns) as rig:
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Remember that.")
+        code, _, warned = await run(tmp_path, "backup", "one.tar.zst", "--data", "data")
+        assert code == 0, warned
+        await rig.say(conversation, "And that.")
+        assert len((await rig.ok("GET", f"/api/domains/{domain}/memories"))["items"]) == len(ENGRAMS)
+        code, _, warned = await run(tmp_path, "backup", "two.tar.zst", "--data", "data")
+        assert code == 0, warned
+    for count, name in enumerate(("one", "two"), 1):
+        code, said, warned = await run(tmp_path, "restore", f"{name}.tar.zst", "--data", f"{name}/data")
+        assert code == 0, said + warned
+        assert said.endswith("Everything fits together.\n")
+        async with Rig(tmp_path / name) as rig:
+            kept = (await rig.ok("GET", f"/api/domains/{domain}/memories"))["items"]
+            assert {each["content"] for each in kept} == {each["content"] for each in ENGRAMS[:count]}
 
 
 async def test_an_upgrade_is_rehearsed_and_done_and_there_is_nothing_to_go_back_to(

@@ -11,11 +11,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 
+import anyio
 import httpx2
 
+from mcp_servers.retriever.chunking import chunk_document
+from mcp_servers.retriever.document import Block, ParsedDocument
+from mcp_servers.retriever.edge_index import EdgeIndex
 from tests.waiting import pause_thread
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,10 +42,18 @@ def served() -> Iterator[dict[str, str]]:
         for name, setting in (("promptx", "PROMPTX_PROJECT_DIR"), ("retriever", "RETRIEVER_INDEX_DIR")):
             place, port = folder / name, _free_port()
             place.mkdir()
+            if name == "retriever":
+                anyio.run(_make_index, place)
             given = {setting: str(place), "AGENTIC_RAG_EMBEDDING": "none", "DOMAIN_ID": "suite"}
             stack.enter_context(_running(port, "-m", f"mcp_servers.{name}", "--http", "--port", str(port), **given))
             addresses[name] = f"http://127.0.0.1:{port}/mcp"
         yield addresses
+
+
+async def _make_index(folder: Path) -> None:
+    chunks = chunk_document(ParsedDocument((Block("prose", "The suite searches this."),)), "suite", "suite.md")
+    async with aclosing(EdgeIndex(folder)) as index:
+        await index.upsert("domain_suite", chunks)
 
 
 def _free_port() -> int:

@@ -21,6 +21,9 @@ REVISIONS = ("2026-07-28", "2025-11-25")
 PATIENCE = 120
 """Seconds for one scenario."""
 
+INSTALL = "npm ci --prefix tests/clients --no-audit --no-fund --ignore-scripts"
+"""Installs the suite. The tests that need it do so by themselves."""
+
 Leg = Literal["client", "server"]
 
 FIXTURE = re.compile(r"^Not testable|'test_\w+'")
@@ -53,6 +56,13 @@ class Result:
     passed: bool
     failed: tuple[str, ...]
     said: str
+
+
+def advise_install(suite: Path = SUITE) -> str:
+    """Return how to install the suite if its package is not in that folder, else an empty text."""
+    if (suite / "dist" / "index.js").is_file():
+        return ""
+    return f"The conformance suite is not installed. Install its packages with:\n\n    {INSTALL}"
 
 
 def required(revision: str, leg: Leg) -> list[str]:

@@ -1,8 +1,10 @@
 """The driver of the public conformance suite: what it reads of the suite, and one scenario of each era, whole."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.conformance.suite import REVISIONS, required, run_scenario, verdict
+from tests.conformance.suite import INSTALL, REVISIONS, advise_install, required, run_scenario, verdict
 from tests.node import node
 
 SAID = """Passed: 3/5, 2 failed, 0 warnings
@@ -14,6 +16,15 @@ SAID = """Passed: 3/5, 2 failed, 0 warnings
   - HttpStatus: The status MUST be 400.
     Error: {why}
 """
+
+
+def test_a_clone_without_packages_is_told_how_to_install_them(tmp_path: Path) -> None:
+    advice = advise_install(tmp_path / "node_modules" / "conformance")
+    assert advice.endswith(f"\n\n    {INSTALL}")
+    assert INSTALL.startswith("npm ci --prefix tests/clients")
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "index.js").touch()
+    assert advise_install(tmp_path) == ""
 
 
 def test_a_check_that_only_the_reference_server_can_pass_does_not_count() -> None:

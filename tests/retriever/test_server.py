@@ -249,6 +249,24 @@ async def test_a_folder_that_is_missing_is_an_error_and_is_not_made(tmp_path: Pa
     assert not (tmp_path / "index").exists()
 
 
+@pytest.mark.parametrize("variables", [{"DOMAIN_ID": "tset"}, {"QDRANT_COLLECTION": "domain_tset"}])
+async def test_a_collection_that_is_missing_is_an_error_that_names_it_and_those_there_are(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    given = {**environment(tmp_path), **variables}
+    (tmp_path / "index").mkdir()
+    for known in ("none", "domain_test"):
+        with pytest.raises(SettingError, match=f"has no collection 'domain_tset'.*Collections there: {known}$"):
+            async with open_searcher(given):
+                pass
+        async with aclosing(EdgeIndex(tmp_path / "index")) as index:
+            await index.upsert("domain_test", handbook())
+    assert not (tmp_path / "index" / "domain_tset").exists()
+    with pytest.raises(SettingError, match="'a/b' is not a collection name"):
+        async with open_searcher(given | {"QDRANT_COLLECTION": "a/b"}):
+            pass
+
+
 async def test_the_servers_announce_the_version_of_the_product(index: EdgeIndex) -> None:
     for server in (
         create_server(Retriever(index), bound_by_meta=True),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agentic_rag.testing.steps import say
+from agentic_rag.testing.steps import say, use
 from tests.server.rig import Json, Rig
 
 LEAVE = b"# Leave\n\nFull-time staff have 27 days of paid leave a year.\n"
@@ -48,9 +48,28 @@ async def test_a_whole_settings_document_is_stored_at_once_with_its_warnings(tmp
         assert (await rig.say(await rig.conversation(made["id"]), "Hi"))[-1]["type"] == "done"
 
 
-async def test_a_sub_role_or_an_effort_that_cannot_be_is_still_refused_and_nothing_is_stored(tmp_path: Path) -> None:
+async def test_a_new_domain_may_name_sub_roles_that_are_written_later(tmp_path: Path) -> None:
+    handed = use("delegate", role="hr-clerk", task="Look it up.")
+    async with Rig(tmp_path, handed, say("27 days."), say("It is 27 days.")) as rig:
+        roles = {"primaryRoleId": "assistant", "subRoleIds": ["researcher", "hr-clerk"]}
+        body = {"name": "HR", "settings": {**DOCUMENT, **roles, "toolPolicy": {}}}
+        checked = await rig.ok("POST", "/api/domains", body)
+        found = warnings_of(checked)
+        assert list(found) == ["settings.subRoleIds.1", "settings.temperature"]
+        assert "'hr-clerk'" in found["settings.subRoleIds.1"]
+        assert checked["settings"]["subRoleIds"] == ["researcher", "hr-clerk"]
+        resource = rig.settings.workspaces / checked["id"] / ".promptx" / "resource" / "role"
+        resource.mkdir(parents=True, exist_ok=True)
+        (resource / "hr-clerk.role.md").write_text(CLERK)
+        events = await rig.say(await rig.conversation(checked["id"]), "How much leave?")
+        assert [each["content"] for each in events if each["type"] == "tool_result" and not each.get("agent")] == [
+            "27 days."
+        ]
+
+
+async def test_a_setting_that_cannot_be_is_still_refused_and_nothing_is_stored(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        for key, value in (("subRoleIds", ["nobody"]), ("effort", "huge"), ("primaryRoleId", "a b")):
+        for key, value in (("subRoleIds", ["a b"]), ("effort", "huge"), ("primaryRoleId", "a b")):
             settings = {**DOCUMENT, key: value}
             refused = await rig.refused("POST", "/api/domains", {"name": "HR", "settings": settings})
             assert refused[2].startswith(f"settings.{key}")

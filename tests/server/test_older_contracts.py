@@ -41,13 +41,13 @@ async def ask(rig: Rig, path: str, **body: Any) -> list[Said]:
 async def test_a_knowledge_client_lives_at_its_own_path(tmp_path: Path) -> None:
     _, opening = await at_home(tmp_path, SEARCH, CITED, *[say(f"Answer {n}.") for n in range(MORE)])
     async with opening as rig:
-        made = await rig.ok("POST", "/api/conversation", {"title": "Leave", "userId": "whoever"})
+        made = await rig.ok("POST", "/api/conversation", {"title": "Leave", "userId": "local"})
         assert made.keys() == {
             *("id", "title", "userId", "contextEntityIds", "metadata", "messageCount", "createdAt", "updatedAt"),
         }
         assert (made["title"], made["userId"], made["contextEntityIds"]) == ("Leave", "local", [])
         path = f"/api/conversation/{made['id']}"
-        said = await ask(rig, f"{path}/message", content="How much leave?", userId="whoever")
+        said = await ask(rig, f"{path}/message", content="How much leave?", userId="local")
         assert [each.event for each in said][:2] == ["user_message", "context_ready"]
         (found,) = orjson.loads(said[1].data)["references"]
         assert found["entityName"] == "Leave.md"
@@ -145,6 +145,54 @@ async def test_a_chat_client_needs_one_call(tmp_path: Path) -> None:
         assert [orjson.loads(each.data)["type"] for each in again[:2]] == ["thinking", "text"]
         assert orjson.loads(again[-2].data)["data"]["session_id"] == session
         assert (await rig.ok("GET", f"/api/conversations/{session}"))["messageCount"] == 4
+
+
+async def test_a_key_that_the_contract_lacks_or_another_users_id_is_refused_by_name(tmp_path: Path) -> None:
+    _, opening = await at_home(tmp_path, say("Yes."))
+    async with opening as rig:
+        made = await rig.ok("POST", "/api/conversation", {"user_id": "local"})
+        message = f"/api/conversation/{made['id']}/message"
+        for path, body in (
+            ("/api/conversation", {"title": "Leave"}),
+            (message, {"content": "Hi"}),
+            (message, {"message": "Hi"}),
+            ("/api/v1/chat", {"message": "Hi"}),
+        ):
+            user = "user_id" if path == "/api/v1/chat" else "userId"
+            for key, value in ((user, "eve"), ("temperature", 0.3), ("colour", None)):
+                _, code, text = await rig.refused("POST", path, {**body, key: value})
+                assert (code, text.split(":")[0]) == ("VALIDATION_ERROR", key)
+            _, _, text = await rig.refused("POST", path, {**body, user: "e" * 5_000})
+            assert "'local'" in text
+            assert len(text) < 500
+        assert (await rig.refused("GET", "/api/conversation?userId=eve"))[1] == "VALIDATION_ERROR"
+        assert len(await rig.ok("GET", "/api/conversation", params={"userId": "local"})) == 1
+        assert (await rig.ok("GET", f"/api/conversation/{made['id']}"))["messageCount"] == 0
+        said = await ask(rig, "/api/v1/chat", message="Hi", user_id="local")
+        assert said[-1].data == "[DONE]"
+
+
+async def test_chat_creates_a_session_once_also_when_messages_queue_or_are_answered_again(tmp_path: Path) -> None:
+    stalled = Stalled(say("First."), 1)
+    _, opening = await at_home(tmp_path, stalled, say("Second."), say("Again."))
+    async with opening as rig:
+        path = f"/api/conversations/{await rig.conversation()}/messages"
+        as_json = {"accept": "application/json"}
+        first = (await rig.http.post(path, json={"content": "One"}, headers=as_json)).json()
+        await stalled.reached.wait()
+        queued = {"content": "Two", "onBusy": "queue"}
+        second = (await rig.http.post(path, json=queued, headers=as_json)).json()
+
+        async def kinds(turn: str) -> list[str]:
+            text = (await rig.http.get(f"/api/turns/{turn}/events", params={"dialect": "chat"})).text
+            return [orjson.loads(each.data)["type"] for each in parse_sse(text) if each.data != "[DONE]"]
+
+        stalled.until.set()
+        assert (await kinds(first["id"])).count("session_created") == 1
+        assert "session_created" not in await kinds(second["id"])
+        retry = f"{path}/{first['userMessageId']}/retry"
+        again = (await rig.http.post(retry, json={}, headers=as_json)).json()
+        assert "session_created" not in await kinds(again["id"])
 
 
 BAD_CHATS: list[tuple[Any, int, str]] = [

@@ -55,6 +55,12 @@ async def test_a_kept_response_is_given_again_as_it_was_and_from_the_messages_on
         assert streamed[-1].response == made
         rest = await read(await rig.openai.responses.retrieve(made.id, stream=True, starting_after=4))
         assert rest == streamed[5:]
+        last = len(streamed) - 1
+        assert await read(await rig.openai.responses.retrieve(made.id, stream=True, starting_after=last)) == []
+        for beyond in (last + 1, 10**6):
+            with pytest.raises(openai.APIStatusError, match=f"before event {beyond}") as refused:
+                await rig.openai.responses.retrieve(made.id, stream=True, starting_after=beyond)
+            assert (refused.value.status_code, refused.value.code) == (410, "LOG_GONE")
         await forget_logs(rig)
         for each in (made, next_one):
             later = await rig.openai.responses.retrieve(each.id)

@@ -122,6 +122,10 @@ class Desk:
             raise NotFound("turn", turn_id)
         return turn
 
+    async def is_first_turn(self, user: User, turn_id: TurnId) -> bool:
+        turn = await self.turn(user, turn_id)
+        return self.conversations[turn.conversation_id].turns[0] is turn
+
     async def send(
         self,
         user: User,

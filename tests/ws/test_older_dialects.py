@@ -155,6 +155,7 @@ async def test_a_stream_that_ended_with_a_reset_ends_alone_the_next_turn_is_hear
         heard = await hear_types(c, it_ends)
         assert "error" in heard
         it.say("turn_1", Text(" and on."), DONE)
+        it.on_start = lambda turn_id: it.say(turn_id, IterationStart(1))  # of which every dialect has a frame
         await c.say("message", conversationId="conv_1", content="Again")
         frame = await c.hear()
         while frame["type"] == "accepted":
@@ -170,6 +171,7 @@ async def test_a_dialect_is_chosen_by_the_address_and_a_subprotocol_goes_before_
         async def first(url: str, *offered: Any) -> str:
             async with connect(url, subprotocols=list(offered) or None, compression=None, proxy=None) as connection:
                 c = Client(connection)
+                it.open("conv_1")
                 await c.say("message", conversationId="conv_1", content="Hi")
                 frame = await c.hear()
                 return str((await c.hear() if frame["type"] == "accepted" else frame)["type"])
@@ -179,6 +181,47 @@ async def test_a_dialect_is_chosen_by_the_address_and_a_subprotocol_goes_before_
         assert await first(f"{url}?dialect=agentx") == "conversation_start"
         assert await first(f"{url}?dialect=agentx", "agentic-rag.chat") == "session_created"
         assert await first(f"{url}?dialect=native") == "turn_started"
+
+
+async def test_a_chat_socket_creates_a_session_once_in_each_conversation() -> None:
+    it = desk()
+    it.on_start = lambda turn_id: it.answer(turn_id, "a b")
+    async with serving(application(it, it)) as address, client(address, "chat") as c:
+        heard = []
+        for name in ("conv_1", "conv_1", "conv_2", "conv_1"):
+            await c.say("message", conversationId=name, content="Hi")
+            heard.append(await hear_types(c, "done"))
+        assert [types_heard.count("session_created") for types_heard in heard] == [1, 0, 1, 0]
+        async with client(address, "chat") as later:
+            await later.say("subscribe", conversationId="conv_1", turnId="turn_1", after=0)
+            assert "session_created" in await hear_types(later, "done")
+            await later.say("subscribe", conversationId="conv_1", turnId="turn_2", after=0)
+            assert "session_created" not in await hear_types(later, "done")
+
+
+@pytest.mark.parametrize("dialect", ["native", *OLDER])
+async def test_unknown_keys_are_refused_by_name_where_the_contract_is_closed(dialect: str) -> None:
+    it = desk()
+    it.on_start = lambda turn_id: it.answer(turn_id, "a b")
+    async with serving(application(it, it)) as address, client(address, dialect) as c:
+        for frame in (
+            {"type": "message", "conversationId": "conv_1", "content": "Hi", "userId": "eve"},
+            {"type": "subscribe", "conversationId": "conv_1", "colour": "red"},
+            {"type": "ping", "x" * 5_000: 1},
+        ):
+            await c.connection.send(orjson.dumps(frame).decode())
+            if dialect == "native":
+                continue
+            refused = await c.hear()
+            assert (refused["type"], refused["code"]) == ("error", "VALIDATION_ERROR")
+            text = refused["error" if dialect == "message" else "message"]
+            assert text.split(":")[0] == list(frame)[-1][:200]
+        if dialect == "native":
+            assert "pong" in await hear_types(c, "pong")
+            return
+        assert not it.turns, "a refused message begins no turn"
+        await c.say("interrupt", conversationId="conv_1", reason="enough")
+        assert (await c.ask("ping"))["type"] == "pong", "a request to stop is never refused for a key"
 
 
 @pytest.mark.parametrize("dialect", OLDER)

@@ -6,7 +6,7 @@ no transport.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 
 from agentic_rag.errors import InvalidInput
@@ -61,8 +61,17 @@ _OWN: dict[str, Callable[[], Dialect]] = {
     "openai": OpenAiChat,
 }
 
-_CODECS: dict[str, Callable[[], FrameCodec]] = {"observable": ObservableFrames, "message": MessageFrames}
-"""What the sockets of a dialect take and answer where that is not what native's do."""
+_STRICT = partial(NativeFrames, forbid_unknown=True)
+
+_CODECS: dict[str, Callable[[], FrameCodec]] = {
+    "observable": ObservableFrames,
+    "message": MessageFrames,
+    "agentx": _STRICT,
+    "knowledge": _STRICT,
+    "chat": _STRICT,
+}
+"""What the sockets of a dialect take and answer where that is not what native's do. The older contracts do not change,
+so a key that they do not have is a mistake of the client."""
 
 
 def dialect_names() -> tuple[str, ...]:

@@ -77,16 +77,16 @@ class MessageFrames:
         self._begun: dict[str, AcceptedReply] = {}
 
     def read(self, value: Json) -> ClientFrame:
-        """Read a frame; what an ``abort`` says beside its ids is let pass.
+        """Read a frame. An ``abort`` may have other keys (clients add a ``reason``): a stop is never refused for them.
 
         Raises:
             MessageContentRequired: a message without content.
-            InvalidInput: names the first other field that does not fit.
+            InvalidInput: names the first other field that does not fit, or that the contract does not have.
         """
         if value.get("type") == "message" and value.get("content") is None and not value.get("images"):
             raise MessageContentRequired
         if value.get("type") != "abort":
-            return read_frame(value)
+            return read_frame(value, forbid_unknown=True)
         begun = self._begun.get(str(value.get("messageId", value.get("message_id"))))
         conversation = value.get("conversationId", value.get("conversation_id"))
         if conversation is None:

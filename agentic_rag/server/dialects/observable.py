@@ -37,11 +37,11 @@ class Observable:
 
 
 class ObservableFrames:
-    """Native's frames, whose fields may be snake_case anyway; the answers' always are."""
+    """Native's frames in camelCase or snake_case, without unknown keys. The answers are in snake_case."""
 
     def read(self, value: Json) -> ClientFrame:
-        """Read a frame as native does."""
-        return read_frame(value)
+        """Read a frame as `read_frame` does; refuse unknown keys."""
+        return read_frame(value, forbid_unknown=True)
 
     def encode(self, reply: Reply) -> tuple[bytes, ...]:
         """Return native's answer in snake_case."""
