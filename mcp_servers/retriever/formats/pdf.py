@@ -71,7 +71,7 @@ def _bound(function: Any, result: Any, *arguments: Any) -> Any:
     pypdfium2's own functions make a typed pointer object for each handle. Those called for every character or path of
     a page cost half as much with addresses.
     """
-    return ctypes.CFUNCTYPE(result, *arguments)(ctypes.cast(function, ctypes.c_void_p).value)
+    return ctypes.CFUNCTYPE(result, *arguments)(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 _ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int
@@ -103,7 +103,7 @@ class _Buffer:
         self.read = partial(struct.unpack, self._numbers)
 
 
-def _address_of(handle: object) -> int | None:
+def _address_of(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
