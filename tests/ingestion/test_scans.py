@@ -1,6 +1,7 @@
 """Scanned pages: read by OCR, kept page by page, marked on the scan, and named where they are not read."""
 
 import io
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,15 +10,18 @@ import pypdfium2
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from agentic_rag.testing.failpoints import EXIT_CODE, VARIABLE
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.ocr import read_image
+from tests.e2e.serving import environment
 from tests.retriever import files
 from tests.server.rig import Json, Rig
 from tests.waiting import pause
 
 needs_ocr = pytest.mark.skipif(find_spec("rapidocr") is None, reason="needs the extra ocr")
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 NOTICE = ["The inner berth is closed from 5 May to 23 May.", "Divers work between 07:00 and 15:30."]
 
 
@@ -85,6 +89,25 @@ async def test_scanned_pages_are_read_once_within_the_budget_cited_and_marked(tm
         assert (await settled(rig, domain, document["id"]))["progress"]["notes"] == document["progress"]["notes"]
         assert reached.count("ingest.scanned") == 1, "a page is read once"
         await rig.ok("DELETE", path)
+
+
+@needs_ocr
+@pytest.mark.sqlite("the killed server has a file")
+@pytest.mark.parametrize("place", ["ingest.scan:2", "ingest.scanned"])
+async def test_a_killed_server_goes_on_at_the_next_page(tmp_path: Path, place: str) -> None:
+    (tmp_path / "notice.pdf").write_bytes(scan(picture(NOTICE[:1]), picture(NOTICE[1:])))
+    command = [sys.executable, "-m", "tests.ingestion.ocr_victim", str(tmp_path), str(tmp_path / "notice.pdf")]
+    killed = await anyio.run_process(command, env=environment(**{VARIABLE: place}), cwd=REPOSITORY, check=False)
+    assert killed.returncode == EXIT_CODE, killed.stderr.decode()[-2000:]
+    reached: list[str] = []
+    async with Rig(tmp_path, failpoint=reached.append) as rig:
+        rig.application.begin()
+        (domain,) = [item["id"] for item in (await rig.ok("GET", "/api/domains"))["items"]]
+        (document,) = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
+        assert (await settled(rig, domain, document["id"]))["status"] == "indexed"
+        chunks = (await rig.ok("GET", f"/api/domains/{domain}/documents/{document['id']}/chunks"))["items"]
+        assert [(chunk["page"], chunk["text"]) for chunk in chunks] == list(enumerate(NOTICE, 1))
+        assert reached.count("ingest.scanned") == 1, "the first page was stored before the kill"
 
 
 async def test_images_that_cannot_be_read_say_why(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """PDFs as people have them: tables, turned pages, forms, links, running lines, and files without their end."""
 
+import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -170,6 +172,39 @@ def test_half_a_pdf_is_read_as_far_as_it_goes_and_says_that_it_is_incomplete(tmp
     with pytest.raises(DocumentError) as caught:
         read(tmp_path / "start.pdf")
     assert caught.value.code == "DOCUMENT_BROKEN"
+
+
+def test_a_pdf_without_its_page_tree_has_its_pages_in_order(tmp_path: Path) -> None:
+    canvas = Canvas(str(tmp_path / "whole.pdf"))
+    for page in range(1, 13):
+        canvas.drawString(60, 700, f"The list of berth {page}.")
+        canvas.showPage()
+    canvas.save()
+    data = (tmp_path / "whole.pdf").read_bytes()
+    data = re.sub(rb"\d+ 0 obj\s*<<(?:(?!endobj).)*?/Type /(?:Catalog|Pages)\b.*?endobj", b"", data, flags=re.DOTALL)
+    (tmp_path / "cut.pdf").write_bytes(data[: data.rindex(b"endobj") + 6])
+    parsed = read(tmp_path / "cut.pdf")
+    assert [(block.page, block.text) for block in parsed.blocks] == [
+        (page, f"The list of berth {page}.") for page in range(1, 13)
+    ]
+    assert parsed.notes == ("incomplete: the end of the file is missing; 12 of 12 pages have text",)
+
+
+def test_pages_packed_in_an_object_stream_survive_the_loss_of_the_page_tree(tmp_path: Path) -> None:
+    texts = [b"BT /F 12 Tf 20 100 Td (The %s list.) Tj ET" % name for name in (b"first", b"second")]
+    objects = [b"<</Length %d>>stream\n%s\nendstream" % (len(text), text) for text in texts]
+    objects.append(b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>")
+    pages = [
+        b"<</Type/Page/MediaBox[0 0 300 200]/Contents %d 0 R/Resources<</Font<</F 3 0 R>>>>>>" % at for at in (1, 2)
+    ]
+    index = b"4 0 5 %d " % (len(pages[0]) + 1)
+    packed = zlib.compress(index + b" ".join(pages))
+    head = b"<</Type/ObjStm/N 2/First %d/Filter/FlateDecode/Length %d>>" % (len(index), len(packed))
+    objects += [b"", b"", head + b"stream\n" + packed + b"\nendstream"]
+    whole = b"".join(b"%d 0 obj\n%s\nendobj\n" % (at, body) for at, body in enumerate(objects, 1) if body)
+    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.5\n" + whole + b"7 0 obj\n<</Type/Pages/Ki")
+    parsed = read(tmp_path / "a.pdf")
+    assert [(block.page, block.text) for block in parsed.blocks] == [(1, "The first list."), (2, "The second list.")]
 
 
 def test_cells_in_different_columns_are_never_put_below_each_other(tmp_path: Path) -> None:

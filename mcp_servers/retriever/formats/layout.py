@@ -7,6 +7,7 @@ columns cannot be told, the lines stay prose and the page gets a note: a wrong c
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
@@ -170,8 +171,9 @@ def split_at_gaps(words: Sequence[Word], size: float) -> Iterator[list[Word]]:
 def lay_out(pages: Sequence[Page]) -> Layout:
     """Return the blocks of a document's pages, in order."""
     grids = [find_grids(page.rules) for page in pages]
-    pages = _without_running_lines(pages, grids)
-    sizes = _heading_sizes(pages)
+    body = _body_size(pages)
+    pages = _without_running_lines(pages, grids, body)
+    sizes = _heading_sizes(pages, body)
     spacing = _line_spacing(pages)
     layout = Layout()
     open_table: Table | None = None
@@ -208,11 +210,10 @@ def join_lines(lines: Sequence[str]) -> str:
 # Running headers and footers
 
 
-def _without_running_lines(pages: Sequence[Page], grids: Sequence[Sequence[Grid]]) -> Sequence[Page]:
+def _without_running_lines(pages: Sequence[Page], grids: Sequence[Sequence[Grid]], body: float) -> Sequence[Page]:
     """Return the pages with each running header and footer on its first page only."""
     if len(pages) < RUNNING_PAGES:
         return pages
-    body = _body_size(pages)
     places: dict[tuple[int, str], list[tuple[int, Line]]] = defaultdict(list)
     for number, page in enumerate(pages):
         for line in _outer_lines(page, grids[number]):
@@ -265,16 +266,18 @@ def _body_size(pages: Sequence[Page]) -> float:
     weight: Counter[float] = Counter()
     for page in pages:
         for line in page.lines:
-            weight[round(line.size, 1)] += len(line.text)
-    return weight.most_common(1)[0][0] if weight else 0.0
+            weight[line.size] += sum([len(word.text) + 1 for word in line.words])
+    rounded: Counter[float] = Counter()
+    for size, characters in weight.items():
+        rounded[round(size, 1)] += characters
+    return rounded.most_common(1)[0][0] if rounded else 0.0
 
 
-def _heading_sizes(pages: Sequence[Page]) -> list[float]:
+def _heading_sizes(pages: Sequence[Page], body: float) -> list[float]:
     """Return the font sizes of headings, largest first. The size of most characters is the body's.
 
     Sizes of scanned lines are estimates: there, a heading must be larger by half.
     """
-    body = _body_size(pages)
     found = {
         round(line.size, 1)
         for page in pages
@@ -383,16 +386,15 @@ class Grid:
     rising: tuple[float, ...]
     """``ys`` in ascending order."""
 
-    def cell_at(self, x: float, y: float) -> tuple[int, int] | None:
-        """Return row and column of the cell at a point, None outside the grid."""
-        xs, ys = self.xs, self.ys
-        if not (xs[0] <= x <= xs[-1] and ys[-1] <= y <= ys[0]):
-            return None
-        column = bisect_right(xs, x) - 1
-        row = len(ys) - 1 - bisect_left(self.rising, y)
-        if 0 <= column < len(self.xs) - 1 and 0 <= row < len(self.ys) - 1:
-            return row, column
-        return None
+    def column_at(self, x: float) -> int | None:
+        """Return the column at a place, None outside the grid."""
+        column = bisect_right(self.xs, x) - 1
+        return column if 0 <= column < len(self.xs) - 1 else None
+
+    def row_at(self, y: float) -> int | None:
+        """Return the row at a height, None outside the grid."""
+        row = len(self.ys) - 1 - bisect_left(self.rising, y)
+        return row if 0 <= row < len(self.ys) - 1 else None
 
 
 def find_grids(rules: Rules) -> list[Grid]:
@@ -444,9 +446,13 @@ def _group_connected(
             at = parents[at]
         return at
 
+    posts = [
+        (at, bottom - TOLERANCE, top + TOLERANCE, x) for at, (bottom, top, x) in enumerate(vertical, len(horizontal))
+    ]
     for row, (left, right, y) in enumerate(horizontal):
-        for column, (bottom, top, x) in enumerate(vertical, len(horizontal)):
-            if left - TOLERANCE <= x <= right + TOLERANCE and bottom - TOLERANCE <= y <= top + TOLERANCE:
+        start, end = left - TOLERANCE, right + TOLERANCE
+        for column, low, high, x in posts:
+            if start <= x <= end and low <= y <= high and parents[column] != parents[row]:
                 parents[root(column)] = root(row)
     groups: dict[int, tuple[list[Segment], list[Segment]]] = defaultdict(lambda: ([], []))
     for at, segment in enumerate(horizontal):
@@ -468,7 +474,7 @@ def _grid(horizontal: Sequence[Segment], vertical: Sequence[Segment]) -> Grid | 
     if columns < 2 or rows < 1 or rows * columns > MAX_GRID_CELLS:
         return None
     regions = _regions(xs, ys, horizontal, vertical)
-    if regions is None or len({region for row in regions for region in row}) < 2:
+    if regions is None or regions[0][0] == regions[-1][-1]:  # one region
         return None
     return Grid(tuple(xs), tuple(ys), regions, tuple(reversed(ys)))
 
@@ -489,8 +495,7 @@ def _regions(
 ) -> Regions | None:
     """Merge cells that have no line between them; None where a merged region is no rectangle."""
     rows, columns = len(ys) - 1, len(xs) - 1
-    posts = [[each for each in vertical if abs(each[2] - x) <= TOLERANCE] for x in xs]
-    beams = [[each for each in horizontal if abs(each[2] - y) <= TOLERANCE] for y in ys]
+    posts, beams = _segments_at(xs, vertical), _segments_at(ys, horizontal)
     if all(_is_whole(lines, ys[-1], ys[0]) for lines in posts[1:-1]) and all(
         _is_whole(lines, xs[0], xs[-1]) for lines in beams[1:-1]
     ):  # most tables: no cell is merged
@@ -514,6 +519,16 @@ def _regions(
             join((row, column), (row + 1, column))
     regions = tuple(tuple(root((row, column)) for column in range(columns)) for row in range(rows))
     return regions if _are_rectangles(regions) else None
+
+
+def _segments_at(positions: Sequence[float], segments: Sequence[Segment]) -> list[Sequence[Segment]]:
+    """Return the segments near each position."""
+    segments = sorted(segments, key=lambda each: each[2])
+    places = [each[2] for each in segments]
+    return [
+        segments[bisect_left(places, position - TOLERANCE) : bisect_right(places, position + TOLERANCE)]
+        for position in positions
+    ]
 
 
 def _are_rectangles(regions: Regions) -> bool:
@@ -546,12 +561,16 @@ def _with_grid(sequence: Sequence[Table | Line], grid: Grid) -> list[Table | Lin
             result.append(item)
             continue
         outside: list[Word] = []
+        height, row = math.nan, None
         for word in item.words:
-            cell = grid.cell_at((word.left + word.right) / 2, word.middle)
-            if cell is None:
+            _, left, right, middle = word
+            if middle != height:  # most words of a line have one height
+                height, row = middle, grid.row_at(middle)
+            column = None if row is None else grid.column_at((left + right) / 2)
+            if row is None or column is None:
                 outside.append(word)
                 continue
-            found = inside[grid.regions[cell[0]][cell[1]]]
+            found = inside[grid.regions[row][column]]
             if found and found[-1][0] is item:
                 found[-1][1].append(word)
             else:
@@ -572,20 +591,22 @@ def _with_grid(sequence: Sequence[Table | Line], grid: Grid) -> list[Table | Lin
 def _ruled_table(grid: Grid, inside: dict[tuple[int, int], list[tuple[Line, list[Word]]]]) -> Table | None:
     columns = tuple(pairwise(grid.xs))
     rows: list[tuple[str, ...]] = []
-    spans: list[list[tuple[int, int]]] = []
+    spans: list[Sequence[tuple[int, int]]] = []
+    texts = {region: _cell_text(found) for region, found in inside.items()}
     for row, regions in enumerate(grid.regions):
-        contents = {region: inside.get(region, []) for region in regions}
-        split = _rows_without_lines(regions, contents) if len(grid.ys) <= 3 and row == len(grid.ys) - 2 else None
-        if split is not None:
-            rows += split
-            spans += [list(regions)] * len(split)
-            continue
-        texts = {region: _cell_text(found) for region, found in contents.items()}
-        if len(set(regions)) == 1 and len(regions) > 1:  # one cell over all columns: its text once
-            rows.append((texts[regions[0]] if regions[0][0] == row else "", *[""] * (len(regions) - 1)))
+        if len(grid.ys) <= 3 and row == len(grid.ys) - 2:
+            contents = {region: inside.get(region, []) for region in regions}
+            split = _rows_without_lines(regions, contents)
+            if split is not None:
+                rows += split
+                spans += [regions] * len(split)
+                continue
+        if len(regions) > 1 and regions[0] == regions[-1]:  # one cell over all columns: its text once
+            text = texts.get(regions[0], "") if regions[0][0] == row else ""
+            rows.append((text, *[""] * (len(regions) - 1)))
         else:
-            rows.append(tuple(texts[region] for region in regions))
-        spans.append(list(regions))
+            rows.append(tuple([texts.get(region, "") for region in regions]))
+        spans.append(regions)
     title: list[str] = []
     while len(rows) > 1 and len(set(spans[0])) == 1:
         title += [rows[0][0]] if rows[0][0] else []

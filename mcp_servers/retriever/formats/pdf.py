@@ -11,9 +11,11 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from struct import Struct
+from typing import Any, NamedTuple
 
 import pypdfium2
 import pypdfium2.raw as pdfium
@@ -39,6 +41,9 @@ MAX_DEPTH = 3
 THIN = 2.5
 """Points: a filled rectangle up to this thickness is a rule."""
 
+THIN_STROKE = 1.5
+"""Points: a stroke up to this width ends so near to the ends of its line that its bounds stand for the line."""
+
 FIRST_CJK = "\u2e80"
 """Chinese and Japanese characters, which alone are written vertically, begin here."""
 
@@ -58,6 +63,48 @@ Stroke = tuple[float, float, float, float]
 _JOINTS = re.compile("[\x02\ufffe](?=\\S)")
 """Where PDFium itself joined a word that two lines share."""
 _WORDS = re.compile(r"[^\s\0]+")
+
+
+def _bound(function: Any, result: Any, *arguments: Any) -> Any:
+    """Return a function of PDFium that takes and returns plain addresses.
+
+    pypdfium2's own functions make a typed pointer object for each handle. Those called for every character or path of
+    a page cost half as much with addresses.
+    """
+    return ctypes.CFUNCTYPE(result, *arguments)(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+_ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int
+_font_size = _bound(pdfium.FPDFText_GetFontSize, ctypes.c_double, _ADDRESS, _INT)
+_character_matrix = _bound(pdfium.FPDFText_GetMatrix, _INT, _ADDRESS, _INT, _ADDRESS)
+_character_origin = _bound(pdfium.FPDFText_GetCharOrigin, _INT, _ADDRESS, _INT, _ADDRESS, _ADDRESS)
+_character_box = _bound(pdfium.FPDFText_GetLooseCharBox, _INT, _ADDRESS, _INT, _ADDRESS)
+_page_object = _bound(pdfium.FPDFPage_GetObject, _ADDRESS, _ADDRESS, _INT)
+_object_kind = _bound(pdfium.FPDFPageObj_GetType, _INT, _ADDRESS)
+_object_matrix = _bound(pdfium.FPDFPageObj_GetMatrix, _INT, _ADDRESS, _ADDRESS)
+_object_bounds = _bound(pdfium.FPDFPageObj_GetBounds, _INT, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS)
+_form_count = _bound(pdfium.FPDFFormObj_CountObjects, _INT, _ADDRESS)
+_form_object = _bound(pdfium.FPDFFormObj_GetObject, _ADDRESS, _ADDRESS, ctypes.c_ulong)
+_segment_count = _bound(pdfium.FPDFPath_CountSegments, _INT, _ADDRESS)
+_draw_mode = _bound(pdfium.FPDFPath_GetDrawMode, _INT, _ADDRESS, _ADDRESS, _ADDRESS)
+_path_segment = _bound(pdfium.FPDFPath_GetPathSegment, _ADDRESS, _ADDRESS, _INT)
+_segment_kind = _bound(pdfium.FPDFPathSegment_GetType, _INT, _ADDRESS)
+_segment_point = _bound(pdfium.FPDFPathSegment_GetPoint, _INT, _ADDRESS, _ADDRESS, _ADDRESS)
+_segment_closes = _bound(pdfium.FPDFPathSegment_GetClose, _INT, _ADDRESS)
+
+
+class _Buffer:
+    """Numbers that PDFium writes at an address; used again for each call."""
+
+    def __init__(self, layout: str) -> None:
+        struct = Struct(layout)
+        self._numbers = (ctypes.c_char * struct.size)()
+        self.address = ctypes.addressof(self._numbers)
+        self.read = partial(struct.unpack, self._numbers)
+
+
+def _address_of(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 class _Frame(NamedTuple):
@@ -277,53 +324,55 @@ class _CharacterReader:
     """Asks PDFium for the places of characters; its buffers are used again, as a page has thousands of calls."""
 
     def __init__(self, text_page: pypdfium2.PdfTextPage) -> None:
-        self._page = text_page.raw
-        self._box = pdfium.FS_RECTF()
-        self._box_reference = ctypes.byref(self._box)
-        self._matrix = pdfium.FS_MATRIX()
-        self._x, self._y = ctypes.c_double(), ctypes.c_double()
+        self._page = _address_of(text_page.raw)
+        self._box = _Buffer("4f")
+        self._matrix = _Buffer("6f")
+        self._point = _Buffer("2d")
 
     def style(self, at: int) -> tuple[float, int]:
         """Return the font size of a character in points, and the direction of its text in degrees."""
-        size = pdfium.FPDFText_GetFontSize(self._page, at)
-        if not pdfium.FPDFText_GetMatrix(self._page, at, self._matrix):
+        size: float = _font_size(self._page, at)
+        if not _character_matrix(self._page, at, self._matrix.address):
             return size, 0
-        matrix = self._matrix
-        if matrix.a > 0 and matrix.b == 0:
-            return round(size * abs(matrix.d), 2), 0
-        scale = math.hypot(matrix.c, matrix.d)
-        turn = round(math.degrees(math.atan2(matrix.b, matrix.a)) / 90) * 90 % 360
+        a, b, c, d, _, _ = self._matrix.read()
+        if a > 0 and b == 0:
+            return round(size * abs(d), 2), 0
+        scale = math.hypot(c, d)
+        turn = round(math.degrees(math.atan2(b, a)) / 90) * 90 % 360
         return (round(size * scale, 2) if scale > 0 and math.isfinite(scale) else size), turn
 
     def origin(self, at: int) -> tuple[float, float]:
-        pdfium.FPDFText_GetCharOrigin(self._page, at, self._x, self._y)
-        return self._x.value, self._y.value
+        address = self._point.address
+        _character_origin(self._page, at, address, address + 8)
+        x, y = self._point.read()
+        return x, y
 
     def box(self, at: int) -> Stroke:
         """Return left, bottom, right and top of a character's full height and width."""
-        pdfium.FPDFText_GetLooseCharBox(self._page, at, self._box_reference)
-        box = self._box
-        return box.left, box.bottom, box.right, box.top
+        _character_box(self._page, at, self._box.address)
+        left, top, right, bottom = self._box.read()
+        return left, bottom, right, top
 
     def words(self, frame: _Frame, spans: Sequence[tuple[int, str]], posts: Sequence[Segment]) -> list[Word]:
         """Return the words at these indexes, each cut where a vertical rule stands between two of its characters."""
         words: list[Word] = []
         xs = [post[2] for post in posts]  # ascending
-        get_box, page, reference, raw = pdfium.FPDFText_GetLooseCharBox, self._page, self._box_reference, self._box
+        get_box, page, address, read = _character_box, self._page, self._box.address, self._box.read
         turned = frame.turn != 0
+        has_joints = any("\x02" in characters or "\ufffe" in characters for _, characters in spans)
         for at, characters in spans:
-            get_box(page, at, reference)
-            left, bottom, right, top = raw.left, raw.bottom, raw.right, raw.top
+            get_box(page, at, address)
+            left, top, right, bottom = read()
             if turned:
                 left, bottom, right, top = frame.box(left, bottom, right, top)
             middle = (bottom + top) / 2
-            joint = _JOINTS.search(characters) if "\x02" in characters or "\ufffe" in characters else None
-            last = at + (joint.start() - 1 if joint and joint.start() else len(characters) - 1)
+            joint = _JOINTS.search(characters) if has_joints else None
+            last = at + (joint.start() if joint and joint.start() else len(characters)) - 1
             if last > at:
-                get_box(page, last, reference)
-                end, start = raw.right, raw.left
+                get_box(page, last, address)
+                start, high, end, low = read()
                 if turned:
-                    start, _, end, _ = frame.box(start, raw.bottom, end, raw.top)
+                    start, _, end, _ = frame.box(start, low, end, high)
                 if end > left or joint:
                     right = max(right, end)
                 else:  # text from right to left
@@ -397,9 +446,6 @@ class _Matrix(NamedTuple):
     e: float
     f: float
 
-    def apply(self, x: float, y: float) -> tuple[float, float]:
-        return self.a * x + self.c * y + self.e, self.b * x + self.d * y + self.f
-
     def then(self, other: "_Matrix") -> "_Matrix":
         """Return the transformation by this matrix, then by another."""
         return _Matrix(
@@ -415,13 +461,6 @@ class _Matrix(NamedTuple):
 _IDENTITY = _Matrix(1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 
 
-def _matrix_of(thing: object) -> _Matrix:
-    matrix = pdfium.FS_MATRIX()
-    if not pdfium.FPDFPageObj_GetMatrix(thing, matrix):
-        return _IDENTITY
-    return _Matrix(matrix.a, matrix.b, matrix.c, matrix.d, matrix.e, matrix.f)
-
-
 class _StrokeReader:
     """Finds the straight lines and the images of a page; its buffers are used again for each path."""
 
@@ -430,74 +469,108 @@ class _StrokeReader:
         self._images = 0
         self._objects_left = MAX_OBJECTS
         self._segments_left = MAX_PATH_SEGMENTS
-        self._x, self._y = ctypes.c_float(), ctypes.c_float()
-        self._fill, self._stroke = ctypes.c_int(), ctypes.c_int()
+        self._matrix = _Buffer("6f")
+        self._bounds = _Buffer("4f")
+        self._point = _Buffer("2f")
+        self._mode = _Buffer("2i")
 
     def read(self, page: pypdfium2.PdfPage) -> tuple[list[Stroke], int]:
         """Return the lines of a page, and how many images it has."""
-        raw = page.raw
-        count = min(pdfium.FPDFPage_CountObjects(raw), self._objects_left)
-        self._walk((pdfium.FPDFPage_GetObject(raw, at) for at in range(count)), _IDENTITY, 0)
+        count = min(pdfium.FPDFPage_CountObjects(page.raw), self._objects_left)
+        raw = _address_of(page.raw)
+        self._walk((_page_object(raw, at) for at in range(count)), _IDENTITY, 0)
         return self._strokes, self._images
 
-    def _walk(self, things: Iterable[object], outer: _Matrix, depth: int) -> None:
+    def _walk(self, things: Iterable[int | None], outer: _Matrix, depth: int) -> None:
+        text_kind, path_kind = pdfium.FPDF_PAGEOBJ_TEXT, pdfium.FPDF_PAGEOBJ_PATH
         for thing in things:
             self._objects_left -= 1
             if self._objects_left < 0:
                 return
-            kind = pdfium.FPDFPageObj_GetType(thing)
-            if kind == pdfium.FPDF_PAGEOBJ_PATH:
+            kind = _object_kind(thing)
+            if kind == text_kind:
+                continue
+            if kind == path_kind:
                 self._add_path(thing, outer)
             elif kind == pdfium.FPDF_PAGEOBJ_IMAGE:
                 self._images += self._is_large(thing)
             elif kind == pdfium.FPDF_PAGEOBJ_FORM and depth < MAX_DEPTH:
-                count = pdfium.FPDFFormObj_CountObjects(thing)
-                inner = (pdfium.FPDFFormObj_GetObject(thing, at) for at in range(min(count, self._objects_left)))
-                self._walk(inner, _matrix_of(thing).then(outer), depth + 1)
+                count = min(_form_count(thing), self._objects_left)
+                inner = (_form_object(thing, at) for at in range(count))
+                self._walk(inner, self._matrix_of(thing).then(outer), depth + 1)
 
-    def _is_large(self, image: object) -> bool:
-        right, top = ctypes.c_float(), ctypes.c_float()
-        found = pdfium.FPDFPageObj_GetBounds(image, self._x, self._y, right, top)
-        return bool(found) and right.value - self._x.value >= MIN_IMAGE and top.value - self._y.value >= MIN_IMAGE
+    def _matrix_of(self, thing: int | None) -> _Matrix:
+        if not _object_matrix(thing, self._matrix.address):
+            return _IDENTITY
+        return _Matrix(*self._matrix.read())
 
-    def _add_path(self, path: object, outer: _Matrix) -> None:
+    def _bounds_of(self, thing: int | None) -> Stroke | None:
+        """Return an object's left, bottom, right and top on the page, with the width of its stroke."""
+        address = self._bounds.address
+        if not _object_bounds(thing, address, address + 4, address + 8, address + 12):
+            return None
+        left, bottom, right, top = self._bounds.read()
+        return left, bottom, right, top
+
+    def _is_large(self, image: int | None) -> bool:
+        bounds = self._bounds_of(image)
+        return bounds is not None and min(bounds[2] - bounds[0], bounds[3] - bounds[1]) >= MIN_IMAGE
+
+    def _add_thin_stroke(self, path: int | None) -> bool:
+        """Add a single straight line by its bounds, one call instead of seven; False if it is thick or slanted."""
+        bounds = self._bounds_of(path)
+        if bounds is None:
+            return False
+        left, bottom, right, top = bounds
+        if top - bottom <= THIN_STROKE < right - left:
+            self._strokes.append((left, (bottom + top) / 2, right, (bottom + top) / 2))
+            return True
+        if right - left <= THIN_STROKE < top - bottom:
+            self._strokes.append(((left + right) / 2, bottom, (left + right) / 2, top))
+            return True
+        return False
+
+    def _add_path(self, path: int | None, outer: _Matrix) -> None:
         """Add the lines of a path: its strokes, or filled rectangles thin enough to be lines."""
-        count = pdfium.FPDFPath_CountSegments(path)
+        count = _segment_count(path)
         if not 1 < count <= self._segments_left:
             return
-        pdfium.FPDFPath_GetDrawMode(path, self._fill, self._stroke)
-        if not self._fill.value and not self._stroke.value:
+        _draw_mode(path, self._mode.address, self._mode.address + 4)
+        fill, stroke = self._mode.read()
+        if not stroke and (not fill or count < 3):
             return
         self._segments_left -= count
-        matrix = _matrix_of(path)
+        if count == 2 and outer is _IDENTITY and self._add_thin_stroke(path):
+            return
+        matrix = self._matrix_of(path)
         if outer is not _IDENTITY:
             matrix = matrix.then(outer)
         for points, is_straight in self._outlines(path, count, matrix):
-            if self._stroke.value:
+            if stroke:
                 self._strokes += ((*one, *other) for one, other in pairwise(points))
             elif is_straight:
                 self._add_thin(points)
 
-    def _outlines(self, path: object, count: int, matrix: _Matrix) -> Iterator[tuple[list[tuple[float, float]], bool]]:
+    def _outlines(
+        self, path: int | None, count: int, matrix: _Matrix
+    ) -> Iterator[tuple[list[tuple[float, float]], bool]]:
         """Yield the corners of each part of a path, and whether no curve is in it. A curve begins another part."""
         points: list[tuple[float, float]] = []
         is_straight = True
-        get, kind_of, place_of = (
-            pdfium.FPDFPath_GetPathSegment,
-            pdfium.FPDFPathSegment_GetType,
-            pdfium.FPDFPathSegment_GetPoint,
-        )
+        x_address, y_address, read = self._point.address, self._point.address + 4, self._point.read
+        a, b, c, d, e, f = matrix
         for index in range(count):
-            segment = get(path, index)
-            kind = kind_of(segment)
-            place_of(segment, self._x, self._y)
-            point = matrix.apply(self._x.value, self._y.value)
+            segment = _path_segment(path, index)
+            kind = _segment_kind(segment)
+            _segment_point(segment, x_address, y_address)
+            x, y = read()
             if kind != pdfium.FPDF_SEGMENT_LINETO:
-                yield points, is_straight
+                if points:
+                    yield points, is_straight
                 points = []
                 is_straight = kind == pdfium.FPDF_SEGMENT_MOVETO
-            points.append(point)
-            if len(points) > 2 and pdfium.FPDFPathSegment_GetClose(segment):
+            points.append((a * x + c * y + e, b * x + d * y + f))
+            if len(points) > 2 and _segment_closes(segment):
                 points.append(points[0])
         yield points, is_straight
 
