@@ -28,9 +28,10 @@ UNTOLD = {
     "agentic_rag.bundles.contents.ContentChanged",
     "agentic_rag.store.engrams.TooMany",
     "agentic_rag.store.engrams.CannotReplace",
+    "agentic_rag.runtime.accepting.IdBehind",
+    "agentic_rag.tools.exchange.UnreadableAnswer",
 }
-"""What no user reads: the end of a socket, of a program that says itself why, and of a bundle under way; and what a
-memory in the database says to who keeps it there."""
+"""Exceptions that their callers handle, so that no user reads them."""
 ABSTRACT = {"Conflict", "TurnError", "StorageError", "StartupError"}
 """They give what others have in common, and are not raised themselves."""
 
@@ -77,8 +78,11 @@ def test_an_error_says_what_is_wrong_and_shows_the_facts_it_declares(kind: type[
 
 
 def test_every_code_is_one_errors_own() -> None:
-    special = {"PagesBusy", "TooManySubscriptions", "WorkspaceUnavailable", "UnusableSummary"}
-    """A case of their base, with its code and words of their own."""
+    special = {
+        *("PagesBusy", "TooManySubscriptions", "WorkspaceUnavailable", "UnusableSummary"),
+        *("WritesRefused", "BeyondLog", "NoSignIn"),
+    }
+    """Special cases of their base class: they share its code and have their own text."""
     shared = {"RequestRefused", "InternalError", *special, *ABSTRACT}
     """The server's own code, and the default."""
     codes = [sample(kind).code for kind in declared() if kind.__name__ not in shared]

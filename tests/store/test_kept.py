@@ -22,7 +22,7 @@ async def test_usage_comes_back_as_it_was_and_adds_up_by_turn(database: Database
     rows = [spent("usage_1", turn_id="turn_1", step=1), spent("usage_2", turn_id="turn_1", step=2, agent="a/b")]
     await database.write(lambda conn: usage.put(conn, [*rows, spent("usage_3")]))
     await database.write(lambda conn: usage.put(conn, []))
-    assert await database.read(lambda conn: usage.of_session(conn, SessionId("sess_1"))) == [spent("usage_3"), *rows]
+    assert await database.read(lambda conn: usage.of_session(conn, SessionId("sess_1"))) == [*rows, spent("usage_3")]
     assert await database.read(lambda conn: usage.of_turn(conn, TurnId("turn_1"))) == Usage(2, 4, 6, 8)
     assert await database.read(lambda conn: usage.of_turn(conn, TurnId("turn_9"))) == Usage()
 

@@ -283,9 +283,9 @@ async def test_tool_calls_of_sessions_are_filtered(database: Database) -> None:
         return [(call.turn_id, call.tool_call_id) for call in calls]
 
     assert await found() == [("turn_1", "toolu_1"), ("turn_1", "toolu_2"), ("turn_2", "toolu_1")]
-    assert await found(tool_name="delegate") == [("turn_1", "toolu_2")]
+    assert await found(tool_names=["delegate"]) == [("turn_1", "toolu_2")]
     assert await found(status="error") == [("turn_2", "toolu_1")]
-    assert await found(tool_name="delegate", status="error") == []
+    assert await found(tool_names=["delegate"], status="error") == []
     assert await found(agent="digger") == [("turn_2", "toolu_1")]
     assert await found(agent="") == [("turn_1", "toolu_1"), ("turn_1", "toolu_2")]
     assert await found(limit=2) == [("turn_1", "toolu_2"), ("turn_2", "toolu_1")]
