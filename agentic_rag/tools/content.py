@@ -7,6 +7,7 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import mcp_types as types
@@ -63,7 +64,7 @@ def clean_json(value: Any) -> Any:
     return _clean_items(value)
 
 
-def is_large(content: list[types.ContentBlock], structured: Any = None) -> bool:
+def is_large(content: Sequence[types.ContentBlock], structured: Any = None) -> bool:
     """Whether reading a result would hold up the event loop: it has more than `LARGE_BYTES`, or cannot be measured."""
     try:
         return sum(map(_length, content)) + len(orjson.dumps(structured)) > LARGE_BYTES
