@@ -1,1 +1,1 @@
-"""Access: who may come in, with which rights, and the record of what they changed."""
+"""Access control: credentials, rights, and the audit of changes."""

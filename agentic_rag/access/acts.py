@@ -1,9 +1,9 @@
-"""What an operator did by command line beside a server: noted in the data folder, told in the audit log by its owner.
+"""Acts: command-line changes made while a server runs, recorded in the data folder until they become audit rows.
 
-A command that changes files of the data folder while a server runs cannot write to the database itself: only one
-process may. So it leaves a note, and whoever owns the folder makes a row of it: a running server within seconds, any
-other command when it opens the records. A kill between the row and the removal of its note tells an act twice, never
-not at all.
+A command that changes files of the data folder while a server runs cannot write to the database, because only one
+process may. The command leaves a note instead. The owner of the folder turns the note into an audit row: a running
+server within seconds, any other command when it opens the records. A crash between storing the row and removing the
+note records an act twice, but never loses one.
 """
 
 import json
@@ -27,7 +27,7 @@ BY = "command line"
 
 
 def act(action: str, target: str = "", **details: Any) -> Entry:
-    """Return the entry of what the data folder's own user did by command line."""
+    """Return the audit entry of a command-line action by the data folder's own user."""
     return Entry(LOCAL.id, action, target, details={**details, "by": BY})
 
 
@@ -38,10 +38,11 @@ class Acts:
         self._folder = data / "acts"
 
     def leave(self, entry: Entry) -> None:
-        """Note an act, before this returns. Raises OSError when the disk takes nothing."""
-        for folder in (self._folder.parent, self._folder):  # the mode is not that of parents
+        """Store an act as a note, durably. Raises OSError if the note cannot be written."""
+        for folder in (self._folder.parent, self._folder):  # `mkdir` does not apply the mode to parents
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = f"act_{time.time_ns():020}_{secrets.token_hex(4)}"  # in the order in which they were left
+        # names sort in the order in which the notes were left
+        name = f"act_{time.time_ns():020}_{secrets.token_hex(4)}"
         draft = self._folder / f".{name}"
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             json.dump({"action": entry.action, "target": entry.target, "details": dict(entry.details)}, file)
@@ -50,7 +51,7 @@ class Acts:
         draft.replace(self._folder / f"{name}.json")
 
     async def take_in(self, database: Database) -> int:
-        """Make audit rows of the notes, in their order; return how many.
+        """Store the notes as audit rows, in order, and return their number.
 
         Raises:
             StorageError: a row could not be written; its note stays.

@@ -1,7 +1,7 @@
-"""Who changed what, and who was refused: what becomes a row of the audit log, and when.
+"""Auditing: turning changes and refusals into rows of the audit log.
 
-Owns the two ways in. A change is told inside its own transaction: `change` is called in the task that acts (it
-knows for whom), what it returns goes to `audit` with the transaction's connection::
+There are two ways in. A change is audited inside its own transaction: call `change` in the acting task, which knows the
+user, and pass the result with the transaction's connection to `audit`::
 
     told = change("secret.set", f"{domain_id}/{name}")
 
@@ -11,10 +11,10 @@ knows for whom), what it returns goes to `audit` with the transaction's connecti
 
     await database.write(save, durable=True)
 
-A refusal has no transaction: `AuditLog.refused` writes it, under the bounds of ``refusals``. Values never go into
-a row: only ids, names of settings, and codes. ``domains``, ``documents``, ``access`` and whoever keeps secrets
-(``domain_secrets``, ``vault``), roles or server entries call `change`; a route that changed something and told
-nothing is told by the edge (``server.routes``).
+A refusal has no transaction: `AuditLog.record_refusal` writes it, within the limits of ``refusals``. A row never holds
+values: only ids, names of settings, and codes. The callers of `change` are ``domains``, ``documents``, ``access`` and
+the modules that keep secrets (``domain_secrets``, ``vault``), roles or server entries. If a route changes something
+without an audit entry, the edge (``server.routes``) writes one.
 """
 
 import logging
@@ -45,15 +45,16 @@ from agentic_rag.tools.system import BY_NAME, FORGET, ROLE_WRITE
 log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[a-z]{2,12}_[0-9a-z]{26}")
-"""The shape of `new_id`."""
+"""The format of ids from `new_id`."""
 FLUSH_SECONDS = 10.0
-"""How often the counts of refusals whose time is over are written."""
+"""Seconds between two writes of the expired counts of refusals."""
 
 
 def change(action: str, target: str, **details: Any) -> Entry:
-    """Return the entry of a change by whoever this task acts for. Not inside a transaction: that is another thread.
+    """Return the audit entry of a change by the current task's user. Call it outside transactions, in the acting task.
 
-    ``action`` is ``noun.verb``; ``target`` names what is changed by ids. ``details``: JSON values, nothing secret.
+    A transaction runs in another thread, which does not know the task. ``action`` is ``noun.verb``. ``target``
+    identifies the changed thing by ids. ``details`` are JSON values without secrets.
     """
     present = acting()
     present.note()
@@ -61,12 +62,12 @@ def change(action: str, target: str, **details: Any) -> Entry:
 
 
 def audit(conn: Connection, entry: Entry) -> None:
-    """Append an entry inside the transaction of what it tells of."""
+    """Append an entry inside the transaction of the audited change."""
     append(conn, entry)
 
 
 def denied_call(conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
-    """Tell a tool call that was denied; runs inside the transaction of its result."""
+    """Audit a denied tool call, inside the transaction of its result."""
     conversation = conversations.get(conn, turn.conversation_id)
     owner = conversation.owner_id if conversation is not None else SYSTEM
     details = {"turnId": turn.id, "toolCallId": call.id, "because": _why_denied(call)}
@@ -76,9 +77,9 @@ def denied_call(conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
 
 
 def made_call(conn: Connection, turn: TurnRecord, call: PlannedCall, status: ToolStatus) -> None:
-    """Tell a call of a tool of ours that changes something; runs inside the transaction of its result.
+    """Audit a call of a built-in tool with effects, inside the transaction of its result.
 
-    Also when it failed, or nobody knows whether it was done: the row says so.
+    Failed calls and calls with an unknown result are audited too; the row holds the status.
     """
     tool = BY_NAME.get(call.name)
     if tool is None or not (tool.effects or tool.shared_effects):
@@ -96,14 +97,14 @@ def made_call(conn: Connection, turn: TurnRecord, call: PlannedCall, status: Too
 
 
 def _why_denied(call: PlannedCall) -> str:
-    """Return which rule denied a call that was denied; one that was to run was held back at the vault."""
+    """Return the rule that denied a call; a call without one was stopped by the vault."""
     return call.because or Because.SECRET
 
 
 def tells(error: AgenticRagError) -> bool:
-    """Whether a refusal belongs into the log: of rights, of rate, of what an MCP entry may be.
+    """Return whether a refusal belongs in the log: refused rights, rate limits, and invalid MCP entries.
 
-    A `NotFound` does when the thing exists for somebody else: the answer does not say so, the log does.
+    A `NotFound` is logged if the thing exists for another user: the response hides that, the log records it.
     """
     if isinstance(error, NotFound):
         return error.hidden
@@ -117,7 +118,7 @@ def _of_an_entry(error: AgenticRagError) -> bool:
 
 
 def place_of(error: AgenticRagError) -> str:
-    """Return the path inside what was sent at which an error was found, empty when it names none."""
+    """Return the path of an error inside the request body, or an empty text."""
     return str(getattr(error, "path", ""))
 
 
@@ -126,8 +127,9 @@ def _is_id(text: str) -> bool:
 
 
 class AuditLog:
-    """The audit log of one database. ``redactor``: takes secrets out of what a refused request named; ``acts``: what
-    operators did beside it.
+    """The audit log of one database.
+
+    ``redactor`` removes secrets from the names in a refused request. ``acts`` are the operators' command-line changes.
     """
 
     def __init__(self, database: Database, redactor: Redactor, acts: Acts) -> None:
@@ -138,17 +140,17 @@ class AuditLog:
         database.set_option(rows.REDACTION, self._redact)
 
     async def record_refusal(self, refusal: Refusal, request_id: str = "") -> None:
-        """Tell that something was refused. Never fails: the refusal stands whatever becomes of its row."""
+        """Record a refusal. Never fails: the refusal is final even if its row cannot be stored."""
         await self._write(self._refusals.note(time.monotonic(), refusal), request_id)
 
     async def server_refused(self, spec: LaunchSpec, error: AgenticRagError) -> None:
-        """Tell that an MCP entry may not start, or not go where it leads; the actor is who made it try."""
+        """Record that an MCP entry was not permitted to start or to connect; the actor is the current task's user."""
         if tells(error):
             target = f"{spec.domain}/{spec.name}"
             await self.record_refusal(Refusal(acting().user_id, "mcp.start", target, error.code, "", place_of(error)))
 
     async def note(self, entry: Entry) -> None:
-        """Tell a change that no transaction of ours makes (files, another process).
+        """Record a change that happens outside our transactions (in files or in another process).
 
         Raises:
             StorageFull: the row could not be written.
@@ -158,28 +160,28 @@ class AuditLog:
     async def page(
         self, limit: int, *, before: int | None = None, actor: str | None = None, outcome: AuditOutcome | None = None
     ) -> list[AuditRecord]:
-        """Return the newest rows first, with what was only counted until now."""
+        """Return the newest rows first, after writing pending counts."""
         await self.flush()
         return await self._db.read(lambda conn: rows.page(conn, limit, before=before, actor=actor, outcome=outcome))
 
     async def verify(self, known: str | None = None) -> Verdict:
-        """Read the whole chain and say where it is broken. ``known``: a head noted before."""
+        """Check the whole chain and report its broken places. ``known``: a head noted earlier."""
         return await self._db.read(lambda conn: rows.check(conn, known))
 
     async def flush(self) -> None:
-        """Write what was only counted until now, and what operators did beside the server."""
+        """Write all pending counts and the operators' command-line acts."""
         await self._write(self._refusals.rest())
         await self._take_in()
 
     async def write_due(self) -> None:
-        """Write the counts whose time is over, and what operators did beside the server; every `FLUSH_SECONDS`."""
+        """Write the expired counts and the operators' command-line acts; called every `FLUSH_SECONDS`."""
         await self._write(self._refusals.due(time.monotonic()))
         await self._take_in()
 
     async def _take_in(self) -> None:
         try:
             await self._acts.take_in(self._db)
-        except (StorageError, OSError) as exc:  # the notes stay where they are
+        except (StorageError, OSError) as exc:  # the notes stay in place
             log.error("acts by command line are not in the audit log yet: %s", exc)
 
     async def _write(self, told: Sequence[tuple[Refusal, int]], request_id: str = "") -> None:
@@ -192,15 +194,15 @@ class AuditLog:
                 append(conn, entry)
 
         try:
-            with anyio.CancelScope(shield=True):  # a client that leaves at once does not take its row with it
+            with anyio.CancelScope(shield=True):  # a client that disconnects at once must not cancel its row
                 await self._db.write(store)
         except AgenticRagError as exc:
             log.error("%d refusals are missing in the audit log: %s", len(entries), exc)
 
     def _redact(self, entry: Entry) -> Entry:
-        """Take secrets out of an entry: those of the domain that it names, else those of all.
+        """Remove secrets from an entry: those of the domain in the entry, or else those of all domains.
 
-        Ids of ours stay, or an admin could hide their acts behind a secret that is an id.
+        Our own ids are kept. Otherwise an admin could hide their acts by storing a secret that equals an id.
         """
         domain_id = str(entry.details.get("domainId") or entry.target.partition("/")[0])
         redact = self._redactor.of(domain_id) if _is_id(domain_id) else self._redactor

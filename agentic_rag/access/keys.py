@@ -1,12 +1,12 @@
-"""API keys, and who comes in with one: the table of what is active, in memory.
+"""API keys and the in-memory table of active credentials.
 
-Owns making, listing and revoking keys, and the lookup of a key or of a browser's sign-in, which costs one hash and one
-dict access. A key belongs to a user and permits at most what that user may do. The key itself exists in the answer to
-its making and nowhere else. Knows no request.
+This module creates, lists and revokes keys, and looks up a key or a browser's login at the cost of one hash and one
+dict access. A key belongs to a user and permits at most the user's rights. Only the response to its creation contains
+the key itself.
 
-A key is required once there is one, on loopback too; a process that has seen one goes on requiring it until it
-ends, so that revoking the last key opens nothing. The command line on the data folder comes in by `local_key`,
-which lives as long as the server and lies in a file only its owner can read.
+Once a key exists, a key is required, on loopback too. A process that has seen a key requires one until it ends, so that
+revoking the last key does not open the server. The command line on the data folder authenticates with `local_key`,
+which is valid while the server runs and is stored in a file that only its owner can read.
 """
 
 import hashlib
@@ -34,17 +34,17 @@ from agentic_rag.store.logins import LoginRecord
 from agentic_rag.store.users import Grant, Origin, UserRecord, UserState
 
 PREFIX: Final = "arag_"
-"""What every key begins with, so that a scanner for leaked secrets can know one."""
+"""Prefix of every key, recognised by scanners for leaked secrets."""
 REFRESH_SECONDS: Final = 5.0
-"""How long a key, a user or a sign-in that another process changed is unknown here."""
+"""Maximum seconds until a change of a key, a user or a login by another process takes effect here."""
 KEY_BYTES: Final = 32
 MAX_DOMAINS: Final = 1_000
 
 KEYLESS: Final = ""
-"""Stands for a key's id where the local user came in without one: what is open so ends with the first key."""
+"""Replaces a key's id when the local user comes in without a key, so that the first key ends these connections."""
 
 _KEYLESS: Final = ":keyless"
-"""Ends what stands in the store for the local user who came in without a key."""
+"""Suffix of the stored id of a local user who came in without a key."""
 
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 _RESERVED: Final = frozenset({SYSTEM, ANONYMOUS})
@@ -52,11 +52,11 @@ _RESERVED: Final = frozenset({SYSTEM, ANONYMOUS})
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """Whom a credential stands for.
+    """The holder of a credential.
 
-    ``key_id``: what ends that which is open with it: a key's id, a login's, or `provided_key`; None for the local
-    user, and `KEYLESS` where none was shown or needed. ``counted``: under which id its load counts; empty: under
-    ``key_id``. ``seconds``: how long it is still good, None for one without an end.
+    ``key_id`` identifies the credential whose end closes its open connections: a key's id, a login's id, or
+    `provided_key`. It is None for the local user, and `KEYLESS` if no credential was shown or needed. ``counted`` is
+    the id that its load counts for; empty: ``key_id``. ``seconds`` is the remaining validity, None for unlimited.
     """
 
     user: User
@@ -66,24 +66,24 @@ class Entrant:
 
 
 class KeyUse(Protocol):
-    """What is open with keys; the edge knows."""
+    """The open connections per key, known to the edge."""
 
     def end(self, key_id: str) -> None:
-        """End all that is open with a key that ceased to be active, or without one (`KEYLESS`) as one is needed now."""
+        """Close the connections of an ended key, or those without a key (`KEYLESS`) once keys are required."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Active:
-    """What may come in: all that was read at one time. Keys and sign-ins are by their SHA-256."""
+    """A snapshot of all active credentials. Keys and logins are indexed by SHA-256."""
 
     users: dict[str, UserRecord]
     keys: dict[str, KeyRecord]
     logins: dict[str, LoginRecord]
     entrants: dict[str, Entrant]
-    """By the id of a key, of a sign-in, and what `provided_key` makes of a user's name."""
+    """Entrants by the id of a key or of a login, and by `provided_key`."""
     subjects: dict[str, UserRecord]
-    """Users of an OpenID provider."""
+    """Users of an OpenID provider by subject."""
 
 
 def _active(
@@ -112,15 +112,16 @@ def _active(
 
 
 def provided_key(user_id: str) -> str:
-    """Return what stands for a key's id where a user came in with a token of the OpenID provider."""
+    """Return the substitute for a key's id for a user with a token of the OpenID provider."""
     return f"oidc:{user_id}"
 
 
 class Access:
-    """What may come in to one database. ``required``: whether nobody does without a credential; ``use``: what is open.
+    """The credentials accepted for one database.
 
-    ``provider``: users of an OpenID provider come in, so that no key has to be there. ``local_key``: the same for all
-    workers of a server; None: one of this process's own.
+    ``required``: a credential is required. ``use`` closes open connections. ``provider``: an OpenID provider signs
+    users in, so that no key has to exist. ``local_key`` is shared by all workers of a server; None: create one for this
+    process.
     """
 
     def __init__(
@@ -141,20 +142,20 @@ class Access:
         self._db = database
         self._local = sha256_of(self.local_key)
         self.local_name = f"local:{self._local}"
-        """Stands for the id of `local_key` in the store: what was made with it ends with it."""
+        """Replaces the id of `local_key` in the store; anything created with that key becomes invalid with it."""
         self._now = _active(self.local_name, (), (), ())
         self._epoch = 0
 
     @property
     def alone(self) -> bool:
-        """Whether nobody but the local user can come in: what only a single user may allow ends with the first key."""
+        """Whether only the local user can come in; permissions for a single user end with the first key."""
         return not self.required
 
     async def open(self) -> None:
         """Read the keys.
 
         Raises:
-            BadConfiguration: one is required and there is none.
+            BadConfiguration: a key is required but none exists.
         """
         await self.refresh()
         if self.required and not self._now.keys and not self._provider:
@@ -165,14 +166,14 @@ class Access:
             )
 
     async def refresh(self) -> None:
-        """Read everything again: another process may have changed it, and sign-ins expire."""
+        """Read all credentials again, because other processes may have changed them and logins expire."""
         epoch = self._epoch
         found = await self._db.read(_read)
-        if epoch == self._epoch:  # else something was changed here meanwhile: what was read may be older
+        if epoch == self._epoch:  # otherwise a local change happened meanwhile, and the data read may be older
             self._take(found)
 
     def entrant(self, secret: str) -> Entrant | None:
-        """Return whom a key stands for, None when it is not known or revoked."""
+        """Return the entrant of a key, or None if the key is unknown or revoked."""
         given = sha256_of(secret)
         if hmac.compare_digest(given, self._local):
             return Entrant(LOCAL, None)
@@ -182,9 +183,9 @@ class Access:
         return self._now.entrants[key.id]
 
     async def signed_in(self, token: str) -> tuple[Entrant, LoginRecord] | None:
-        """Return whom a browser's cookie stands for; None when it is not known, has ended or has expired."""
+        """Return the entrant and login of a browser's cookie; None if the login is unknown, ended or expired."""
         given = sha256_of(token)
-        if given not in self._now.logins and self._db.shared:  # made by another process a moment ago?
+        if given not in self._now.logins and self._db.shared:  # perhaps created by another process a moment ago
             found = await self._db.read(partial(logins.find, sha256=given))
             if found is not None:
                 await self.refresh()
@@ -194,9 +195,9 @@ class Access:
         return self._now.entrants[login.id], login
 
     async def issue_ticket(self, entrant: Entrant, life: float) -> str | None:
-        """Return what stands once for somebody who came in, for ``life`` seconds, at every server of the database.
+        """Return a single-use ticket for an entrant, valid for ``life`` seconds at every server of the database.
 
-        None where there is no other server. What the local user gets is good at the workers of this one alone.
+        Returns None if the database is not shared. The local user's ticket is valid only at the workers of this server.
         """
         if not self._db.shared:
             return None
@@ -212,7 +213,7 @@ class Access:
         return value
 
     async def redeem_ticket(self, value: str) -> Entrant | None:
-        """Use up what `issue_ticket` returned, here or elsewhere; None when it stands for nobody."""
+        """Consume a ticket from `issue_ticket`, issued here or elsewhere; None if the ticket is invalid."""
         if not self._db.shared:
             return None
         found = await self._db.write(partial(tickets.redeem, sha256=sha256_of(value)))
@@ -223,30 +224,30 @@ class Access:
             return Entrant(LOCAL, None)
         if key_id == self.local_name + _KEYLESS:
             return None if self.required else Entrant(LOCAL, KEYLESS)
-        if key_id not in self._now.entrants:  # made by another process a moment ago?
+        if key_id not in self._now.entrants:  # perhaps created by another process a moment ago
             await self.refresh()
         entrant = self._now.entrants.get(key_id)
         return None if entrant is None else replace(entrant, seconds=seconds)
 
     def user_of_subject(self, subject: str) -> UserRecord | None:
-        """Return an active user of an OpenID provider."""
+        """Return the active user of an OpenID provider with this subject, or None."""
         return self._now.subjects.get(subject)
 
     def provided_entrant(self, user_id: str) -> Entrant | None:
-        """Return whom a token of the OpenID provider stands for, by the user's name; None for one who is not active."""
+        """Return the entrant of a provider's token by the user's name, or None if the user is not active."""
         return self._now.entrants.get(provided_key(user_id))
 
     async def create(
         self, user_id: str, role: KeyRole | None = None, domain_ids: Sequence[str] = ()
     ) -> tuple[KeyRecord, str]:
-        """Make a key and return its record and the key itself, which is not kept.
+        """Create a key and return its record and the key itself, which is not stored.
 
-        A user who is not there yet is made with the rights of the key; one who is gets those of it that are missing.
+        A new user is created with the rights of the key. An existing user is granted any missing rights of the key.
 
         Raises:
-            InvalidInput: the name cannot be one; domains are missing, not known, or given for an operator; the user is
-                disabled, or an OpenID provider says what they may do.
-            NotFound: a key without a role is for a user who is there.
+            InvalidInput: the name is invalid; domains are missing, unknown, or given for an operator; the user is
+                disabled, or an OpenID provider determines the user's rights.
+            NotFound: a key without a role is requested for an unknown user.
         """
         granted = tuple(dict.fromkeys(domain_ids))
         check_name(user_id, "user")
@@ -280,14 +281,14 @@ class Access:
         return key, secret
 
     async def list_all(self) -> list[KeyRecord]:
-        """Return all keys, oldest first, revoked ones too."""
+        """Return all keys, including revoked ones, oldest first."""
         return await self._db.read(keys.list_all)
 
     async def revoke(self, key_id: str) -> None:
-        """Revoke a key: at once for new requests, for sign-ins that were made with it, and for what is open with it.
+        """Revoke a key at once: for new requests, for logins created with it, and for its open connections.
 
         Raises:
-            NotFound: there is no such key, or it is revoked.
+            NotFound: there is no such key, or it is already revoked.
         """
         told = change("key.revoke", key_id)
 
@@ -304,13 +305,13 @@ class Access:
         await self.take_up()
 
     async def take_up(self) -> None:
-        """Take up what was committed here: what it ends, ends now."""
+        """Apply changes that were committed here, closing connections whose credential has ended."""
         self._epoch += 1
-        with anyio.CancelScope(shield=True):  # a client that leaves does not leave a revoked key open
+        with anyio.CancelScope(shield=True):  # a client that disconnects must not leave a revoked key active
             await self.refresh()
 
     def drop(self, *, user_ids: Sequence[str] = (), key_ids: Sequence[str] = (), login_ids: Sequence[str] = ()) -> None:
-        """Forget what was ended in the store, without reading it: also where the store can no longer be read."""
+        """Remove credentials that were ended in the store, without reading the store, which may be unreadable."""
         self._epoch += 1
         held = self._now
         self._apply(
@@ -323,7 +324,7 @@ class Access:
         )
 
     def put_login(self, login: LoginRecord) -> None:
-        """Take up a new sign-in, or one that was renewed."""
+        """Add a new or renewed login."""
         self._epoch += 1
         held = self._now
         signed = {**held.logins, login.sha256: login}
@@ -373,7 +374,7 @@ def _user_for(conn: Connection, key: KeyRecord) -> UserRecord:
 
 
 def _raise_rights(conn: Connection, user: UserRecord, key: KeyRecord) -> bool:
-    """Give a user what a new key needs and they do not have; return whether there was anything."""
+    """Grant the user any rights the new key requires but the user lacks. Returns True if something was granted."""
     if user.state is not UserState.ACTIVE:
         raise InvalidInput("user", f"{user.id} is {user.state.value}: enable the user first.")
     operator = user.operator or key.role is KeyRole.OPERATOR
@@ -390,17 +391,17 @@ def check_name(user_id: str, field: str) -> None:
     """Check a user's name.
 
     Raises:
-        InvalidInput: it cannot be one.
+        InvalidInput: the name is invalid or reserved.
     """
     if not _USER.fullmatch(user_id) or user_id in _RESERVED:
         raise InvalidInput(field, "1 to 64 letters, digits and . _ @ + - are expected, and no reserved name.")
 
 
 def check_grants(conn: Connection, grants: dict[str, Grant]) -> None:
-    """Check that the domains of grants are there, inside the transaction that stores them.
+    """Check that the domains of grants exist, inside the transaction that stores the grants.
 
     Raises:
-        InvalidInput: one is not.
+        InvalidInput: a domain does not exist.
     """
     for domain_id in grants:
         if domains.get(conn, domain_id) is None:
@@ -417,10 +418,10 @@ def _check(role: KeyRole | None, granted: Sequence[str]) -> None:
 
 
 def new_secret() -> str:
-    """Return a key that nobody has yet."""
+    """Return a new random key."""
     return PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
 def sha256_of(secret: str) -> str:
-    """Return what is kept of a secret."""
+    """Return the SHA-256 of a secret, as stored."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()

@@ -1,7 +1,6 @@
-"""Logins of browsers: begun with a name and a key or at an OpenID provider, renewed, ended.
+"""Browser logins: created with a name and a key or by an OpenID provider, renewed, and ended.
 
-Owns how long they last and how many there are. The token exists in the answer that sets the cookie and nowhere else.
-Knows no request.
+This module owns their duration and number. Only the response that sets the cookie contains the token.
 """
 
 import hmac
@@ -24,20 +23,20 @@ from agentic_rag.store.logins import LoginRecord
 
 TOKEN_BYTES: Final = 32
 MAX_LOGINS: Final = 50
-"""Of one user; the oldest gives way."""
+"""Maximum number of logins per user; beyond that the oldest is ended."""
 WRONG: Final = "The name and the key do not belong together, or the key was revoked."
 
 
 @dataclass(frozen=True, slots=True)
 class LoginTimes:
-    """How long a browser stays signed in: ``seconds`` without being renewed, ``most_seconds`` however often it is."""
+    """The duration of a login: ``seconds`` without a renewal, and at most ``most_seconds`` in total."""
 
     seconds: float = 30 * 60
     most_seconds: float = 12 * 3600
 
 
 class Logins:
-    """The logins of a database. ``access``: who may come in."""
+    """The logins of a database. ``access``: the accepted credentials."""
 
     def __init__(self, database: Database, access: Access, times: LoginTimes | None = None) -> None:
         self._db = database
@@ -48,24 +47,24 @@ class Logins:
         """Sign a browser in with a user's name and key; return the record and the token of its cookie.
 
         Raises:
-            Unauthenticated: they do not belong together. Which of them is wrong is not said.
+            Unauthenticated: name and key do not belong together. The error does not say which is wrong.
         """
         entrant = self._access.entrant(key)
-        known = entrant is not None and bool(entrant.key_id)  # the command line's own key is none of a person
+        known = entrant is not None and bool(entrant.key_id)  # the command line's own key belongs to no person
         same = hmac.compare_digest((entrant.user.id if entrant else "").encode(), name.encode(errors="replace"))
         if entrant is None or not (known and same):
             raise Unauthenticated(WRONG)
         return await self._store(name, str(entrant.key_id))
 
     async def begin_provided(self, user_id: str) -> tuple[LoginRecord, str]:
-        """Sign a browser in whose user an OpenID provider has named."""
+        """Sign a browser in for a user named by an OpenID provider."""
         return await self._store(user_id, "")
 
     async def begin_with(self, entrant: Entrant) -> tuple[LoginRecord, str]:
-        """Sign a browser in for whom a ticket stands that a key, or the local user, got.
+        """Sign a browser in for the holder of a ticket that was issued to a key or to the local user.
 
         Raises:
-            Unauthenticated: it was got with something that ends by itself, which a sign-in must not outlive.
+            Unauthenticated: the ticket was issued to a credential that expires, which the login would outlive.
         """
         if entrant.user.id == LOCAL.id and entrant.key_id in (None, KEYLESS):
             return await self._store(LOCAL.id, self._access.local_name)
@@ -74,10 +73,10 @@ class Logins:
         return await self._store(entrant.user.id, entrant.user.key_id)
 
     async def renew(self, login: LoginRecord) -> LoginRecord:
-        """Let a login last longer, but not beyond its end.
+        """Extend a login, but not beyond its end.
 
         Raises:
-            Unauthenticated: it has ended meanwhile.
+            Unauthenticated: the login has ended meanwhile.
         """
         until = min(later(self._times.seconds), login.ends_at)
         if not await self._db.write(partial(logins.renew, login_id=login.id, until=until), durable=True):
@@ -87,7 +86,7 @@ class Logins:
         return renewed
 
     async def end(self, login: LoginRecord) -> None:
-        """Sign a browser out: what is open with its cookie ends now."""
+        """Sign a browser out and close the open connections of its cookie."""
         told = Entry(login.user_id, "login.end", login.id)
 
         def store(conn: Connection) -> None:

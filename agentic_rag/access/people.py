@@ -1,7 +1,7 @@
-"""Users: made, changed, disabled and enabled by an operator, or brought along by an OpenID provider.
+"""Users: created, changed, disabled and enabled by an operator, or provided by an OpenID provider.
 
-Owns these changes and their audit rows; what a user may no longer do ends with the change. Knows no request. How a
-person is erased is ``operations.erasure``'s.
+This module makes these changes and their audit rows. Rights that a user loses end with the change. Erasing a person is
+in ``operations.erasure``.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.users import Grant, Origin, UserFields, UserRecord, UserState
 
 MAX_NAME = 200
-"""Characters of a name that is shown."""
+"""Maximum length of a display name in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserChange:
-    """What is to be changed of a user; None stays as it is. ``grants``: all of them."""
+    """The changes to a user; None leaves a field unchanged. ``grants`` replaces all grants."""
 
     display_name: str | None = None
     operator: bool | None = None
@@ -34,7 +34,7 @@ class UserChange:
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """A user as an OpenID provider describes them. ``subject``: unique; ``name``: what they would like to be called."""
+    """A user as described by an OpenID provider. ``subject`` is unique; ``name`` is the preferred name."""
 
     subject: str
     name: str
@@ -44,31 +44,31 @@ class Provided:
 
 
 class People:
-    """The users of a database. ``access``: who may come in."""
+    """The users of a database. ``access``: the accepted credentials."""
 
     def __init__(self, database: Database, access: Access) -> None:
         self._db = database
         self._access = access
 
     async def list_all(self) -> list[UserRecord]:
-        """Return all users by name, without those that were erased."""
+        """Return all users by name, without erased ones."""
         return [each for each in await self._db.read(users.list_all) if each.state is not UserState.ERASED]
 
     async def get(self, user_id: str) -> UserRecord:
         """Return a user.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: there is no user with this name.
         """
         return _there(await self._db.read(lambda conn: users.get(conn, user_id)), user_id)
 
     async def create(
         self, name: str, display_name: str = "", *, operator: bool = False, grants: Mapping[str, Grant] | None = None
     ) -> UserRecord:
-        """Make a user, who comes in once there is a key.
+        """Create a user, who can come in once there is a key.
 
         Raises:
-            InvalidInput: the name cannot be one or is taken; a domain is not known.
+            InvalidInput: the name is invalid or taken, or a domain is unknown.
         """
         check_name(name, "name")
         given, at = dict(grants or {}), now()
@@ -96,11 +96,11 @@ class People:
         return made
 
     async def update(self, user_id: str, wanted: UserChange) -> UserRecord:
-        """Change a user. What they may no longer do ends now; with other rights they sign in again.
+        """Change a user. Withdrawn rights end at once; after any change of rights the user must sign in again.
 
         Raises:
-            NotFound: there is none of this name.
-            InvalidInput: a domain is not known, or an OpenID provider says what the user may do.
+            NotFound: there is no user with this name.
+            InvalidInput: a domain is unknown, or an OpenID provider determines the user's rights.
         """
         details = {"operator": wanted.operator, "grants": None if wanted.grants is None else dict(wanted.grants)}
         told = change("user.update", user_id, **{name: value for name, value in details.items() if value is not None})
@@ -123,10 +123,10 @@ class People:
         return changed
 
     async def disable(self, user_id: str) -> UserRecord:
-        """Let a user in no more: sign-ins, tickets, open sockets and streams end now; keys count as revoked.
+        """Disable a user: logins, tickets, open sockets and streams end at once, and keys count as revoked.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: there is no user with this name.
         """
         changed = await self._set_state(user_id, UserState.DISABLED, "user.disable")
         self._access.drop(user_ids=(user_id,))
@@ -134,20 +134,20 @@ class People:
         return changed
 
     async def enable(self, user_id: str) -> UserRecord:
-        """Let a disabled user in again, with the keys that were not revoked.
+        """Enable a disabled user, with the keys that were not revoked.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: there is no user with this name.
         """
         changed = await self._set_state(user_id, UserState.ACTIVE, "user.enable")
         await self._access.take_up()
         return changed
 
     async def take_in(self, provided: Provided) -> UserRecord | None:
-        """Return the user whom an OpenID provider describes, made or changed as it says now.
+        """Create or update the user described by an OpenID provider, and return the user.
 
-        A name that somebody else has is not theirs: the user gets one that nobody can have asked for. Disabled users
-        are returned as such. None: nobody knows them, and they may do nothing.
+        If the preferred name belongs to another user, a new one gets a generated name that cannot be requested.
+        Disabled users are returned as such. Returns None for an unknown user without rights.
         """
         held = self._unchanged_user(provided)
         if held is not None:
@@ -177,7 +177,7 @@ class People:
         return user
 
     def _unchanged_user(self, provided: Provided) -> UserRecord | None:
-        """Return the user if nothing is to be changed: a token that is shown with each request writes nothing."""
+        """Return the user if nothing has changed: a token sent with each request must not cause writes."""
         user = self._access.user_of_subject(provided.subject)
         if user is None:
             return None

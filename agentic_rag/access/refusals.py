@@ -1,8 +1,8 @@
-"""Which refusals become audit rows at once, and which are only counted. Pure: time is an argument.
+"""Limits for audited refusals: which become audit rows at once, and which are only counted.
 
-Owns the bounds that keep a flood of refusals from filling the disk. The first of its kind is told at once; what
-is alike within `WINDOW_SECONDS` is counted and told in one more row when that time is over. When one source, or
-all together, have opened too many kinds, further ones are counted under what they have in common.
+Pure: time is an argument. The limits keep a flood of refusals from filling the disk. The first refusal of a kind is
+reported at once. Identical refusals within `WINDOW_SECONDS` are counted, and one more row reports them when that window
+ends. If one source, or all together, have opened too many kinds, further ones are counted under their common fields.
 """
 
 from collections import Counter
@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 
 WINDOW_SECONDS = 60.0
 MAX_OF_SOURCE = 30
-"""Kinds of refusals that one actor at one address can open in a window."""
+"""Maximum kinds of refusals that one actor at one address can open in a window."""
 MAX_KINDS = 300
-"""Kinds that can be open at all, beside one for each error code."""
+"""Maximum kinds open in total, in addition to one per error code."""
 
 ANY = "*"
-"""Stands for the actors, actions or targets of refusals that are counted together."""
+"""Placeholder for the actors, actions or targets of refusals that are counted together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What was refused: equal ones are alike. ``code``: the error's. ``source``: the client's address.
+    """A refusal; equal refusals are counted together.
 
-    ``place``: where in the request's body, if its error names that.
+    ``code`` is the error's code, ``source`` the client's address. ``place`` is the error's path in the request body, if
+    any.
     """
 
     actor: str
@@ -41,14 +42,14 @@ class _Window:
 
 
 class Refusals:
-    """The refusals of the last window. Methods return what is to be told now: (refusal, how many)."""
+    """The refusals of the current windows. Methods return the refusals to record now: (refusal, count)."""
 
     def __init__(self) -> None:
         self._open: dict[Refusal, _Window] = {}
         self._of_source: Counter[tuple[str, str]] = Counter()
 
     def note(self, now: float, refusal: Refusal) -> list[tuple[Refusal, int]]:
-        """Count one refusal. ``now``: seconds of a clock that does not go back."""
+        """Count one refusal. ``now``: monotonic seconds."""
         told = self.due(now)
         kind = self._kind(refusal)
         window = self._open.get(kind)
@@ -60,11 +61,11 @@ class Refusals:
         return [*told, (kind, 1)]
 
     def due(self, now: float) -> list[tuple[Refusal, int]]:
-        """End the windows that are over."""
+        """Close the expired windows."""
         return list(self._end(now))
 
     def rest(self) -> list[tuple[Refusal, int]]:
-        """End all windows: the process stops, or somebody reads the log."""
+        """Close all windows, because the process stops or the log is read."""
         return list(self._end(float("inf")))
 
     def _kind(self, refusal: Refusal) -> Refusal:
@@ -77,7 +78,7 @@ class Refusals:
         return refusal
 
     def _end(self, now: float) -> Iterator[tuple[Refusal, int]]:
-        while self._open:  # in order of their ends: all are equally long
+        while self._open:  # sorted by end, because all windows have the same length
             refusal, window = next(iter(self._open.items()))
             if window.ends > now:
                 return

@@ -1,6 +1,6 @@
-"""What somebody may do who comes in: the user's grants, narrowed by the key they came with. Pure.
+"""The rights of a caller: the user's grants, narrowed by the key. Pure.
 
-Owns that rule. Knows no request and no database.
+The rule needs no request and no database.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _RANK: Final = {Grant.MEMBER: 1, Grant.AUTHOR: 2, Grant.ADMIN: 3}
 
 
 def user_of(record: UserRecord, key: KeyRecord | None = None) -> User:
-    """Return who comes in as a user, with a key or without; a key never permits more than its user may do."""
+    """Return the caller for a user with or without a key; a key never permits more than its user's rights."""
     key_id = "" if key is None else key.id
     if key is None or key.role is None or (key.role is KeyRole.OPERATOR and not record.operator):
         return _caller(record.id, record.grants, operator=record.operator, key_id=key_id)
@@ -31,7 +31,7 @@ def grants_of(role: KeyRole | None, domains: tuple[str, ...]) -> dict[str, Grant
 
 
 def join_grants(held: Mapping[str, Grant], added: Mapping[str, Grant]) -> dict[str, Grant]:
-    """Return grants with others: of two in one domain the higher."""
+    """Return the union of grants; for a domain in both, the higher grant counts."""
     return {**held, **{each: higher(grant, held.get(each, grant)) for each, grant in added.items()}}
 
 

@@ -1,7 +1,7 @@
-"""Who asks: a value that every business rule and every edge shares.
+"""The caller: a value shared by all business rules and edges.
 
-Owns the value, what its role permits in a domain, and who the present task acts for. How a caller is recognised is
-``server.auth``'s.
+This module defines the value, its rights in a domain, and the user of the current task. Callers are recognised in
+``server.auth``.
 """
 
 from collections.abc import Iterator
@@ -10,19 +10,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 SYSTEM = "system"
-"""Who acts when nobody asked: a start, a background task."""
+"""The actor of work that no user requested: a start or a background task."""
 ANONYMOUS = "anonymous"
-"""Who is refused before he is known."""
+"""The actor of a refused request whose user is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A caller: a user by the rights of what they came in with.
+    """A caller: a user with the rights of the presented credential.
 
-    ``operator``: everything with domains and with the process. ``domains``: those that exist for the user, who has own
-    conversations there. ``authored``: those of them whose roles and prompt components the user may write;
-    ``administered``: whose settings, servers and documents too. Conversations are their owner's alone.
-    ``key_id``: of the key they came in with, empty where there was none.
+    ``operator``: may manage all domains and the process. ``domains``: visible domains, in which the user has own
+    conversations. ``authored``: domains whose roles and prompt components the user may write. ``administered``: domains
+    whose settings, servers and documents the user may change too. Conversations are visible only to their owner.
+    ``key_id`` is the id of the presented key, empty if there was none.
     """
 
     id: str
@@ -33,19 +33,19 @@ class User:
     key_id: str = ""
 
     def sees(self, domain_id: str) -> bool:
-        """Whether the domain exists for this user."""
+        """Return whether the domain is visible to this user."""
         return self.operator or domain_id in self.domains
 
     def administers(self, domain_id: str) -> bool:
-        """Whether the user may change the domain."""
+        """Return whether the user may change the domain."""
         return self.operator or domain_id in self.administered
 
     def writes(self, domain_id: str) -> bool:
-        """Whether the user may write the domain's roles and prompt components."""
+        """Return whether the user may write the domain's roles and prompt components."""
         return self.operator or domain_id in self.authored or domain_id in self.administered
 
     def covers(self, other: "User") -> bool:
-        """Whether this is the same user with all rights that the other has."""
+        """Return whether this is the same user with at least all rights of the other."""
         if self.id != other.id or self.operator < other.operator:
             return False
         return self.operator or (
@@ -56,12 +56,12 @@ class User:
 
 
 LOCAL = User("local", operator=True)
-"""The one user of a server without keys."""
+"""The only user of a server without keys."""
 
 
 @dataclass(slots=True)
 class Acting:
-    """On whose behalf a task works. ``noted`` counts the audit entries made for it."""
+    """The user that a task works for. ``noted`` counts the audit entries written for the task."""
 
     user_id: str
     noted: int = 0
@@ -75,17 +75,17 @@ _acting: ContextVar[Acting] = ContextVar("acting")
 
 
 def acting() -> Acting:
-    """Return whom the present task acts for.
+    """Return the user that the current task works for.
 
-    It travels beside the call, as a request's id does: as one more argument of every change, the change that forgot
-    to pass it on would be one that nobody made.
+    The user is a context variable, like a request's id. If each change took the user as an argument, a change that
+    forgot to pass it on would be recorded without an actor.
     """
     return _acting.get(None) or Acting(SYSTEM)
 
 
 @contextmanager
 def acting_for(user_id: str) -> Iterator[Acting]:
-    """Act for a user inside the block, tasks started there included."""
+    """Act for a user inside the block, including tasks started there."""
     token = _acting.set(Acting(user_id))
     try:
         yield _acting.get()

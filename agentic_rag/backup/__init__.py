@@ -1,14 +1,14 @@
-"""Backups: everything a server keeps, in one file that either database is restored from.
+"""Backups: all data of a server in one file, from which either kind of database is restored.
 
-The order of a backup, and why nothing that was acknowledged before it began is missing from it:
+The order of a backup ensures that nothing is missing that was acknowledged before its start:
 
-1. The records are read first, as of one moment: SQLite's online backup makes a copy, PostgreSQL gives one
-   repeatable-read snapshot. Nothing waits for it.
-2. The files come after. Whatever a record names was on disk before the record (payloads, documents), so that it is
-   there now, unless it was deleted since. What came after that moment comes along as a file without a record: a
-   document is then taken in as one that was put into its folder; of payloads only those that the records name are read.
-3. A memory is its own database, copied as of one moment in its turn.
+1. The records are read first, as of one moment. SQLite's online backup makes a copy; PostgreSQL provides a
+   repeatable-read snapshot. Neither blocks other users of the database.
+2. The files follow. Each file named by a record was written before the record (payloads, documents). The file therefore
+   exists now, unless it was deleted since. A file created after that moment has no record. The restore imports such a
+   document as if it had been put into its folder. Payloads are read only if a record names them.
+3. Each memory is a separate database, copied as of one moment in its turn.
 
-So each thing in a backup is as it was at some moment between the beginning and the end of the backup. What was deleted
-in between has a record and no file: the restore finds that out and settles it (`settlement`).
+So each item of a backup has the state of some moment between the backup's start and its end. An item deleted during
+that time has a record and no file, which the restore detects and repairs (`settlement`).
 """

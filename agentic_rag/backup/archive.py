@@ -1,9 +1,9 @@
-"""The file of a backup: a tar in zstd, its members with their digests, and a seal at the end.
+"""The file format of a backup: a zstd-compressed tar with checksums of its members and a seal at the end.
 
-Owns the form. ``zstd -d | tar -x`` reads it: the seal is a skippable frame, with the SHA-256 of all bytes before it, so
-that a file that was cut or changed at any byte is told from a whole one. Members are written and read in order, with
-constant memory: after each `PART` of them stands a list of their sizes and digests, and at the end a manifest with the
-number of all and the digest of the lists. Knows neither tables nor folders. Everything here blocks.
+``zstd -d | tar -x`` reads the file: the seal is a skippable frame with the SHA-256 of all preceding bytes, so that a
+truncated or changed file is detected. Members are written and read in order, with constant memory. A list of sizes and
+checksums follows each `PART` members. The manifest at the end holds the number of members and the checksum of the
+lists. ``contents`` chooses the members. All functions here block.
 """
 
 import hashlib
@@ -24,27 +24,29 @@ from agentic_rag.json_form import from_text, reader_of, to_json
 from agentic_rag.store.raw_tables import RawTable
 
 FORMAT = 1
-"""Of the newest form this program writes and reads."""
+"""The newest format version that this program writes and reads."""
 HEADER, MANIFEST, LISTS = "backup.json", "manifest.json", "manifest/"
 PART = 1000
-"""Members between two lists."""
+"""Number of members between two lists."""
 BLOCK = 512
 CHUNK = 256 * 1024
-"""Bytes that are in memory at once."""
+"""Number of bytes held in memory."""
 MAX_NOTES = 1000
 MAX_HEADER = 4 * 2**20
-"""Bytes of what is read into memory whole."""
+"""Maximum size in bytes of a member that is read into memory as a whole."""
 
 _SEAL = struct.Struct("<II16s32s")
 _SEAL_MAGIC = 0x184D2A5A
-"""Of a frame that every zstd skips."""
+"""Magic number of a frame that every zstd decoder skips."""
 _SEAL_NAME = b"agentic-rag\0\0\0\0\0"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a backup is of. ``revision``: of its tables. ``folder``: the data folder it was made of, and ``store_id``
-    its store. ``records_only``: it holds the records alone, as before an upgrade.
+    """The origin and the scope of a backup.
+
+    ``revision`` is that of its tables. ``folder`` is the data folder that was backed up, ``store_id`` its store.
+    ``records_only``: only records are included, as before an upgrade.
     """
 
     format: int
@@ -63,7 +65,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file that is not in a backup, and why not."""
+    """A file that is missing from a backup, and the reason."""
 
     name: str
     reason: str
@@ -71,7 +73,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The end of a backup: how many members and bytes there are, and the SHA-256 of their lists."""
+    """The end of a backup: the number of members and bytes, and the SHA-256 of their lists."""
 
     members: int
     bytes: int
@@ -81,7 +83,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member while it is read. ``modified``: nanoseconds since 1970."""
+    """One member while being read. ``modified``: nanoseconds since 1970."""
 
     name: str
     size: int
@@ -90,7 +92,7 @@ class Member:
 
 
 class _Output(io.RawIOBase):
-    """The file that grows: what is written is hashed, and a disk that is full says so in our words."""
+    """The growing file: hashes the written data, and reports a full disk as `BackupNotWritten`."""
 
     def __init__(self, file: io.FileIO, place: Path) -> None:
         self._file = file
@@ -112,7 +114,7 @@ class _Output(io.RawIOBase):
 
 
 class ArchiveWriter:
-    """Writes members one after the other; made by `write_archive`."""
+    """Writes members one after the other; created by `write_archive`."""
 
     def __init__(self, out: _Output) -> None:
         self._compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
@@ -125,11 +127,11 @@ class ArchiveWriter:
         self.bytes = 0
 
     def add(self, name: str, data: bytes) -> None:
-        """Add a member that is in memory."""
+        """Add a member from memory."""
         self.add_file(name, io.BytesIO(data), len(data), 0)
 
     def add_file(self, name: str, file: IO[bytes], size: int, modified: int) -> None:
-        """Add ``size`` bytes of an open file; one that became shorter meanwhile is filled with zeros, and noted."""
+        """Add ``size`` bytes of an open file; a file that has become shorter is padded with zeros and noted."""
         self._begin(name, size, modified)
         digest = hashlib.sha256()
         left = size
@@ -154,12 +156,12 @@ class ArchiveWriter:
             self._write_list()
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Note a file that is not here, or not as it is."""
+        """Record a file that is missing or incomplete in the archive."""
         if len(self._left_out) < MAX_NOTES:
             self._left_out.append(LeftOut(name, reason))
 
     def finish(self) -> Manifest:
-        """Write the manifest and the end."""
+        """Write the manifest and close the archive."""
         if self._listed:
             self._write_list()
         manifest = Manifest(self.members, self.bytes, self._lists.hexdigest(), tuple(self._left_out))
@@ -192,10 +194,10 @@ class ArchiveWriter:
 
 @contextmanager
 def write_archive(file: io.FileIO, place: Path) -> Iterator[ArchiveWriter]:
-    """Yield what members are added to; ``place`` is named where it fails. At the end the file is whole and sealed.
+    """Yield a writer for the members; on exit the file is complete and sealed. Errors name ``place``.
 
     Raises:
-        BackupNotWritten: the disk takes no more.
+        BackupNotWritten: the disk is full.
     """
     out = _Output(file, place)
     writer = ArchiveWriter(out)
@@ -205,12 +207,12 @@ def write_archive(file: io.FileIO, place: Path) -> Iterator[ArchiveWriter]:
 
 
 class ArchiveReader:
-    """Reads a backup; made by `read_archive`, which has looked at its seal."""
+    """Reads a backup; created by `read_archive`, which has checked the seal."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
         window = zstandard.ZstdDecompressor(max_window_size=2**27)
-        self._tar = tarfile.open(  # noqa: SIM115 - it holds nothing but the stream, which is its owner's
+        self._tar = tarfile.open(  # noqa: SIM115 - it holds only the stream, which the caller closes
             fileobj=window.stream_reader(file, closefd=False),
             mode="r|",
             encoding="utf-8",
@@ -226,12 +228,13 @@ class ArchiveReader:
         self.header = self._read_header(first)
 
     def members(self) -> Iterator[Member]:
-        """Yield the members behind the header; each is compared with its digest once the next lists come.
+        """Yield the members after the header, and compare each with its checksum when the next list follows.
 
-        What is not read of one is read then. Where the loop ends by itself, all of it was whole.
+        The unread rest of a member is read before the next member. If the loop ends without an error, the whole archive
+        was valid.
 
         Raises:
-            BackupDamaged: a member is not what was written.
+            BackupDamaged: a member differs from its list.
         """
         while (found := self._next()) is not None:
             if found.name == MANIFEST:
@@ -305,7 +308,7 @@ class ArchiveReader:
 
 
 class _Hashed(io.RawIOBase):
-    """A member's content, hashed as it is read."""
+    """The content of a member, hashed while being read."""
 
     def __init__(self, content: IO[bytes]) -> None:
         self._content = content
@@ -321,10 +324,10 @@ class _Hashed(io.RawIOBase):
 
 
 def check_name(path: Path, name: str) -> None:
-    """Refuse a member whose name leads out of the folder that it is read into.
+    """Reject a member whose name leads out of the target folder.
 
     Raises:
-        BackupDamaged: it does.
+        BackupDamaged: the name leads out of the folder.
     """
     if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
         raise BackupDamaged(str(path), f"{name[:200]!a} is no name below a folder")
@@ -332,11 +335,11 @@ def check_name(path: Path, name: str) -> None:
 
 @contextmanager
 def read_archive(path: Path) -> Iterator[ArchiveReader]:
-    """Look at the seal, which takes reading the file once, then yield the reader.
+    """Check the seal, which reads the file once, then yield the reader.
 
     Raises:
-        BackupDamaged: it is no backup, or not a whole one.
-        BackupTooNew: a newer version wrote it.
+        BackupDamaged: the file is no backup, or is incomplete.
+        BackupTooNew: a newer version wrote the file.
     """
     try:
         with path.open("rb") as file:
@@ -352,7 +355,7 @@ def read_archive(path: Path) -> Iterator[ArchiveReader]:
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """Say of what libraries raise about the file's content what it means."""
+    """Translate the libraries' exceptions about the file's content into `BackupDamaged`."""
     try:
         yield
     except AgenticRagError:
@@ -380,10 +383,10 @@ def _check_seal(path: Path, file: IO[bytes]) -> None:
 
 
 def verify(path: Path, advance: Callable[[str, int], object] = lambda name, count: None) -> Header:
-    """Read a backup to its end and return its header. ``advance``: is told each member's name and bytes.
+    """Read a backup to its end and return its header. ``advance`` is called with each member's name and size in bytes.
 
     Raises:
-        BackupDamaged, BackupTooNew: as in `read_archive`; a member is not what was written.
+        BackupDamaged, BackupTooNew: as in `read_archive`, or a member differs from its list.
     """
     with read_archive(path) as reader:
         for member in reader.members():

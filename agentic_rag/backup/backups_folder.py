@@ -1,6 +1,6 @@
-"""The backups that a server writes by itself, in ``{data}/backups``: their names, how many stay, how old the last is.
+"""The folder of a server's own backups, ``{data}/backups``: file names, retention, and the age of the newest backup.
 
-Owns the names there. Everything here blocks.
+All functions here block.
 """
 
 import fcntl
@@ -31,8 +31,10 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A backup in the server's folder. ``modified``: seconds since 1970; ``before_upgrade``: it holds the records as
-    they were before an upgrade, nothing else.
+    """A backup in the server's folder.
+
+    ``modified``: seconds since 1970. ``before_upgrade``: the backup holds only the records, as they were before an
+    upgrade.
     """
 
     name: str
@@ -42,7 +44,7 @@ class Listed:
 
 
 def list_all(folder: Path) -> list[Listed]:
-    """Return all backups that the server's folder has, the newest first."""
+    """Return all backups in the server's folder, newest first."""
     found = []
     for path in folder.glob(f"*{ENDING}"):
         before = _BEFORE.fullmatch(path.name) is not None
@@ -54,19 +56,19 @@ def list_all(folder: Path) -> list[Listed]:
 
 
 def name_by_time(folder: Path) -> Path:
-    """Return a free name for a backup that is made now."""
+    """Return an unused name for a new backup, made from the current time."""
     stem = time.strftime("agentic-rag-%Y%m%dT%H%M%SZ", time.gmtime())
     names = (folder / f"{stem}{'' if not number else f'-{number}'}{ENDING}" for number in range(1000))
     return next(name for name in names if not name.exists())
 
 
 def before_upgrade(data: Path, revision: str) -> Path:
-    """Return where the records lie as they were before the tables were brought to a revision."""
+    """Return the path of the backup of the records made before an upgrade to ``revision``."""
     return data / FOLDER / f"before-{revision}{ENDING}"
 
 
 def list_kept(folder: Path) -> list[Kept]:
-    """Return the backups that have their names by their times, the newest first."""
+    """Return the backups that are named after their time, newest first."""
     found = []
     for path in folder.glob(f"agentic-rag-*{ENDING}"):
         if match := _BY_TIME.fullmatch(path.name):
@@ -76,7 +78,7 @@ def list_kept(folder: Path) -> list[Kept]:
 
 
 def keep_newest(folder: Path, count: int) -> list[Path]:
-    """Remove all but the newest backups of a folder, and what killed writers left; return what went."""
+    """Remove all but the newest ``count`` backups of a folder, and files of killed writers; return the removed ones."""
     remove_parts(folder)
     gone = [each.path for each in list_kept(folder)[count:]]
     for path in gone:
@@ -86,7 +88,10 @@ def keep_newest(folder: Path, count: int) -> list[Path]:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[bool]:
-    """Hold the folder's lock in the block, if nobody has it: of several servers with one folder, one writes there."""
+    """Hold the folder's lock in the block; yields False if another process holds it.
+
+    Of several servers with the same folder, only one writes there.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

@@ -1,7 +1,8 @@
-"""What goes into a backup, in its order: records, workspaces, kept results, what the operator allowed.
+"""The contents of a backup in order: records, workspaces, payloads, and the operator's permissions.
 
-Owns which files of a data folder are kept and how each is read while a server goes on; below a workspace through
-`mcp_servers.beneath`, a memory by its own ledger. Knows no archive's form. Everything here blocks.
+This module selects the files of a data folder and reads them while a server runs: those of a workspace through
+`mcp_servers.beneath`, and a memory through its own ledger. ``archive`` defines the file format. All functions here
+block.
 """
 
 import errno
@@ -27,17 +28,16 @@ from mcp_servers.promptx.ledger import COMPANIONS, DATABASE, LOCK_FILE, Ledger
 
 RECORDS, WORKSPACES, PAYLOADS, INDEX, KEY = "database/", "workspaces/", "payloads/", "index/", "secret.key"
 GRANTS = ("mcp/allowed.json", "mcp/catalogue.toml")
-"""What the operator allowed MCP servers, beside the built-in catalogue."""
+"""The operator's permissions for MCP servers, in addition to the built-in catalogue."""
 FOLDERS = ("mcp/homes", "mcp/local", "mcp/bundles", "acts")
-"""What MCP servers keep of their own, programs and bundles that no registry has, and what the command line did that is
-no row yet."""
+"""MCP servers' own data, programs and bundles that no registry has, and command-line acts without an audit row yet."""
 ROWS_BYTES = 1 << 20
-"""After so many bytes of rows a member ends."""
+"""Size in bytes after which a new member begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a backup holds beside what all have. ``records_only``: the records and nothing else."""
+    """The optional contents of a backup. ``records_only``: only the records."""
 
     with_key: bool = False
     with_index: bool = False
@@ -46,29 +46,29 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What a backup is made of: a data folder, and a folder in which copies of databases may lie meanwhile."""
+    """The source of a backup: a data folder, and a scratch path for temporary copies of databases."""
 
     data: Path
     scratch: Path
 
 
 class Progress(Protocol):
-    """Who is told how far a backup or a restore is."""
+    """Receives the progress of a backup or a restore."""
 
     def advance(self, name: str, count: int) -> None:
-        """Say that a member of ``count`` bytes is done."""
+        """Report a finished member of ``count`` bytes."""
         ...
 
 
 class NoProgress:
-    """Tells nobody."""
+    """Ignores the progress."""
 
     def advance(self, name: str, count: int) -> None:
         return
 
 
 def read_header(conn: Connection, data: Path, choice: Choice, began: str) -> Header:
-    """Return the header of a backup of these records. ``began``: the time before they were copied."""
+    """Return the header of a backup of these records. ``began``: the time before the records were copied."""
     tables = tuple(list_tables(conn))
     known = any(table.name == origin.ORIGIN.table.name for table in tables)
     from_where = origin.get(conn) if known else None
@@ -89,12 +89,12 @@ def read_header(conn: Connection, data: Path, choice: Choice, began: str) -> Hea
 
 
 def write_contents(conn: Connection, out: ArchiveWriter, header: Header, ground: Ground, progress: Progress) -> None:
-    """Add everything; ``conn`` reads the snapshot."""
+    """Add all contents; ``conn`` reads the snapshot."""
     _Contents(conn, out, header, ground, progress).write()
 
 
 class _Contents:
-    """One backup while it is written."""
+    """One backup while being written."""
 
     def __init__(
         self, conn: Connection, out: ArchiveWriter, header: Header, ground: Ground, progress: Progress
@@ -131,7 +131,7 @@ class _Contents:
     # Records
 
     def _write_table(self, table: RawTable) -> None:
-        """Add a table's rows, one a line, in members of about `ROWS_BYTES`."""
+        """Add a table's rows, one per line, in members of about `ROWS_BYTES`."""
         number, lines, size = 0, list[bytes](), 0
         for row in read_rows(self._conn, table):
             line = orjson.dumps(row)
@@ -145,7 +145,7 @@ class _Contents:
             self._add(f"{RECORDS}{table.name}/{number + 1:06}.jsonl", b"\n".join([*lines, b""]))
 
     def _column(self, name: str, *columns: str) -> Iterator[object]:
-        """Yield a column of a table, or a row of some; nothing if the records have no such table."""
+        """Yield the values of one column, or of several as tuples; nothing if the records lack the table."""
         table = self._tables.get(name)
         if table is None:
             return
@@ -161,7 +161,7 @@ class _Contents:
     # Files
 
     def _write_workspaces(self) -> None:
-        """Add the domains' workspaces under the domains' ids, wherever they lie, then what else is among them."""
+        """Add the domains' workspaces under the domains' ids, wherever they are, then other entries of the folder."""
         around = self._data / "workspaces"
         done = set()
         for row in self._column("domains", "id", "workspace"):
@@ -178,7 +178,7 @@ class _Contents:
     def _write_folder(self, folder: Folder, prefix: str) -> None:
         for entry in folder.walk():
             if entry.name in COMPANIONS or entry.name == LOCK_FILE:
-                continue  # of a memory, whose ledger is copied whole
+                continue  # part of a memory, whose ledger is copied as a whole
             if entry.kind != "file":
                 self._out.leave_out(prefix + entry.path, "it is a link, a pipe or a device")
             elif entry.name == DATABASE:
@@ -187,7 +187,7 @@ class _Contents:
                 self._copy(folder, entry.path, prefix)
 
     def _copy_memory(self, folder: Folder, path: str, prefix: str) -> None:
-        """Add a memory as of one moment; what no ledger opens is copied as it lies there, for its owner to look at."""
+        """Add a memory as of one moment; files that the ledger cannot open are copied unchanged, to be inspected."""
         inside = path.rpartition("/")[0]
         copy = self._scratch.with_name(self._scratch.name + ".memory")
         ledger = Ledger(folder.at(inside), read_only=True)
@@ -213,7 +213,7 @@ class _Contents:
         failpoints.reached("backup.member")
 
     def _copy(self, folder: Folder, name: str, prefix: str) -> None:
-        """Add a file; one that is gone by now was deleted since the records were read."""
+        """Add a file; a missing file was deleted after the records were read."""
         try:
             file = folder.open(name)
         except FileNotFoundError:
@@ -222,7 +222,8 @@ class _Contents:
             self._out.leave_out(prefix + name, exc.strerror or exc.why)
             return
         except OSError as exc:
-            if exc.errno in (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE):  # not this file's own matter
+            # a general failure, not one of this file
+            if exc.errno in (errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE):
                 raise StorageUnavailable(f"{folder.path / name} cannot be read: {exc.strerror}") from exc
             self._out.leave_out(prefix + name, exc.strerror or "it cannot be read")
             return

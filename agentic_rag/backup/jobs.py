@@ -1,7 +1,7 @@
-"""Backups that an operator asks a running server for: write one now, read one to its end, stop either.
+"""Backup jobs that an operator requests from a running server: write a backup, verify one, or stop the job.
 
-Owns the one job there is at a time, how far it is, and how the last one ended. Of a process, not of the store: whoever
-asks another of several servers sees the backups, and not who writes one. Knows no contents.
+At most one job runs at a time; its progress and result are kept. The job belongs to a process, not to the store: other
+servers of the same store list the backups but not the job.
 """
 
 import json
@@ -22,14 +22,14 @@ from agentic_rag.workers import Queue
 
 
 class JobKind(StrEnum):
-    """What is done."""
+    """The kind of a job."""
 
     WRITE = "write"
     VERIFY = "verify"
 
 
 class JobState(StrEnum):
-    """Where it is."""
+    """The state of a job."""
 
     RUNNING = "running"
     DONE = "done"
@@ -39,9 +39,10 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Writing or verifying one backup. ``bytes``: so many are done, before they are packed; ``part``: the last member.
+    """A job that writes or verifies one backup.
 
-    ``name``: the file, once there is one. ``reason``: why it failed.
+    ``bytes`` is the amount done so far, before compression; ``part`` is the last member. ``name`` is the file, once
+    known. ``reason`` explains a failure.
     """
 
     id: str
@@ -57,7 +58,7 @@ class Job:
 
 
 class BackupJobs:
-    """The backups of one data folder, as an operator asks for them. `run` does what was asked."""
+    """The backup jobs of one data folder, as requested by an operator. `run` executes them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -70,40 +71,40 @@ class BackupJobs:
 
     @property
     def job(self) -> Job | None:
-        """What is being done, or was done last; None: nothing was asked for yet."""
+        """The current job, or else the last one; None if there was none."""
         return self._job
 
     async def list_all(self) -> list[Listed]:
-        """Return the backups, the newest first."""
+        """Return the backups, newest first."""
         return await anyio.to_thread.run_sync(list_all, self.folder)
 
     def write(self, user_id: str) -> Job:
-        """Have a backup written.
+        """Start writing a backup.
 
         Raises:
-            BackupRefused: something is being done already.
+            BackupRefused: another job is running.
         """
         return self._begin(JobKind.WRITE, user_id, "")
 
     async def verify(self, user_id: str, name: str) -> Job:
-        """Have a backup read to its end.
+        """Start verifying a backup.
 
         Raises:
-            NotFound: there is none of that name.
-            BackupRefused: something is being done already.
+            NotFound: there is no backup with this name.
+            BackupRefused: another job is running.
         """
         if name not in [each.name for each in await self.list_all()]:
             raise NotFound("backup", name)
         return self._begin(JobKind.VERIFY, user_id, name)
 
     def stop(self) -> bool:
-        """Stop what is being done; False: nothing was. Of a backup that was being written nothing is left."""
+        """Stop the current job; False if none was running. An unfinished backup is removed."""
         running = self._job is not None and self._job.state is JobState.RUNNING
         self._running.cancel()
         return running
 
     async def run(self) -> None:
-        """Do what is asked for, one after the other, for ever."""
+        """Execute the requested jobs one after the other, until cancelled."""
         while True:
             await self._do(await self._asked.get())
 
@@ -142,7 +143,7 @@ class BackupJobs:
         await run_program(self._settings, "verify", str(self.folder / name), "--tell", hear=self._hear)
 
     def _hear(self, line: str) -> None:
-        """Take up how far it is; the last line is words for a person at the command line."""
+        """Read a progress line; the last line is a text for people at the command line and is ignored."""
         try:
             said = json.loads(line)
             self._change(bytes=int(said["bytes"]), part=str(said["name"]))

@@ -1,7 +1,6 @@
-"""A backup from its beginning to its end.
+"""Making a backup: combines the snapshot, the contents and the file.
 
-Owns the joining of snapshot, contents and file. A kill at any place leaves the old file of that name, the whole new
-one, or none.
+A crash at any point leaves the old file of that name, the complete new one, or none.
 """
 
 from pathlib import Path
@@ -29,15 +28,15 @@ async def make_backup(
 ) -> Header:
     """Write a backup of a data folder and its database, while a server may use both; return its header.
 
-    ``replaces_before``: the file may be there already, and the tables must not have that revision (any more).
+    ``replaces_before``: an existing file may be replaced, and the tables must not have this revision yet.
 
     Raises:
-        BackupRefused: the file is there, or another process writes it.
-        BackupNotWritten: there is no room.
+        BackupRefused: the file exists, another process writes it, or the tables already have that revision.
+        BackupNotWritten: there is not enough space.
         StorageError: the database cannot be read.
     """
     scratch = _scratch_of(target)
-    began = now()  # what is committed while the records are copied may be missing: the backup is older than that
+    began = now()  # the backup is as old as this: commits during the copy may be missing
     with write_whole(target, replace=replaces_before is not None) as file, write_archive(file, target) as out:
 
         def write(conn: Connection) -> Header:
@@ -51,7 +50,7 @@ async def make_backup(
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove what a killed process left that was writing a backup. Blocks."""
+    """Remove the files of a killed process that was writing a backup. Blocks."""
     remove_part(target)
     remove_copy(_scratch_of(target))
 

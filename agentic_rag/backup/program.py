@@ -1,6 +1,6 @@
-"""Backups that a server has the command line write or read: a process of its own, so that no turn waits for it.
+"""The backup program: a server runs the command line in a separate process, so that no turn waits for a backup.
 
-Owns how that process is begun, heard and ended. Knows nothing of when and why.
+This module starts that process, reads its output and ends it.
 """
 
 import sys
@@ -14,20 +14,20 @@ from anyio.streams.text import TextReceiveStream
 from agentic_rag.settings import Settings, own_environment
 
 MAX_SAID = 16 * 1024
-"""Characters that are kept of what it says; the end counts."""
+"""Number of characters kept of the process's output, from its end."""
 
 
 class ProgramFailed(Exception):
-    """The process ended with another code than 0; the text is what it said last."""
+    """The process ended with an exit code other than 0; the text is its last output line."""
 
 
 async def run_program(settings: Settings, *arguments: str, hear: Callable[[str], object] = lambda line: None) -> None:
-    """Run ``agentic-rag backup`` with these arguments. ``hear``: is told each line that it prints.
+    """Run ``agentic-rag backup`` with these arguments. ``hear`` is called with each line of standard output.
 
-    Cancelling kills the process: `remove_leftovers` takes away what it was writing.
+    Cancelling kills the process; call `remove_leftovers` to remove its unfinished files.
 
     Raises:
-        ProgramFailed: it did not do what it was to do.
+        ProgramFailed: the process failed.
     """
     command = [sys.executable, "-m", "agentic_rag.cli", "backup", *arguments, "--data", str(settings.data)]
     async with await anyio.open_process(command, stdin=None, env=own_environment(settings)) as process:

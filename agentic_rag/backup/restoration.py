@@ -1,8 +1,8 @@
-"""A backup becomes a data folder and a database again.
+"""Steps of a restore from a backup to a data folder and a database.
 
-Owns the steps and their order: the backup is verified, a mark in the folder says that it is being restored, the files
-are put there, then all records in one transaction, then the mark goes. A folder with the mark belongs to nobody but
-the next restore, which begins anew; so a kill at any step costs time and nothing else. Everything here blocks.
+The steps run in this order: verify the backup, mark the folder as being restored, write the files, load all records in
+one transaction, and remove the mark. Only another restore may use a marked folder, and it starts from the beginning. A
+crash at any step therefore costs nothing but time. All functions here block.
 """
 
 import json
@@ -37,27 +37,27 @@ from agentic_rag.store.raw_tables import (
 )
 
 ITS_OWN = frozenset({MARK, f".{MARK}", "lock", SPARE, "lost+found"})
-"""What may lie in a folder that counts as empty."""
+"""Names that may exist in a folder that counts as empty."""
 TOPS = ("workspaces/", "payloads/", "mcp/homes/", "mcp/local/", "mcp/bundles/", "acts/", "index/")
 FILES = ("secret.key", "mcp/allowed.json", "mcp/catalogue.toml")
-"""What of a data folder a backup may hold."""
+"""Files of a data folder that a backup may hold."""
 ALWAYS_THERE = ("origin", "probe", "audit", "audit_head", "schema_support")
-"""Tables that have rows in a database that nobody used."""
+"""Tables that have rows even in an unused database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a restore goes: an empty folder. ``backup``: the file's path, for the mark."""
+    """The destination of a restore: an empty folder. ``backup`` is the file's path, stored in the mark."""
 
     folder: Path
     backup: Path
 
 
 def prepare_folder(target: Target, header: Header) -> bool:
-    """Mark an empty folder, or empty one with a mark; return whether the same backup was begun there before.
+    """Mark an empty folder, or clear a marked one; return whether a restore of the same backup was begun there before.
 
     Raises:
-        BackupRefused: something lies in the folder.
+        BackupRefused: the folder is not empty.
     """
     mark = target.folder / MARK
     begun = mark.is_file()
@@ -93,7 +93,7 @@ def _remove(path: Path) -> None:
 
 
 def finish_folder(target: Target) -> None:
-    """Say that the folder is whole."""
+    """Remove the mark, because the folder is complete."""
     failpoints.reached("restore.loaded")
     (target.folder / MARK).unlink()
     sync_folder(target.folder)
@@ -101,11 +101,11 @@ def finish_folder(target: Target) -> None:
 
 
 def extract_files(target: Target, progress: Progress) -> int:
-    """Put the files of a backup into the folder, and return how many there are; they are on disk afterwards.
+    """Write the files of a backup to the folder durably, and return their number.
 
     Raises:
-        BackupDamaged: it is not what was verified, or a name in it is none of a data folder's.
-        BackupNotWritten: the disk takes no more.
+        BackupDamaged: the backup has changed since its verification, or holds a name that no data folder has.
+        BackupNotWritten: the disk is full.
     """
     count = 0
     with read_archive(target.backup) as reader:
@@ -118,7 +118,7 @@ def extract_files(target: Target, progress: Progress) -> int:
             progress.advance(member.name, member.size)
             failpoints.reached("restore.member")
             count += 1
-    os.sync()  # of all at once: one by one takes a hundred times as long with many small files
+    os.sync()  # once for all files: one fsync per file takes a hundred times as long with many small files
     failpoints.reached("restore.extracted")
     return count
 
@@ -136,20 +136,20 @@ def _extract(path: Path, member: Member) -> None:
 
 
 def is_empty(conn: Connection) -> bool:
-    """Whether a database has no rows but those that every database has."""
+    """Return whether a database has only the rows of an unused database."""
     return not any(count_rows(conn, each.name) for each in list_tables(conn) if each.name not in ALWAYS_THERE)
 
 
 def load_records(
     conn: Connection, backup: Path, progress: Progress, revisions: Revisions, to: str | None = None
 ) -> Header:
-    """Put the records of a backup in place of all that are there, with the tables of its own version.
+    """Replace all records by those of a backup, using the tables of the backup's version, in the caller's transaction.
 
-    ``to``: the revision that the tables are brought to then; None: the newest. Inside one transaction.
+    ``to`` is the revision to which the tables are migrated afterwards; None: the newest.
 
     Raises:
-        BackupTooNew: its tables are of a version that this program does not know.
-        BackupDamaged: its rows do not fit its tables.
+        BackupTooNew: this program does not know the version of the tables.
+        BackupDamaged: the rows do not match the tables.
     """
     with read_archive(backup) as reader:
         header = reader.header
@@ -175,7 +175,7 @@ def load_records(
 
 
 def _match(backup: Path, header: Header, there: list[RawTable]) -> dict[str, RawTable]:
-    """Return the backup's tables by name, if they are those that its revision makes."""
+    """Return the backup's tables by name, if they match the tables of its revision."""
     made = {table.name: table for table in there}
     for table in header.tables:
         same = made.get(table.name)
@@ -194,7 +194,7 @@ def _load(conn: Connection, backup: Path, table: RawTable, member: Member) -> No
 
 
 def _rows(member: Member) -> Iterator[list[Row]]:
-    """Yield the rows of a member, some at a time."""
+    """Yield the rows of a member in batches of `ROWS`."""
     rows: list[Row] = []
     for line in member.content.read().splitlines():
         rows.append(orjson.loads(line))
@@ -206,7 +206,7 @@ def _rows(member: Member) -> Iterator[list[Row]]:
 
 
 def was_restored_from(conn: Connection, header: Header) -> bool:
-    """Whether the records are those of a restore of this backup, which was cut off after its transaction."""
+    """Return whether the records come from a restore of this backup that was interrupted after its transaction."""
     known = any(table.name == origin.ORIGIN.table.name for table in list_tables(conn))
     found = origin.get(conn) if known else None
     return found is not None and found.restored_from == header.id

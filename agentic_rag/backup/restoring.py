@@ -1,7 +1,7 @@
-"""A restore from its beginning to its end, into a folder and a database.
+"""Restoring a backup into a folder and a database.
 
-Owns the joining of the steps in `restoration` with the database. A kill at any place leaves a folder that only the
-next restore uses, which begins anew.
+This module combines the steps of `restoration` with the database. A crash at any point leaves a folder that only
+another restore can use, which starts from the beginning.
 """
 
 from contextlib import suppress
@@ -38,7 +38,7 @@ from agentic_rag.tools.launch.requests import LOCAL
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore has done."""
+    """The result of a restore."""
 
     header: Header
     files: int
@@ -47,10 +47,10 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where a restore goes. ``database``: a PostgreSQL address, or the path of a SQLite file in the folder.
+    """The options of a restore. ``database`` is a PostgreSQL URL, or the path of a SQLite file in the folder.
 
-    ``end_turns``: what ran when the backup was made is interrupted; False: it is resumed by the next start; None: it
-    is, unless the original is found alive on this machine.
+    ``end_turns`` True: turns that ran when the backup was made are interrupted. False: the next start resumes them.
+    None: the next start resumes them, but the restore refuses to run if the original server is alive on this machine.
     """
 
     backup: Path
@@ -64,10 +64,11 @@ async def restore(plan: Plan, progress: Progress = NO_PROGRESS) -> Restored:
     """Restore a backup into an empty folder and an empty database.
 
     Raises:
-        BackupDamaged, BackupTooNew: nothing was begun.
+        BackupDamaged, BackupTooNew: nothing was changed.
         BackupRefused: the folder or the database is not empty, the original is alive, or the backup holds records only.
-        DataFolderOwned: a process has the folder.
-        BackupNotWritten, StorageError: there is no room; the folder keeps its mark, and the next restore begins anew.
+        DataFolderOwned: another process owns the folder.
+        BackupNotWritten, StorageError: there is not enough space; the folder keeps its mark, and the next restore
+            starts from the beginning.
     """
     header = await anyio.to_thread.run_sync(verify, plan.backup)
     if header.records_only:
@@ -98,7 +99,7 @@ async def _restore(plan: Plan, header: Header, progress: Progress) -> Restored:
 
 
 def _ask_about_original(plan: Plan, header: Header) -> None:
-    """Refuse to run a living server's turns a second time, unless somebody said what becomes of them."""
+    """Refuse to run a living server's turns a second time, unless ``end_turns`` decides about them."""
     original = Path(header.folder)
     if plan.end_turns is not None or original == plan.folder.absolute():
         return
@@ -117,10 +118,10 @@ async def _check_database(database: Database, plan: Plan, header: Header, again:
 
 
 def _settle_programs(folder: Path) -> None:
-    """Bind what was allowed of the operator's own programs to the copies that were restored."""
+    """Point the operator's permissions for own programs to the restored copies."""
     local = folder.absolute() / LOCAL
     if local.is_dir():
-        with suppress(InvalidInput):  # what cannot be read allows nothing, which each start says
+        with suppress(InvalidInput):  # an unreadable catalogue permits nothing, and each start reports that
             LaunchCatalogue(local.parent).move_programs(local)
 
 

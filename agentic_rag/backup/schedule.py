@@ -1,7 +1,7 @@
-"""Backups that a server writes by itself: when one is due, and how old the last one is.
+"""Scheduled backups that a server writes: when one is due, and the age of the newest.
 
-Owns that. Each is written by a process of its own, the command line's, so that no turn waits for it; where several
-servers share a data folder, one of them does it. Knows no contents.
+A separate command-line process writes each backup, so that no turn waits for it. If several servers share a data
+folder, one of them writes.
 """
 
 import time
@@ -20,9 +20,9 @@ from agentic_rag.settings import Settings
 from agentic_rag.workers import Workers
 
 LOOK_SECONDS = 60.0
-"""Between two looks whether one is due."""
+"""Seconds between two checks whether a backup is due."""
 LATE = 2
-"""So many times the wished age is too old."""
+"""A backup older than this multiple of the configured interval is late."""
 
 
 class ScheduledBackups:
@@ -36,16 +36,16 @@ class ScheduledBackups:
         self._since = time.time()
 
     def begin(self, workers: Workers, alone: Alone) -> None:
-        """Look from now on whether one is due, if any are wished for."""
+        """Start the periodic check for due backups, if backups are configured."""
         if self._seconds:
             name = "writing a backup"
             workers.repeat(name, alone.job(name, self.run_due), LOOK_SECONDS, at_once=False)
 
     async def run_due(self) -> None:
-        """Write one, if the newest is too old and nobody writes one.
+        """Write a backup if the newest is too old and no other process is writing one.
 
         Raises:
-            BackupNotWritten: it failed, with what it said last.
+            BackupNotWritten: the backup program failed; the error holds its last output line.
         """
         if not self._seconds:
             return
@@ -66,7 +66,10 @@ class ScheduledBackups:
         self._outcomes.note_success(time.time())
 
     async def report(self) -> BackupHealth:
-        """Return how old the newest is; late: where they are wished for, and it is `LATE` times as old as wished."""
+        """Return the age and health of the newest backup.
+
+        The health is degraded if no backup was made for `LATE` intervals or the last attempt failed.
+        """
         kept = await anyio.to_thread.run_sync(partial(_newest, self._folder))
         now = time.time()
         wished = self._settings.backup_every or None

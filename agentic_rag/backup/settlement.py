@@ -1,7 +1,7 @@
-"""What has to be said anew in records that were restored: they are true of another place and another time.
+"""Corrections to restored records that depend on the place and time of the original.
 
-Owns which rows that are: where workspaces lie, what the index holds, who works on what, and records of files that were
-deleted while the backup was made. Functions of a connection to tables of the newest version.
+They concern the paths of workspaces, the contents of the index, the owners of work, and records of files that were
+deleted during the backup. All functions take a connection to tables of the newest version.
 """
 
 from contextlib import suppress
@@ -40,8 +40,10 @@ _unfinished = TURNS.c.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING, TurnSta
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What was found: turns that were unfinished, and whether they were ended; documents that are indexed anew and
-    those without a file, kept results without a file, sealed secrets, and the id of the restored store.
+    """The result of the corrections.
+
+    It counts the unfinished turns (and whether they were ended), documents to be indexed again, documents and payloads
+    without a file, and sealed secrets. ``store_id`` is the id of the restored store.
     """
 
     store_id: str
@@ -54,17 +56,17 @@ class Settled:
 
 
 def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_turns: bool) -> Settled:
-    """Make restored records true of the folder that their files were put into.
+    """Adapt restored records to the folder that holds their files.
 
-    ``end_turns``: what ran is interrupted instead of being resumed, since the original may still run it.
+    ``end_turns``: unfinished turns are interrupted instead of resumed, because the original may still run them.
     """
-    run_groups.settle(conn)  # of the original's journal
+    run_groups.settle(conn)  # from the original's journal
     workspaces = (data / "workspaces").absolute()
     domains: list[str] = list(conn.execute(sa.select(DOMAINS.c.id)).scalars())
     for ident in domains:
         conn.execute(sa.update(DOMAINS.table).where(DOMAINS.c.id == ident).values(workspace=str(workspaces / ident)))
-        with suppress(WorkspaceRefused):  # something else stands there, which is told where it is used
-            make_workspace(workspaces / ident)  # empty folders are in no backup
+        with suppress(WorkspaceRefused):  # a later use of the workspace reports the obstacle
+            make_workspace(workspaces / ident)  # backups contain no empty folders
     indexed, gone = _settle_documents(conn, workspaces, with_index)
     known = payloads.all_refs(conn)
     lost = sorted(ref for ref in known if not (data / "payloads" / ref).is_file())
@@ -72,9 +74,10 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
         payloads.forget(conn, lost[first : first + 500])
     conn.execute(sa.update(EXTRACTIONS.table).values(claimed_until=""))
     conn.execute(sa.update(ACCOUNTS.table).values(renewing_until=None))
-    for begun in (LOGINS, BEGUN, SIGN_INS):  # what was ended since the backup must not live again
+    for begun in (LOGINS, BEGUN, SIGN_INS):  # logins that ended since the backup must not become valid again
         conn.execute(sa.delete(begun.table))
-    for told in (LEASES, REPLICAS, SIGNALS):  # by processes of the original, in its database's time and transactions
+    # written by processes of the original, with its database's times and transaction numbers
+    for told in (LEASES, REPLICAS, SIGNALS):
         conn.execute(sa.delete(told.table))
     return Settled(
         store_id=origin.set_restored(conn, backup),
@@ -88,9 +91,9 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
 
 
 def _free_turns(conn: Connection, end: bool) -> int:
-    """Take every turn from its owner, which is another process on another store; return how many are unfinished.
+    """Release every turn from its owner, a process of the original store; return the number of unfinished turns.
 
-    ``end``: those get their terminal event, as the records are.
+    ``end``: the unfinished turns are ended, each with its terminal event.
     """
     held = sa.or_(sa.and_(_unfinished, TURNS.c.owner != ""), TURNS.c.lease_until.is_not(None))
     for ident in list(conn.execute(sa.select(TURNS.c.id).where(held)).scalars()):
@@ -105,10 +108,10 @@ def _free_turns(conn: Connection, end: bool) -> int:
 
 
 def _settle_documents(conn: Connection, workspaces: Path, with_index: bool) -> tuple[int, int]:
-    """Queue what no index holds, and say of a document without a file what it is; return how many of each."""
+    """Queue documents that no index holds, and mark documents without a file as failed; return both numbers."""
     conn.execute(sa.update(DOCUMENTS.table).values(owner="", lease_until=None))
     if not with_index:
-        conn.execute(sa.delete(COLLECTIONS.table))  # generations of an index that is not here
+        conn.execute(sa.delete(COLLECTIONS.table))  # these describe generations of an index that was not restored
     columns = (DOCUMENTS.c.id, DOCUMENTS.c.domain_id, DOCUMENTS.c.path, DOCUMENTS.c.status)
     queued = gone = 0
     for ident, domain, path, status in conn.execute(sa.select(*columns)).all():

@@ -1,7 +1,7 @@
-"""The records as of one moment, of a database that others go on writing.
+"""Consistent snapshots of a database that other processes continue to write.
 
-Owns how each kind of database gives that: SQLite by its online backup into a copy beside the backup that is made,
-PostgreSQL by one repeatable-read transaction. Neither brings the tables to another version. Nothing waits for it.
+For SQLite, an online backup copies the file next to the backup being made. PostgreSQL provides one repeatable-read
+transaction. Neither migrates the tables, and neither blocks other users of the database.
 """
 
 import sqlite3
@@ -27,11 +27,11 @@ _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sql
 
 
 async def read_snapshot(url_or_path: str | Path, scratch: Path, reading: Work[T]) -> T:
-    """Run a function on the records as they are now. ``scratch``: a file that may be made meanwhile, and is removed.
+    """Run a function on a snapshot of the records. ``scratch``: path for a temporary copy, which is removed.
 
     Raises:
-        StorageError: the database is not there, is damaged or does not answer.
-        BackupNotWritten: there is no room for the copy.
+        StorageError: the database does not exist, is damaged or does not answer.
+        BackupNotWritten: there is not enough space for the copy.
     """
     if is_server(url_or_path):
         from agentic_rag.store.postgres import PostgresDatabase
@@ -62,7 +62,7 @@ def _read_file(path: Path, scratch: Path, reading: Work[T]) -> T:
 
 @contextmanager
 def _copy(path: Path, scratch: Path) -> Iterator[None]:
-    """Have a copy of a SQLite file in the block, which a writer beside it never waits for."""
+    """Provide a copy of a SQLite file in the block, without blocking its writer."""
     remove_copy(scratch)
     try:
         copy_file(path, scratch)
@@ -72,23 +72,24 @@ def _copy(path: Path, scratch: Path) -> Iterator[None]:
 
 
 def copy_file(path: Path, copy: Path) -> None:
-    """Copy a SQLite file as of one moment; who writes it goes on.
+    """Copy a SQLite file as of one moment, while its owner continues to write.
 
     Raises:
-        StorageUnavailable: it is not there, or is locked for too long.
-        StorageDamaged: it is no database.
-        BackupNotWritten: the copy has no room.
+        StorageUnavailable: the file does not exist, or is locked for too long.
+        StorageDamaged: the file is no database.
+        BackupNotWritten: there is not enough space for the copy.
     """
     if not path.is_file():
         raise StorageUnavailable(f"there is no {path}")
     try:
-        # Read-only: the last connection that can write would also checkpoint, in a process that does not own the file.
+        # Read-only: the last writable connection to close would also checkpoint, in a process that does not own the
+        # file.
         with (
             closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)) as source,
             closing(sqlite3.connect(copy)) as target,
         ):
             source.backup(target)
-            target.execute("PRAGMA journal_mode=DELETE")  # it would be the log's, whose file the copy has not
+            target.execute("PRAGMA journal_mode=DELETE")  # otherwise WAL mode, but the copy has no WAL file
     except sqlite3.Error as exc:
         code = (exc.sqlite_errorcode or 0) & 0xFF
         if code in _FULL:
@@ -99,6 +100,6 @@ def copy_file(path: Path, copy: Path) -> None:
 
 
 def remove_copy(scratch: Path) -> None:
-    """Remove the copy of a database, whatever a killed process left of it."""
+    """Remove the copy of a database, including the partial files of a killed process."""
     for name in ("", "-journal", "-wal", "-shm"):
         scratch.with_name(scratch.name + name).unlink(missing_ok=True)

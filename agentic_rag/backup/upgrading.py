@@ -1,7 +1,7 @@
-"""Tables of an older version are brought to this one's: backed up first, rehearsed on a copy, and taken back.
+"""Upgrades of tables of an older version: backed up first, rehearsed on a copy, and reversible.
 
-Owns when that happens, and what is said of it. The backup before an upgrade holds the records alone: nothing else
-changes. A kill at any place leaves the old tables or the new ones, and the next start goes on.
+The backup before an upgrade holds only the records, because nothing else changes. A crash at any point leaves the old
+tables or the new ones, and the next start continues.
 """
 
 import logging
@@ -38,26 +38,27 @@ from agentic_rag.store.raw_tables import RawTable, count_rows, list_tables
 log = logging.getLogger(__name__)
 
 REHEARSAL = "agentic_rag_rehearsal"
-"""PostgreSQL's schema for the copy; in the backups folder, with a dot before it, the folder."""
+"""Name of PostgreSQL's schema for the copy, and, after a dot, of the folder in the backups folder."""
 RECORDS_ONLY = Choice(records_only=True)
 
 
 async def open_database(settings: Settings, revisions: Revisions = OWN) -> Database:
-    """Open the database of the settings; tables of an older version are backed up, then brought to the newest.
+    """Open the database of the settings; older tables are backed up, then migrated to the newest version.
 
     Raises:
-        BadConfiguration, StorageError: as `Database.open`; there is no room for the backup, and nothing was changed.
+        BadConfiguration, StorageError: as `Database.open`.
+        BackupNotWritten: there is not enough space for the backup, and nothing was changed.
     """
     await back_up_before(settings, revisions)
     return await Database.open(settings.database, revisions)
 
 
 async def back_up_before(settings: Settings, revisions: Revisions) -> Path | None:
-    """Back up the records if their tables are of an older version; return where they are.
+    """Back up the records if their tables are of an older version; return the path of the backup.
 
     Raises:
-        BackupNotWritten: there is no room.
-        StorageUnavailable: another server does it now.
+        BackupNotWritten: there is not enough space.
+        StorageUnavailable: another server is making the backup.
     """
     revision = await find_revision(settings.database)
     if revision is None or revision == revisions.head or not _knows(revisions, revision):
@@ -67,7 +68,7 @@ async def back_up_before(settings: Settings, revisions: Revisions) -> Path | Non
         await make_backup(
             settings.database, settings.data, target, RECORDS_ONLY, NO_PROGRESS, replaces_before=revisions.head
         )
-    except BackupRefused as exc:  # it begins again, and then finds the other's tables or its backup
+    except BackupRefused as exc:  # the server starts again and then finds the other server's tables or backup
         raise StorageUnavailable(f"another server backs it up before it changes its tables ({exc})") from exc
     log.warning(
         "the tables are brought from version %s to %s; as they were they are in %s (agentic-rag downgrade)",
@@ -91,8 +92,10 @@ def _knows(revisions: Revisions, revision: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What an upgrade would do: its ``steps`` (revision, words), ``changes`` of tables in words, the seconds of backup
-    and migration, and what the doctor finds among the records afterwards.
+    """The result of a rehearsed upgrade.
+
+    ``steps`` are its migrations (revision, description), ``changes`` its changes of tables in words. Backup and
+    migration times are in seconds. ``findings`` are those of the doctor among the migrated records.
     """
 
     revision: str
@@ -104,11 +107,11 @@ class Rehearsal:
 
 
 async def rehearse(settings: Settings, revisions: Revisions = OWN) -> Rehearsal:
-    """Do an upgrade whole on a copy of the records, beside a running server: backup, restore, migration, doctor.
+    """Rehearse an upgrade on a copy of the records while a server runs: backup, restore, migration, doctor.
 
     Raises:
-        BackupRefused: nothing is there to be upgraded.
-        BackupNotWritten, StorageError: there is no room for the copy.
+        BackupRefused: there are no records to upgrade, or this program does not know their version.
+        BackupNotWritten, StorageError: there is not enough space for the copy.
     """
     revision = await find_revision(settings.database)
     if revision is None:
@@ -146,7 +149,7 @@ def _load_old(conn: Connection, backup: Path, revisions: Revisions, revision: st
 
 @asynccontextmanager
 async def _copy_place(settings: Settings) -> AsyncIterator[tuple[Path, str | Path, str]]:
-    """Yield a folder, a database for the copy, and its schema (none: a file in the folder); all are gone afterwards."""
+    """Yield a temporary folder, a database for the copy, and its schema (empty: a file in the folder)."""
     folder = settings.data / FOLDER / f".{REHEARSAL}"
     await anyio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
     await anyio.to_thread.run_sync(partial(folder.mkdir, mode=0o700, parents=True))
@@ -178,7 +181,7 @@ async def _change_schema(settings: Settings, *statements: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The tables of a database and their rows' number."""
+    """The tables of a database and their numbers of rows."""
 
     tables: dict[str, RawTable]
     rows: dict[str, int]
@@ -190,7 +193,7 @@ def _shape(conn: Connection) -> _Shape:
 
 
 def _changes(before: _Shape, after: _Shape) -> list[str]:
-    """Return in words what is different."""
+    """Return the differences in words."""
     said = [f"the table {name} is new" for name in sorted(after.tables.keys() - before.tables.keys())]
     said += [
         f"the table {name} goes, with {before.rows[name]} rows"
@@ -211,12 +214,12 @@ def _changes(before: _Shape, after: _Shape) -> list[str]:
     return said
 
 
-# The way back
+# The downgrade
 
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """A backup from before an upgrade, and what taking it back would lose: rows now and then, by table."""
+    """A backup made before an upgrade, and the rows per table now and then, to show the losses of a downgrade."""
 
     backup: Path
     header: Header
@@ -225,14 +228,14 @@ class WayBack:
 
     @property
     def lost(self) -> list[tuple[str, int, int]]:
-        """The tables that have another number of rows by now, with that number and the one of then."""
+        """The tables whose number of rows has changed, with the current and the former number."""
         names = sorted(self.now.keys() | self.then.keys())
         counts = [(name, self.now.get(name, 0), self.then.get(name, 0)) for name in names]
         return [each for each in counts if each[1] != each[2]]
 
 
 def find_before(data: Path) -> Path:
-    """Return the newest backup from before an upgrade.
+    """Return the newest backup made before an upgrade.
 
     Raises:
         BackupRefused: there is none.
@@ -244,11 +247,11 @@ def find_before(data: Path) -> Path:
 
 
 async def look_back(settings: Settings, backup: Path, revisions: Revisions = OWN) -> WayBack:
-    """Verify a backup from before an upgrade and compare it with the records of now.
+    """Verify a backup made before an upgrade and compare it with the current records.
 
     Raises:
-        BackupRefused: its tables are of this version.
-        BackupDamaged, BackupTooNew: it cannot be used.
+        BackupRefused: the backup's tables have the current version.
+        BackupDamaged, BackupTooNew: the backup cannot be used.
     """
     header = await anyio.to_thread.run_sync(verify, backup)
     if header.revision == await find_revision(settings.database):
@@ -272,14 +275,15 @@ def _count(backup: Path) -> dict[str, int]:
 
 
 async def go_back(settings: Settings, way: WayBack, revisions: Revisions = OWN) -> Path:
-    """Put the records of before an upgrade in place of those of now, which are backed up first; return where.
+    """Replace the current records by those from before an upgrade, and return the path of a backup of the current ones.
 
     The caller owns the data folder, and no other server uses the database.
     """
     kept = await anyio.to_thread.run_sync(name_by_time, settings.data / FOLDER)
     await make_backup(settings.database, settings.data, kept, RECORDS_ONLY)
     told = act("downgrade", way.header.id, revision=way.header.revision, kept=kept.name)
-    await anyio.to_thread.run_sync(Acts(settings.data).leave, told)  # a row of whichever version starts next
+    # becomes an audit row in the version that starts next
+    await anyio.to_thread.run_sync(Acts(settings.data).leave, told)
     load = partial(_go_back, way=way, revisions=revisions)
     if is_server(settings.database):
         database = await Database.open(settings.database, revisions)
@@ -306,7 +310,10 @@ def _go_back(conn: Connection, way: WayBack, revisions: Revisions) -> None:
 
 
 def _exchange(fresh: Path, path: Path) -> None:
-    """Put a new file in the place of the database, whose log is emptied before: it is not the new one's."""
+    """Replace the database file by a new one, after emptying the old write-ahead log.
+
+    Otherwise the old log would apply to the new file.
+    """
     with closing(sqlite3.connect(path)) as old:
         old.execute("PRAGMA journal_mode=DELETE")
     failpoints.reached("downgrade.closed")

@@ -1,6 +1,7 @@
-"""A file that is there whole or not at all: it grows under another name, and is renamed once it is on disk.
+"""Atomic file creation: a file grows under a temporary name, and is renamed once its content is on disk.
 
-Owns that name, its lock (two writers of one file do not meet) and what a killed writer left of it. Everything blocks.
+This module owns the temporary name, its lock (which keeps two writers apart) and the removal of files of killed
+writers. All functions here block.
 """
 
 import fcntl
@@ -18,13 +19,13 @@ PART = ".part"
 
 @contextmanager
 def write_whole(target: Path, *, replace: bool = False) -> Iterator[FileIO]:
-    """Yield the file to write into. Leaving the block puts it in place; an error leaves nothing.
+    """Yield the file to write into; leaving the block renames it to ``target``, and an error removes it.
 
-    ``replace``: a file of that name goes.
+    ``replace``: an existing file of that name is replaced.
 
     Raises:
-        BackupRefused: there is a file of that name, or another process writes one.
-        BackupNotWritten: the folder or its disk takes nothing.
+        BackupRefused: the file exists, or another process is writing it.
+        BackupNotWritten: the folder or its disk cannot be written.
     """
     draft = _draft_of(target)
     try:
@@ -32,7 +33,7 @@ def write_whole(target: Path, *, replace: bool = False) -> Iterator[FileIO]:
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as exc:
         raise BackupNotWritten(exc.strerror or "unknown reason", str(target)) from exc
-    with FileIO(descriptor, "w") as file:  # without a buffer, whose rest a full disk would refuse once more at the end
+    with FileIO(descriptor, "w") as file:  # unbuffered: closing a buffered file would fail once more on a full disk
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -51,7 +52,7 @@ def write_whole(target: Path, *, replace: bool = False) -> Iterator[FileIO]:
 
 
 def remove_part(target: Path) -> None:
-    """Remove what a killed writer left of one file."""
+    """Remove the temporary file of a killed writer."""
     _draft_of(target).unlink(missing_ok=True)
 
 
@@ -71,7 +72,7 @@ def _put_in_place(file: FileIO, draft: Path, target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have a folder's names on disk."""
+    """Write a folder's entries to disk (fsync)."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -80,7 +81,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what killed writers left in a folder; what somebody writes now stays."""
+    """Remove the temporary files of killed writers in a folder; files being written are kept."""
     for draft in folder.glob(f".*{PART}"):
         with suppress(OSError), draft.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
-"""A domain in one file: exported, moved, imported as a new domain or over one.
+"""Bundles: a domain in one file, to export, move, and import as a new domain or over an existing one.
 
-``form`` has what a bundle is, ``zip_file`` its bytes; ``unpacking`` reads a stranger's. ``entries`` takes the secrets
-out of MCP entries, ``contents`` collects a domain, ``overlay`` and ``report`` say what an import would change, and
-``importing`` does it.
+``form`` defines the parts of a bundle, ``zip_file`` its bytes; ``unpacking`` reads untrusted bundles. ``entries``
+removes secrets from MCP entries, and ``contents`` collects a domain. ``overlay`` and ``report`` compute the changes of
+an import, and ``importing`` applies them.
 """

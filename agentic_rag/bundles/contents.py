@@ -1,7 +1,7 @@
-"""What a bundle holds of a domain: its members in their order, counted before the first byte is sent.
+"""The contents of a domain's bundle: its members in order, measured before the first byte is sent.
 
-Owns which files of a workspace go into a bundle and under which names; below a workspace everything is read through
-`mcp_servers.beneath`. Everything here blocks.
+This module selects the files of a workspace and their names in the bundle. All files of a workspace are read through
+`mcp_servers.beneath`. All functions here block.
 """
 
 import hashlib
@@ -45,18 +45,18 @@ from mcp_servers.promptx.skills import SKILLS_FOLDER
 
 CHUNK = 256 * 1024
 PLACES = {PROMPT: "prompt", ROLES: RESOURCE_FOLDER, SKILLS: SKILLS_FOLDER, DOCUMENTS: "documents"}
-"""Where in a workspace the files of a bundle's folders lie."""
+"""The workspace folder for each folder of a bundle."""
 
 Opener = Callable[[], BinaryIO]
 
 
 class ContentChanged(Exception):
-    """A file is not what it was when it was counted."""
+    """A file has changed since it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file that is not in a bundle, and why not."""
+    """A file that is missing from a bundle, and the reason."""
 
     path: str
     reason: str
@@ -64,7 +64,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A domain as the bytes of a bundle; ``size`` counts them."""
+    """A domain as the bytes of a bundle; ``size`` is their number."""
 
     members: tuple[tuple[StoredMember, Opener], ...]
     directory: bytes
@@ -76,7 +76,7 @@ class Contents:
         """Yield the bytes in pieces of about `CHUNK`.
 
         Raises:
-            ContentChanged: a file is not what it was. What was yielded is no bundle.
+            ContentChanged: a file has changed. The bytes yielded so far are not a valid bundle.
         """
         held = bytearray()
         for member, opener in self.members:
@@ -110,9 +110,9 @@ def _read_again(member: StoredMember, opener: Opener) -> Iterator[bytes]:
 def collect(
     record: DomainRecord, documents: Sequence[str], memories: Mapping[str, bytes] | None, redaction: Redaction
 ) -> Contents:
-    """Return a domain's contents. ``documents``: the paths of its documents; ``memories``: by role, as JSON.
+    """Return a domain's contents. ``documents``: the paths of its documents; ``memories``: JSON by role.
 
-    ``redaction``: of the domain's secrets, which somebody may have written into a setting or a text.
+    ``redaction`` removes the domain's secrets, which people may have written into a setting or a text.
     """
     settings = DomainSettings.model_validate(record.settings)
     entries = alias_values(settings.mcp_servers, settings.variables)
@@ -131,7 +131,7 @@ def collect(
     for folder, names in (*texts.items(), (DOCUMENTS, documents)):
         place = Folder(Path(record.workspace)).at(PLACES[folder])
         for path, name in portable_names(names).items():
-            whole = folder == DOCUMENTS  # they are what was uploaded, byte by byte
+            whole = folder == DOCUMENTS  # documents are exported unchanged, byte by byte
             openers[folder + name] = partial(place.open, path) if whole else partial(_open_text, place, path, redaction)
     return _count(openers, needed_secrets(entries.values(), settings.variables), left_out)
 
@@ -145,12 +145,12 @@ def _open_text(place: Folder, path: str, redaction: Redaction) -> BinaryIO:
 
 
 def redact_bytes(data: bytes, redaction: Redaction) -> bytes:
-    """Return a text's bytes without secrets, whatever else they are."""
+    """Return a text's bytes without secrets, even if they are not valid UTF-8."""
     return redaction(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def texts_of(workspace: str) -> dict[str, list[str]]:
-    """Return the names of files by the bundle's folders: components, roles' files, skills'."""
+    """Return the names of files by the bundle's folders: prompt components, role files, and skill files."""
     root = Folder(Path(workspace))
     prompt = [entry.path for entry in root.at("prompt").entries() if entry.kind == "file" and counts(entry.name)]
     roles = [
@@ -165,7 +165,7 @@ def texts_of(workspace: str) -> dict[str, list[str]]:
 
 
 def memories_of(roles: Iterable[str]) -> set[str]:
-    """Return what the memories of roles are called, by the paths of roles' files: a memory follows its role's name."""
+    """Return the file names of role memories for the paths of role files: a memory is named after its role."""
     names = (path.rpartition("/")[2] for path in roles)
     return {f"{name.removesuffix('.role.md')}.json" for name in names if name.endswith(".role.md")}
 
@@ -205,8 +205,9 @@ def _measure(file: BinaryIO, limit: int | None) -> tuple[int, str, int]:
 
 
 def hash_texts(workspace: str) -> dict[str, str]:
-    """Return the SHA-256 of a workspace's texts, by the bundle's folder and their own path; what cannot be read, or has
-    a name that is no text, is left out.
+    """Return the SHA-256 of a workspace's texts, by the bundle's folder plus their own path.
+
+    Files that cannot be read, or whose name is not valid text, are left out.
     """
     found: dict[str, str] = {}
     for folder, names in texts_of(workspace).items():
@@ -218,7 +219,7 @@ def hash_texts(workspace: str) -> dict[str, str]:
 
 
 def read_text(workspace: str, folder: str, inner: str) -> bytes:
-    """Return a text of a workspace; empty when it cannot be read."""
+    """Return a text of a workspace; empty if the file cannot be read."""
     try:
         return Folder(Path(workspace)).at(PLACES[folder]).read(inner, MAX_TEXT)
     except OSError:

@@ -1,7 +1,7 @@
-"""MCP entries as a bundle holds them: whole, and without any value of a secret. Pure.
+"""MCP entries in a bundle: complete, but without any secret value. Pure.
 
-Owns the names that stand for sealed values, and which secrets of a domain an entry would get that did not have them. A
-value that is sealed under the entry's own name becomes a reference, ``${SERVER_NAME}``, as an admin would write it.
+This module chooses the names that replace sealed values, and finds entries that would gain access to a domain's
+secrets. A value sealed under the entry's own name becomes a reference, ``${SERVER_NAME}``, as an admin would write it.
 """
 
 import re
@@ -17,7 +17,7 @@ MAX_ALIAS = 56
 
 
 def alias_values(entries: Mapping[str, McpEntry], variables: Collection[str]) -> dict[str, McpEntry]:
-    """Return entries in which a reference stands for each sealed value."""
+    """Return entries in which a reference replaces each sealed value."""
     taken = {name for entry in entries.values() for name in entry.placeholder_names} | set(variables)
     found: dict[str, McpEntry] = {}
     for name in sorted(entries):
@@ -42,15 +42,15 @@ def _free_name(wanted: str, taken: Collection[str]) -> str:
 
 
 def needed_secrets(entries: Iterable[McpEntry], variables: Collection[str]) -> tuple[NeededSecret, ...]:
-    """Return what entries refer to that is no variable, by server and name."""
+    """Return the secrets that entries refer to, by server and name; variables are not secrets."""
     found = {(entry.name, name) for entry in entries for name in entry.placeholder_names if name not in variables}
     return tuple(NeededSecret(name, server) for server, name in sorted(found))
 
 
 def keep_values(entry: McpEntry, before: McpEntry, aliased: McpEntry) -> McpEntry:
-    """Return an entry of a bundle with the sealed values of the one that it replaces, where it refers to them.
+    """Return a bundle's entry with the sealed values of the entry that it replaces, where it refers to them.
 
-    ``aliased``: that one as a bundle would hold it.
+    ``aliased`` is the replaced entry as a bundle would hold it.
     """
     old = {(place, name): value for place, name, value in before.values}
     named = {(place, name): value for place, name, value in aliased.values}
@@ -65,22 +65,22 @@ def keep_values(entry: McpEntry, before: McpEntry, aliased: McpEntry) -> McpEntr
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A server that would get secrets which it did not have, or that leads elsewhere with those it had."""
+    """A server that would gain secrets, or would send its existing secrets to another target."""
 
     server: str
     target: str
     secrets: tuple[str, ...]
 
     def to_json(self) -> Json:
-        """Return it as a client sees it."""
+        """Return the JSON form for clients."""
         return {"server": self.server, "target": self.target, "secrets": list(self.secrets)}
 
 
 def new_bindings(before: DomainSettings, after: DomainSettings, secrets: Collection[str]) -> list[Binding]:
-    """Return the servers that get ``secrets`` (names of a domain's) and are not what they were; by name.
+    """Return the new or changed servers that use ``secrets`` (names of a domain's secrets), by name.
 
-    What counts is the whole entry with the variables that stand in it: an address made of a variable is another once
-    the variable is.
+    Entries are compared with the variables in them resolved: an address that contains a variable changes with the
+    variable.
     """
     found = []
     for name, entry in sorted(after.mcp_servers.items()):
@@ -97,7 +97,7 @@ def _meaning(entry: McpEntry, settings: DomainSettings) -> Json:
 
 
 def target_of(entry: McpEntry, settings: DomainSettings) -> str:
-    """Return where an entry leads, in words for its admin."""
+    """Return the target of an entry as text for its admin."""
     if isinstance(entry.target, HttpTarget):
         text = entry.target.url
     else:

@@ -1,7 +1,7 @@
-"""A domain's bundle while it is sent.
+"""Exporting a domain as a bundle.
 
-Owns what is asked of others for it: the record, the documents' names, the memories of whoever asks. What is in it and
-in which form is ``contents``'s.
+This module obtains the record, the documents' names and the user's memories. The ``contents`` module defines the
+content and its form.
 """
 
 import logging
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenBundle:
-    """A bundle that can be sent. ``name``: what a client may call the file."""
+    """A bundle that is ready to be sent. ``name`` is the file name proposed to clients."""
 
     name: str
     domain_id: str
@@ -36,7 +36,7 @@ class OpenBundle:
     threads: DomainThreads
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes in order. They end early when a file changes meanwhile: then there is no bundle."""
+        """Yield the bytes in order. If a file changes meanwhile, the bytes end early and the bundle is invalid."""
         pieces = self.contents.pieces()
         try:
             while (piece := await self.threads.run(self.domain_id, next, pieces, None)) is not None:
@@ -58,7 +58,7 @@ class Exports:
         self._threads = threads
 
     async def prepare(self, user: User, domain_id: str, *, memories: bool) -> OpenBundle:
-        """Return a domain's bundle. ``memories``: with those that the user may read, the domain's or their own.
+        """Return a domain's bundle. ``memories``: include those that the user may read, the domain's or their own.
 
         Raises:
             NotFound: there is no such domain.
@@ -66,7 +66,7 @@ class Exports:
         """
         record = await self._directory.get(domain_id)
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
-        await self._vault.values(domain_id)  # what is to be looked for
+        await self._vault.values(domain_id)  # loads the secrets for the redaction
         redaction = self._vault.redact.of(domain_id)
         kept = await self._read_memories(user, domain_id, redaction) if memories else None
         work = partial(collect, record, [each.path for each in listed], kept, redaction)
@@ -87,6 +87,6 @@ class Exports:
 
 
 def _plain(name: str) -> str:
-    """Return a domain's name as one of a file."""
+    """Return a domain's name as a file name."""
     kept = "".join(char if unicodedata.category(char)[0] in "LNM" else "-" for char in name)
     return re.sub("-+", "-", kept).strip("-")[:80]

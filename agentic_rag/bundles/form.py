@@ -1,8 +1,8 @@
-"""What a bundle is: its members' names, its manifest, and the bounds of both. Pure.
+"""The format of a bundle: its members' names, its manifest, and their limits. Pure.
 
-Owns which names a member may have, on any system that unpacks it, and what becomes of a name that no bundle may hold.
-A bundle holds nothing of its own time and place: no id, no date, no version of the program, so that what was imported
-is exported again as the same bytes.
+This module defines the permitted names of members, which are valid on any system that unpacks the bundle, and converts
+other names. A bundle holds nothing specific to its time and place: no id, no date, no version of the program. An
+imported domain is therefore exported again as the same bytes.
 """
 
 import json
@@ -21,23 +21,23 @@ from mcp_servers.promptx.ids import ID
 
 FORMAT = "agentic-rag domain bundle"
 VERSION = 1
-"""Of the newest form this program writes and reads."""
+"""The newest format version that this program writes and reads."""
 MANIFEST, DOMAIN, SERVERS = "bundle.json", "domain.json", "mcp-servers.json"
 PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS = "prompt/", "roles/", "skills/", "memories/", "documents/"
 FOLDERS = (PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS)
 _ROLE_ENDINGS = tuple(f".{kind}.md" for kind in KINDS)
 _ID_ENDINGS = (*_ROLE_ENDINGS, ".json")
-"""Of files whose names are ids: of roles' files and memories."""
+"""Endings of files whose names are ids: role files and memories."""
 
 MAX_MEMBERS = 50_000
 MAX_NAME = 1024
-"""Bytes of a member's name, and `MAX_PART` of what stands between two slashes."""
+"""Maximum size of a member's name in bytes; `MAX_PART` limits each part between slashes."""
 MAX_PART = 240
 MAX_PARTS = 24
 MAX_JSON = 16 * 2**20
-"""Bytes of a member that is read into memory."""
+"""Maximum size in bytes of a member that is read into memory."""
 MAX_TEXT = 2**20
-"""Bytes of a prompt component, a role's file or a skill's."""
+"""Maximum size in bytes of a prompt component, a role file or a skill file."""
 MAX_MEMORY = 128 * 2**20
 MAX_LEVELS = 64
 
@@ -53,7 +53,7 @@ class BundleFile:
 
 @dataclass(frozen=True, slots=True)
 class NeededSecret:
-    """A value that is not in a bundle: the secret's ``name`` as the entry of ``server`` refers to it."""
+    """A value that a bundle lacks: the secret's ``name`` as the entry of ``server`` refers to it."""
 
     name: str
     server: str
@@ -61,7 +61,7 @@ class NeededSecret:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The first member: what else there is, and what is asked for."""
+    """The first member: a list of the other members and of the required secrets."""
 
     secrets: tuple[NeededSecret, ...]
     files: tuple[BundleFile, ...]
@@ -72,7 +72,7 @@ class Manifest:
 
 
 def pretty(value: object) -> bytes:
-    """Return JSON as a person reads it, and always the same bytes of the same value."""
+    """Return human-readable JSON; equal values give equal bytes."""
     return (json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n").encode("utf-8", "backslashreplace")
 
 
@@ -80,8 +80,8 @@ def read_manifest(data: bytes) -> Manifest:
     """Return the manifest of a member's bytes.
 
     Raises:
-        BundleTooNew: a newer program wrote it.
-        BundleDamaged, BundleRefused: it is none.
+        BundleTooNew: a newer program wrote the manifest.
+        BundleDamaged, BundleRefused: the bytes are no manifest.
     """
     document = read_object(MANIFEST, data)
     version = document.get("version")
@@ -95,10 +95,10 @@ def read_manifest(data: bytes) -> Manifest:
 
 
 def read_object(path: str, data: bytes) -> Json:
-    """Return the JSON object that a member holds.
+    """Return the JSON object of a member.
 
     Raises:
-        BundleDamaged: it is none.
+        BundleDamaged: the member is no JSON object, or is nested too deeply.
     """
     try:
         value = orjson.loads(data)
@@ -131,11 +131,11 @@ def _read_secret(each: object) -> NeededSecret:
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Refuse names that lead out of a folder, mean something to a terminal or a system, or meet on some file system.
+    """Reject names that lead out of a folder, have special characters, or collide on some file systems.
 
     Raises:
-        BundleRefused: names the first.
-        BundleTooLarge: there are too many.
+        BundleRefused: a name is invalid; the error quotes the first one.
+        BundleTooLarge: there are too many names.
     """
     seen: dict[str, str] = {}
     folders: dict[str, str] = {}
@@ -157,12 +157,12 @@ def check_paths(paths: Iterable[str]) -> None:
 
 
 def fold(path: str) -> str:
-    """Return what two names share that some file system takes for one."""
+    """Return the form of a name that is equal for names which some file systems treat as the same."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
 def problem_of(path: str) -> str | None:
-    """Return why a member may not have a name; None when it may."""
+    """Return the reason why a member's name is not permitted, or None."""
     if path in (MANIFEST, DOMAIN, SERVERS):
         return None
     if path.startswith("/") or "\\" in path or path[1:2] == ":":
@@ -184,7 +184,7 @@ def problem_of(path: str) -> str | None:
 
 
 def _find_misplacement(path: str, parts: list[str]) -> str | None:
-    """Return why there is nothing of this name in a bundle."""
+    """Return the reason why a bundle cannot hold this name, or None."""
     folder, name = f"{parts[0]}/", parts[-1]
     if folder not in FOLDERS or len(parts) < 2:
         return "is none that a bundle has"
@@ -200,16 +200,16 @@ def _find_misplacement(path: str, parts: list[str]) -> str | None:
 
 
 def limit_of(path: str) -> int | None:
-    """Return how many bytes a member may have; None: as many as a document may."""
+    """Return the maximum size of a member in bytes; None: the limit of documents applies."""
     if path.startswith(DOCUMENTS):
         return None
     return MAX_MEMORY if path.startswith(MEMORIES) else MAX_TEXT if "/" in path else MAX_JSON
 
 
 def portable_names(paths: Iterable[str]) -> dict[str, str]:
-    """Return for each name of a folder the one that it has in a bundle: itself, if a bundle may hold that.
+    """Return the name in a bundle for each name of a folder: the same name, if a bundle permits it.
 
-    Two that are one on some systems, which differ in case alone for example, get a number.
+    Names that collide on some systems, for example because they differ only in case, get a number.
     """
     taken: set[str] = set()
     names: dict[str, str] = {}
@@ -224,7 +224,7 @@ def portable_names(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _with_number(name: str, number: int) -> str:
-    """Return a name with a number before its ending; what is an id stays one."""
+    """Return a name with a number before its ending; an id stays a valid id."""
     for ending in _ID_ENDINGS:
         if name.endswith(ending):
             return f"{name.removesuffix(ending)}-{number}{ending}"

@@ -1,9 +1,10 @@
-"""A bundle becomes a domain, or comes over one: all of it or nothing, whenever the process dies.
+"""Importing a bundle as a new domain or over an existing one, atomically even if the process dies.
 
-Owns the order. A new domain's workspace is built aside; a row says that it is on its way; the folder gets its place,
-and the domain's record ends the row in the transaction that makes it. Over a domain the settings are stored together
-with such a row, and the files follow by renames. `finish` at the next start takes back the first, and ends the second.
-No line of an entry is run: what nothing allows here comes switched off.
+A new domain's workspace is built in a temporary folder. A row records the import in progress, and the folder is moved
+into place. The transaction that stores the domain also deletes the row. Over an existing domain, one transaction stores
+the settings and such a row; the files follow by renames. At the next start, `finish` undoes an import of the first kind
+and completes one of the second kind. No command line of an entry is run during an import. Entries that this server does
+not permit are imported as disabled.
 """
 
 import logging
@@ -73,10 +74,10 @@ ROLE = ".role.md"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What an admin decides of an import. ``dry_run``: nothing is changed. ``name``: of a new domain, None: as in the
-    bundle.
+    """The admin's options of an import.
 
-    ``remove_others``: what the bundle has not goes from the domain. ``bind``: servers that may get its secrets.
+    ``dry_run``: nothing is changed. ``name``: the name of a new domain, None: the bundle's. ``remove_others``: remove
+    the domain's items that the bundle lacks. ``bind``: servers that may receive the domain's secrets.
     """
 
     dry_run: bool = False
@@ -88,8 +89,8 @@ class Choice:
 class Imports:
     """Imports bundles.
 
-    ``workspaces``: where those of domains lie; ``memory_limit``: of one role; ``shelf``: where memories are.
-    ``max_bytes``: the bytes that a bundle may have.
+    ``workspaces``: the folder of the domains' workspaces. ``memory_limit``: maximum number of memories of one role.
+    ``shelf``: provides the memories. ``max_bytes``: maximum size of a bundle in bytes.
     """
 
     def __init__(
@@ -133,11 +134,12 @@ class Imports:
     # -- a new domain -----------------------------------------------------------------------------------------
 
     async def make(self, user: User, pieces: AsyncIterator[bytes], choice: Choice) -> ImportReport:
-        """Make a domain of a bundle.
+        """Create a domain from a bundle.
 
         Raises:
-            BundleRefused, BundleTooNew, InvalidInput, ServerReserved: it cannot be used; says why.
-            QuotaExceeded, DocumentTooLarge, StorageFull: there is no room for it.
+            BundleRefused, BundleTooNew, InvalidInput, ServerReserved: the bundle cannot be used; the error gives the
+                reason.
+            QuotaExceeded, DocumentTooLarge, StorageFull: the bundle exceeds a limit or the free space.
         """
         async with self._reception.receive(pieces) as received:
             described = await anyio.to_thread.run_sync(read_described, received.files)
@@ -170,7 +172,7 @@ class Imports:
             )
 
     async def _place_new(self, user: User, received: Received, draft: Draft) -> None:
-        """Give the workspace its place, then store the domain; what is between is taken back after a kill."""
+        """Move the workspace into place, then store the domain; after a crash between the two, the move is undone."""
         domain_id = draft.record.id
         under_way = ImportRecord(id=received.id, domain_id=domain_id, user_id=user.id, begun_at=now())
         async with self._history.changing(domain_id) as notice:
@@ -194,7 +196,7 @@ class Imports:
             await anyio.to_thread.run_sync(move_in, received.folder / "workspace", target)
             failpoints.reached("bundle.placed")
             storing = True
-            with anyio.CancelScope(shield=True):  # one that is cancelled in its commit may have happened
+            with anyio.CancelScope(shield=True):  # the result of a commit that is cancelled would be unknown
                 await self._domains.insert(draft, end)
         except BaseException as exc:
             if not (storing and _is_unknown(exc)):
@@ -205,13 +207,15 @@ class Imports:
     # -- over a domain ----------------------------------------------------------------------------------------
 
     async def over(self, user: User, domain_id: str, pieces: AsyncIterator[bytes], choice: Choice) -> ImportReport:
-        """Bring a bundle over a domain: what both have becomes the bundle's, the domain's name and other things stay.
+        """Import a bundle over a domain: shared items are replaced, the domain's name and its other items stay.
 
         Raises:
             NotFound: there is no such domain.
-            BundleBindsSecrets: secrets of the domain would go to servers that are new or changed; nothing was changed.
-            BundleRefused, BundleTooNew, InvalidInput, ServerReserved: it cannot be used; says why.
-            QuotaExceeded, DocumentTooLarge, StorageFull, WorkspaceRefused: there is no room for it, or no place.
+            BundleBindsSecrets: new or changed servers would receive secrets of the domain; nothing was changed.
+            BundleRefused, BundleTooNew, InvalidInput, ServerReserved: the bundle cannot be used; the error gives the
+                reason.
+            QuotaExceeded, DocumentTooLarge, StorageFull, WorkspaceRefused: there is not enough space, or a path is
+                blocked.
             VersionConflict: another process changes the domain.
         """
         await self._directory.get(domain_id)
@@ -268,9 +272,9 @@ class Imports:
         return self._report(choice, domain_id, draft, differences, found, withheld, secrets.keys(), confirm)
 
     async def _bring_over(self, user: User, received: Received, draft: Draft, overlay: Overlay) -> list[Note]:
-        """Store the settings, which is the moment from which the import has happened, then bring the files.
+        """Store the settings, which commits the import, then move the files into place.
 
-        Returns what was left out.
+        Returns notes about the parts that were left out.
         """
         record = draft.record
         paths = [each.path for each in received.manifest.files if each.path not in overlay.same]
@@ -293,7 +297,7 @@ class Imports:
             await anyio.to_thread.run_sync(move_in, received.folder, self._pending.folder_of(received.id))
             failpoints.reached("bundle.begun")
             storing = True
-            with anyio.CancelScope(shield=True):  # it has happened: a client that leaves does not stop it
+            with anyio.CancelScope(shield=True):  # the import is committed: a client that disconnects must not stop it
                 await self._domains.store_change(draft, begin)
                 stored = True
                 failpoints.reached("bundle.stored")
@@ -307,14 +311,14 @@ class Imports:
             self._pending.busy.discard(under_way.id)
         return notes
 
-    # -- what is under way ------------------------------------------------------------------------------------
+    # -- imports in progress ----------------------------------------------------------------------------------
 
     async def finish(self) -> None:
-        """End or take back what an earlier process left, and remove what it was taking in."""
+        """Complete or undo the imports of an earlier process, and remove its temporary files."""
         await self._pending.finish()
 
     async def resume(self) -> None:
-        """Go on with imports over domains that could not be ended when they were stored: there was no room."""
+        """Resume imports over domains that could not be completed when they were stored, because the disk was full."""
         await self._pending.resume()
 
     # -- parts ------------------------------------------------------------------------------------------------
@@ -327,10 +331,10 @@ class Imports:
         removed: Sequence[str] = (),
         same: Collection[str] = (),
     ) -> None:
-        """Refuse more documents than the domain may hold, before anything is changed.
+        """Reject more documents than the domain may hold, before anything is changed.
 
         Raises:
-            QuotaExceeded: there are too many, or they are too large together.
+            QuotaExceeded: there are too many documents, or they are too large together.
         """
         more, size = 0, 0
         for each in received.manifest.files:
@@ -350,7 +354,7 @@ class Imports:
             await self._db.read(lambda conn: quotas.check_more_documents(conn, domain_id, max(0, more), max(0, size)))
 
     async def _findings(self, workspace: Path) -> list[Note]:
-        """Return what is wrong with the roles and skills of a workspace; they come as they are, as dropped ones do."""
+        """Return the errors in the roles and skills of a workspace; these files are imported unchanged nevertheless."""
         found = await self._roles.check_workspace(workspace)
         return [Note(f"{each.file}:{each.line}", each.message) for each in found if each.severity == "error"]
 
@@ -396,12 +400,12 @@ def _state(server: str, name: str, known: Collection[str], confirm: Collection[t
 
 
 def _is_unknown(exc: BaseException) -> bool:
-    """Whether a commit that ended so may have happened all the same: then the next start looks what became of it."""
+    """Return whether a commit with this error may have succeeded; the next start then checks its result."""
     return isinstance(exc, (StorageUnavailable, anyio.get_cancelled_exc_class()))
 
 
 def _additions(received: Received) -> list[Difference]:
-    """Return what a new domain gets beside its settings."""
+    """Return the files that a new domain gets in addition to its settings."""
     found = []
     for each in received.manifest.files:
         folder, _, name = each.path.partition("/")
@@ -412,7 +416,7 @@ def _additions(received: Received) -> list[Difference]:
 
 
 def _lay_roles(folder: Path, ids: Sequence[str], received: Received, removed: Sequence[str]) -> None:
-    """Make a workspace that has the roles which the domain will have, by their names alone."""
+    """Create a workspace with empty files for the roles that the domain will have."""
     gone = {path.rpartition("/")[2].removesuffix(ROLE) for path in removed if path.endswith(ROLE)}
     brought = {
         each.path.rpartition("/")[2].removesuffix(ROLE)

@@ -1,6 +1,6 @@
-"""Memories as a bundle holds them: one JSON file a role, with what each says and nothing of whose it was.
+"""Memory files in a bundle: one JSON file per role, with the content of the memories but without their owner.
 
-Owns the form and what of a stranger's may enter a memory.
+This module defines the format and checks memories from untrusted bundles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,16 +25,16 @@ Remembered = tuple[list[Engram], dict[str, int]]
 
 
 def memory_to_bytes(engrams: Sequence[Engram], frequencies: Mapping[str, int], redaction: Redaction) -> bytes:
-    """Return the file of a memory, without secrets; `memory_from_bytes` reads it."""
+    """Return the file of a memory, without secrets; `memory_from_bytes` reads the file."""
     shown = [redaction.json(each.to_json()) for each in engrams]
     return pretty({"engrams": shown, "frequencies": {redaction(cue): count for cue, count in frequencies.items()}})
 
 
 def memory_from_bytes(path: str, data: bytes) -> Remembered:
-    """Return the engrams of a file, and how often each cue was recalled.
+    """Return the engrams of a file, and the number of recalls of each cue.
 
     Raises:
-        BundleDamaged: names what does not fit.
+        BundleDamaged: the file is invalid; the error names the invalid part.
     """
     document = read_object(path, data)
     engrams, counts = document.get("engrams"), document.get("frequencies")
@@ -79,10 +79,10 @@ def _reference(each: Json, name: str) -> str:
 
 
 def bring(shelf: Shelf, folder: Folder, remembered: Remembered, limit: int) -> None:
-    """Add to a role's memory, which ``folder`` names, what is not in it. Blocks.
+    """Add missing engrams to the role's memory that ``folder`` names. Blocks.
 
     Raises:
-        QuotaExceeded, StorageFull: it takes no more, or not now.
+        QuotaExceeded, StorageFull: the memory is full, or cannot be written now.
     """
     engrams, counts = remembered
     with _tell_errors():
@@ -92,10 +92,10 @@ def bring(shelf: Shelf, folder: Folder, remembered: Remembered, limit: int) -> N
 
 
 def check_room(shelf: Shelf, folder: Folder, remembered: Remembered, limit: int) -> None:
-    """Refuse what `bring` would, and change nothing. Blocks.
+    """Check whether `bring` would fail, without changing anything. Blocks.
 
     Raises:
-        QuotaExceeded, StorageFull: the memory takes no more, or not now.
+        QuotaExceeded, StorageFull: the memory is full, or cannot be written now.
     """
     with _tell_errors():
         shelf.memory(folder).check_room([each.id for each in remembered[0]], limit)
@@ -103,7 +103,7 @@ def check_room(shelf: Shelf, folder: Folder, remembered: Remembered, limit: int)
 
 @contextmanager
 def _tell_errors() -> Iterator[None]:
-    """Raise what a memory says inside as the product's errors."""
+    """Translate a memory's exceptions raised inside into the product's errors."""
     try:
         yield
     except MemoryFull as exc:

@@ -1,6 +1,6 @@
-"""The names of a bundle's files in the domain that it comes over: one that an export changed gets its own back.
+"""Names of a bundle's files in the target domain: files renamed by an export get their own names again.
 
-Owns that no two files get one name. Blocks: files are renamed in the folder of the import.
+No two files get the same name. Blocks: files are renamed in the folder of the import.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,9 +15,10 @@ from mcp_servers.beneath import is_text
 
 
 def own_names(members: Collection[str], known: Iterable[str]) -> dict[str, str]:
-    """Return the members of one folder that stand for a file of another name, each with that. Pure.
+    """Map the members of one folder that represent a file of another name to that name. Pure.
 
-    A member whose name is that of a file stands for it, and not for one that only an export would call so.
+    If a file has exactly the name of a member, the member represents that file, and not one that an export would rename
+    to this name.
     """
     there = [each for each in known if is_text(each)]
     own = {portable: name for name, portable in portable_names(there).items() if portable != name}
@@ -26,10 +27,10 @@ def own_names(members: Collection[str], known: Iterable[str]) -> dict[str, str]:
 
 
 def give_own_names(received: Received, workspace: str, documents: Iterable[str]) -> Received:
-    """Return a received bundle whose files have the names that they have in a workspace. ``documents``: its paths.
+    """Return a received bundle whose files have their names in the workspace. ``documents``: the domain's paths.
 
     Raises:
-        StorageFull: the disk refuses.
+        StorageFull: the disk is full.
     """
     names: dict[str, str] = {}
     texts = texts_of(workspace)

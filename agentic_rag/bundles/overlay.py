@@ -1,6 +1,6 @@
-"""A bundle laid over a domain: which of its files are new, which are there, and what of the domain it has not.
+"""Comparison of a bundle with the domain that it is imported over: new files, existing files, and files to remove.
 
-Owns the comparison of files, and the change of settings that makes the domain's the bundle's. Blocks: files are hashed.
+This module also computes the change that turns the domain's settings into the bundle's. Blocks: files are hashed.
 """
 
 import hashlib
@@ -28,9 +28,11 @@ from mcp_servers.beneath import Folder
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """What a bundle does to a domain's files. ``same``: members that the domain has; ``removed``: the domain's files
-    that go; ``documents``: the domain's; ``expected``: SHA-256 of what the bundle replaces or removes, empty where
-    nothing is. All by the bundle's folder and their own path in the workspace.
+    """The effect of a bundle on a domain's files.
+
+    ``same``: members that the domain already has. ``removed``: the domain's files to be removed. ``documents``: the
+    domain's documents. ``expected``: SHA-256 of the files that the bundle replaces or removes, empty for paths without
+    a file. All keys are the bundle's folder plus the path in the workspace.
     """
 
     differences: tuple[Difference, ...]
@@ -48,9 +50,10 @@ def overlay_of(
     *,
     remove_others: bool,
 ) -> Overlay:
-    """Return how a bundle's files lie over a domain's. ``listed``: its documents; ``received``: of own names.
+    """Compare a bundle's files with a domain's.
 
-    ``redaction``: as of an export. A text that differs in nothing but that is the same.
+    ``listed``: the domain's documents. ``received``: already renamed by `give_own_names`. ``redaction``: as for
+    an export. A text that differs only by this redaction counts as unchanged.
     """
     texts = _Texts(record.workspace, received.files, hash_texts(record.workspace), redaction)
     known = {f"{DOCUMENTS}{each.path}": each for each in listed}
@@ -73,7 +76,8 @@ def overlay_of(
     removed: list[str] = []
     for path in sorted((texts.known.keys() | known.keys()) - theirs):
         kind, subject = KIND_OF[_folder(path)], _subject(path)
-        goes = remove_others and not (path in known and known[path].sha256 in brought)  # its bytes are the bundle's
+        # the bundle has the same bytes under another name
+        goes = remove_others and not (path in known and known[path].sha256 in brought)
         found.append(Difference(kind, subject, "remove" if goes else "keep"))
         removed += [path] if goes else []
     hashes = {path: each.sha256 for path, each in known.items() if each.error_code != MISSING} | dict(texts.known)
@@ -83,18 +87,23 @@ def overlay_of(
 
 
 def _find_expected(workspace: Path, paths: Sequence[str], hashes: Mapping[str, str]) -> dict[str, str]:
-    """Return what stands at paths, by its hash. What stands there and has no known one is left out."""
+    """Return the current checksums of paths, empty for free paths.
+
+    Occupied paths without a known checksum are left out.
+    """
     found = {path: hashes[path] for path in paths if path in hashes}
     for path in paths:
-        with suppress(OSError):  # in its way, which is told where files are brought
+        with suppress(OSError):  # a blocked path is reported when the files are moved into place
             if Folder(workspace).at(PLACES[_folder(path)]).status(_subject(path)) is None:
                 found[path] = ""
     return found
 
 
 def _compare_document(each: BundleFile, before: DocumentRecord | None, here: Collection[str]) -> Difference | None:
-    """Return how a document differs; None: the domain has these bytes, under this name, or under another while nothing
-    has this one. ``here``: hashes of the documents whose files are there.
+    """Return the difference of a document, or None if the domain has the same bytes.
+
+    The same bytes under another name count, unless another document has this name. ``here``: checksums of the documents
+    whose files exist.
     """
     if each.sha256 in here and (before is None or before.sha256 == each.sha256):
         return None
@@ -106,7 +115,7 @@ def _compare_document(each: BundleFile, before: DocumentRecord | None, here: Col
 
 @dataclass(slots=True)
 class _Texts:
-    """The texts of a workspace beside those of a bundle."""
+    """Compares the texts of a workspace with those of a bundle."""
 
     workspace: str
     files: Path
@@ -142,10 +151,10 @@ def _subject(path: str) -> str:
 def change_of(
     before: DomainSettings, described: Described, settings: Json, redaction: Redaction, *, remove_others: bool
 ) -> Json:
-    """Return the change that makes a domain's settings those of a bundle, maps name by name.
+    """Return the change that turns a domain's settings into a bundle's; maps are changed name by name.
 
-    ``settings``: those of the bundle that this server takes; of the others the domain's stay. A changed entry keeps the
-    sealed values of the one it replaces where it refers to them.
+    ``settings``: the bundle's settings that this server accepts; the domain's other settings stay. A changed entry
+    keeps the sealed values of the entry that it replaces, where it refers to them.
     """
     stored = before.to_json()
     shown = redaction.json(stored)
@@ -169,7 +178,7 @@ def change_of(
 
 
 def _as_stored(value: Any, stored: Any, shown: Any) -> Any:
-    """Return a value with what an export took out of it put back. ``shown``: the stored one as it is exported."""
+    """Return a value with the parts restored that an export redacts. ``shown``: the stored value as exported."""
     if value == shown:
         return stored
     if isinstance(value, Mapping) and isinstance(stored, Mapping):

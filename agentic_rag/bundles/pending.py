@@ -1,7 +1,8 @@
-"""Imports that are decided and not all in place: they are ended, now or later, or taken back.
+"""Pending imports: accepted imports whose files are not all in place, to be completed or undone.
 
-Owns their rows and folders. A new domain's row says that its workspace may be there without it; over a domain, that its
-settings are stored and its files follow, from the folder ``{id}.over``. What was removed once is not removed again.
+This module owns their rows and folders. The row of a new domain means that its workspace may exist without the domain.
+A row over an existing domain means that its settings are stored, and that its files follow from the folder
+``{id}.over``. Removals are never repeated.
 """
 
 import logging
@@ -35,11 +36,11 @@ from agentic_rag.tools.entries.reading import Note
 log = logging.getLogger(__name__)
 
 MAX_LOOKS = 4
-"""Into a documents folder after an import: of two names that swapped their bytes, one waits for the other's."""
+"""Maximum scans of the documents after an import: if two names swapped their bytes, one waits for the other."""
 
 
 class PendingImports:
-    """The imports of one data folder that are under way. ``folder``: where they lie; ``workspaces``: of domains."""
+    """The pending imports of one data folder. ``folder`` holds their files, ``workspaces`` the domains' workspaces."""
 
     def __init__(
         self,
@@ -63,16 +64,16 @@ class PendingImports:
         self._folder = folder
         self._workspaces = workspaces
         self.busy: set[str] = set()
-        """Imports over domains that this process is at, from before their row is there."""
+        """Imports over domains that this process is working on, starting before their row exists."""
 
     def folder_of(self, import_id: str) -> Path:
-        """Return where the files of an import over a domain wait for their places."""
+        """Return the folder in which the files of an import over a domain wait to be moved."""
         return self._folder / f"{import_id}.over"
 
     # -- one import -------------------------------------------------------------------------------------------
 
     async def take_back(self, under_way: ImportRecord) -> bool:
-        """Remove what was put in place of a domain that was not made; one that was, stays. False: not now."""
+        """Remove the workspace of a domain that was not created; an existing domain is kept. False: failed for now."""
         try:
             if await self._db.read(lambda conn: domains.get(conn, under_way.domain_id)) is None:
                 target = self._place_of(under_way)
@@ -84,11 +85,11 @@ class PendingImports:
         return True
 
     def _place_of(self, under_way: ImportRecord) -> Path:
-        """Return where the workspace of a new domain lies."""
+        """Return the path of a new domain's workspace."""
         return (self._workspaces / under_way.domain_id).absolute()
 
     async def give_up(self, under_way: ImportRecord) -> None:
-        """Forget the files of an import that was not stored; where nobody knows whether it was, the next start does."""
+        """Remove the files of an import that was not stored; if that is unknown, the next start decides."""
         try:
             left = await self._db.read(imports.list_all)
         except AgenticRagError:
@@ -97,16 +98,16 @@ class PendingImports:
             await self._drop(under_way)
 
     async def end(self, under_way: ImportRecord) -> list[Note]:
-        """Bring the files of an import whose settings are stored, then forget it; return what was left out of it.
+        """Move the files of a stored import into place, then delete the import; return notes about omitted parts.
 
-        Done twice it is the same.
+        Repeating the call has the same result.
 
         Raises:
-            WorkspaceRefused, StorageFull: `resume` goes on with it.
+            WorkspaceRefused, StorageFull: the import stays, and `resume` continues it.
         """
         record = await self._directory.get(under_way.domain_id)
         files = self.folder_of(under_way.id) / "files"
-        if not await anyio.to_thread.run_sync(files.is_dir):  # by hand, or a restore of the store alone
+        if not await anyio.to_thread.run_sync(files.is_dir):  # deleted by hand, or only the store was restored
             log.warning("an import over %s has lost its files: nothing more is brought or removed", record.id)
             await self._db.write(partial(imports.delete, import_id=under_way.id), durable=True)
             return []
@@ -119,7 +120,7 @@ class PendingImports:
         return notes
 
     async def _bring(self, under_way: ImportRecord, record: DomainRecord, files: Path) -> list[Note]:
-        """Remove what is to go, and bring the files and memories; return what was left out."""
+        """Remove the files to be removed, then move files and memories into place; return notes about omitted parts."""
         workspace, removed = Path(record.workspace), under_way.removed
         expected = await anyio.to_thread.run_sync(read_expected, files.parent)
         notes = await self._remove_documents(record.id, removed, expected) if removed else []
@@ -131,7 +132,7 @@ class PendingImports:
                     failpoints.reached("bundle.cleared")
                 texts = PLACES.keys() - {DOCUMENTS}
                 notes += await self._threads.run(record.id, bring_files, files, texts, workspace, expected)
-            finally:  # what there is by now is the importer's
+            finally:  # from now on the files belong to the importing user
                 await self.note(under_way, notice)
         notes += await self._threads.run(record.id, bring_files, files, [DOCUMENTS], workspace, expected)
         owner = self._owners.of(under_way.user_id, DomainSettings.model_validate(record.settings))
@@ -157,14 +158,14 @@ class PendingImports:
         return notes
 
     async def note(self, under_way: ImportRecord, notice: Notice) -> None:
-        """Have the files of an import be its user's in the history, if they can be looked at now."""
+        """Attribute the files of an import to its user in the history, if they can be read now."""
         try:
             await notice(under_way.user_id)
         except AgenticRagError as exc:
             log.warning("the files of %s enter the history later: %s", under_way.domain_id, exc)
 
     async def follow(self, domain_id: str) -> None:
-        """Take the documents in; what cannot be now is by the next look into the folders."""
+        """Add the documents; the next scan of the folders adds those that fail now."""
         self._directory.expect_files(domain_id)
         try:
             for _ in range(MAX_LOOKS):
@@ -175,10 +176,10 @@ class PendingImports:
         finally:
             self._directory.folder_seen(domain_id)
 
-    # -- those that earlier processes, and full disks, left ----------------------------------------------------
+    # -- imports left by earlier processes and full disks -----------------------------------------------------
 
     async def finish(self) -> None:
-        """End or take back what an earlier process left, and remove what it was taking in."""
+        """Complete or undo the imports of an earlier process, and remove its temporary files."""
         left = set()
         for under_way in await self._db.read(imports.list_all):
             try:
@@ -194,25 +195,25 @@ class PendingImports:
         await anyio.to_thread.run_sync(_sweep, self._folder, left)
 
     async def resume(self) -> None:
-        """Go on with imports over domains that could not be ended when they were stored: there was no room."""
+        """Resume imports over domains that could not be completed when they were stored, because the disk was full."""
         for domain_id in {each.domain_id for each in await self._waiting()}:
             async with self._domains.changing(domain_id):
-                for under_way in await self._waiting():  # another import may have ended some of them
+                for under_way in await self._waiting():  # another import may have completed some of them
                     if under_way.domain_id == domain_id:
                         await self._resume(under_way)
 
     async def end_earlier(self, domain_id: str) -> None:
-        """End what waits of a domain before something newer comes over it; `Domains.changing` is held.
+        """Complete the pending imports of a domain before a newer one; the caller holds `Domains.changing`.
 
         Raises:
-            WorkspaceRefused, StorageFull: it cannot be ended yet.
+            WorkspaceRefused, StorageFull: an import cannot be completed yet.
         """
         for under_way in await self._waiting():
             if under_way.domain_id == domain_id:
                 await self.end(under_way)
 
     async def _waiting(self) -> list[ImportRecord]:
-        """Return those over domains that wait for their files, of this data folder."""
+        """Return this data folder's imports over domains that wait for their files."""
         found = [each for each in await self._db.read(imports.list_all) if each.id not in self.busy]
         return await anyio.to_thread.run_sync(lambda: [each for each in found if self.folder_of(each.id).is_dir()])
 
@@ -226,12 +227,15 @@ class PendingImports:
         return True
 
     async def _is_ours(self, *places: Path) -> bool:
-        """Whether an import is of this data folder, where it has one of the places; several may share a store."""
+        """Return whether an import belongs to this data folder, which then has one of the places.
+
+        Several data folders may share a store.
+        """
         return not self._db.shared or await anyio.to_thread.run_sync(lambda: any(each.is_dir() for each in places))
 
 
 def _sweep(folder: Path, kept: Collection[str]) -> None:
-    """Remove what killed processes were taking in."""
+    """Remove the temporary folders of killed processes."""
     for each in folder.iterdir() if folder.is_dir() else ():
         if each.name not in kept:
             shutil.rmtree(each, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""The files of an import, brought from its folder into a workspace: each by a rename, and again after a kill.
+"""Moving the files of an import into a workspace, each by a rename, and repeatable after a crash.
 
-Owns the order and where each lies. What is in the folder is what is missing in the workspace: a file that was brought
-is gone from it. What somebody changed since the import was decided stays as it is. Below a workspace everything is
-opened through `mcp_servers.beneath`. Everything here blocks.
+The import's folder holds the files that the workspace still lacks: a moved file disappears from the folder. A file that
+was changed after the import was accepted is kept. All files of a workspace are opened through `mcp_servers.beneath`.
+All functions here block.
 """
 
 import os
@@ -31,7 +31,7 @@ EXPECTED = "expected.json"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose the memories of a bundle become, and how many a role may have. ``shelf``: where they are."""
+    """The owner of a bundle's memories, and the limit of memories per role. ``shelf`` provides the memories."""
 
     scope: str
     user: str
@@ -39,30 +39,30 @@ class Owner:
     shelf: Shelf
 
     def folder(self, workspace: Path, role: str) -> Folder:
-        """Return what names the memory of a role in a workspace."""
+        """Return the folder that names the memory of a role in a workspace."""
         return memory_folder(workspace, self.scope, self.user, role)
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose the memories of bundles become. ``limit``: of one role; ``shelf``: where memories are."""
+    """Chooses the owner of imported memories. ``limit``: memories per role; ``shelf`` provides the memories."""
 
     access: Access
     limit: int
     shelf: Shelf
 
     def of(self, user_id: str, settings: DomainSettings) -> Owner:
-        """Return whose they become in a domain of these settings, when a user imports them."""
+        """Return the owner of memories that a user imports into a domain with these settings."""
         return Owner(
             settings.memory_scope or ("domain" if self.access.alone else "user"), user_id, self.limit, self.shelf
         )
 
 
 def build(files: Path, workspace: Path) -> None:
-    """Make the workspace of a new domain of a bundle's members, in a folder of ours.
+    """Create a new domain's workspace from a bundle's members, in a temporary folder.
 
     Raises:
-        StorageFull: nothing that a domain has was touched.
+        StorageFull: the disk is full; no existing domain was changed.
     """
     try:
         workspace.mkdir(mode=0o700, parents=True)
@@ -76,11 +76,11 @@ def build(files: Path, workspace: Path) -> None:
 
 
 def check_places(workspace: Path, paths: Iterable[str]) -> None:
-    """Make the folders that files are brought into, so that what stands in their way is told before anything changes.
+    """Create the target folders, so that obstacles are found before anything changes.
 
     Raises:
-        WorkspaceRefused: something else stands where a folder or a file should be.
-        StorageFull: they cannot be made.
+        WorkspaceRefused: another kind of entry blocks the path of a folder or a file.
+        StorageFull: the folders cannot be created.
     """
     for path in paths:
         folder, _, name = path.partition("/")
@@ -98,20 +98,20 @@ def check_places(workspace: Path, paths: Iterable[str]) -> None:
 
 
 def keep_expected(folder: Path, expected: Mapping[str, str]) -> None:
-    """Note in an import's folder what stood where its files go. ``expected``: SHA-256, empty where nothing was.
+    """Store the expected checksums in an import's folder: SHA-256 of the replaced files, empty for free paths.
 
     Raises:
-        StorageFull: the disk refuses.
+        StorageFull: the disk is full.
     """
     with _tell_errors():
         Folder(folder).write(EXPECTED, [orjson.dumps(dict(expected))])
 
 
 def read_expected(folder: Path) -> dict[str, str]:
-    """Return what `keep_expected` noted; empty where nothing did.
+    """Return the checksums stored by `keep_expected`; empty if there are none.
 
     Raises:
-        StorageFull: it cannot be read now.
+        StorageFull: the file cannot be read now.
     """
     with _tell_errors():
         try:
@@ -122,10 +122,12 @@ def read_expected(folder: Path) -> dict[str, str]:
 
 
 def remove_files(workspace: Path, removed: Iterable[str], expected: Mapping[str, str]) -> list[Note]:
-    """Remove a workspace's files that are to go; documents' own files go with their records. Return what stays.
+    """Remove the files to be removed from a workspace, except documents, and return notes about files that stay.
+
+    Documents' files are removed with their records.
 
     Raises:
-        WorkspaceRefused, StorageFull: the rest is removed by the next try.
+        WorkspaceRefused, StorageFull: a retry removes the remaining files.
     """
     root, notes = Folder(workspace), []
     with _tell_errors():
@@ -144,12 +146,12 @@ def remove_files(workspace: Path, removed: Iterable[str], expected: Mapping[str,
 
 
 def bring_files(files: Path, folders: Iterable[str], workspace: Path, expected: Mapping[str, str]) -> list[Note]:
-    """Bring what is left in an import's folder into a workspace; return what was changed there since, and stays so.
+    """Move the remaining files of an import's folder into a workspace; return notes about changed files that stay.
 
-    ``folders``: the bundle's, whose files are brought.
+    ``folders``: the bundle's folders whose files are moved.
 
     Raises:
-        WorkspaceRefused, StorageFull: the rest is brought by the next try.
+        WorkspaceRefused, StorageFull: a retry moves the remaining files.
     """
     root, notes = Folder(workspace), []
     with _tell_errors():
@@ -167,7 +169,7 @@ def bring_files(files: Path, folders: Iterable[str], workspace: Path, expected: 
 
 
 def _hash_of(folder: Folder, name: str) -> str:
-    """Return the SHA-256 of a file; empty when there is nothing, and no hash where something else stands."""
+    """Return the SHA-256 of a file; empty if the path is free, and "-" if it is not a regular file."""
     if folder.status(name) is None:
         return ""
     return folder.hash(name)[1] if folder.is_file(name) else "-"
@@ -175,7 +177,7 @@ def _hash_of(folder: Folder, name: str) -> str:
 
 @contextmanager
 def _tell_errors() -> Iterator[None]:
-    """Raise what the disk says inside as the product's errors."""
+    """Translate file system exceptions raised inside into the product's errors."""
     try:
         yield
     except Refused as exc:
@@ -185,10 +187,10 @@ def _tell_errors() -> Iterator[None]:
 
 
 def bring_memories(files: Path, workspace: Path, owner: Owner) -> None:
-    """Add the memories of an import to a workspace that is no domain's yet, as PromptX's files: they are found there.
+    """Add an import's memories to the workspace of a new domain, as PromptX's files, which are read from there later.
 
     Raises:
-        StorageFull, QuotaExceeded, BundleDamaged: names what does not fit.
+        StorageFull, QuotaExceeded, BundleDamaged: a memory does not fit; the error names it.
     """
     shelf = Shelf()
     try:
@@ -199,26 +201,26 @@ def bring_memories(files: Path, workspace: Path, owner: Owner) -> None:
 
 
 def check_memories(files: Path, workspace: Path, owner: Owner) -> None:
-    """Refuse what `bring_memories` would; nothing is changed.
+    """Check whether `bring_memories` would fail, without changing anything.
 
     Raises:
-        StorageFull, QuotaExceeded, BundleDamaged: names what does not fit.
+        StorageFull, QuotaExceeded, BundleDamaged: a memory does not fit; the error names it.
     """
     for source in _memories(files):
         check_room(owner.shelf, owner.folder(workspace, source.stem), _read_memory(source), owner.limit)
 
 
 def bring_what_fits(files: Path, workspace: Path, owner: Owner) -> list[Note]:
-    """Add the memories of an import that was checked; return what fits no more, since others remembered meanwhile.
+    """Add the memories of a checked import; return notes about those that no longer fit, because memories were added.
 
     Raises:
-        StorageFull: the rest is added by the next try.
+        StorageFull: a retry adds the remaining memories.
     """
     notes = []
     for source in _memories(files):
         try:
             _bring_memory(source, workspace, owner, owner.shelf)
-        except (QuotaExceeded, BundleDamaged) as exc:  # no later try would do better
+        except (QuotaExceeded, BundleDamaged) as exc:  # a retry would fail as well
             notes.append(Note(f"{MEMORIES}{source.name}", f"left out: {exc}"))
     return notes
 
@@ -237,10 +239,10 @@ def _bring_memory(source: Path, workspace: Path, owner: Owner, shelf: Shelf) -> 
 
 
 def move_in(folder: Path, target: Path) -> None:
-    """Give a folder of an import its place, a new domain's workspace for one; that is on disk when this returns.
+    """Move a folder of an import into place, for example a new domain's workspace, durably.
 
     Raises:
-        StorageFull: the disk refuses.
+        StorageFull: the disk is full.
     """
     with _tell_errors():
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""What a bundle says of a domain: its name, settings and servers, read from a stranger's files.
+"""Reading a domain's name, settings and servers from an untrusted bundle.
 
-Owns what of a settings document depends on the server that it stands on, and is left out where it does not fit.
+This module also leaves out settings that depend on the server and are not valid here.
 """
 
 import json
@@ -18,12 +18,12 @@ from agentic_rag.tools.entries.reading import Note, read_entries
 LOCAL_KEYS = frozenset(
     {"model", "fallbackModel", "temperature", "effort", "thinking", "primaryRoleId", "subRoleIds", "reranker"}
 )
-"""Settings that name what another server may not have: a model, a role."""
+"""Settings that name things which another server may lack: models, roles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A domain as a bundle describes it. ``settings``: without ``mcpServers``, which are ``entries``."""
+    """A domain as described by a bundle. ``settings`` excludes ``mcpServers``, which are in ``entries``."""
 
     name: str
     description: str
@@ -32,15 +32,15 @@ class Described:
 
     @property
     def documents(self) -> Json:
-        """The entries as they are saved."""
+        """The entries in their stored form."""
         return {name: entry.to_json() for name, entry in self.entries.items()}
 
 
 def read_described(files: Path) -> Described:
-    """Return what an unpacked bundle says. Blocks.
+    """Return the description of the domain in an unpacked bundle. Blocks.
 
     Raises:
-        BundleDamaged, BundleRefused, InvalidInput, ServerReserved: it does not fit; says where.
+        BundleDamaged, BundleRefused, InvalidInput, ServerReserved: a part is invalid; the error names the place.
     """
     about, servers = _read(files, DOMAIN), _read(files, SERVERS)
     match about:
@@ -68,10 +68,10 @@ def _read(files: Path, name: str) -> Json:
 
 
 async def fit_settings(settings: Json, attempt: Callable[[Json], Awaitable[object]]) -> tuple[object, list[Note]]:
-    """Return what an attempt gives of settings without those that this server does not take, and a note of each.
+    """Return the result of an attempt with the accepted settings, and a note for each rejected setting.
 
     Raises:
-        InvalidInput: something does not fit that depends on no server.
+        InvalidInput: a setting that does not depend on the server is invalid.
     """
     notes: list[Note] = []
     while True:

@@ -1,6 +1,6 @@
-"""A bundle on its way in: it grows on disk, is unpacked there, and leaves nothing behind if it ends early.
+"""Receiving a bundle: it is stored and unpacked on disk, and removed if it ends early.
 
-Owns the folder of an import: ``bundle.zip`` while it comes, then ``files`` with its members. Knows no domain.
+The folder of an import holds ``bundle.zip`` during the upload, then ``files`` with its members.
 """
 
 import shutil
@@ -24,12 +24,12 @@ from agentic_rag.store.clock import new_id
 
 WRITE_BYTES = 256 * 1024
 AT_ONCE = 2
-"""Bundles that are unpacked and taken in at the same time; those that still come are bounded by the disk's reserve."""
+"""Number of bundles unpacked and imported concurrently; uploads in progress are limited only by the disk's reserve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A bundle whose every byte was checked. ``folder``: of the import; ``files``: its members under their names."""
+    """A fully checked bundle. ``folder`` is the import's folder; ``files`` holds the members under their names."""
 
     id: str
     folder: Path
@@ -41,7 +41,7 @@ class Received:
 
 
 class Reception:
-    """Takes bundles in below a folder. ``document``: bytes of one document, ``total``: of all that is unpacked."""
+    """Receives bundles below a folder. ``document`` limits the bytes of one document, ``total`` those of all."""
 
     def __init__(self, folder: Path, reserve: DiskReserve, document: int, total: int) -> None:
         self.folder = folder
@@ -51,16 +51,16 @@ class Reception:
 
     @property
     def max_bytes(self) -> int:
-        """The bytes that a bundle may have."""
+        """Maximum size of a bundle in bytes."""
         return self._bounds.total
 
     @asynccontextmanager
     async def receive(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[Received]:
-        """Take a bundle in and yield it unpacked; at the end its folder goes.
+        """Receive a bundle and yield it unpacked; its folder is removed at the end.
 
         Raises:
-            BundleRefused, BundleTooNew, DocumentTooLarge: it cannot be used; says why.
-            StorageFull: the disk takes no more.
+            BundleRefused, BundleTooNew, DocumentTooLarge: the bundle cannot be used; the error gives the reason.
+            StorageFull: the disk is full.
         """
         ident = new_id("imp")
         folder = self.folder / ident
@@ -68,7 +68,7 @@ class Reception:
             await anyio.to_thread.run_sync(_make, folder)
             await self._write(folder / "bundle.zip", pieces)
             failpoints.reached("bundle.received")
-            async with self._places:  # not before: a client may take its time
+            async with self._places:  # not earlier, because a client may upload slowly
                 work = partial(unpack, folder / "bundle.zip", folder / "files", self._bounds)
                 manifest = await anyio.to_thread.run_sync(work)
                 failpoints.reached("bundle.unpacked")
@@ -109,6 +109,6 @@ def _make(folder: Path) -> None:
 
 def _create(path: Path) -> FileIO:
     try:
-        return FileIO(path, "x")  # no buffer: one that cannot be written would fail again on closing
+        return FileIO(path, "x")  # unbuffered: closing a buffered file would fail once more on a full disk
     except OSError as exc:
         raise StorageFull(exc.strerror or "unknown reason") from exc

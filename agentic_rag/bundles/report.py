@@ -1,6 +1,6 @@
-"""What an import changes, or would change: as its admin reads it before and after.
+"""Import reports: the changes that an import makes or would make, for the admin.
 
-Owns the comparison of a bundle with the domain that it comes over, kind by kind. Pure.
+This module compares a bundle with the target domain, kind by kind. Pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from agentic_rag.tools.entries.reading import Note
 
 MAX_DIFFERENCES = 1_000
 MAX_TEXTS = 200
-"""Texts whose lines are compared in one report."""
+"""Maximum number of texts whose lines are compared in one report."""
 
 Action = Literal["add", "change", "remove", "keep"]
 Kind = Literal["setting", "server", "prompt", "role", "skill", "document", "memory"]
@@ -33,9 +33,9 @@ SecretState = Literal["set", "missing", "confirm"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that an import adds, changes or removes; ``keep``: the domain has it and the bundle has not.
+    """One thing that an import adds, changes or removes; ``keep``: the domain has a thing that the bundle lacks.
 
-    ``lines``: a unified difference of texts.
+    ``lines``: a unified diff of texts.
     """
 
     kind: Kind
@@ -48,8 +48,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class AskedSecret:
-    """A secret that a server refers to: it is set in the domain, has to be set, or is the domain's and would go to a
-    server that is new or changed (`confirm`).
+    """A secret that a server refers to.
+
+    The secret is set in the domain, is missing, or needs confirmation (`confirm`) because a new or changed server would
+    receive the domain's secret.
     """
 
     name: str
@@ -59,7 +61,7 @@ class AskedSecret:
 
 @dataclass(frozen=True, slots=True)
 class WithheldServer:
-    """A server that nothing allows here: it comes switched off. ``request``: where an admin asks for its line."""
+    """A server that is imported as disabled, because nothing permits it here. ``request``: API path to request it."""
 
     server: str
     reason: str
@@ -69,7 +71,7 @@ class WithheldServer:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What became of a bundle, or would. ``domain_id`` is None where nothing was made."""
+    """The result of an import, or of a dry run. ``domain_id`` is None if no domain was created."""
 
     dry_run: bool
     domain_id: str | None
@@ -82,12 +84,12 @@ class ImportReport:
 
 
 def cut(differences: Sequence[Difference]) -> tuple[tuple[Difference, ...], int]:
-    """Return as many as are shown, and how many there are beside them."""
+    """Return the differences to display, and the number of the others."""
     return tuple(differences[:MAX_DIFFERENCES]), max(0, len(differences) - MAX_DIFFERENCES)
 
 
 def compare_records(before: DomainRecord | None, after: DomainRecord) -> list[Difference]:
-    """Return how settings and servers differ; no value of a secret is in them."""
+    """Return the differences of settings and servers, without values of secrets."""
     old = {} if before is None else _plain(before)
     found = [
         Difference("setting", each.path, _action(each.before, each.after), each.before, each.after)
@@ -118,6 +120,6 @@ def _action(before: object, after: object) -> Action:
 
 
 def compare_text(kind: Kind, subject: str, before: str | None, after: str | None) -> Difference:
-    """Return how a text differs; None: there is none."""
+    """Return the difference of a text; ``before`` or ``after`` is None if the text does not exist."""
     lines = compare_lines(before or "", after or "")
     return Difference(kind, subject, _action(before, after), lines=lines)

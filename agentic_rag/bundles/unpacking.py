@@ -1,7 +1,7 @@
-"""A bundle as it came from somebody: looked at before a byte is unpacked, and unpacked into a folder of ours.
+"""Unpacking untrusted bundles: checked before the first byte is unpacked, and unpacked into a private folder.
 
-Owns the checks that make a stranger's zip harmless: names, kinds, counts, sizes and ratios first, then every byte
-against the manifest. A zip inside of it stays a file. Everything here blocks.
+Names, kinds, counts, sizes and compression ratios are checked first, then every byte against the manifest. A zip inside
+the bundle stays a file. All functions here block.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from agentic_rag.errors import DocumentTooLarge, StorageFull
 
 CHUNK = 256 * 1024
 MAX_RATIO = 200
-"""Bytes that one of a compressed member may stand for, once there are `RATIO_FROM` of them."""
+"""Maximum compression ratio of a member with more than `RATIO_FROM` bytes."""
 RATIO_FROM = 2**20
 MAX_DIRECTORY = 64 * 2**20
 _END = struct.Struct("<4s4H2IH")
@@ -42,7 +42,7 @@ _LONGEST_END = 65_535 + _END.size + 20
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a bundle may unpack to: bytes of one document, and of all members. ``check_room`` raises `StorageFull`."""
+    """Limits of the unpacked bytes: of one document, and of all members. ``check_room`` raises `StorageFull`."""
 
     document: int
     total: int
@@ -50,12 +50,13 @@ class Bounds:
 
 
 def unpack(source: Path, target: Path, bounds: Bounds) -> Manifest:
-    """Unpack a bundle into an empty folder of ours, each member under its name; return its manifest.
+    """Unpack a bundle into an empty folder, each member under its name; return its manifest.
 
     Raises:
-        BundleRefused, BundleDamaged, BundleTooLarge, BundleTooNew: it cannot be used; says why.
-        DocumentTooLarge: a document of it is.
-        StorageFull: the disk takes no more.
+        BundleRefused, BundleDamaged, BundleTooLarge, BundleTooNew: the bundle cannot be used; the error gives the
+            reason.
+        DocumentTooLarge: a document is too large.
+        StorageFull: the disk is full.
     """
     with source.open("rb") as file:
         _check_directory(file)
@@ -64,12 +65,12 @@ def unpack(source: Path, target: Path, bounds: Bounds) -> Manifest:
                 return _unpack(archive, target, bounds)
         except (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, ValueError) as exc:
             raise BundleDamaged(f"its content cannot be read: {exc}") from exc
-        except RuntimeError as exc:  # the library's word for a password
+        except RuntimeError as exc:  # `zipfile` raises it for a password
             raise BundleRefused("a member is encrypted") from exc
 
 
 def _check_directory(file: BinaryIO) -> None:
-    """Refuse a directory that the library would read into memory without end."""
+    """Reject a directory that `zipfile` would read into memory without limit."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _LONGEST_END))
     tail = file.read(_LONGEST_END)
@@ -112,7 +113,7 @@ def _unpack(archive: zipfile.ZipFile, target: Path, bounds: Bounds) -> Manifest:
 
 
 def _members_of(archive: zipfile.ZipFile, bounds: Bounds) -> dict[str, zipfile.ZipInfo]:
-    """Return the members by name, of which each may be there, and all together."""
+    """Return the members by name, after checking each and their total size."""
     members: dict[str, zipfile.ZipInfo] = {}
     total = 0
     for info in archive.infolist():
@@ -123,7 +124,7 @@ def _members_of(archive: zipfile.ZipFile, bounds: Bounds) -> dict[str, zipfile.Z
         if name.endswith("/") and not info.file_size and mode in (0, stat.S_IFDIR):
             if (problem := problem_of(f"{name}x")) and "leads" in problem:
                 raise BundleRefused(f"the name {name[:200]!a} {problem}")
-            continue  # a folder's own line, as other programs write it
+            continue  # a folder's own entry, as written by other programs
         if mode not in (0, stat.S_IFREG):
             raise BundleRefused(f"{name[:200]!a} is a link, a device or no regular file")
         if name in members:
@@ -154,14 +155,14 @@ def _check_member(info: zipfile.ZipInfo, name: str, bounds: Bounds) -> None:
 def _open(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     try:
         return archive.open(info)
-    except OSError as exc:  # it lies before the file's beginning
+    except OSError as exc:  # the member starts before the beginning of the file
         raise BundleDamaged(f"its content cannot be read: {exc}") from exc
 
 
 def _take(file: IO[bytes], size: int) -> bytes:
     try:
         return file.read(size)
-    except OSError as exc:  # of what is read: what is written says `StorageFull`
+    except OSError as exc:  # an error of reading; errors of writing raise `StorageFull`
         raise BundleDamaged(f"its content cannot be read: {exc}") from exc
 
 
@@ -173,7 +174,7 @@ def _read(file: IO[bytes], limit: int) -> bytes:
 
 
 def _write(file: IO[bytes], target: Path, listed: BundleFile, bounds: Bounds) -> None:
-    """Write a member's bytes, on disk when this returns; no more of them than the manifest says."""
+    """Write a member's bytes durably, and no more of them than the manifest lists."""
     digest, left = hashlib.sha256(), listed.size
     bounds.check_room()
     try:

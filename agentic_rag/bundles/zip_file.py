@@ -1,7 +1,7 @@
-"""The bytes of a bundle: a zip whose members are stored as they are, in order, without times and owners.
+"""The bytes of a bundle: a zip with uncompressed members, in order, without times and owners. Pure.
 
-Owns the form, written here and not by a library so that the same members are the same bytes on every machine and with
-every version of Python, and so that the size is known before the first byte is sent. Pure.
+The format is written here instead of by a library. The same members thus give the same bytes on every machine and with
+every version of Python, and the size is known before the first byte is sent.
 """
 
 import struct
@@ -15,7 +15,7 @@ _END64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
 _UTF8 = 0x0800
 _DATE = 0x0021
-"""The first of January 1980, the earliest there is."""
+"""1 January 1980, the earliest possible date."""
 _UNIX = 3 << 8
 _MODE = 0o100644 << 16
 _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
@@ -23,7 +23,7 @@ _MAX32, _MAX16 = 0xFFFFFFFF, 0xFFFF
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """A member whose bytes were counted. ``crc``: CRC-32."""
+    """A measured member. ``crc``: CRC-32."""
 
     path: str
     size: int
@@ -31,7 +31,7 @@ class StoredMember:
 
     @property
     def head(self) -> bytes:
-        """What stands before its bytes."""
+        """The local header before the member's bytes."""
         name = self.path.encode()
         extra = struct.pack("<2H2Q", 1, 16, self.size, self.size) if self.size >= _MAX32 else b""
         size = min(self.size, _MAX32)
@@ -40,7 +40,7 @@ class StoredMember:
         return _LOCAL.pack(b"PK\3\4", *fields) + name + extra
 
     def entry(self, offset: int) -> bytes:
-        """Return its line of the directory. ``offset``: where it begins."""
+        """Return the member's entry in the directory. ``offset``: the position of its local header."""
         name = self.path.encode()
         large = [*([self.size, self.size] if self.size >= _MAX32 else []), *([offset] if offset >= _MAX32 else [])]
         extra = struct.pack(f"<2H{len(large)}Q", 1, 8 * len(large), *large) if large else b""
@@ -50,7 +50,7 @@ class StoredMember:
 
 
 def directory_of(members: Sequence[StoredMember]) -> bytes:
-    """Return what stands behind all members."""
+    """Return the directory after all members."""
     lines, offset = [], 0
     for member in members:
         lines.append(member.entry(offset))
@@ -66,5 +66,5 @@ def directory_of(members: Sequence[StoredMember]) -> bytes:
 
 
 def size_of(members: Sequence[StoredMember], directory: bytes) -> int:
-    """Return how many bytes the whole file has."""
+    """Return the size of the whole file in bytes."""
     return sum(len(member.head) + member.size for member in members) + len(directory)

@@ -1,8 +1,9 @@
-"""What the product keeps in its database: one module and one record class for each noun.
+"""The product's database: one module and one record class per noun.
 
-A record is a frozen dataclass, from which ``records`` makes its table; beside it stand the noun's queries, plain
-functions of a `sqlalchemy.Connection` that `database.Database` runs in transactions. The nouns are imported here, so
-that the metadata is whole, and a deletion takes all that belongs to a noun, whichever of them the program uses.
+A record is a frozen dataclass, and ``records`` derives its table from the fields. The noun's queries stand next to the
+record: plain functions of a `sqlalchemy.Connection` that `database.Database` runs in transactions. This package imports
+all nouns. The table metadata is therefore complete, and a deletion covers all parts of a noun, whichever modules the
+program itself imports.
 """
 
 from agentic_rag.store import (

@@ -1,9 +1,9 @@
-"""The audit log: rows that are only ever appended, each holding the hash of the one before.
+"""The audit log: append-only rows, each holding the hash of the previous row.
 
-Owns the chain: how a row is hashed, how it is appended inside the transaction of what it tells of, and how a
-changed, removed or inserted row is found. Knows no action and no user. The last row's number and hash stand in a
-table of their own too, so that rows cut off at the end are missed; who can rewrite both can only be found by a
-`head` that was noted elsewhere.
+This module hashes rows, appends them inside the transaction of the audited action, and finds rows that were changed,
+removed or inserted. Actors and actions are plain text here. A second table stores the number and hash of the last row,
+so that a check notices rows cut off at the end. An attacker who can rewrite both tables is detected only by a `head`
+that was noted elsewhere.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from agentic_rag.store.records import RecordTable
 
 
 class AuditOutcome(StrEnum):
-    """What became of an action: done, refused to the one who asked, or a model's call that was denied."""
+    """The outcome of an action: done, refused to the caller, or a model's tool call that was denied."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -30,20 +30,21 @@ class AuditOutcome(StrEnum):
 
 
 MAX_TEXT = 300
-"""Characters of an actor, action or target; what is longer is cut."""
+"""Maximum length of an actor, action or target in characters; longer texts are cut."""
 MAX_DETAIL = 4_000
-"""Characters of a text among the details."""
+"""Maximum length of one text in the details, in characters."""
 MAX_PROBLEMS = 100
-"""Problems that one check lists."""
+"""Maximum number of problems that one check lists."""
 _BATCH = 1_000
-_LOCK = 0x61756469  # any constant of ours: on PostgreSQL rows are appended one after the other
+_LOCK = 0x61756469  # an arbitrary constant: the advisory lock makes PostgreSQL append rows one after the other
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a row tells: who did (or was refused) what, to what. ``details`` hold names and codes, never a secret.
+    """The content of a row: an actor, the action and its target.
 
-    ``count``: how many like this one the row stands for.
+    ``details`` hold names and codes, never a secret. ``count`` is the number of identical actions that the row stands
+    for.
     """
 
     actor: str
@@ -56,7 +57,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """One row of the audit log, chained to the one before by ``previous``; never updated, never deleted."""
+    """One row of the audit log, chained to the previous row by ``previous``; never updated, never deleted."""
 
     seq: int
     at: str
@@ -66,15 +67,15 @@ class AuditRecord:
     outcome: AuditOutcome
     details: dict[str, Any]
     count: int
-    """How many alike the row stands for."""
+    """Number of identical actions that the row stands for."""
     previous: str
-    """``hash`` of the row before; empty in the first one."""
+    """The ``hash`` of the previous row; empty in the first row."""
     hash: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditHeadRecord:
-    """The number and hash of the last audit row: one row."""
+    """The number and hash of the last audit row; the table has a single row."""
 
     id: int = 1
     seq: int
@@ -91,7 +92,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check found. ``head`` (``seq:hash``) names the last row; noted elsewhere it proves the rows up to it."""
+    """The result of a check.
+
+    ``head`` (``seq:hash``) names the last row. A head noted elsewhere proves the rows up to it.
+    """
 
     rows: int
     head: str
@@ -104,7 +108,7 @@ _audit = AUDIT.c
 
 
 def last_actor(conn: Connection, action: str, target: str, since: str) -> str | None:
-    """Return who did something last, if that was at a time or after it; None when nobody did."""
+    """Return the actor of the last such action at or after ``since``, or None."""
     query = sa.select(_audit.actor).where(
         _audit.action == action,
         _audit.target == target,
@@ -116,16 +120,16 @@ def last_actor(conn: Connection, action: str, target: str, since: str) -> str | 
 
 
 REDACTION = "audit_redaction"
-"""The execution option of an engine that takes secrets out of entries: a function of an `Entry`."""
+"""Name of the engine's execution option that holds a function which removes secrets from an `Entry`."""
 
 
 def append(conn: Connection, entry: Entry) -> AuditRecord:
-    """Append a row inside the caller's transaction: both are kept, or neither.
+    """Append a row inside the caller's transaction, so that both are committed or neither.
 
-    Texts are cut and redacted before the row is hashed: a row can never be changed afterwards.
+    Texts are cut and redacted before the row is hashed, because a stored row can never be changed.
     """
     redact: Callable[[Entry], Entry] | None = conn.engine.get_execution_options().get(REDACTION)
-    # Twice as long at first: a secret that the first cut divides must not be left in what is stored.
+    # The first cut keeps twice the length: otherwise the cut could split a secret, and redaction would miss the half.
     entry = _cut_entry(entry, 2)
     entry = _cut_entry(redact(entry) if redact is not None else entry, 1)
     if conn.dialect.name == "postgresql":
@@ -151,7 +155,7 @@ def append(conn: Connection, entry: Entry) -> AuditRecord:
 
 
 def digest(record: AuditRecord) -> str:
-    """Return the SHA-256 of a row: of all its columns but ``hash``, as canonical JSON, ``previous`` among them."""
+    """Return the SHA-256 of a row: of all columns except ``hash``, including ``previous``, as canonical JSON."""
     fields = {name: value for name, value in AUDIT.values(record).items() if name != "hash"}
     return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -164,7 +168,7 @@ def page(
     actor: str | None = None,
     outcome: AuditOutcome | None = None,
 ) -> list[AuditRecord]:
-    """Return the newest rows first; ``before``: those with a smaller number."""
+    """Return rows, newest first. ``before``: only rows with a smaller number."""
     query = AUDIT.select.order_by(_audit.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(_audit.seq < before)
@@ -175,7 +179,10 @@ def page(
 
 
 def check(conn: Connection, known: str | None = None) -> Verdict:
-    """Read the whole chain. ``known``: a head (``seq:hash``) noted before, which must still be part of it."""
+    """Check the whole chain.
+
+    ``known`` is a head (``seq:hash``) that was noted earlier and must still be part of the chain.
+    """
     problems: list[Problem] = []
     rows, seq, previous = 0, 0, ""
     known_seq, _, known_hash = (known or "0:").partition(":")
@@ -199,7 +206,7 @@ def check(conn: Connection, known: str | None = None) -> Verdict:
 
 
 def _in_order(conn: Connection) -> Iterator[AuditRecord]:
-    seq = -(2**31)  # whatever somebody inserted is read too
+    seq = -(2**31)  # negative, so that inserted rows with numbers below 1 are read too
     while True:
         query = AUDIT.select.where(_audit.seq > seq).order_by(_audit.seq).limit(_BATCH)
         batch = AUDIT.all(conn, query)
@@ -214,13 +221,13 @@ def _text(text: str, times: int = 1) -> str:
 
 
 def _cut_entry(entry: Entry, times: int) -> Entry:
-    """Return an entry whose texts are clean and at most so many times as long as a row's."""
+    """Return an entry with cleaned texts, cut to ``times`` the maximum length of a row's texts."""
     details = _cut_texts(dict(entry.details), times * MAX_DETAIL)
     return replace(entry, target=_text(entry.target, times), details=details)
 
 
 def _cut_texts(value: Any, limit: int) -> Any:
-    """Return the JSON form of details, each text and each name of a member cut and clean."""
+    """Return the details as JSON, with each text and each member name cleaned and cut."""
     if isinstance(value, str):
         return clean_text(value[:limit])
     if isinstance(value, Mapping):

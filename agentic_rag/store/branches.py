@@ -1,8 +1,8 @@
-"""Branches: the tree that a session's turns make, and the contexts in which its branches go on.
+"""Branches: the tree of a session's turns, and the context stored for each branch.
 
-A turn follows the answer of another one (``parent_message_id``); a branch is the way from the first turn to one that
-nothing follows, its leaf. Owns that tree, and what was sent of a session after each turn (`ContextRecord`), to which a
-new branch returns. Knows no message's content.
+A turn follows the answer of another turn (``parent_message_id``). A branch is the path from the first turn to a leaf, a
+turn that no other turn follows. This module reads that tree and stores the context sent to the model after each turn
+(`ContextRecord`), from which a new branch starts. Message content is opaque to this module.
 """
 
 from collections import Counter
@@ -22,9 +22,9 @@ from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRecord:
-    """What was sent of a session once a turn had ended, where that turn or a compaction after it changed it.
+    """The context of a session after a turn, stored if that turn or a later compaction changed the context.
 
-    The fields are those of `sessions.SessionRecord`. ``message_id``: the turn's answer.
+    The fields are those of `sessions.SessionRecord`. ``message_id`` is the turn's answer.
     """
 
     message_id: MessageId
@@ -57,7 +57,7 @@ class Node:
 
 
 class Tree:
-    """The turns of a session that have begun, in the order in which they began."""
+    """The begun turns of a session, in the order in which they began."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = {node.message_id: node for node in nodes}
@@ -76,13 +76,13 @@ class Tree:
         return [node for node in self.nodes.values() if node.message_id not in followed]
 
     def own_part(self, path: Sequence[Node]) -> Sequence[Node]:
-        """Return the end of a branch that it shares with no other; all of it when there is no other."""
+        """Return the end of a branch that no other branch shares; the whole path if there is no other branch."""
         followers = Counter(node.parent_message_id for node in self.nodes.values())
         forks = [place for place, node in enumerate(path) if followers[node.parent_message_id] > 1]
         return path[forks[-1] :] if forks else path
 
     def leaf_after(self, message_id: MessageId) -> MessageId | None:
-        """Return the leaf of the newest branch that has this message, None when none has."""
+        """Return the leaf of the newest branch that contains this message, or None."""
         named = {node.message_id for node in self.nodes.values() if message_id in _messages_of(node)}
         for leaf in reversed(self.leaves()):
             if not named.isdisjoint(node.message_id for node in self.path(leaf.message_id)):
@@ -95,17 +95,17 @@ def _messages_of(node: Node) -> tuple[str, str]:
 
 
 def read_tree(conn: Connection, session_id: SessionId) -> Tree:
-    """Return the tree of a session's turns; those that never began (`TurnRecord.began`) are not in it."""
+    """Return the tree of a session's turns, without turns that never began (`TurnRecord.began`)."""
     columns = (_turns.id, _turns.user_message_id, _turns.message_id, _turns.parent_message_id)
     query = select(*columns).where(_turns.session_id == session_id, _turns.began)
     return Tree(Node(*row) for row in conn.execute(query.order_by(_turns.id)))
 
 
 def question_of(conn: Connection, session_id: SessionId, message_id: MessageId) -> TurnRecord:
-    """Return the newest turn that a message belongs to: its question is the one to answer again.
+    """Return the newest turn that a message belongs to; its question can be answered again.
 
     Raises:
-        NotFound: the session holds no such message.
+        NotFound: the session has no such message.
     """
     named = sa.or_(_turns.user_message_id == message_id, _turns.message_id == message_id)
     query = TURNS.select.where(_turns.session_id == session_id, _turns.began, named)
@@ -116,13 +116,13 @@ def question_of(conn: Connection, session_id: SessionId, message_id: MessageId) 
 
 
 def keep_context(conn: Connection, context: ContextRecord) -> None:
-    """Note what is sent after a turn; a later word on the same turn takes the place of an earlier one."""
+    """Store the context after a turn, replacing an earlier one of the same turn."""
     conn.execute(sa.delete(CONTEXTS.table).where(_contexts.message_id == context.message_id))
     CONTEXTS.insert(conn, context)
 
 
 def context_after(conn: Connection, session_id: SessionId, path: Sequence[Node]) -> ContextRecord:
-    """Return what was sent after the last turn of a branch; an empty branch begins with nothing."""
+    """Return the context after the last turn of a branch; an empty branch has an empty context."""
     kept = set(conn.execute(select(_contexts.message_id).where(_contexts.session_id == session_id)).scalars())
     newest = next((node.message_id for node in reversed(path) if node.message_id in kept), None)
     found = None if newest is None else CONTEXTS.first(conn, CONTEXTS.select.where(_contexts.message_id == newest))

@@ -1,6 +1,7 @@
-"""Budgets: what a domain, a user or a key may spend in a day or a month, and what running calls have reserved of it.
+"""Budgets: spending limits of a domain, a user or a key per day or month, and reservations of running calls.
 
-Owns two tables and their queries. What was spent stands in ``usage``. Knows no price: amounts are exact decimal text.
+This module owns two tables and their queries. The ``usage`` module stores the actual spending. Prices are unknown here:
+amounts are exact decimal text.
 """
 
 from collections.abc import Sequence
@@ -16,18 +17,18 @@ from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.usage import Scope
 
 EVERY = "*"
-"""The subject of a budget that each domain, user or key has for itself."""
+"""The subject of a budget that applies to each domain, user or key separately."""
 
 
 class Unit(StrEnum):
-    """What a budget counts."""
+    """The unit that a budget counts."""
 
     TOKENS = "tokens"
     MONEY = "money"
 
 
 class Period(StrEnum):
-    """When a budget begins anew: at midnight UTC, of each day or of the first day of a month."""
+    """The period of a budget; a period begins at midnight UTC, of each day or of the first day of a month."""
 
     DAY = "day"
     MONTH = "month"
@@ -35,22 +36,23 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Payer:
-    """Whom a model call is for; empty: nobody."""
+    """The domain, user and key that a model call is charged to; an empty field charges none."""
 
     domain_id: str
     user_id: str
     key_id: str = ""
 
     def subject(self, scope: Scope) -> str:
-        """Return whose budgets of a scope count."""
+        """Return the subject whose budgets of this scope apply."""
         return {Scope.DOMAIN: self.domain_id, Scope.USER: self.user_id, Scope.KEY: self.key_id}[scope]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetRecord:
-    """What one may spend, or (``subject``: `EVERY`) each. ``soft``: beyond it is told; ``hard``: beyond it is refused.
+    """A spending limit for one subject, or for each subject of a scope (``subject``: `EVERY`).
 
-    There is one for each scope, subject, unit and period; one that names its subject goes before one for each.
+    Exceeding ``soft`` causes a notice, exceeding ``hard`` a refusal. There is one budget per scope, subject, unit and
+    period. A budget that names its subject takes precedence over one for `EVERY` subject.
     """
 
     id: str
@@ -70,14 +72,14 @@ class BudgetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationRecord:
-    """The most tokens that a running call may cost; it counts until its usage is stored, or ``until``."""
+    """The maximum tokens of a running call; the reservation counts until the usage is stored, or until ``until``."""
 
     id: str
     domain_id: str
     user_id: str
     key_id: str
     turn_id: str
-    """The user's turn that it is part of; empty: none."""
+    """The user's turn that the call belongs to; empty if there is none."""
     model: str
     sent: BigInt
     received: BigInt
@@ -97,18 +99,18 @@ def list_all(conn: Connection) -> list[BudgetRecord]:
 
 
 def list_of_domains(conn: Connection, most: int) -> list[BudgetRecord]:
-    """Return the budgets that name a domain, by domain, at most so many."""
+    """Return at most ``most`` budgets that name a domain, sorted by domain."""
     named = BUDGETS.select.where(_budgets.scope == Scope.DOMAIN, _budgets.subject != EVERY)
     return BUDGETS.all(conn, named.order_by(_budgets.subject, _budgets.unit, _budgets.period).limit(most))
 
 
 def get(conn: Connection, budget_id: str) -> BudgetRecord | None:
-    """Return the budget, None when there is none."""
+    """Return the budget, or None."""
     return BUDGETS.first(conn, BUDGETS.select.where(_budgets.id == budget_id))
 
 
 def put(conn: Connection, budget: BudgetRecord) -> BudgetRecord:
-    """Store a budget in the place of the one for the same scope, subject, unit and period, whose id stays."""
+    """Store a budget, replacing the one for the same scope, subject, unit and period, whose id is kept."""
     same = (
         _budgets.scope == budget.scope,
         _budgets.subject == budget.subject,
@@ -128,26 +130,26 @@ def put(conn: Connection, budget: BudgetRecord) -> BudgetRecord:
 
 
 def remove(conn: Connection, budget_id: str) -> None:
-    """Remove a budget; nothing happens when there is none."""
+    """Remove a budget, if it exists."""
     conn.execute(delete(BUDGETS.table).where(_budgets.id == budget_id))
     signals.send(conn, SignalKind.BUDGETS)
 
 
 def forget(conn: Connection, scope: Scope, subject: str) -> None:
-    """Remove the budgets of a subject that is no more."""
+    """Remove the budgets of a subject that was deleted."""
     conn.execute(delete(BUDGETS.table).where(_budgets.scope == scope, _budgets.subject == subject))
     signals.send(conn, SignalKind.BUDGETS)
 
 
 def of_subject(budgets: Sequence[BudgetRecord], scope: Scope, subject: str) -> list[BudgetRecord]:
-    """Return those of some budgets that one domain, user or key has: for one place, the one that names it."""
+    """Select the budgets that apply to one domain, user or key; a budget that names it replaces the general one."""
     mine = [each for each in budgets if each.scope is scope and each.subject in (subject, EVERY)]
     found = {each.place: each for each in sorted(mine, key=lambda budget: budget.subject != EVERY)}
     return list(found.values())
 
 
 def of_payer(budgets: Sequence[BudgetRecord], payer: Payer) -> list[BudgetRecord]:
-    """Return those of some budgets that a call of a payer counts for."""
+    """Select the budgets that a payer's call counts against."""
     if not budgets:
         return []
     subjects = [(scope, payer.subject(scope)) for scope in Scope]
@@ -155,7 +157,10 @@ def of_payer(budgets: Sequence[BudgetRecord], payer: Payer) -> list[BudgetRecord
 
 
 def lock(conn: Connection, payer: Payer) -> list[BudgetRecord]:
-    """Return the budgets that a call of a payer counts for; who else reserves of one waits for this one's end."""
+    """Lock and return the budgets that a payer's call counts against.
+
+    Other reservations against these budgets wait until this transaction ends.
+    """
     mine = [
         and_(_budgets.scope == scope, _budgets.subject.in_((subject, EVERY)))
         for scope in Scope
@@ -163,25 +168,25 @@ def lock(conn: Connection, payer: Payer) -> list[BudgetRecord]:
     ]
     if not mine:
         return []
-    # in one order everywhere, or two transactions could wait for each other
+    # the same order everywhere, or two transactions could deadlock
     query = BUDGETS.select.where(or_(*mine)).order_by(_budgets.id).with_for_update()
     return of_payer(BUDGETS.all(conn, query), payer)
 
 
 def reserve(conn: Connection, record: ReservationRecord, seconds: float) -> None:
-    """Store a reservation that counts for so many seconds at most."""
+    """Store a reservation that expires after ``seconds``."""
     values = RESERVATIONS.values(record) | {"until": DatabaseTime(seconds)}
     conn.execute(insert(RESERVATIONS.table).values(**values))
 
 
 def release(conn: Connection, ids: Sequence[str]) -> None:
-    """Remove reservations, in the transaction that stores what the calls have cost."""
+    """Remove reservations, in the transaction that stores the usage of the calls."""
     if ids:
         conn.execute(delete(RESERVATIONS.table).where(_reserved.id.in_(ids)))
 
 
 def list_reserved(conn: Connection, scope: Scope, subject: str, without: Sequence[str] = ()) -> list[ReservationRecord]:
-    """Return what running calls have reserved of the budgets of a domain, user or key; ``without`` these ids."""
+    """Return the running calls' reservations against a domain, user or key, except those with an id in ``without``."""
     running = [_COLUMNS[scope] == subject, _reserved.until > DatabaseTime()]
     if without:
         running.append(_reserved.id.not_in(without))
@@ -189,17 +194,20 @@ def list_reserved(conn: Connection, scope: Scope, subject: str, without: Sequenc
 
 
 def release_of_turns(conn: Connection, turn_ids: Sequence[str]) -> None:
-    """Remove what calls of turns have reserved whose owner is gone."""
+    """Remove the reservations of turns whose owner is gone."""
     if turn_ids:
         conn.execute(delete(RESERVATIONS.table).where(_reserved.turn_id.in_(turn_ids)))
 
 
 def has_reservations(conn: Connection) -> bool:
-    """Return whether any call has something reserved."""
+    """Return whether any reservation exists."""
     return conn.execute(select(_reserved.id).limit(1)).first() is not None
 
 
 def release_left(conn: Connection, *, alone: bool) -> None:
-    """Remove what calls left that ended without a word; ``alone``: no other process can have any."""
+    """Remove the reservations of calls that ended without releasing them.
+
+    Without ``alone``, only expired reservations are removed. ``alone`` means that no other process can hold any.
+    """
     left = delete(RESERVATIONS.table)
     conn.execute(left if alone else left.where(_reserved.until <= DatabaseTime()))

@@ -1,6 +1,6 @@
-"""Whether the records fit together: what the doctor asks the tables. Functions of a connection that only read.
+"""Consistency checks across records, used by the doctor.
 
-Owns the questions. Knows no file, no index and no remedy.
+Functions of a connection that only read. They do not look at files or at the index, and repair nothing.
 """
 
 from sqlalchemy import Connection, exists, or_, select
@@ -13,7 +13,7 @@ _conversations, _sessions, _turns, _messages = CONVERSATIONS.c, SESSIONS.c, TURN
 
 
 def conversations_without_session(conn: Connection) -> list[str]:
-    """Return the ids of conversations whose session is gone."""
+    """Return the ids of conversations without a session."""
     there = exists().where(_sessions.id == _conversations.session_id)
     return list(conn.execute(select(_conversations.id).where(~there)).scalars())
 
@@ -26,13 +26,13 @@ def sessions_without_owner(conn: Connection) -> list[str]:
 
 
 def stale_leases(conn: Connection, now: str) -> list[str]:
-    """Return the ids of turns that have ended and are still leased, or that run although their lease is over."""
+    """Return the ids of turns that have ended but still hold a lease, or that run although their lease has expired."""
     ended = _turns.status.in_(FINISHED) & _turns.lease_until.is_not(None)
     overdue = (_turns.status == TurnStatus.RUNNING) & (_turns.lease_until < now)
     return list(conn.execute(select(_turns.id).where(or_(ended, overdue))).scalars())
 
 
 def turns_without_message(conn: Connection) -> list[str]:
-    """Return the ids of running turns that have no message: nothing can be resumed."""
+    """Return the ids of running turns that have no message and therefore cannot be resumed."""
     there = exists().where(_messages.session_id == _turns.session_id, _messages.turn_id == _turns.id)
     return list(conn.execute(select(_turns.id).where(_turns.status == TurnStatus.RUNNING, ~there)).scalars())

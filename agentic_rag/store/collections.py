@@ -1,6 +1,6 @@
-"""Collections as records: a domain's set of chunks while, and after, it is rebuilt.
+"""Collection records: the state of a domain's chunk collection during and after a rebuild.
 
-Owns getting and putting one. Knows no chunk.
+The chunks are in the retriever's index.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from agentic_rag.store.records import RecordTable
 
 
 class CollectionState(StrEnum):
-    """Where the rebuilding of a collection stands; one that was never rebuilt is ready."""
+    """The state of a collection's rebuild; a collection that was never rebuilt is ready."""
 
     READY = "ready"
     REBUILDING = "rebuilding"
@@ -23,12 +23,12 @@ class CollectionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionRecord:
-    """A domain's set of chunks: whether it is being rebuilt, and into what. No record: never rebuilt."""
+    """The rebuild state of a domain's collection; there is no record if the collection was never rebuilt."""
 
     domain_id: str
     state: CollectionState = CollectionState.READY
     generation: int = 0
-    """The newest one made beside the live one; documents are deleted in all up to it."""
+    """The newest generation built next to the live one; a deletion covers all generations up to this one."""
     reason: str | None = None
     updated_at: str
 
@@ -38,18 +38,18 @@ _collections = COLLECTIONS.c
 
 
 def get(conn: Connection, domain_id: str) -> CollectionRecord | None:
-    """Return the record, None when the collection was never rebuilt."""
+    """Return the record, or None if the collection was never rebuilt."""
     return COLLECTIONS.first(conn, COLLECTIONS.select.where(_collections.domain_id == domain_id))
 
 
 def put(conn: Connection, collection: CollectionRecord) -> None:
-    """Store the record in place of an older one."""
+    """Store the record, replacing an older one."""
     conn.execute(sa.delete(COLLECTIONS.table).where(_collections.domain_id == collection.domain_id))
     COLLECTIONS.insert(conn, collection)
 
 
 def list_rebuilding(conn: Connection) -> list[str]:
-    """Return the domains whose collections were being rebuilt."""
+    """Return the ids of domains whose collections were being rebuilt."""
     return list(
         conn.execute(
             sa.select(_collections.domain_id).where(_collections.state == CollectionState.REBUILDING)

@@ -1,6 +1,6 @@
-"""Compactions: summaries and the archives behind them.
+"""Compaction records: summaries of archived messages.
 
-Owns their records. Knows no model and no message's content.
+The runtime writes the summaries.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from agentic_rag.store.records import RecordTable
 
 
 class CompactedBy(StrEnum):
-    """Who asked for a compaction: a user, or the server because the context was full."""
+    """The origin of a compaction: a user's request, or the server because the context was full."""
 
     USER = "user"
     AUTO = "auto"
@@ -22,7 +22,7 @@ class CompactedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRecord:
-    """A summary that stands for the messages ``from_seq`` to ``to_seq`` (inclusive), which are kept as archive."""
+    """A summary that replaces the messages ``from_seq`` to ``to_seq`` (inclusive), which are kept as archive."""
 
     id: str
     session_id: SessionId
@@ -30,9 +30,9 @@ class CompactionRecord:
     from_seq: int
     to_seq: int
     message_count: int
-    """As clients count."""
+    """Number of messages as clients count them."""
     leaf_message_id: MessageId | None = None
-    """The last answer of the branch whose messages they are."""
+    """The last answer of the branch that the messages belong to."""
     created_by: CompactedBy
     created_at: str
 
@@ -53,7 +53,7 @@ def put(conn: Connection, compaction: CompactionRecord) -> None:
 
 
 def get(conn: Connection, session_id: SessionId, compaction_id: str) -> CompactionRecord | None:
-    """Return the session's compaction, None when it has no such one."""
+    """Return the session's compaction, or None."""
     query = COMPACTIONS.select.where(_compactions.id == compaction_id, _compactions.session_id == session_id)
     return COMPACTIONS.first(conn, query)
 

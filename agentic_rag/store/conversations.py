@@ -1,6 +1,7 @@
-"""Conversations as records.
+"""Conversation records.
 
-Owns their listing and counting. Knows no message, no permission, and deletes nothing beside the record.
+This module lists and counts conversations. Callers check permissions. A deletion removes only the conversation's own
+record; the messages belong to the session.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,14 +23,14 @@ SortOrder = Literal["asc", "desc"]
 
 
 class ConversationStatus(StrEnum):
-    """An archived conversation takes no message."""
+    """The status of a conversation; an archived conversation accepts no message."""
 
     ACTIVE = "active"
     ARCHIVED = "archived"
 
 
 class TitleSource(StrEnum):
-    """Whose words the title is: made of the first message, or a user's own, which nothing replaces."""
+    """The origin of a title: derived automatically, or set by a user and then never replaced."""
 
     AUTO = "auto"
     USER = "user"
@@ -37,7 +38,7 @@ class TitleSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRecord:
-    """A business record; holds no messages."""
+    """A conversation; its messages are stored with the session."""
 
     id: ConversationId
     domain_id: str
@@ -47,20 +48,20 @@ class ConversationRecord:
     title_source: TitleSource = TitleSource.AUTO
     status: ConversationStatus = ConversationStatus.ACTIVE
     message_count: int = 0
-    """As clients count: two a finished turn."""
+    """Number of messages as clients count them: two per finished turn."""
     compacted_count: int = 0
-    """Those of them that a summary stands for: the model is not sent them any more."""
+    """Number of messages replaced by a summary; the model no longer receives them."""
     image_id: str | None = None
-    """What its newest turn runs on, or ran on; None: it has no turn."""
+    """The image (frozen definition) of the conversation's newest turn; None if there is no turn."""
     context_document_ids: list[DocumentId] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
     transient: bool = False
-    """Of one call that keeps no record: it is not listed, and is removed after its turn."""
+    """Whether the conversation serves a single call without a record. It is unlisted, and removed after its turn."""
     started_at: str
     updated_at: str
     last_message_at: str | None = None
     client_name: str | None = None
-    """What a client calls it that chooses the ids of its conversations itself; its owner has it once in a domain."""
+    """The id chosen by a client that names its own conversations; unique per owner and domain."""
 
 
 CONVERSATIONS = RecordTable(
@@ -107,28 +108,28 @@ _TITLE = Prepared(sa.update(CONVERSATIONS.table).where(_BY_ID).values(title=para
 
 
 class ConversationState(NamedTuple):
-    """What decides whether a conversation takes a message, and whether that gives it a title."""
+    """The fields that decide whether a conversation accepts a message, and whether that message sets the title."""
 
     title: str
     title_source: TitleSource
     status: ConversationStatus
     open_count: int
-    """Messages that no summary stands for."""
+    """Number of messages not covered by a summary."""
     domain_id: str
     owner_id: str
 
 
 class ConversationPlace(NamedTuple):
-    """Where a turn has ended."""
+    """The domain and owner of a conversation in which a turn has ended."""
 
     domain_id: str
     owner_id: str
     memory: Json | None
-    """What the domain's settings say of memories; None: nothing, or the domain is gone."""
+    """The memory settings of the domain; None if unset, or if the domain is gone."""
 
 
 class ConversationFields(TypedDict, total=False):
-    """What `update` may change."""
+    """The fields that `update` can change."""
 
     title: str
     title_source: TitleSource
@@ -151,20 +152,20 @@ def insert(conn: Connection, conversation: ConversationRecord) -> None:
 
 
 def get(conn: Connection, conversation_id: ConversationId, owner_id: str | None = None) -> ConversationRecord | None:
-    """Return the conversation; None when there is none, or it is not ``owner_id``'s (None: anybody's)."""
+    """Return the conversation, or None if it does not exist or has another owner (``owner_id`` None: any owner)."""
     record = CONVERSATIONS.first(conn, _GET, id=conversation_id)
     return None if record is None or owner_id not in (None, record.owner_id) else record
 
 
 def by_client_name(conn: Connection, owner_id: str, domain_id: str, client_name: str) -> ConversationRecord | None:
-    """Return the conversation that a client of this user calls so, None when there is none."""
+    """Return the user's conversation with this client name, or None."""
     return CONVERSATIONS.first(conn, _BY_NAME, owner_id=owner_id, domain_id=domain_id, client_name=client_name)
 
 
 def turn_of_client_message(
     conn: Connection, owner_id: str, domain_id: str, client_message_id: str
 ) -> TurnRecord | None:
-    """Return the newest turn that this client message made in any conversation of a user in a domain."""
+    """Return the newest turn created from this client message in any conversation of the user in the domain."""
     mine = sa.and_(_conversations.owner_id == owner_id, _conversations.domain_id == domain_id)
     turn = TURNS.c
     found = (
@@ -176,28 +177,31 @@ def turn_of_client_message(
 
 
 def note_message(conn: Connection, conversation_id: ConversationId, at: str, image_id: str) -> ConversationState | None:
-    """Note that a message came at that time, and what its turn runs on; return the state that it depends on.
+    """Record a new message's time and its turn's image; return the conversation's state, or None if it does not exist.
 
-    None: there is no such conversation. Who refuses the message then raises, which undoes this too.
+    A caller that refuses the message raises, which rolls this update back too.
     """
     row = _NOTE.first(conn, id=conversation_id, last_message_at=at, image_id=image_id)
     return None if row is None else ConversationState(*row)
 
 
 def set_title(conn: Connection, conversation_id: ConversationId, title: str) -> None:
-    """Give a conversation the title that its first message makes."""
+    """Set the title derived from the first message."""
     _TITLE.run(conn, id=conversation_id, title=title)
 
 
 def improve_title(conn: Connection, conversation_id: ConversationId, before: str, title: str) -> bool:
-    """Give a conversation another title if it has the one ``before`` and nobody has named it; return whether it has."""
+    """Replace the automatic title ``before`` by ``title``; return whether it was replaced.
+
+    A title set by a user, or one that has changed since, is kept.
+    """
     unnamed = _conversations.title_source == TitleSource.AUTO
     query = sa.update(CONVERSATIONS.table).where(_conversations.id == conversation_id, _conversations.title == before)
     return conn.execute(query.where(unnamed).values(title=title)).rowcount == 1
 
 
 def by_session(conn: Connection, session_id: SessionId) -> ConversationRecord | None:
-    """Return the conversation that the session belongs to, None when there is none."""
+    """Return the conversation of a session, or None."""
     return CONVERSATIONS.first(conn, CONVERSATIONS.select.where(_conversations.session_id == session_id))
 
 
@@ -214,10 +218,10 @@ def list_page(
     owner_id: str | None = None,
     domain_ids: Collection[str] | None = None,
 ) -> tuple[list[ConversationRecord], int]:
-    """Return one page (from 1) and how many conversations match in all.
+    """Return one page (counted from 1) and the total number of matching conversations.
 
-    ``q`` is a part of the title, whatever its case. Equal ones are sorted by id; those without a
-    ``last_message_at`` come last. ``domain_ids``: only those of these domains.
+    ``q`` is a case-insensitive part of the title. Equal conversations are sorted by id, and those without a
+    ``last_message_at`` come last. ``domain_ids`` limits the result to these domains.
     """
     where: list[ColumnElement[bool]] = [~_conversations.transient]
     for name, wanted in (("domain_id", domain_id), ("status", status), ("owner_id", owner_id)):
@@ -235,9 +239,9 @@ def list_page(
 
 
 def left_transient(conn: Connection, before: str | None = None, *, ended: bool = True) -> list[ConversationRecord]:
-    """Return the transient conversations: only those without a change since ``before``, or without a turn that goes on.
+    """Return the leftover transient conversations.
 
-    ``ended``: the second is asked for.
+    ``before``: only those not changed since that time. ``ended``: only those without an unfinished turn.
     """
     left: list[ColumnElement[bool]] = [_conversations.transient]
     if ended:
@@ -249,14 +253,14 @@ def left_transient(conn: Connection, before: str | None = None, *, ended: bool =
 
 
 def of_owner(conn: Connection, owner_id: str) -> list[ConversationRecord]:
-    """Return all conversations of a user, those of calls that keep no record among them."""
+    """Return all conversations of a user, including transient ones."""
     return CONVERSATIONS.all(conn, CONVERSATIONS.select.where(_conversations.owner_id == owner_id))
 
 
 def take_due(conn: Connection, domain_id: str, before: str, at_most: int) -> list[ConversationRecord]:
-    """Archive conversations in which nothing has happened since a time, and nothing runs or waits; return them.
+    """Archive and return conversations that are unchanged since ``before`` and have no running or waiting turn.
 
-    They stay as old as they are, so that what was not removed then is found again.
+    ``updated_at`` is kept, so that a conversation whose removal failed is found again.
     """
     unfinished = sa.select(TURNS.c.session_id).where(GOES_ON, TURNS.c.status.not_in(FINISHED))
     due = (
@@ -285,12 +289,12 @@ def update(conn: Connection, conversation_id: ConversationId, **fields: Unpack[C
 
 
 def update_of_session(conn: Connection, session_id: SessionId, **fields: Unpack[ConversationFields]) -> None:
-    """Change the given fields of the conversation that a session belongs to, if it belongs to one."""
+    """Change the given fields of the session's conversation, if there is one."""
     conn.execute(sa.update(CONVERSATIONS.table).where(_conversations.session_id == session_id).values(dict(fields)))
 
 
 def add_messages(conn: Connection, conversation_id: ConversationId, count: int, at: str) -> ConversationPlace | None:
-    """Count ``count`` more messages, the last one at that time; return where, None: there is no such conversation."""
+    """Add ``count`` messages, the last one at ``at``; return the conversation's place, or None if it does not exist."""
     row = _ADD.first(conn, id=conversation_id, message_count=count, last_message_at=at)
     return None if row is None else ConversationPlace(*row)
 

@@ -1,8 +1,8 @@
-"""The database as everybody sees it: run this function whole, in one transaction.
+"""The database as its callers see it: run a function in one transaction.
 
-Owns the choice of database and the mapping of its errors. Knows no table. All queries of the product are
-plain functions of a `Connection` in this package's modules; callers compose them in one function and hand
-that over, so no caller, cancelled or failing, can leave half a transaction.
+This module chooses the database and maps its errors. All queries of the product are plain functions of a `Connection`
+in this package's modules. Callers compose them in one function and pass that function here. Therefore no caller,
+cancelled or failing, can leave half a transaction behind.
 """
 
 import asyncio
@@ -41,40 +41,41 @@ _SQLITE_DAMAGED = frozenset({11, 26})
 _POSTGRES_UNWRITABLE = frozenset({"25006", "53100", "58030"})
 """SQLSTATEs read_only_sql_transaction, disk_full, io_error (PostgreSQL manual, appendix A)."""
 _POSTGRES_UNAVAILABLE = ("08", "40", "53", "55", "57")
-"""SQLSTATE classes: connection lost, transaction rolled back, too few resources, object in use, shut down by hand."""
+"""SQLSTATE classes: connection lost, transaction rolled back, too few resources, object in use, operator intervention.
+"""
 
 
 class Database:
-    """Runs functions of a `Connection` in transactions. Made by `open`.
+    """Runs functions of a `Connection` in transactions. Use `open` to create one.
 
-    A function runs in another thread (SQLite) or greenlet (PostgreSQL): it must not await, must not touch
-    the event loop, and must not keep the connection. What it returns is the answer; what it raises undoes
-    all it wrote and is raised to the caller.
+    A function runs in another thread (SQLite) or greenlet (PostgreSQL): it must not await, must not touch the event
+    loop, and must not keep the connection. Its return value is returned to the caller. An exception rolls back all its
+    writes and is raised to the caller.
     """
 
     def __init__(self, engine: "SqliteFile | PostgresDatabase") -> None:
         self._engine = engine
         self.name = "sqlite" if isinstance(engine, SqliteFile) else "postgresql"
         self.outcomes = Outcomes()
-        """What became of the last writes."""
+        """The results of the most recent writes."""
 
     @classmethod
     async def open(cls, url_or_path: str | Path, revisions: Revisions = OWN, *, schema: str = "") -> "Database":
         """Open a SQLite file (a path) or a PostgreSQL database (``postgresql://…``) and migrate its tables.
 
-        ``revisions``: the steps of the tables; others than this program's in tests only. ``schema``: PostgreSQL's, for
-        tables beside those of a server.
+        ``revisions`` are the migrations; only tests pass others than this program's. ``schema`` is a PostgreSQL schema,
+        for tables next to those of a server.
 
         Raises:
             BadConfiguration: another kind of URL, PostgreSQL refuses, or a newer version of the product wrote the
                 tables.
-            StorageDamaged: the SQLite file is no database, or one that lost a part.
+            StorageDamaged: the SQLite file is no database, or a part of it is missing.
             StorageUnavailable: another process locks the SQLite file, or PostgreSQL cannot be reached.
-            StorageFull: the SQLite file cannot be made or written.
+            StorageFull: the SQLite file cannot be created or written.
         """
         where = str(url_or_path)
         if is_server(url_or_path):
-            # Imported here: SQLAlchemy's asyncio brings its ORM along, a tenth of a second that SQLite does without.
+            # Imported here: SQLAlchemy's asyncio imports its ORM, which takes 0.1 s that SQLite does not need.
             from agentic_rag.store.postgres import PostgresDatabase
 
             try:
@@ -92,46 +93,46 @@ class Database:
         return await database._advance_ids(revisions)
 
     async def _advance_ids(self, revisions: Revisions) -> "Database":
-        """Let new ids sort after all stored ones, although the clock may have been set back since those were made."""
+        """Make new ids sort after all stored ids, because the clock may have been set back since those were created."""
         tables = [
             table for table in METADATA.tables.values() if "id" in table.c and isinstance(table.c.id.type, String)
         ]
         if revisions is OWN:
             newest = union_all(*(select(func.max(table.c.id)) for table in tables))
-            with suppress(StorageError, DBAPIError):  # of a damaged file, what can be read is served
+            with suppress(StorageError, DBAPIError):  # a damaged file is served as far as it can be read
                 for stored in await self.read(lambda conn: conn.execute(newest).scalars().all(), single=True):
                     advance_ids(stored or "")
         return self
 
     def set_option(self, name: str, value: object) -> None:
-        """Set an execution option that functions find on their connection's engine."""
+        """Set an execution option that functions can read from their connection's engine."""
         self._engine.set_option(name, value)
 
     @property
     def server(self) -> "PostgresDatabase | None":
-        """PostgreSQL, with what only that one has; None for a SQLite file."""
+        """The PostgreSQL database, for features that only PostgreSQL has; None for a SQLite file."""
         return None if isinstance(self._engine, SqliteFile) else self._engine
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may have it open; a SQLite file is its data folder's owner's."""
+        """Whether other processes may use the database; a SQLite file belongs to the owner of its data folder."""
         return not isinstance(self._engine, SqliteFile)
 
     async def write(self, fn: Callable[[Connection], T], *, durable: bool = False) -> T:
-        """Run ``fn`` in a writing transaction and return its result once that is committed.
+        """Run ``fn`` in a writing transaction and return its result after the commit.
 
-        ``durable``: the commit, and every one before it, survives a loss of power (fsync). Without it a commit to a
-        SQLite file survives the end of this process only; PostgreSQL's survive in any case. Writes to SQLite run one at
-        a time, in order.
+        ``durable``: the commit, and every earlier commit, survives a power loss (fsync). Without it, a commit to a
+        SQLite file survives only the end of this process; PostgreSQL's commits survive in any case. Writes to SQLite
+        run one after the other, in order.
 
-        A cancelled call means *unknown*, not *undone*: a transaction that had begun goes on to its end.
+        Cancelling the call leaves the result *unknown*, not *undone*: a transaction that has begun runs to its end.
 
         Raises:
-            StorageFull: disk full, read-only or failing; nothing was kept.
-            StorageUnavailable: another process holds the file, or PostgreSQL does not answer; nothing is known of
-                a commit that was under way.
-            StorageDamaged: what is needed of the SQLite file cannot be read.
-            IntegrityError: SQLAlchemy's, where the function that was run documents it.
+            StorageFull: disk full, read-only or failing; nothing was stored.
+            StorageUnavailable: another process holds the file, or PostgreSQL does not answer; the result of a commit in
+                progress is unknown.
+            StorageDamaged: a needed part of the SQLite file cannot be read.
+            IntegrityError: SQLAlchemy's, where ``fn`` documents it.
         """
 
         def transaction(conn: Connection) -> T:
@@ -151,9 +152,9 @@ class Database:
         return result
 
     async def change_all(self, fn: Work[T]) -> T:
-        """Run ``fn`` in one durable transaction, however long it takes: to put other contents in place of all.
+        """Run ``fn`` in one durable transaction without a time limit, to replace the whole content.
 
-        Nobody else uses the database meanwhile, which the caller sees to.
+        The caller ensures that no other process uses the database meanwhile.
 
         Raises:
             StorageError: as in `write`.
@@ -164,10 +165,10 @@ class Database:
             return await self._engine.change_all(fn)
 
     async def read(self, fn: Callable[[Connection], T], *, single: bool = False) -> T:
-        """Run ``fn`` on one consistent snapshot that holds every write committed before; it cannot write.
+        """Run ``fn`` on one consistent snapshot that holds every earlier committed write; ``fn`` cannot write.
 
-        ``single``: it runs one statement, for which PostgreSQL needs no transaction; in a hot place that is two thirds
-        of what a read costs.
+        ``single``: ``fn`` runs one statement, for which PostgreSQL needs no transaction. In hot code this saves two
+        thirds of the cost of a read.
 
         Raises:
             StorageError: as in `write`.
@@ -178,17 +179,17 @@ class Database:
             return await self._engine.read(fn, single=single)
 
     async def aclose(self) -> None:
-        """Finish the writes already asked for and close all connections."""
+        """Finish the pending writes and close all connections."""
         await self._engine.aclose()
 
 
 def is_server(url_or_path: str | Path) -> bool:
-    """Whether that is the address of a PostgreSQL database, and not a SQLite file's path."""
+    """Return whether this is the address of a PostgreSQL database rather than the path of a SQLite file."""
     return str(url_or_path).startswith(("postgresql://", "postgres://", "postgresql+asyncpg://"))
 
 
 async def find_revision(url_or_path: str | Path) -> str | None:
-    """Return the revision of a database's tables without changing them; None: there are none yet.
+    """Return the revision of a database's tables without changing them, or None if there are no tables yet.
 
     Raises:
         StorageError, BadConfiguration: as `Database.open`.
@@ -224,7 +225,7 @@ def _revision_of_file(path: Path) -> str | None:
 
 @contextmanager
 def storage_errors() -> Iterator[None]:
-    """Raise what a database says inside as the product's errors."""
+    """Translate database exceptions raised inside into the product's errors."""
     try:
         yield
     except DBAPIError as exc:
@@ -233,27 +234,27 @@ def storage_errors() -> Iterator[None]:
         raise
     except PoolTimeout as exc:
         raise StorageUnavailable("all connections are in use") from exc
-    except TimeoutError as exc:  # an OSError too, but one without words
+    except TimeoutError as exc:  # also an OSError, but without a message
         raise StorageUnavailable("it took too long") from exc
-    except OSError as exc:  # asyncpg's, of connecting
+    except OSError as exc:  # raised by asyncpg while connecting
         raise StorageUnavailable(str(exc)) from exc
 
 
 def _error_of_opening(exc: OSError | DBAPIError) -> StorageError | BadConfiguration:
-    """Return the product's error for what came of connecting to PostgreSQL: it is not there now, or it refuses."""
+    """Return the product's error for a failed connection to PostgreSQL: unavailable for now, or refused."""
     cause = exc.orig if isinstance(exc, DBAPIError) else exc
     if isinstance(exc, DBAPIError):
         error = _error_of(exc)
-    else:  # asyncpg says of TLS that one side wants and the other has not that a connection failed
+    else:  # if only one side supports TLS, asyncpg reports a failed connection
         error = None if "SSL" in str(exc) else StorageUnavailable(str(exc) or "it took too long")
     return error or BadConfiguration("AGENTIC_RAG_DATABASE_URL", f"PostgreSQL cannot be used: {cause}")
 
 
 def _error_of(exc: DBAPIError) -> StorageError | None:
-    """Return the product's error for a database's, None when it has none."""
+    """Return the product's error for a database exception, or None if there is no matching one."""
     primary = getattr(exc.orig, "sqlite_errorcode", -1) & 0xFF
     state = getattr(exc.orig, "sqlstate", None) or ""
-    words = str(getattr(exc.orig, "__cause__", None) or exc.orig)  # asyncpg's own, or sqlite3's
+    words = str(getattr(exc.orig, "__cause__", None) or exc.orig)  # the message of asyncpg or sqlite3
     if primary in _SQLITE_UNWRITABLE or state in _POSTGRES_UNWRITABLE:
         return StorageFull(words)
     if primary in _SQLITE_DAMAGED:

@@ -1,6 +1,6 @@
-"""The database's own clock inside statements: the one clock that all processes of a store share.
+"""The database's clock as an SQL expression: the one clock that all processes of a store share.
 
-Owns how each database writes its time as `clock.now` does. Knows no table.
+Each dialect writes its time in the format of `clock.now`.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from sqlalchemy.sql.expression import FunctionElement, literal
 
 
 class DatabaseTime(FunctionElement[str]):
-    """The database's time when the statement runs, and so many seconds on: UTC text as `clock.now` writes it."""
+    """The database's time when the statement runs, plus ``plus`` seconds, as UTC text in the format of `clock.now`."""
 
     type = String()
     inherit_cache = True

@@ -1,7 +1,7 @@
-"""Documents as records: files of a domain and where their ingestion stands.
+"""Document records: files of a domain and the state of their ingestion.
 
-Owns the rule that the same bytes are one document of a domain, and the lease by which one process at a time works
-on it. Knows no file, chunk or vector.
+This module enforces that the same bytes are one document per domain, and holds the lease that lets a single process
+work on a document. The files are in the workspace, and chunks and vectors are in the retriever's index.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,9 +19,9 @@ from agentic_rag.store.signals import SignalKind
 
 
 class DocumentStatus(StrEnum):
-    """Where a document's ingestion stands. `SETTLED` are its ends.
+    """The state of a document's ingestion. `SETTLED` lists the final states.
 
-    ``deleting`` is a tombstone: nobody is shown the document any more, and what there still is of it is being removed.
+    ``deleting`` is a tombstone: the document is hidden from everyone while its remains are being removed.
     """
 
     QUEUED = "queued"
@@ -34,11 +34,11 @@ class DocumentStatus(StrEnum):
 
 
 SETTLED = (DocumentStatus.INDEXED, DocumentStatus.FAILED, DocumentStatus.DELETING)
-"""The states in which nothing is left to do."""
+"""The states in which no work is left."""
 
 
 class DenseState(StrEnum):
-    """Whether a document's dense vectors are there: not wanted, still to be made, or complete."""
+    """The state of a document's dense vectors: not wanted, pending, or complete."""
 
     NONE = "none"
     PENDING = "pending"
@@ -47,29 +47,29 @@ class DenseState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentProgress:
-    """How far the present stage has come, and what was learned of the document; None: not known in this stage."""
+    """The progress of the current stage and facts learned about the document; None if unknown in this stage."""
 
     stage: DocumentStatus
     pages: int | None = None
     scanned: int | None = None
-    """Pages that OCR has read, while a scan is being read; ``scans``: how many it reads."""
+    """Pages that OCR has read so far, while a scan is being read; ``scans`` is the total."""
     scans: int | None = None
     chunks: int | None = None
-    """How many of the chunks are stored; ``of``: how many there are."""
+    """Number of chunks stored so far; ``of`` is the total."""
     of: int | None = None
     chunks_per_second: float | None = None
     languages: tuple[str, ...] | None = None
     notes: tuple[str, ...] | None = None
-    """What was left out of the text, in plain words."""
+    """Content left out of the text, in plain words."""
     date: str | None = None
-    """The latest that the file gives itself, `YYYY-MM-DD`."""
+    """The latest date found in the file itself, `YYYY-MM-DD`."""
     outline: tuple[str, ...] | None = None
-    """Its first headings."""
+    """The document's first headings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentRecord:
-    """A file of a domain and where its ingestion stands."""
+    """A file of a domain and the state of its ingestion."""
 
     id: DocumentId
     domain_id: str
@@ -78,7 +78,7 @@ class DocumentRecord:
     size: int
     sha256: str
     path: str
-    """Relative to the workspace's ``documents`` folder."""
+    """The path relative to the workspace's ``documents`` folder."""
     status: DocumentStatus = DocumentStatus.QUEUED
     dense_state: DenseState = DenseState.NONE
     progress: DocumentProgress = DocumentProgress(stage=DocumentStatus.QUEUED)
@@ -87,9 +87,9 @@ class DocumentRecord:
     error_code: str | None = None
     error_message: str | None = None
     file_stamp: str = ""
-    """Size and time of the file when its bytes were last looked at."""
+    """Size and time of the file when its bytes were last read."""
     owner: str = ""
-    """The process that ingests it, while ``lease_until`` lies ahead."""
+    """The process that ingests the document, while ``lease_until`` is in the future."""
     lease_until: str | None = None
     created_at: str
     updated_at: str
@@ -98,7 +98,7 @@ class DocumentRecord:
 DOCUMENTS = RecordTable(
     DocumentRecord,
     "documents",
-    # unique: the same bytes twice are one document, also when two uploads race
+    # unique: the same bytes are one document, even if two uploads race
     Index("ix_documents_domain_sha", "domain_id", "sha256", unique=True),
     part_of="domain",
 )
@@ -108,7 +108,7 @@ _IN_ORDER = DOCUMENTS.select.order_by(_documents.id)
 
 
 class DocumentFields(TypedDict, total=False):
-    """What `update` may change."""
+    """The fields that `update` can change."""
 
     name: str
     path: str
@@ -132,42 +132,42 @@ def insert(conn: Connection, document: DocumentRecord) -> None:
     """Store a new document.
 
     Raises:
-        IntegrityError: the domain has a document of these bytes (or the id is taken).
+        IntegrityError: the domain has a document with the same bytes, or the id is taken.
     """
     DOCUMENTS.insert(conn, document)
 
 
 def get(conn: Connection, document_id: DocumentId) -> DocumentRecord | None:
-    """Return the document, None when there is none."""
+    """Return the document, or None."""
     return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.id == document_id))
 
 
 def by_sha(conn: Connection, domain_id: str, sha256: str) -> DocumentRecord | None:
-    """Return the domain's document of these bytes, a tombstone perhaps; None when there is none."""
+    """Return the domain's document with these bytes, possibly a tombstone, or None."""
     return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.domain_id == domain_id, _documents.sha256 == sha256))
 
 
 def by_path(conn: Connection, domain_id: str, path: str) -> DocumentRecord | None:
-    """Return the domain's document that lies there, None when there is none."""
+    """Return the domain's document at this path, or None."""
     return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.domain_id == domain_id, _documents.path == path, _LISTED))
 
 
 def list_of(conn: Connection, domain_id: str, status: DocumentStatus | None = None) -> list[DocumentRecord]:
-    """Return the domain's documents, oldest first; only those of one status when given. No tombstone is one."""
+    """Return the domain's documents, oldest first, optionally of one status; without it, tombstones are left out."""
     query = _IN_ORDER.where(_documents.domain_id == domain_id)
     return DOCUMENTS.all(conn, query.where(_LISTED if status is None else _documents.status == status))
 
 
 def list_deleting(conn: Connection, domain_id: str | None = None) -> list[DocumentRecord]:
-    """Return the tombstones of a domain, or of all, oldest first."""
+    """Return the tombstones of one domain or of all domains, oldest first."""
     query = _IN_ORDER.where(_documents.status == DocumentStatus.DELETING)
     return DOCUMENTS.all(conn, query if domain_id is None else query.where(_documents.domain_id == domain_id))
 
 
 def list_unfinished(conn: Connection, *, free_at: str | None = None) -> list[DocumentRecord]:
-    """Return the documents of all domains whose ingestion has still to run, oldest first.
+    """Return the documents of all domains whose ingestion is unfinished, oldest first.
 
-    ``free_at``: only those that nobody holds a lease on at that time.
+    ``free_at``: only documents without a lease at that time.
     """
     query = _IN_ORDER.where(_documents.status.not_in(SETTLED))
     return DOCUMENTS.all(conn, query if free_at is None else query.where(_free(free_at)))
@@ -181,21 +181,23 @@ def failed_with(conn: Connection, codes: Collection[str]) -> list[DocumentRecord
 
 
 def pending_dense(conn: Connection, domain_id: str | None = None) -> list[DocumentRecord]:
-    """Return the searchable documents whose dense vectors have still to be made."""
+    """Return the searchable documents whose dense vectors are pending."""
     query = _IN_ORDER.where(_documents.status == DocumentStatus.INDEXED, _documents.dense_state == DenseState.PENDING)
     return DOCUMENTS.all(conn, query if domain_id is None else query.where(_documents.domain_id == domain_id))
 
 
 def count_chunks(conn: Connection) -> dict[str, int]:
-    """Return how many chunks the indexed documents of each domain have by their records; of a domain without any,
-    nothing."""
+    """Return the number of chunks in the indexed documents of each domain, according to their records.
+
+    A domain without indexed documents has no entry.
+    """
     of = _documents.domain_id
     query = sa.select(of, sa.func.sum(_documents.chunk_count)).where(_documents.status == DocumentStatus.INDEXED)
     return {domain_id: int(count) for domain_id, count in conn.execute(query.group_by(of))}
 
 
 def count_indexed(conn: Connection, domain_id: str) -> int:
-    """Return how many documents of the domain can be searched."""
+    """Return the number of searchable documents of the domain."""
     query = sa.select(sa.func.count()).where(
         _documents.domain_id == domain_id, _documents.status == DocumentStatus.INDEXED
     )
@@ -203,7 +205,7 @@ def count_indexed(conn: Connection, domain_id: str) -> int:
 
 
 def update(conn: Connection, document_id: DocumentId, **fields: Unpack[DocumentFields]) -> bool:
-    """Change the given fields. Returns False when there is no such document (it was deleted meanwhile)."""
+    """Change the given fields. Returns False if the document does not exist or was deleted meanwhile."""
     query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _LISTED).values(dict(fields))
     return _change(conn, query, fields.get("status"))
 
@@ -211,9 +213,9 @@ def update(conn: Connection, document_id: DocumentId, **fields: Unpack[DocumentF
 def claim(
     conn: Connection, document_id: DocumentId, owner: str, now: str, until: str, *, seize: bool
 ) -> DocumentRecord | None:
-    """Take an unfinished document for ``owner``; None when it is settled, gone, or somebody else's until later.
+    """Lease an unfinished document to ``owner``; None if it is settled, gone, or leased to another process.
 
-    ``seize``: whoever held it is known to be dead.
+    ``seize``: the previous owner is known to be dead, so its lease is ignored.
     """
     query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _documents.status.not_in(SETTLED))
     if not seize:
@@ -224,13 +226,13 @@ def claim(
 
 
 def update_owned(conn: Connection, document_id: DocumentId, owner: str, fields: DocumentFields) -> bool:
-    """`update` as long as ``owner`` has it. Returns False when it is deleted or somebody else's."""
+    """Run `update` if ``owner`` holds the document. Returns False if it was deleted or has another owner."""
     query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _documents.owner == owner, _LISTED)
     return _change(conn, query.values(dict(fields)), fields.get("status"))
 
 
 def _change(conn: Connection, query: sa.Update, status: DocumentStatus | None) -> bool:
-    """Run a change of one document; other processes hear of one that may be searched from now on, or no more."""
+    """Change one document, and notify other processes when it becomes searchable or stops being so."""
     domain_id = conn.execute(query.returning(_documents.domain_id)).scalar()
     if domain_id is not None and status in (DocumentStatus.INDEXED, DocumentStatus.DELETING):
         signals.send(conn, SignalKind.DOCUMENTS, domain_id)
@@ -238,19 +240,19 @@ def _change(conn: Connection, query: sa.Update, status: DocumentStatus | None) -
 
 
 def renew(conn: Connection, document_ids: Sequence[str], owner: str, until: str) -> set[str]:
-    """Prolong leases; return the ids that are still ``owner``'s."""
+    """Extend leases; return the ids that ``owner`` still holds."""
     mine = sa.and_(_documents.id.in_(document_ids), _documents.owner == owner)
     conn.execute(sa.update(DOCUMENTS.table).where(mine).values(lease_until=until))
     return set(conn.execute(sa.select(_documents.id).where(mine)).scalars())
 
 
 def give_back(conn: Connection, owner: str) -> None:
-    """End the leases of a process that ends: what it has not finished is anybody's at once."""
+    """Release the leases of a process that ends, so that others can take its unfinished documents at once."""
     conn.execute(sa.update(DOCUMENTS.table).where(_documents.owner == owner).values(lease_until=None))
 
 
 def set_dense(conn: Connection, before: DenseState, after: DenseState) -> int:
-    """Move all searchable documents from one dense state to another; return how many."""
+    """Move all searchable documents from one dense state to another; return their number."""
     query = sa.update(DOCUMENTS.table).where(
         _documents.status == DocumentStatus.INDEXED, _documents.dense_state == before
     )
@@ -258,14 +260,14 @@ def set_dense(conn: Connection, before: DenseState, after: DenseState) -> int:
 
 
 def dense_ready(conn: Connection, read: Sequence[DocumentRecord]) -> None:
-    """Mark documents whose vectors are all there, unless they changed since they were ``read``."""
+    """Mark documents whose vectors are complete, unless they changed since they were ``read``."""
     for document in read:
         same = sa.and_(_documents.id == document.id, _documents.updated_at == document.updated_at)
         conn.execute(sa.update(DOCUMENTS.table).where(same).values(dense_state=DenseState.READY))
 
 
 def delete(conn: Connection, document_id: DocumentId) -> bool:
-    """Delete the record, and what OCR read of its pages. Returns False when there was none."""
+    """Delete the record and the OCR text of its pages. Returns False if there was no record."""
     scans.delete(conn, document_id)
     return conn.execute(sa.delete(DOCUMENTS.table).where(_documents.id == document_id)).rowcount == 1
 

@@ -1,6 +1,7 @@
-"""Domains as records.
+"""Domain records.
 
-Owns their versions, and what goes with the record when it is deleted. Knows no setting's meaning.
+This module owns their versions, and deletes the records that belong to a domain with it.
+`agentic_rag.directory.settings` gives the settings their meaning.
 """
 
 from dataclasses import dataclass
@@ -17,14 +18,14 @@ from agentic_rag.store.signals import SignalKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainRecord:
-    """A named knowledge area. ``settings``: what the admin set (`agentic_rag.directory.settings.DomainSettings`)."""
+    """A named knowledge area. ``settings``: the admin's values (`agentic_rag.directory.settings.DomainSettings`)."""
 
     id: str
     name: str
     description: str = ""
     settings: dict[str, Any]
     workspace: str
-    """Absolute folder; made by the server."""
+    """Absolute path of the folder, which the server creates."""
     version: int = 1
     created_at: str
     updated_at: str
@@ -36,7 +37,7 @@ _GET = Prepared(DOMAINS.select.where(_domains.id == parameter(_domains.id)))
 
 
 class DomainFields(TypedDict, total=False):
-    """What `update` may change."""
+    """The fields that `update` can change."""
 
     name: str
     description: str
@@ -55,7 +56,7 @@ def insert(conn: Connection, domain: DomainRecord) -> None:
 
 
 def get(conn: Connection, domain_id: str) -> DomainRecord | None:
-    """Return the domain, None when there is none."""
+    """Return the domain, or None."""
     return DOMAINS.first(conn, _GET, id=domain_id)
 
 
@@ -88,8 +89,8 @@ def update(
 def delete(conn: Connection, domain_id: str) -> bool:
     """Delete the record and those of its documents, images, retrievals, secrets, memories and tool lists.
 
-    Returns False when there was none. Its conversations and their sessions are the caller's to delete before,
-    since their turns must end first.
+    Returns False if there was none. The caller must first delete the domain's conversations and their sessions, because
+    their turns must end before.
     """
     delete_parts(conn, "domain", domain_id)
     memories.delete_of(conn, domain_id)

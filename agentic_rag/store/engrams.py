@@ -1,7 +1,8 @@
-"""What a role remembers, asked and changed in PostgreSQL, each in one transaction.
+"""Queries and changes of a role's memories in PostgreSQL, one transaction each.
 
-Owns the queries; the tables are `agentic_rag.store.memories`'s. A memory is named by its domain's workspace, as
-PromptX's are by a folder. Writers of one memory come one after the other: they hold its row. Knows no recall.
+The tables are `agentic_rag.store.memories`'s. A memory is named by its domain's workspace, as PromptX names its
+memories by a folder. Each writer of a memory locks that memory's row, so that writers run one after the other. Recall
+is in ``mcp_servers/promptx``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -20,12 +21,12 @@ from agentic_rag.store.records import BigInt
 
 _domains, _memories, _engrams, _cues = DOMAINS.c, MEMORIES.c, ENGRAMS.c, ENGRAM_CUES.c
 BATCH = 500
-"""Ids in one statement."""
+"""Number of ids in one statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryName:
-    """Which memory: of a role in the domain with that workspace. ``user_id``: empty for the domain's own."""
+    """The name of a role's memory in the domain with that workspace. ``user_id``: empty for the domain's own memory."""
 
     workspace: str
     user_id: str
@@ -33,7 +34,7 @@ class MemoryName:
 
     @property
     def id(self) -> ScalarSelect[Any]:
-        """The memory's id, for other statements; NULL when there is none."""
+        """The memory's id as a subquery; NULL if there is no such memory."""
         query = sa.select(_memories.id).join(DOMAINS.table, _domains.id == _memories.domain_id)
         return query.where(
             _domains.workspace == self.workspace, _memories.user_id == self.user_id, _memories.role == self.role
@@ -42,14 +43,14 @@ class MemoryName:
 
 @dataclass(frozen=True, slots=True)
 class NewEngram:
-    """An engram to be stored, and the keywords that lead to it. Its memory and number are chosen then."""
+    """A new engram and the keywords that lead to it. `insert` sets its memory and number."""
 
     record: EngramRecord
     words: tuple[str, ...]
 
 
 class EngramLesson(NamedTuple):
-    """What a network learns of an engram: columns of `EngramRecord`."""
+    """The columns of `EngramRecord` that a memory network learns from."""
 
     created_ms: int
     number: int
@@ -61,11 +62,14 @@ class EngramLesson(NamedTuple):
 
 
 class TooMany(Exception):
-    """The memory would hold more than it may."""
+    """The memory would exceed its limit of engrams."""
 
 
 class CannotReplace(Exception):
-    """The ``index``-th engram names one to replace that is not there; ``by``: or that this one replaced before."""
+    """The engram to replace does not exist or was already replaced.
+
+    ``index`` is the position of the new engram. ``by`` is the id of the earlier replacement, or empty.
+    """
 
     def __init__(self, index: int, by: str) -> None:
         super().__init__(index, by)
@@ -74,10 +78,10 @@ class CannotReplace(Exception):
 
 
 def domain_id_of(conn: Connection, workspace: str) -> str:
-    """Return the domain of a workspace, which cannot be deleted in this transaction.
+    """Return the domain of a workspace and lock it against deletion in this transaction.
 
     Raises:
-        NotFound: there is none.
+        NotFound: no domain has this workspace.
     """
     query = sa.select(_domains.id).where(_domains.workspace == workspace).order_by(_domains.id).limit(1)
     found: str | None = conn.execute(query.with_for_update(read=True)).scalar()
@@ -87,13 +91,13 @@ def domain_id_of(conn: Connection, workspace: str) -> str:
 
 
 def insert(conn: Connection, name: MemoryName, new: Sequence[NewEngram], limit: int | None) -> int:
-    """Store engrams, each in the place of the one it replaces where it says so; return how many were new.
+    """Store engrams, each replacing the one that it names, if any; return the number of new ones.
 
-    Those whose id is there already stay as they are.
+    Engrams whose id already exists are unchanged.
 
     Raises:
-        NotFound: the workspace is no domain's.
-        TooMany: there would be more than ``limit``.
+        NotFound: no domain has this workspace.
+        TooMany: the memory would hold more than ``limit`` engrams.
     """
     memory = memories.take(conn, domain_id_of(conn, name.workspace), name.user_id, name.role)
     newest = _newest(conn, memory.id)
@@ -125,10 +129,10 @@ def _newest(conn: Connection, memory_id: str) -> int:
 
 
 def supersede(conn: Connection, name: MemoryName, new: Sequence[EngramRecord]) -> None:
-    """Let no keyword lead to what new engrams replace any more, in the transaction that stored them.
+    """Remove the keywords of the engrams that new ones replace, in the transaction that stored the new ones.
 
     Raises:
-        CannotReplace: it is not there, or was replaced before.
+        CannotReplace: the engram to replace does not exist or was already replaced.
     """
     for index, each in enumerate(new):
         if not each.replaces:
@@ -155,7 +159,7 @@ def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def delete(conn: Connection, name: MemoryName, ids: Sequence[str]) -> int:
-    """Delete engrams; return how many there were. A deletion of other servers is waited for."""
+    """Delete engrams and return their number. Waits for deletions by other servers."""
     memory_id = conn.execute(sa.select(_memories.id).where(_memories.id == name.id).with_for_update()).scalar()
     removed = 0
     if memory_id is not None:
@@ -167,8 +171,10 @@ def delete(conn: Connection, name: MemoryName, ids: Sequence[str]) -> int:
 
 
 def add_counts(conn: Connection, name: MemoryName, new: Mapping[str, int], known: Set[str], upto: int) -> None:
-    """Add recalls to a memory's counts. ``known``: the cues there are in engrams up to number ``upto``; counts of
-    others are dropped, unless newer engrams may have them.
+    """Add recalls to a memory's counts.
+
+    ``known`` are the cues of the engrams up to number ``upto``. Counts of other cues are dropped, unless newer engrams
+    may have them.
     """
     memory = MEMORIES.first(conn, MEMORIES.select.where(_memories.id == name.id).with_for_update())
     if memory is None:
@@ -182,26 +188,26 @@ def add_counts(conn: Connection, name: MemoryName, new: Mapping[str, int], known
 
 
 def counts(conn: Connection, name: MemoryName) -> dict[str, int] | None:
-    """Return how often each cue was recalled; None: there is no such memory."""
+    """Return the number of recalls of each cue, or None if there is no such memory."""
     found: dict[str, int] | None = conn.execute(sa.select(_memories.counts).where(_memories.id == name.id)).scalar()
     return found
 
 
 def roles(conn: Connection, workspace: str, user_id: str) -> list[str]:
-    """Return the roles that have a memory of a user, or the domain's own, by id."""
+    """Return the sorted ids of the roles that have a memory of a user (or the domain's own)."""
     query = sa.select(_memories.role).join(DOMAINS.table, _domains.id == _memories.domain_id)
     mine = query.where(_domains.workspace == workspace, _memories.user_id == user_id)
     return sorted(conn.scalars(mine))
 
 
 def count(conn: Connection, memory_id: str) -> int:
-    """Return how many engrams a memory has."""
+    """Return the number of engrams of a memory."""
     query = sa.select(sa.func.count()).select_from(ENGRAMS.table).where(_engrams.memory_id == memory_id)
     return int(conn.execute(query).scalar_one())
 
 
 def tip(conn: Connection, name: MemoryName) -> tuple[int, str, int] | None:
-    """Return the newest engram's number and id, and how many there are; None: there is none."""
+    """Return the newest engram's number, its id and the number of engrams, or None if there are none."""
     many = sa.select(sa.func.count()).select_from(ENGRAMS.table).where(_engrams.memory_id == name.id).scalar_subquery()
     newest = sa.select(_engrams.number, _engrams.id, many).where(_engrams.memory_id == name.id)
     row = conn.execute(newest.order_by(_engrams.number.desc()).limit(1)).first()
@@ -209,13 +215,13 @@ def tip(conn: Connection, name: MemoryName) -> tuple[int, str, int] | None:
 
 
 def has(conn: Connection, name: MemoryName, number: int, engram_id: str) -> bool:
-    """Whether an engram has that number."""
+    """Return whether the engram with this id has that number."""
     mine = (_engrams.memory_id == name.id, _engrams.number == number, _engrams.id == engram_id)
     return conn.execute(sa.select(_engrams.id).where(*mine)).first() is not None
 
 
 def count_between(conn: Connection, name: MemoryName, after: int, upto: int) -> int:
-    """Return how many engrams have a number after one and up to another."""
+    """Return the number of engrams numbered above ``after`` and up to ``upto``."""
     query = sa.select(sa.func.count()).select_from(ENGRAMS.table).where(*_between(name, after, upto))
     return int(conn.execute(query).scalar_one())
 
@@ -227,9 +233,9 @@ def _between(name: MemoryName, after: int, upto: int) -> tuple[ColumnElement[boo
 def lessons(
     conn: Connection, name: MemoryName, after: int, upto: int, since: tuple[int, int] | None, most: int
 ) -> list[EngramLesson]:
-    """Return of so many engrams with numbers in between what a network learns, oldest first.
+    """Return the learnable columns of up to ``most`` engrams numbered above ``after`` and up to ``upto``, oldest first.
 
-    ``since``: time and number of the one before the first.
+    ``since`` is the time and number of the engram before the first.
     """
     query = sa.select(*(_engrams[each] for each in EngramLesson._fields)).where(*_between(name, after, upto))
     if since is not None:
@@ -239,20 +245,20 @@ def lessons(
 
 
 def replaced_between(conn: Connection, name: MemoryName, after: int, upto: int) -> list[EngramRecord]:
-    """Return what the engrams with numbers in between replaced."""
+    """Return the engrams that were replaced by engrams numbered above ``after`` and up to ``upto``."""
     newer = sa.select(_engrams.replaces).where(*_between(name, after, upto), _engrams.replaces != "")
     query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.id.in_(newer))
     return ENGRAMS.all(conn, query.order_by(_engrams.number))
 
 
 def list_after(conn: Connection, name: MemoryName, after: int, most: int) -> list[EngramRecord]:
-    """Return so many engrams with greater numbers, in their order."""
+    """Return at most ``most`` engrams with numbers above ``after``, in their order."""
     query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.number > after)
     return ENGRAMS.all(conn, query.order_by(_engrams.number).limit(most))
 
 
 def near(conn: Connection, name: MemoryName, words: Sequence[str], sharing: int, newest: int) -> list[EngramRecord]:
-    """Return the ``newest`` engrams, and so many ``sharing`` most of the words as keywords, that none replaced."""
+    """Return unreplaced engrams: the ``newest`` ones, and the ``sharing`` ones with the most keywords in common."""
     with_words = (
         sa.select(_cues.engram_id)
         .where(_cues.memory_id == name.id, _cues.word.in_(words))
@@ -269,7 +275,7 @@ def near(conn: Connection, name: MemoryName, words: Sequence[str], sharing: int,
 
 
 def fetch(conn: Connection, name: MemoryName, ids: Sequence[str]) -> list[EngramRecord]:
-    """Return engrams by id, in no order."""
+    """Return engrams by id, unordered."""
     found: list[EngramRecord] = []
     for part in _parts(ids):
         found += ENGRAMS.all(conn, ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.id.in_(part)))
@@ -277,7 +283,7 @@ def fetch(conn: Connection, name: MemoryName, ids: Sequence[str]) -> list[Engram
 
 
 def strongest(conn: Connection, name: MemoryName, most: int) -> list[EngramRecord]:
-    """Return the engrams with the greatest strength that none replaced, newest first among equals."""
+    """Return the strongest unreplaced engrams; among equals, the newest come first."""
     query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.replaced_by == "")
     order = (_engrams.strength.desc(), _engrams.created_ms.desc(), _engrams.number.desc())
     return ENGRAMS.all(conn, query.order_by(*order).limit(most))
@@ -286,9 +292,9 @@ def strongest(conn: Connection, name: MemoryName, most: int) -> list[EngramRecor
 def page(
     conn: Connection, name: MemoryName, text: str, which: str, offset: int, most: int
 ) -> tuple[int, list[EngramRecord]]:
-    """Return a page, newest first, of the engrams that have a text in what they say or in a keyword, and their number.
+    """Return the total and one page, newest first, of the engrams whose content or keywords contain ``text``.
 
-    ASCII letters count in any case. ``which``: ``current``, ``replaced``, ``proposed`` or ``all``.
+    ASCII letters match in either case. ``which`` is ``current``, ``replaced``, ``proposed`` or ``all``.
     """
     query = _which(ENGRAMS.select.where(_engrams.memory_id == name.id), which)
     if text:

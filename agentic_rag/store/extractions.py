@@ -1,7 +1,8 @@
-"""Extractions: turns from which memories are still to be proposed, and proposals on their way into a memory.
+"""Extractions: turns not yet searched for memories, and proposals not yet stored in a memory.
 
-Owns one row for each session that has such turns. A turn is noted in the transaction of its end and struck out once
-what was proposed from it is in the memory, so that a kill in between costs nothing and doubles nothing. Knows no model.
+There is one row per session with such turns. The transaction that ends a turn adds it to the row. Once the turn's
+proposals are in the memory, the turn is removed. A crash between the two therefore loses no proposal and stores none
+twice. No model is called here.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,7 +17,7 @@ from agentic_rag.store.records import RecordTable
 
 
 class Proposal(TypedDict):
-    """A memory that was proposed; ``turn``: id of the turn in which it was said."""
+    """A proposed memory; ``turn`` is the id of the turn that it comes from."""
 
     content: str
     keywords: list[str]
@@ -25,25 +26,25 @@ class Proposal(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractionRecord:
-    """The turns of a session from which nothing was proposed yet."""
+    """The turns of a session for which no memories were proposed yet."""
 
     session_id: SessionId
     conversation_id: ConversationId
     domain_id: str
     user_id: str
     every: int
-    """Due at so many turns; 0: once the conversation rests."""
+    """Number of turns that makes the row due; 0: due once the conversation is idle."""
     turn_count: int
     turn_ids: list[str]
     proposals: list[Proposal] = field(default_factory=list)
-    """What a model proposed from ``proposed_from``, on its way into the memory."""
+    """The model's proposals for the turns ``proposed_from``, not yet stored in the memory."""
     proposed_from: list[str] = field(default_factory=list)
     tries: int = 0
-    """Calls of the model that failed."""
+    """Number of failed model calls."""
     last_at: str
-    """When the last turn ended, or was tried."""
+    """Time of the last turn's end or of the last attempt."""
     claimed_until: str = ""
-    """Until when it is some process's."""
+    """End of the current claim by a process."""
 
 
 EXTRACTIONS = RecordTable(ExtractionRecord, "extractions", key=("session_id",), part_of="session")
@@ -51,7 +52,7 @@ _rows = EXTRACTIONS.c
 
 
 def get(conn: Connection, session_id: SessionId) -> ExtractionRecord | None:
-    """Return the row of a session, None when nothing is left to do."""
+    """Return the row of a session, or None if there is no work left."""
     return EXTRACTIONS.first(conn, EXTRACTIONS.select.where(_rows.session_id == session_id))
 
 
@@ -65,7 +66,7 @@ def note(
     user_id: str,
     every: int,
 ) -> None:
-    """Note a turn that has ended. ``every``: see `ExtractionRecord`."""
+    """Add a turn that has ended. ``every``: see `ExtractionRecord`."""
     known = get(conn, session_id)
     if known is not None:
         turn_ids = [*known.turn_ids, turn_id]
@@ -85,7 +86,10 @@ def note(
 
 
 def claim(conn: Connection, rested_since: str, until: str, most: int) -> list[ExtractionRecord]:
-    """Return what is due, oldest first, and make it the caller's ``until`` a time; ``rested_since``: who rests."""
+    """Claim the due rows for the caller ``until`` a time and return them, oldest first.
+
+    ``rested_since``: a conversation without a turn since that time counts as idle.
+    """
     due = or_(
         and_(_rows.every == 0, _rows.last_at <= rested_since),
         and_(_rows.every > 0, _rows.turn_count >= _rows.every, or_(_rows.tries == 0, _rows.last_at <= rested_since)),
@@ -98,26 +102,26 @@ def claim(conn: Connection, rested_since: str, until: str, most: int) -> list[Ex
 
 
 def keep(conn: Connection, session_id: SessionId, proposals: Sequence[Proposal], turn_ids: Sequence[str]) -> None:
-    """Keep what was proposed from these turns until it is in the memory."""
+    """Store the proposals made from these turns until they are in the memory."""
     known = get(conn, session_id)
     if known is not None:
         _save(conn, replace(known, proposals=list(proposals), proposed_from=list(turn_ids)))
 
 
 def put_off(conn: Connection, session_id: SessionId) -> None:
-    """Count a call that failed; the next one waits until the conversation has rested again."""
+    """Count a failed model call; the next attempt waits until the conversation is idle again."""
     known = get(conn, session_id)
     if known is not None:
         _save(conn, replace(known, tries=known.tries + 1, last_at=now(), claimed_until=""))
 
 
 def wait(conn: Connection, session_id: SessionId, until: str) -> None:
-    """Leave a conversation alone until a time, as if it had not been looked at."""
+    """Postpone a conversation until a time, without counting an attempt."""
     conn.execute(update(EXTRACTIONS.table).where(_rows.session_id == session_id).values(claimed_until=until))
 
 
 def strike_out(conn: Connection, session_id: SessionId, turn_ids: Collection[str]) -> None:
-    """Strike out turns from which everything is in the memory, or nothing is to be."""
+    """Remove turns that are done: their memories are stored, or there are none to store."""
     known = get(conn, session_id)
     if known is None:
         return
@@ -130,7 +134,7 @@ def strike_out(conn: Connection, session_id: SessionId, turn_ids: Collection[str
 
 
 def delete_of_user(conn: Connection, user_id: str) -> None:
-    """Delete what is noted for a user."""
+    """Delete the rows of a user."""
     conn.execute(delete(EXTRACTIONS.table).where(_rows.user_id == user_id))
 
 

@@ -1,6 +1,6 @@
-"""Feedback: what a person thinks of an answer.
+"""Feedback records: people's ratings of answers.
 
-Owns the rows. Knows no message and no permission.
+Callers check permissions.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from agentic_rag.store.records import RecordTable
 
 
 class Rating(StrEnum):
-    """What an answer was worth to its reader."""
+    """A reader's rating of an answer."""
 
     UP = "up"
     DOWN = "down"
@@ -22,7 +22,7 @@ class Rating(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackRecord:
-    """What the owner of a conversation thinks of one of its answers; at most one each. ``id``: the answer's."""
+    """The rating of an answer by the conversation's owner; at most one per answer. ``id`` is the answer's id."""
 
     id: MessageId
     session_id: SessionId
@@ -39,13 +39,13 @@ _feedback = FEEDBACK.c
 
 
 def put(conn: Connection, feedback: FeedbackRecord) -> None:
-    """Store feedback in place of what there was of the same answer."""
+    """Store feedback, replacing earlier feedback on the same answer."""
     remove(conn, feedback.id)
     FEEDBACK.insert(conn, feedback)
 
 
 def remove(conn: Connection, message_id: MessageId) -> None:
-    """Take back what was thought of an answer."""
+    """Remove the feedback on an answer."""
     conn.execute(sa.delete(FEEDBACK.table).where(_feedback.id == message_id))
 
 

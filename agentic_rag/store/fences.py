@@ -1,9 +1,9 @@
-"""Which turns are still their owners', asked for many of them at once.
+"""Fencing checks for many turns at once: which turns still belong to their owners.
 
-Owns that proof. In a SQLite file one connection writes, so what it has found out stays true until it gives a turn
-another fencing number, or deletes one, itself; triggers of its own tell of that, whoever asks for it. So a group of
-the run log asks for the turns that have joined since the last one alone. In PostgreSQL each transaction locks what it
-proves.
+A SQLite file has a single writing connection. A check by that connection stays valid until the connection itself
+changes a turn's fencing number or deletes a turn. Temporary triggers on that connection detect both. A group of the run
+log therefore checks only the turns that have joined since the last one. In PostgreSQL each transaction locks the turns
+that it checks.
 """
 
 from collections.abc import Mapping
@@ -26,24 +26,24 @@ _WATCH = (
     f"CREATE TEMP TRIGGER fence_moved AFTER UPDATE OF fence ON main.turns {_MOVE}",
     f"CREATE TEMP TRIGGER fence_deleted AFTER DELETE ON main.turns {_MOVE}",
 )
-"""Undone with the transaction, as what they tell of is. A mark never comes again, so none is taken for another."""
+"""A rollback undoes the trigger's mark together with the change. Marks are random, so that no mark is ever reused."""
 _PROOF = "agentic_rag.fences"
 MOST = 4096
-"""Turns of a proof; beyond that it begins anew."""
+"""Number of turns in a proof; a larger proof is discarded and rebuilt."""
 
 
 @dataclass(slots=True)
 class _Proof:
-    """What a connection has found as long as its mark is this one: turns with their fencing numbers."""
+    """The fencing numbers that a connection has verified, valid while the mark is unchanged."""
 
     mark: int
     held: dict[str, int] = field(default_factory=dict)
 
 
 def list_held(conn: Connection, fences: Mapping[TurnId, int]) -> set[TurnId]:
-    """Return those of these turns whose fencing numbers still count; see `turns.is_held`."""
+    """Return the turns whose fencing numbers are still current; see `turns.is_held`."""
     if conn.dialect.name != "sqlite":
-        # in one order everywhere, or two transactions that lock several turns could wait for each other
+        # the same order everywhere, or two transactions that lock several turns could deadlock
         return {turn_id for turn_id in sorted(fences) if is_held(conn, turn_id, fences[turn_id])}
     info: dict[Any, Any] = conn.info
     mark, proof = _mark(conn), info.get(_PROOF)
@@ -63,7 +63,7 @@ def _mark(conn: Connection) -> int:
     except OperationalError as exc:
         if "no such table" not in str(exc.orig):
             raise
-        # there is none yet, or the transaction that made it was undone
+        # the table does not exist yet, or its transaction was rolled back
         for statement in _WATCH:
             run_by_sqlite(conn, statement)
         return int(run_by_sqlite(conn, _MARK).fetchone()[0])

@@ -1,6 +1,7 @@
-"""What a domain's settings, servers, prompt components and roles were: one row a change, with the content after it.
+"""History of a domain's settings, servers, prompt components and roles: one row per change, with the new content.
 
-Owns the numbers, which count within a domain, and the bounds: the oldest rows go first. Knows no meaning of a content.
+Numbers count up within a domain. Beyond the limits, the oldest rows are removed first. The content is opaque to this
+module.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from agentic_rag.store.records import RecordTable
 
 MAX_ROWS = 2_000
 MAX_BYTES = 32 * 2**20
-"""Of the contents that are kept of one domain."""
+"""Total size of the contents kept per domain, in bytes."""
 
 
 class HistoryKind(StrEnum):
-    """What was changed. ``settings``: name, description and all settings but the servers."""
+    """The kind of thing that changed. ``settings``: name, description and all settings except the servers."""
 
     SETTINGS = "settings"
     SERVER = "server"
@@ -27,13 +28,16 @@ class HistoryKind(StrEnum):
 
 
 DISK = "disk"
-"""The author of a file that was changed in the workspace by nobody whom we know."""
+"""The author of a file that an unknown person changed in the workspace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRecord:
-    """A change. ``subject``: the server's name or the file's path, empty for settings; ``content``: after it, None when
-    the thing is gone. ``author`` is empty where nobody knows. ``redacted``: it held a secret, which is not kept.
+    """One change of a thing.
+
+    ``subject`` is the server's name or the file's path, and empty for settings. ``content`` is the content after the
+    change, or None if the thing was removed. ``author`` is empty if unknown. ``redacted``: the content held a secret,
+    which is not stored.
     """
 
     domain_id: str
@@ -61,8 +65,9 @@ _rows = HISTORY.c
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a thing was or is, as it is kept; ``text`` None: it is gone. ``sha256`` is of all of it, with what was
-    taken out; empty where it is gone.
+    """The content of a thing as stored; ``text`` is None if the thing is gone.
+
+    ``sha256`` is the checksum of the full content, including redacted parts, and empty if the thing is gone.
     """
 
     text: str | None = None
@@ -75,7 +80,7 @@ GONE = Content()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewHistory:
-    """A change that is to be stored. ``before``: what was there, for a thing whose first change this is."""
+    """A change to be stored. ``before`` is the earlier content, for a thing without history."""
 
     kind: HistoryKind
     subject: str
@@ -86,10 +91,10 @@ class NewHistory:
 
 
 def append(conn: Connection, domain_id: str, changes: list[NewHistory], at: str) -> int:
-    """Store changes, then remove the oldest beyond the bounds; return the last number, 0 when there is no domain."""
+    """Store changes, then remove the oldest beyond the limits; return the last number, or 0 if the domain is gone."""
     if not changes:
         return 0
-    # of PostgreSQL's several writers one at a time counts on
+    # PostgreSQL has several writers; the lock lets them number rows one after the other
     held = sa.select(DOMAINS.c.id).where(DOMAINS.c.id == domain_id).with_for_update()
     if conn.execute(held).first() is None:
         return 0
@@ -127,7 +132,7 @@ def _is_known(conn: Connection, domain_id: str, kind: HistoryKind, subject: str)
 
 
 def _prune(conn: Connection, domain_id: str) -> None:
-    """Remove the oldest rows that are too many or too large together; the newest stays."""
+    """Remove the oldest rows beyond the limits of count and size; the newest row is always kept."""
     rows = conn.execute(
         sa.select(_rows.n, _rows.size).where(_rows.domain_id == domain_id).order_by(_rows.n.desc())
     ).all()
@@ -140,12 +145,12 @@ def _prune(conn: Connection, domain_id: str) -> None:
 
 
 def get(conn: Connection, domain_id: str, n: int) -> HistoryRecord | None:
-    """Return one change, None when there is none (any more)."""
+    """Return one change, or None if it does not exist (any more)."""
     return HISTORY.first(conn, HISTORY.select.where(_rows.domain_id == domain_id, _rows.n == n))
 
 
 def before(conn: Connection, record: HistoryRecord) -> HistoryRecord | None:
-    """Return the change of the same thing before one; None when there is none, or it is kept no longer."""
+    """Return the previous change of the same thing, or None if there is none or it was removed."""
     query = HISTORY.select.where(
         _rows.domain_id == record.domain_id,
         _rows.kind == record.kind,
@@ -156,7 +161,7 @@ def before(conn: Connection, record: HistoryRecord) -> HistoryRecord | None:
 
 
 def last_hashes(conn: Connection, domain_id: str) -> dict[tuple[HistoryKind, str], tuple[str, str]]:
-    """Return of each thing the hash of its content after its last change, and when that was; empty: it is gone."""
+    """Return the checksum and time of each thing's last change; the checksum is empty if the thing is gone."""
     newest = sa.select(sa.func.max(_rows.n)).where(_rows.domain_id == domain_id).group_by(_rows.kind, _rows.subject)
     query = sa.select(_rows.kind, _rows.subject, _rows.sha256, _rows.at).where(
         _rows.domain_id == domain_id, _rows.n.in_(newest)
@@ -211,5 +216,5 @@ def page(
 
 
 def rename_author(conn: Connection, user_id: str, instead: str) -> None:
-    """Have another name stand for a user in every change of theirs."""
+    """Replace a user's name as author of all their changes."""
     conn.execute(sa.update(HISTORY.table).where(_rows.author == user_id).values(author=instead))

@@ -1,6 +1,6 @@
 """Images: definitions frozen under the hash of their content.
 
-Owns storing one once. Knows neither how the hash is made nor what a definition holds.
+This module stores each image once. Callers compute the hash. The definition is opaque here.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ IMAGES = RecordTable(ImageRecord, "images", indexed=("domain_id",), part_of="dom
 _images = IMAGES.c
 _THERE = Prepared(select(_images.id).where(_images.id == parameter(_images.id)))
 _PUT = Prepared(
-    text(  # both databases know this clause; SQLAlchemy has it per dialect only
+    text(  # both databases support this clause; SQLAlchemy offers it only per dialect
         f"INSERT INTO images ({', '.join(IMAGES.names)}) VALUES ({', '.join(f':{name}' for name in IMAGES.names)})"
         " ON CONFLICT (id) DO NOTHING"
     ).bindparams(*(bindparam(name, type_=_images[name].type) for name in IMAGES.names))
@@ -36,40 +36,40 @@ _PUT = Prepared(
 
 
 def is_there(conn: Connection, image_id: str) -> bool:
-    """Say whether a definition is stored."""
+    """Return whether a definition is stored."""
     return _THERE.first(conn, id=image_id) is not None
 
 
 def put(conn: Connection, image_id: str, domain_id: str, definition: Mapping[str, Any]) -> None:
-    """Store a definition under its hash; one that is there stays as it is."""
+    """Store a definition under its hash, if it is not stored yet."""
     _PUT.run(conn, id=image_id, domain_id=domain_id, definition=dict(definition), created_at=now())
 
 
 def domain_of(conn: Connection, image_id: str) -> str:
-    """Return the domain of a definition, empty when there is none."""
+    """Return the domain of a definition, or an empty text if there is no such definition."""
     domain_id: str | None = conn.execute(select(_images.domain_id).where(_images.id == image_id)).scalar()
     return domain_id or ""
 
 
 def record(conn: Connection, image_id: str) -> ImageRecord | None:
-    """Return the definition with its domain and its time, None when there is none."""
+    """Return the definition with its domain and time, or None."""
     return IMAGES.first(conn, IMAGES.select.where(_images.id == image_id))
 
 
 def get(conn: Connection, image_id: str) -> dict[str, Any] | None:
-    """Return the definition, None when there is none."""
+    """Return the definition, or None."""
     definition: dict[str, Any] | None = conn.execute(select(_images.definition).where(_images.id == image_id)).scalar()
     return definition
 
 
 def prune(conn: Connection, made_before: str) -> int:
-    """Forget the definitions of before that no turn ran on; return how many went."""
+    """Delete the definitions created before ``made_before`` that no turn used; return their number."""
     old = (_images.created_at < made_before, _images.id.not_in(select(TURNS.c.image_id)))
     return conn.execute(delete(IMAGES.table).where(*old)).rowcount
 
 
 def forget_of_user(conn: Connection, user_id: str) -> None:
-    """Forget the definitions that were made for a user and that no turn ran on."""
+    """Delete the definitions that were created for a user and that no turn used."""
     unused = select(_images.id, _images.definition).where(_images.id.not_in(select(TURNS.c.image_id)))
     for image_id, definition in conn.execute(unused).all():
         if definition.get("binding", {}).get("user") == user_id:

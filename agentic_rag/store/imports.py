@@ -1,7 +1,8 @@
-"""Imports that are under way: what the next start ends or takes back, if this process dies meanwhile.
+"""Imports in progress: records from which the next start completes or undoes an import if this process dies.
 
-Owns the rows. A row without its domain is of a domain that was not made; what was put in its workspace goes. A row of a
-domain that is there is of an import over it whose settings are stored: its files follow, from the folder of its id.
+If the record's domain does not exist, the domain was never created, and the files put in its workspace are removed. If
+the domain exists, the settings of an import over that domain are stored. Its files then follow from the folder named by
+the import's id.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from agentic_rag.store.records import RecordTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportRecord:
-    """An import under way. ``removed``: names of a bundle's form that are to go, because the bundle has them not."""
+    """An import in progress. ``removed``: the domain's item names to delete because the bundle lacks them."""
 
     id: str
     domain_id: str
@@ -32,15 +33,15 @@ def insert(conn: Connection, record: ImportRecord) -> None:
 
 
 def list_all(conn: Connection) -> list[ImportRecord]:
-    """Return the imports that are under way, oldest first."""
+    """Return the imports in progress, oldest first."""
     return IMPORTS.all(conn, IMPORTS.select.order_by(IMPORTS.c.id))
 
 
 def end_removal(conn: Connection, import_id: str) -> None:
-    """Note that what an import removes is gone: what comes to those names later is another's."""
+    """Record that the import's removals are done; files created under those names later are not its own."""
     conn.execute(sa.update(IMPORTS.table).where(IMPORTS.c.id == import_id).values(removed=()))
 
 
 def delete(conn: Connection, import_id: str) -> None:
-    """Remove one that has ended."""
+    """Remove an import that has ended."""
     conn.execute(sa.delete(IMPORTS.table).where(IMPORTS.c.id == import_id))

@@ -1,6 +1,6 @@
-"""Whether a database is sound below its tables: SQLite's own check of its file, and what PostgreSQL notes of itself.
+"""Integrity checks below the tables: SQLite's check of its file, and the damage that PostgreSQL records.
 
-Owns these questions. Writes nothing, and does not open a SQLite file as the product does: migrating a damaged file
+Nothing is written. The SQLite file is not opened through `agentic_rag.store.database`, because migrating a damaged file
 would damage it more.
 """
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 MAX_PROBLEMS = 20
-"""How many problems of a file SQLite is asked for."""
+"""Maximum number of problems that SQLite reports for a file."""
 LOCK_SECONDS = 5.0
 
 _POSTGRES_INDEXES = sa.text(
@@ -21,7 +21,7 @@ _POSTGRES_CHECKSUMS = sa.text("SELECT checksum_failures FROM pg_stat_database WH
 
 
 def find_file_damage(path: Path) -> list[str]:
-    """Return what is wrong inside a SQLite file, at most `MAX_PROBLEMS` of it; empty when it is sound. Blocks."""
+    """Return the problems inside a SQLite file, at most `MAX_PROBLEMS`; empty if the file is sound. Blocks."""
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=LOCK_SECONDS)
     except sqlite3.Error as exc:
@@ -36,7 +36,7 @@ def find_file_damage(path: Path) -> list[str]:
 
 
 def find_server_damage(conn: Connection) -> list[str]:
-    """Return what a PostgreSQL server has noted of its damage; nothing is read for it but its catalogue."""
+    """Return the damage that a PostgreSQL server has recorded; only the catalogue is read."""
     if conn.dialect.name != "postgresql":
         return []
     found = [f"the index {name} is not valid" for name in conn.execute(_POSTGRES_INDEXES).scalars()]

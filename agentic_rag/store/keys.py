@@ -1,6 +1,6 @@
-"""API keys as records.
+"""API key records.
 
-Owns the rows; of a key only its SHA-256 is ever here. Knows neither how a key is made nor what it permits.
+Only the SHA-256 of a key is stored. ``access.keys`` creates keys, and ``access.rights`` applies their limits.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from agentic_rag.store.signals import SignalKind
 
 
 class KeyRole(StrEnum):
-    """To what a key narrows its user's rights: nothing, or administer, write roles of, or use the key's domains."""
+    """The limit that a key puts on its user's rights: none, or administer, write roles of, or use the key's domains."""
 
     OPERATOR = "operator"
     ADMIN = "admin"
@@ -25,14 +25,14 @@ class KeyRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """An API key of a user, known by its SHA-256 only. Revoked ones stay: the audit log names them."""
+    """An API key of a user, stored as its SHA-256 only. Revoked keys stay, because the audit log names them."""
 
     id: str
     user_id: str
     role: KeyRole | None
-    """None: it permits what its user may do, as that changes."""
+    """The key's role; None: the key has the current rights of its user."""
     domains: tuple[str, ...]
-    """Ids of the domains it is for; empty for an operator's, and where there is no role."""
+    """Ids of the domains that the key is limited to; empty for an operator's key and without a role."""
     sha256: str
     created_at: str
     revoked_at: str | None = None
@@ -50,7 +50,7 @@ def insert(conn: Connection, key: KeyRecord) -> None:
 
 
 def list_all(conn: Connection) -> list[KeyRecord]:
-    """Return all keys, oldest first, revoked ones too."""
+    """Return all keys, including revoked ones, oldest first."""
     return KEYS.all(conn, _IN_ORDER)
 
 
@@ -60,7 +60,7 @@ def active(conn: Connection) -> list[KeyRecord]:
 
 
 def revoke(conn: Connection, key_id: str, at: str) -> KeyRecord | None:
-    """Revoke a key and return it; None, and no change, when there is no such key or it was revoked before."""
+    """Revoke a key and return it; None if there is no such key or it was revoked before."""
     where = (_keys.id == key_id, _keys.revoked_at.is_(None))
     if conn.execute(sa.update(KEYS.table).where(*where).values(revoked_at=at)).rowcount != 1:
         return None
@@ -76,6 +76,6 @@ def revoke_of_user(conn: Connection, user_id: str, at: str) -> None:
 
 
 def delete_of_user(conn: Connection, user_id: str) -> None:
-    """Delete all keys of a user, revoked ones too."""
+    """Delete all keys of a user, including revoked ones."""
     conn.execute(sa.delete(KEYS.table).where(_keys.user_id == user_id))
     signals.send(conn, SignalKind.ACCESS)

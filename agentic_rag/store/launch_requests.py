@@ -1,7 +1,7 @@
-"""Launch requests: lines that a domain's admins asked for and operators allow or refuse.
+"""Launch requests: server command lines that a domain's admins request and operators approve or refuse.
 
-Owns the rows and which change of a state is possible. What was asked for never changes: another line is another
-request. Knows no catalogue and installs nothing.
+This module owns the rows and the permitted changes of state. The requested line never changes: another line is another
+request. Nothing is installed here.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from agentic_rag.tools.launch.requests import LaunchGrant
 
 
 class RequestState(StrEnum):
-    """Where a request is: it waits for an operator, is being installed, may run, was refused, was taken back."""
+    """The state of a request: waiting for an operator, being installed, installed, refused, or withdrawn."""
 
     OPEN = "open"
     APPROVED = "approved"
@@ -31,10 +31,10 @@ PENDING = (RequestState.OPEN, RequestState.APPROVED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequestRecord:
-    """A line that a domain's admin asked for. It holds no value of a variable.
+    """A command line that a domain's admin requested. Values of variables are not stored.
 
-    ``server``: the entry's name. ``env``: names of its variables. ``template``: what is proposed for its arguments.
-    ``secrets``: which of its variables are secret, as far as somebody said so.
+    ``server`` is the entry's name. ``env`` lists the names of its variables, and ``secrets`` the variables declared
+    secret. ``template`` is the proposed form of its arguments.
     """
 
     id: str
@@ -47,18 +47,18 @@ class LaunchRequestRecord:
     secrets: tuple[str, ...]
     facts: Facts
     fingerprint: str
-    """Of line and facts: an approval is of exactly these."""
+    """Fingerprint of line and facts: an approval applies to exactly these."""
     pending: str | None
-    """The line's hash as long as it is open or being installed: a domain asks for each once."""
+    """The line's hash while the request is open or being installed; a domain has one such request per line."""
     state: RequestState
     requested_by: str
     requested_at: str
     reason: str = ""
-    """Why it was refused, or what came of an approval that could not be carried out."""
+    """The reason for a refusal, or the error of an approval that failed."""
     grant: LaunchGrant | None = field(default=None)
     catalogue_id: str = ""
     sha256: str = ""
-    """Of what was installed, as it is compared at each start."""
+    """Checksum of the installed content, compared at each start."""
     decided_by: str = ""
     decided_at: str | None = None
 
@@ -77,18 +77,18 @@ def insert(conn: Connection, record: LaunchRequestRecord) -> None:
     """Store a request.
 
     Raises:
-        IntegrityError: the domain asks for this line already.
+        IntegrityError: the domain already has a pending request for this line.
     """
     LAUNCH_REQUESTS.insert(conn, record)
 
 
 def get(conn: Connection, request_id: str) -> LaunchRequestRecord | None:
-    """Return one, None when there is none."""
+    """Return the request, or None."""
     return LAUNCH_REQUESTS.first(conn, LAUNCH_REQUESTS.select.where(_rows.id == request_id))
 
 
 def of_line(conn: Connection, domain_id: str, pending: str) -> LaunchRequestRecord | None:
-    """Return the pending request of a line, None when there is none."""
+    """Return the pending request for a line, or None."""
     query = LAUNCH_REQUESTS.select.where(_rows.domain_id == domain_id, _rows.pending == pending)
     return LAUNCH_REQUESTS.first(conn, query)
 
@@ -96,7 +96,7 @@ def of_line(conn: Connection, domain_id: str, pending: str) -> LaunchRequestReco
 def list_newest(
     conn: Connection, limit: int, *, domain_id: str | None = None, states: Sequence[RequestState] = ()
 ) -> list[LaunchRequestRecord]:
-    """Return requests, newest first: of one domain, in one of some states, or all."""
+    """Return requests, newest first, optionally of one domain or in some states."""
     query = LAUNCH_REQUESTS.select.order_by(_rows.id.desc()).limit(limit)
     if domain_id is not None:
         query = query.where(_rows.domain_id == domain_id)
@@ -112,7 +112,7 @@ def move(
     after: RequestState,
     **values: object,
 ) -> bool:
-    """Change the state of a request, with other columns; False, and no change, when it is not ``before``."""
+    """Change the state and other columns of a request. Returns False, without a change, if it is not in ``before``."""
     settled: dict[str, object] = {} if after in PENDING else {"pending": None}
     statement = (
         sa.update(LAUNCH_REQUESTS.table)
@@ -123,7 +123,7 @@ def move(
 
 
 def withdraw_others(conn: Connection, domain_id: str, server: str, kept: str) -> None:
-    """Take back the open requests of an entry but one: its admin asks for another line now."""
+    """Withdraw the open requests of an entry except one, because its admin now requests another line."""
     conn.execute(
         sa.update(LAUNCH_REQUESTS.table)
         .where(

@@ -1,6 +1,6 @@
-"""Leases: which process of a shared store does a job that one is enough for.
+"""Leases: which process of a shared store runs a job that only a single process may run.
 
-Owns one row for each job. Time is the database's. Knows no job.
+There is one row per job. All times are the database's.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from agentic_rag.store.records import RecordTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """Who has a job, and how long. ``id``: the job's name; ``owner``: the process."""
+    """The holder of a job and the end of the lease. ``id`` is the job's name, ``owner`` the process."""
 
     id: str
     owner: str
@@ -27,7 +27,7 @@ _leases = LEASES.c
 
 
 def take(conn: Connection, name: str, owner: str, seconds: float) -> bool:
-    """Take a lease, or keep it for so many seconds more; False: another process has it. On PostgreSQL only."""
+    """Take or renew a lease for ``seconds``; False if another process holds it. PostgreSQL only."""
     values = {"owner": owner, "until": DatabaseTime(seconds)}
     statement = insert(LEASES.table).values(id=name, **values)
     free = sa.or_(_leases.owner == owner, _leases.until < DatabaseTime())
@@ -36,23 +36,23 @@ def take(conn: Connection, name: str, owner: str, seconds: float) -> bool:
 
 
 def find_owner(conn: Connection, name: str) -> str | None:
-    """Return who has a lease, None: nobody."""
+    """Return the current owner of a lease, or None."""
     held = sa.select(_leases.owner).where(_leases.id == name, _leases.owner != "", _leases.until >= DatabaseTime())
     found: str | None = conn.execute(held).scalar()
     return found
 
 
 def home_of(domain_id: str) -> str:
-    """Return the name of the lease of a domain's home: the process that runs its stateful servers."""
+    """Return the lease name of a domain's home: the process that runs its stateful servers."""
     return f"home:{domain_id}"
 
 
 def free(conn: Connection, owner: str) -> None:
-    """End all leases of a process that is dead."""
+    """End all leases of a dead process."""
     conn.execute(sa.update(LEASES.table).where(_leases.owner == owner).values(owner="", until=DatabaseTime()))
 
 
 def rest(conn: Connection, name: str, owner: str, seconds: float) -> None:
-    """Let nobody take a lease for so many seconds, if it is ``owner``'s still; it is nobody's afterwards."""
+    """Release ``owner``'s lease and block it for ``seconds``, so that no process can take it meanwhile."""
     mine = sa.update(LEASES.table).where(_leases.id == name, _leases.owner == owner)
     conn.execute(mine.values(owner="", until=DatabaseTime(seconds)))

@@ -1,6 +1,6 @@
-"""Logins: what the cookie of a browser stands for, and those at an OpenID provider that were begun.
+"""Logins: browser sessions identified by a cookie, and pending logins at an OpenID provider.
 
-Owns the rows; of a cookie only its SHA-256 is ever here. Knows neither a browser nor what a user may do.
+Only the SHA-256 of a cookie is stored. ``access.logins`` and ``access.oidc`` create the rows.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from agentic_rag.store.signals import SignalKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginRecord:
-    """A browser in which a user is signed in, until ``expires_at``; renewing moves that up to ``ends_at``."""
+    """A browser in which a user is signed in until ``expires_at``; a renewal moves that time, up to ``ends_at``."""
 
     id: str
     user_id: str
     key_id: str
-    """The key it was made with, whose rights it has; empty: it has the user's."""
+    """The key that the login was made with, whose rights it has; empty: it has the user's rights."""
     sha256: str
     created_at: str
     expires_at: str
@@ -29,11 +29,11 @@ class LoginRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunRecord:
-    """A login at an OpenID provider that was begun and has not come back. ``id``: the SHA-256 of its state."""
+    """A pending login at an OpenID provider. ``id`` is the SHA-256 of its state."""
 
     id: str
     browser_sha256: str
-    """Of the cookie of the browser that began it."""
+    """SHA-256 of the cookie of the browser that began the login."""
     nonce: str
     verifier: str
     return_to: str
@@ -57,12 +57,12 @@ def active(conn: Connection, at: str) -> list[LoginRecord]:
 
 
 def find(conn: Connection, sha256: str) -> LoginRecord | None:
-    """Return the login of a cookie."""
+    """Return the login of a cookie, or None."""
     return LOGINS.first(conn, LOGINS.select.where(_signed.sha256 == sha256))
 
 
 def renew(conn: Connection, login_id: str, until: str) -> bool:
-    """Move the time at which a login expires; False: it has ended."""
+    """Set the expiry time of a login; False if the login has ended."""
     change = sa.update(LOGINS.table).where(_signed.id == login_id).values(expires_at=until)
     signals.send(conn, SignalKind.ACCESS)
     return conn.execute(change).rowcount == 1
@@ -87,13 +87,13 @@ def end_of_key(conn: Connection, key_id: str) -> None:
 
 
 def end_expired(conn: Connection, at: str) -> None:
-    """Delete the logins that have expired, and what was begun and never came back."""
+    """Delete expired logins and expired pending logins."""
     conn.execute(sa.delete(LOGINS.table).where(_signed.expires_at <= at))
     conn.execute(sa.delete(BEGUN.table).where(_begun.expires_at <= at))
 
 
 def begin(conn: Connection, begun: BegunRecord, now: str, at_most: int) -> None:
-    """Store that a login was begun; of too many, the one that expires first gives way."""
+    """Store a pending login; beyond ``at_most``, the one that expires first is deleted."""
     conn.execute(sa.delete(BEGUN.table).where(_begun.expires_at <= now))
     if conn.execute(sa.select(sa.func.count()).select_from(BEGUN.table)).scalar_one() >= at_most:
         first = sa.select(_begun.id).order_by(_begun.expires_at, _begun.id).limit(1)
@@ -102,10 +102,10 @@ def begin(conn: Connection, begun: BegunRecord, now: str, at_most: int) -> None:
 
 
 def find_begun(conn: Connection, state_sha256: str) -> BegunRecord | None:
-    """Return what was begun with a state."""
+    """Return the pending login with a state, or None."""
     return BEGUN.first(conn, BEGUN.select.where(_begun.id == state_sha256))
 
 
 def take_begun(conn: Connection, state_sha256: str) -> bool:
-    """Use up what was begun with a state; False: it was before."""
+    """Delete the pending login with a state; False if it was used before."""
     return conn.execute(sa.delete(BEGUN.table).where(_begun.id == state_sha256)).rowcount == 1

@@ -1,6 +1,6 @@
-"""Memories of roles as records: where servers share a store, and on their way to one that has files instead.
+"""Memories of roles as records, used by servers that share a store, and during a move to a server that uses files.
 
-Owns the tables, and what goes with a memory. What a memory is asked is `agentic_rag.store.engrams`'s.
+This module owns the tables and deletes all parts of a memory. Queries are in `agentic_rag.store.engrams`.
 """
 
 from collections.abc import Mapping
@@ -16,26 +16,26 @@ from agentic_rag.store.records import BigInt, RecordTable, delete_parts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecord:
-    """The memory of a role in a domain. ``user_id``: whose it is; empty: the whole domain's."""
+    """The memory of a role in a domain. ``user_id`` is its owner; empty: the memory belongs to the whole domain."""
 
     id: str
     domain_id: str
     user_id: str
     role: str
     counts: dict[str, int]
-    """How often each cue was recalled."""
+    """Number of recalls of each cue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngramRecord:
-    """One engram. ``number``: within its memory, in the order in which they came to be visible."""
+    """One engram. ``number`` counts within its memory, in the order in which engrams became visible."""
 
     memory_id: str
     id: str
     number: BigInt
     content: str
     cues: str
-    """Its keywords in order, as the JSON text that PromptX keeps."""
+    """The keywords in order, as JSON text in PromptX's format."""
     type: str
     strength: float
     created_ms: BigInt
@@ -48,7 +48,7 @@ class EngramRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngramCueRecord:
-    """A keyword that leads to an engram, which none has replaced."""
+    """A keyword that leads to an engram; a replaced engram has none."""
 
     memory_id: str
     word: str
@@ -78,7 +78,7 @@ _memories, _engrams = MEMORIES.c, ENGRAMS.c
 
 
 def take(conn: Connection, domain_id: str, user_id: str, role: str) -> MemoryRecord:
-    """Return a memory, made if it is new, that nobody else can write in this transaction. On PostgreSQL only."""
+    """Return a memory, creating it if needed, and lock it for this transaction. PostgreSQL only."""
     place = (_memories.domain_id == domain_id, _memories.user_id == user_id, _memories.role == role)
     query = MEMORIES.select.where(*place).with_for_update()
     found = MEMORIES.first(conn, query)
@@ -92,7 +92,7 @@ def take(conn: Connection, domain_id: str, user_id: str, role: str) -> MemoryRec
 
 
 def list_all(conn: Connection) -> list[MemoryRecord]:
-    """Return all memories, of whichever domain."""
+    """Return the memories of all domains."""
     return MEMORIES.all(conn, MEMORIES.select.order_by(_memories.id))
 
 
@@ -103,18 +103,18 @@ def engrams_of(conn: Connection, memory_id: str) -> list[EngramRecord]:
 
 
 def put_counts(conn: Connection, memory_id: str, counts: Mapping[str, int]) -> None:
-    """Store how often each cue was recalled."""
+    """Store the number of recalls of each cue."""
     conn.execute(sa.update(MEMORIES.table).where(_memories.id == memory_id).values(counts=dict(counts)))
 
 
 def delete(conn: Connection, memory_id: str) -> None:
-    """Delete a memory with all that is in it."""
+    """Delete a memory with all its parts."""
     delete_parts(conn, "memory", memory_id)
     conn.execute(sa.delete(MEMORIES.table).where(_memories.id == memory_id))
 
 
 def delete_of(conn: Connection, domain_id: str, user_id: str | None = None) -> None:
-    """Delete a domain's memories: all of them, or those of one user (empty: those that belong to the domain)."""
+    """Delete a domain's memories: all of them, or only those of one user (empty: the domain's own)."""
     query = sa.select(_memories.id).where(_memories.domain_id == domain_id)
     if user_id is not None:
         query = query.where(_memories.user_id == user_id)

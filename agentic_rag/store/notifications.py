@@ -1,8 +1,8 @@
-"""PostgreSQL's LISTEN and NOTIFY, over one connection that is made anew whenever it breaks.
+"""PostgreSQL's LISTEN and NOTIFY over one connection, which is reopened after a failure.
 
-Owns that connection, what is listened for, and what waits to be sent. What is sent is lost when the connection breaks,
-and what others send meanwhile too: whoever listens is told that something may be missing, and looks for itself. A
-notification never rides in a transaction that has anything else to do, since PostgreSQL commits those one by one.
+Notifications are lost when the connection breaks, both those being sent here and those that others send meanwhile. Each
+listener is then notified that messages may be missing, and must check for itself. A notification is never sent in a
+transaction that does other work, because PostgreSQL serialises the commits of transactions with notifications.
 """
 
 import logging
@@ -19,17 +19,17 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 1_000
-"""Notifications that may wait to be sent; of more the oldest are dropped, as if the connection had broken."""
+"""Maximum number of queued notifications; beyond that the oldest are dropped, as if the connection had broken."""
 FIRST_RETRY, LAST_RETRY = 0.1, 5.0
-"""Seconds between two tries to connect; each wait is twice the one before, up to the last."""
+"""Seconds between two attempts to connect; the delay doubles after each attempt, up to the last value."""
 CONNECT_SECONDS = 10.0
 SEND_SECONDS = 5.0
-"""How long one exchange with the server may take, before the connection counts as broken."""
+"""Timeout in seconds of one exchange with the server; after that the connection counts as broken."""
 BEAT_SECONDS = 5.0
-"""How often a connection with nothing to do is asked whether it lives."""
+"""Seconds between two checks of an idle connection."""
 
 Hear = Callable[[str | None], None]
-"""Takes a payload; None: some may have been missed. It must not wait."""
+"""A callback that receives a payload; None means that some may have been missed. The callback must not block."""
 
 _NOTIFY = "SELECT pg_notify(c, p) FROM unnest($1::text[], $2::text[]) AS each(c, p)"
 _FAILURES = (
@@ -38,26 +38,26 @@ _FAILURES = (
     SQLAlchemyError,
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # of a connection that was told that it is terminated, and is not closed yet
+    asyncpg.InternalClientError,  # raised by a connection that received its termination but is not closed yet
 )
 
 
 class Notifications:
-    """Sends and hears notifications while `run` runs."""
+    """Sends and receives notifications while `run` runs."""
 
     def __init__(self, engine: AsyncEngine) -> None:
-        """``engine`` makes the connection; it must keep none for others."""
+        """Create the connection with ``engine``, which must not pool connections."""
         self._engine = engine
         self._heard: dict[str, Hear] = {}
         self._changed: dict[str, bool] = {}
-        """Channels to be listened to from now on, or no more."""
+        """Channels to subscribe to (True) or to unsubscribe from (False)."""
         self._waiting: deque[tuple[str, str]] = deque(maxlen=MAX_WAITING)
         self._sending = False
         self._sent = anyio.Event()
         self._work = anyio.Event()
 
     def listen(self, channel: str, hear: Hear) -> None:
-        """Hear what is sent on a channel from soon on; `hear` is told None once that is so. One listener a channel."""
+        """Subscribe to a channel with one listener; ``hear`` is called with None once the subscription is active."""
         self._heard[channel] = hear
         self._changed[channel] = True
         self._work.set()
@@ -69,17 +69,17 @@ class Notifications:
             self._work.set()
 
     def notify(self, channel: str, payload: str = "") -> None:
-        """Send a notification soon, at most once; ``payload``: less than 8000 bytes, which PostgreSQL takes."""
+        """Queue a notification, sent at most once. ``payload`` must be below 8000 bytes, PostgreSQL's limit."""
         self._waiting.append((channel, payload))
         self._work.set()
 
     async def flush(self) -> None:
-        """Wait until what waits now is sent."""
+        """Wait until the queue is sent."""
         while self._waiting or self._sending:
             await self._sent.wait()
 
     async def run(self) -> None:
-        """Keep the connection until cancelled."""
+        """Keep the connection open until cancelled."""
         delay = FIRST_RETRY
         while True:
             try:
@@ -102,7 +102,7 @@ class Notifications:
                     await conn.close()
 
     async def _serve(self, raw: Any) -> None:
-        """Do what is asked for until the connection breaks."""
+        """Process subscriptions and queued notifications until the connection breaks."""
         broken = anyio.Event()
 
         def end(_: object) -> None:
@@ -136,7 +136,7 @@ class Notifications:
         raise ConnectionResetError("the server closed it")
 
     async def _listen(self, raw: Any) -> None:
-        """Listen to what is new, and no more to what nobody wants."""
+        """Subscribe to new channels and unsubscribe from removed ones."""
         while self._changed:
             channel, wanted = self._changed.popitem()
             with anyio.fail_after(SEND_SECONDS):

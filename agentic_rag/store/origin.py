@@ -1,6 +1,6 @@
-"""Where a store comes from: its own id, and the backup that it was restored from, if it was.
+"""The origin of a store: its own id, and the backup that it was restored from, if any.
 
-Owns that row, which is made with the tables. A restored copy has another id than its original. Knows no file.
+The migration that creates the tables inserts the row. A restored copy has another id than its original.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from agentic_rag.store.records import RecordTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OriginRecord:
-    """One row. ``restored_from``: the id of a backup, and ``restored_store`` that of the store it was made of."""
+    """The single row. ``restored_from`` is the id of a backup, ``restored_store`` that of the backed-up store."""
 
     id: int = 1
     store_id: str
@@ -28,12 +28,12 @@ ORIGIN = RecordTable(OriginRecord, "origin")
 
 
 def get(conn: Connection) -> OriginRecord | None:
-    """Return the row; None in a store whose rows were all taken away."""
+    """Return the row; None if the store's rows were all deleted."""
     return ORIGIN.first(conn, ORIGIN.select)
 
 
 def set_restored(conn: Connection, backup: str) -> str:
-    """Give a store that a backup was put into an id of its own, which is returned."""
+    """Give a store restored from a backup a new id, and return that id."""
     before = get(conn)
     conn.execute(sa.delete(ORIGIN.table))
     store_id, at = new_id("store"), now()

@@ -1,7 +1,7 @@
-"""Payloads: results that are kept whole because they are too large for the transcript.
+"""Payloads: results stored as files because they are too large for the transcript.
 
-Owns the binding of a ``ref`` to its session, and the folder in which each has a file of its name. The two are written
-one after the other: a file without a record, which a kill between them can leave, is found by the doctor.
+This module owns the link between a ``ref`` and its session, and the folder with one file per ref. The file is written
+before the record. A crash between the two can leave a file without a record, which the doctor finds.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from agentic_rag.store.records import RecordTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadRecord:
-    """A result too large for the transcript; its bytes are a file of the data folder named ``ref``."""
+    """A result too large for the transcript; its bytes are in a file of the data folder named ``ref``."""
 
     ref: str
     session_id: SessionId
     media_type: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str
     created_at: str
 
@@ -41,7 +41,7 @@ _REF = re.compile(r"ref_[0-9a-z]{26}")
 
 
 def record_of(ref: str, session_id: SessionId, media_type: str, data: bytes) -> PayloadRecord:
-    """Return the record of a payload that is kept now."""
+    """Return the record of a new payload."""
     return PayloadRecord(
         ref=ref,
         session_id=session_id,
@@ -53,7 +53,7 @@ def record_of(ref: str, session_id: SessionId, media_type: str, data: bytes) -> 
 
 
 def record_of_image(image: KeptImage, session_id: SessionId) -> PayloadRecord:
-    """Return the record of an image that a user sends now."""
+    """Return the record of an image that a user sends."""
     return PayloadRecord(
         ref=image.ref,
         session_id=session_id,
@@ -74,23 +74,23 @@ def put(conn: Connection, payload: PayloadRecord) -> None:
 
 
 def put_images(conn: Connection, images: Iterable[KeptImage], session_id: SessionId) -> None:
-    """Note the images of a message as payloads of its session."""
+    """Store the images of a message as payloads of its session."""
     for each in images:
         put(conn, record_of_image(each, session_id))
 
 
 def get(conn: Connection, session_id: SessionId, ref: str) -> PayloadRecord | None:
-    """Return the session's payload; None when it has none of that ref, whoever else may."""
+    """Return the session's payload, or None if this session has no payload with that ref."""
     return PAYLOADS.first(conn, PAYLOADS.select.where(_payloads.ref == ref, _payloads.session_id == session_id))
 
 
 def session_of(conn: Connection, ref: str) -> SessionId | None:
-    """Return the session that a payload belongs to, None when there is no such payload."""
+    """Return the session that a payload belongs to, or None if there is no such payload."""
     return conn.execute(select(_payloads.session_id).where(_payloads.ref == ref)).scalar()
 
 
 def refs_of(conn: Connection, session_id: SessionId) -> list[str]:
-    """Return the refs of a session and of its delegates' sessions, to be read before those are deleted."""
+    """Return the refs of a session and of its delegates' sessions. Call this before the sessions are deleted."""
     own = list(conn.execute(select(_payloads.ref).where(_payloads.session_id == session_id)).scalars())
     return own + [ref for child in sessions.children(conn, session_id) for ref in refs_of(conn, child)]
 
@@ -106,7 +106,7 @@ def all_hashes(conn: Connection) -> dict[str, str]:
 
 
 def hashes_of(conn: Connection, refs: Collection[str]) -> dict[str, str]:
-    """Return the SHA-256 of those payloads that exist, by ref."""
+    """Return the SHA-256 of the existing payloads among ``refs``, by ref."""
     found = select(_payloads.ref, _payloads.sha256).where(_payloads.ref.in_(refs))
     return {row.ref: row.sha256 for row in conn.execute(found)}
 
@@ -117,25 +117,25 @@ def forget(conn: Connection, refs: list[str]) -> None:
 
 
 class PayloadFiles:
-    """A folder of payloads, made with the first one."""
+    """A folder of payloads, created with the first payload."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     async def write(self, ref: str, data: bytes) -> None:
-        """Write a payload so that it survives a loss of power, before its record is stored.
+        """Write a payload durably (fsync), before its record is stored.
 
         Raises:
-            StorageFull: the folder cannot be written; nothing was kept.
+            StorageFull: the folder cannot be written; nothing was stored.
         """
         await anyio.to_thread.run_sync(self._write, ref, data)
 
     async def read(self, ref: str, sha256: str) -> bytes | None:
-        """Return a payload; None when its file is gone, cannot be read, or is not what was kept."""
+        """Return a payload; None if its file is missing, unreadable, or does not match its checksum."""
         return await anyio.to_thread.run_sync(self._read, ref, sha256)
 
     def hash(self, ref: str) -> str | None:
-        """Return the SHA-256 of a payload; None when there is no such file, or it cannot be read. Blocks."""
+        """Return the SHA-256 of a payload; None if the file is missing or unreadable. Blocks."""
         try:
             with self._path(ref).open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
@@ -143,15 +143,15 @@ class PayloadFiles:
             return None
 
     def path_of(self, ref: str) -> Path:
-        """Return where a payload lies, to be named.
+        """Return the path of a payload, to be named in a message.
 
         Raises:
-            ValueError: it is no ref.
+            ValueError: the text is no ref.
         """
         return self._path(ref)
 
     async def remove(self, refs: Iterable[str]) -> None:
-        """Remove files whose records are gone; one that cannot be removed is left to the doctor."""
+        """Remove files whose records are gone; the doctor finds those that cannot be removed."""
         await anyio.to_thread.run_sync(self._remove, list(refs))
 
     def list_refs(self) -> set[str]:
@@ -188,6 +188,6 @@ class PayloadFiles:
                 continue
 
     def _path(self, ref: str) -> Path:
-        if not _REF.fullmatch(ref):  # a model or a server may ask for anything: only our names are paths
+        if not _REF.fullmatch(ref):  # a model or a server may request any text: only valid refs become paths
             raise ValueError(f"not a ref: {ref!r}")
         return self._folder / ref

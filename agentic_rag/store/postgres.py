@@ -1,6 +1,6 @@
 """One PostgreSQL database, over asyncpg.
 
-Owns the pool and the transactions. Knows no table and maps no error but that of an address which is none.
+This module owns the pool and the transactions. The only error mapped here is that of an invalid URL.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from agentic_rag.store.raw_tables import Work
 
 T = TypeVar("T")
 Sent = Callable[[Sequence[str]], None]
-"""Takes the ids of signals. It must not wait and not raise."""
+"""A callback that receives the ids of signals. It must not block and must not raise."""
 
 POOL = 10
-"""Connections kept open; as many again under load."""
+"""Connections kept open; under load the pool opens as many again."""
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 30
-"""How long a write goes on after its caller was cancelled, and at most."""
+"""Timeout of a write in seconds, also after its caller was cancelled."""
 IDLE_SECONDS = 2.0
-"""A connection that was used so lately is not asked whether it lives: one in two questions to the server was that."""
+"""A connection used within this many seconds is not pinged; pings had been half of the requests to the server."""
 _USED = "used"
 SERVER_SETTINGS = {
     "idle_in_transaction_session_timeout": "10s",
@@ -42,15 +42,15 @@ SERVER_SETTINGS = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "25s",
 }
-"""What the server does with a connection of which it hears nothing more: a process that was stopped in the middle of a
-transaction, or whose cable was cut, would keep its turns' rows from all others for hours.
+"""Limits after which the server closes a silent connection.
+
+Without them, a process stopped in the middle of a transaction, or cut off from the network, would keep its turns' rows
+locked for hours.
 """
 
 
 def _notice_silence(connection: Any, _: object) -> None:
-    """Have the kernel end a connection whose other side has vanished: else what is asked of it waits for a quarter of
-    an hour.
-    """
+    """Let the kernel end a connection whose peer has vanished; otherwise a request would wait for 15 minutes."""
     transport = getattr(connection.driver_connection, "_transport", None)
     found = transport.get_extra_info("socket") if transport is not None else None
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
@@ -58,7 +58,7 @@ def _notice_silence(connection: Any, _: object) -> None:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
     for name, value in options.items():
-        if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
+        if (option := getattr(socket, name, None)) is not None:  # some systems lack some of these options
             found.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
@@ -67,9 +67,9 @@ def _note_use(_: object, record: ConnectionPoolEntry) -> None:
 
 
 def _try_idle(engine: Engine, connection: Any, record: ConnectionPoolEntry, _: object) -> None:
-    """Ask a connection that nobody has used for a while whether it lives; one that does not is replaced.
+    """Ping a connection that was idle for `IDLE_SECONDS`, and replace it if it is dead.
 
-    So is one that was used just now, if its end is known.
+    A recently used connection is replaced too, if it is already known to be closed.
     """
     if connection.driver_connection.is_closed():
         raise DisconnectionError
@@ -86,14 +86,14 @@ def _try_idle(engine: Engine, connection: Any, record: ConnectionPoolEntry, _: o
 
 
 class PostgresDatabase:
-    """Runs functions in transactions of one database. Make it with `open`, end it with `aclose`."""
+    """Runs functions in transactions of one database. Create it with `open` and end it with `aclose`."""
 
     def __init__(self, url: str, schema: str = "") -> None:
         try:
             parsed = make_url(url).set(drivername="postgresql+asyncpg")
-        except (ArgumentError, ValueError) as exc:  # neither is quoted: the password would be, too
+        except (ArgumentError, ValueError) as exc:  # the exception is not quoted, because it contains the password
             raise BadConfiguration("AGENTIC_RAG_DATABASE_URL", "must be postgresql://user:password@host/name") from exc
-        if "sslmode" in parsed.query:  # libpq's name, which people paste; asyncpg calls it ssl
+        if "sslmode" in parsed.query:  # libpq's name, often pasted by users; asyncpg names it ssl
             ssl = parsed.query["sslmode"]
             parsed = parsed.difference_update_query(["sslmode"]).update_query_dict({"ssl": ssl})
         said = {**SERVER_SETTINGS, **({"search_path": schema} if schema else {})}
@@ -118,15 +118,15 @@ class PostgresDatabase:
         self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def set_option(self, name: str, value: object) -> None:
-        """Set an execution option of the engine that writes."""
+        """Set an execution option of the writing engine."""
         self._engine.sync_engine.update_execution_options(**{name: value})
 
     @classmethod
     async def open(cls, url: str, revisions: Revisions = migrations.OWN, schema: str = "") -> "PostgresDatabase":
-        """Connect and bring the tables up to date. ``schema``: where they are; empty: where the server looks.
+        """Connect and migrate the tables. ``schema`` is their schema; empty: the server's search path.
 
         Raises:
-            BadConfiguration: the URL is none, or a newer version of the product wrote the tables.
+            BadConfiguration: the URL is invalid, or a newer version of the product wrote the tables.
             OSError, DBAPIError: the server cannot be reached or refuses.
         """
         self = cls(url, schema)
@@ -139,13 +139,14 @@ class PostgresDatabase:
         return self
 
     def hear_own(self, listener: Sent) -> None:
-        """Have somebody told the ids of the signals that transactions have sent, once each is committed."""
+        """Register a callback for the ids of the signals that committed transactions have sent."""
         self._on_signals = listener
 
     async def write(self, fn: Callable[[Connection], T], *, durable: bool) -> T:
-        """Run a function in a transaction, which is durable in any case.
+        """Run a function in a transaction, which is always durable.
 
-        The server can stop while this process goes on, and that would say what follows a commit that is no more.
+        The server can crash while this process continues. A commit that was not durable would then be lost although
+        this process has already reported its consequences.
         """
         with anyio.fail_after(WRITE_SECONDS, shield=True):
             async with self._engine.begin() as conn:
@@ -155,10 +156,10 @@ class PostgresDatabase:
 
     @staticmethod
     async def _run(conn: AsyncConnection, fn: Work[T]) -> tuple[T, Sequence[str]]:
-        """Run a function, and return with its result what it tells the other processes."""
+        """Run a function; return its result and the ids of the signals that it sends to other processes."""
 
         def run(sync: Connection) -> tuple[T, Sequence[str]]:
-            signals.take_sent(sync)  # of a transaction before, which failed
+            signals.take_sent(sync)  # discard those of an earlier transaction that failed
             return fn(sync), signals.take_sent(sync)
 
         return await conn.run_sync(run)
@@ -168,7 +169,7 @@ class PostgresDatabase:
             self._on_signals(sent)
 
     async def change_all(self, fn: Work[T]) -> T:
-        """Run a function in one durable transaction that may take as long as it takes."""
+        """Run a function in one durable transaction without a time limit."""
         async with self._engine.begin() as conn:
             await conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout TO 0")
             result, sent = await self._run(conn, fn)
@@ -176,10 +177,10 @@ class PostgresDatabase:
         return result
 
     async def read(self, fn: Callable[[Connection], T], *, single: bool = False) -> T:
-        """Run a function on a snapshot; ``single``: of one statement, which has its own, without a transaction.
+        """Run a function on a snapshot. ``single``: one statement, which is its own snapshot and needs no transaction.
 
-        Who is cancelled does not wait, and the read goes on to its end without them: cut off in the middle it would
-        cost its connection, and a client that leaves would cost the next one 4 ms.
+        A cancelled caller does not wait, and the read runs to its end in the background: interrupting it would cost the
+        connection, and opening the next one takes 4 ms.
         """
         reading = asyncio.create_task(self._read(self._singles if single else self._snapshots, fn))
         self._reading.add(reading)
@@ -194,7 +195,7 @@ class PostgresDatabase:
     def _end_read(self, reading: asyncio.Task[Any]) -> None:
         self._reading.discard(reading)
         if not reading.cancelled():
-            reading.exception()  # of one whose caller is gone nobody asks
+            reading.exception()  # retrieve it, or asyncio would log the exception of a read whose caller is gone
 
     async def aclose(self) -> None:
         for reading in self._reading:

@@ -1,7 +1,4 @@
-"""The row whose only use is to be written: whether the store takes anything is seen by giving it something.
-
-Owns that row. Knows no part of the server.
-"""
+"""A row that health checks write to test whether the store accepts writes."""
 
 from dataclasses import dataclass
 
@@ -13,7 +10,7 @@ from agentic_rag.store.records import RecordTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRecord:
-    """When the store was last asked: one row."""
+    """The time of the last probe; the table has a single row."""
 
     id: int = 1
     at: str

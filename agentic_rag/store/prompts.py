@@ -1,7 +1,6 @@
-"""Prompts as sessions keep them: the rendered ``system`` and ``tools`` of a request, under the hash of their content.
+"""Prompts stored by sessions: the rendered ``system`` and ``tools`` of a request, under the hash of their content.
 
-Owns storing one once, shared by all sessions that were told the same. Knows neither how the hash is made nor what a
-prompt says.
+Each prompt is stored once and shared by all sessions that use it. Callers compute the hash. The prompt is opaque here.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from agentic_rag.store.sessions import SESSIONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRecord:
-    """What a model is sent before the messages."""
+    """The part of a request that precedes the messages."""
 
     id: str
     system: list[Json]
@@ -28,7 +27,7 @@ class PromptRecord:
 PROMPTS = RecordTable(PromptRecord, "prompts")
 _prompts = PROMPTS.c
 _PUT = Prepared(
-    sa.text(  # both databases know this clause; SQLAlchemy has it per dialect only
+    sa.text(  # both databases support this clause; SQLAlchemy offers it only per dialect
         f"INSERT INTO prompts ({', '.join(PROMPTS.names)}) VALUES ({', '.join(f':{name}' for name in PROMPTS.names)})"
         " ON CONFLICT (id) DO NOTHING"
     ).bindparams(*(sa.bindparam(name, type_=_prompts[name].type) for name in PROMPTS.names))
@@ -36,17 +35,17 @@ _PUT = Prepared(
 
 
 def put(conn: Connection, prompt: PromptRecord) -> None:
-    """Store a prompt under its hash; one that is there, or comes at the same moment, stays as it is."""
+    """Store a prompt under its hash, unless it exists or is inserted concurrently."""
     _PUT.run(conn, **{name: getattr(prompt, name) for name in PROMPTS.names})
 
 
 def get(conn: Connection, prompt_id: str | None) -> PromptRecord | None:
-    """Return the prompt, None when there is none."""
+    """Return the prompt, or None."""
     return PROMPTS.first(conn, PROMPTS.select.where(_prompts.id == prompt_id)) if prompt_id else None
 
 
 def prune(conn: Connection, made_before: str) -> int:
-    """Forget the prompts of before that no session was told; return how many went."""
+    """Delete the prompts created before ``made_before`` that no session uses; return their number."""
     columns = (SESSIONS.c.prompt_id, SESSIONS.c.told_id, CONTEXTS.c.prompt_id, CONTEXTS.c.told_id)
     kept = sa.union(*(select(column).where(column.is_not(None)) for column in columns))
     old = (_prompts.created_at < made_before, _prompts.id.not_in(kept))

@@ -1,7 +1,7 @@
-"""How much one domain may hold: counted in the transaction that adds, so that no two of them pass the bound together.
+"""Quotas of one domain, counted in the transaction that adds rows, so that two transactions cannot both pass a limit.
 
-Owns the bounds, the counting, and what is said of both. What memories may hold is bound where they are kept
-(``mcp_servers/promptx``), secrets in the vault. Knows no request.
+This module owns the limits, the counting and the error. Limits of memories are enforced in ``mcp_servers/promptx``, and
+those of secrets in the vault.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -20,7 +20,7 @@ _LOCK = Prepared(sa.select(DOMAINS.c.id).where(DOMAINS.c.id == parameter(DOMAINS
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a domain holds, or may hold at most. ``document_bytes``: of all its documents' files."""
+    """The amounts that a domain holds, or may hold at most. ``document_bytes``: total size of the documents' files."""
 
     documents: int = 20_000
     document_bytes: int = 20 * 1024**3
@@ -29,19 +29,21 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The bounds of each domain, set by the operator. The checks belong after the rows that were added."""
+    """The limits of each domain, set by the operator. Call the checks after the rows were added."""
 
     limits: Holdings = Holdings()
 
     def check_documents(self, conn: Connection, domain_id: str) -> None:
-        """Raises:
-        QuotaExceeded: the domain has too many documents, or their files are too large together.
+        """Check the number and total size of a domain's documents.
+
+        Raises:
+            QuotaExceeded: the domain has too many documents, or their files are too large together.
         """
         _wait_for_others(conn, domain_id)
         self.check_more_documents(conn, domain_id, 0, 0)
 
     def check_more_documents(self, conn: Connection, domain_id: str, more: int, more_bytes: int) -> None:
-        """Check what the domain would have with so many more, before they are received; others may be faster.
+        """Check a domain's documents plus so many more before they are received. Concurrent uploads are not counted.
 
         Raises:
             QuotaExceeded: as `check_documents`.
@@ -51,8 +53,10 @@ class Quotas:
         self._check(held, "documents", "document_bytes")
 
     def check_conversations(self, conn: Connection, domain_id: str) -> None:
-        """Raises:
-        QuotaExceeded: the domain has too many conversations.
+        """Check the number of a domain's conversations.
+
+        Raises:
+            QuotaExceeded: the domain has too many conversations.
         """
         _wait_for_others(conn, domain_id)
         self._check(holdings(conn, domain_id, "conversations"), "conversations")
@@ -65,16 +69,16 @@ class Quotas:
 
 
 def _wait_for_others(conn: Connection, domain_id: str) -> None:
-    """Have whoever adds to a domain at the same time come before or after, so that one of them counts the other's.
+    """Lock the domain, so that concurrent additions run one after the other and each counts the earlier ones.
 
-    Writes to a SQLite file run one at a time in any case.
+    Writes to a SQLite file are serialised in any case.
     """
     if conn.dialect.name == "postgresql":
         _LOCK.first(conn, id=domain_id)
 
 
 def holdings(conn: Connection, domain_id: str, *nouns: str) -> Holdings:
-    """Return what a domain holds; of other nouns than those named (none: of all), 0."""
+    """Return the amounts that a domain holds; nouns other than the named ones are 0 (none named: all are counted)."""
     chosen = nouns or tuple(field.name for field in fields(Holdings))
     return Holdings(**{field.name: _count(conn, domain_id, field.name, chosen) for field in fields(Holdings)})
 

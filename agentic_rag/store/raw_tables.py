@@ -1,8 +1,8 @@
-"""Tables as they lie in a database, whatever version made them: rows as values that both databases write alike.
+"""Tables of any version as rows of values, in a format common to both databases.
 
-Owns the form in which a row leaves one database and enters another: a list of text, numbers, flags and None, in the
-order of the table's columns; a JSON document is the very text that is stored, bytes are base64. Knows no record class,
-so that tables of an older version can be read and written too. Functions of a connection.
+A row is a list of text, numbers, flags and None, in the order of the table's columns. A JSON document is its stored
+text, and bytes are base64. No record class is used, so that tables of an older version can be read and written too. All
+functions take a connection.
 """
 
 import base64
@@ -19,9 +19,9 @@ from agentic_rag.store.records import METADATA, run_by_sqlite, sqlite_of
 
 VERSIONS = "alembic_version"
 FORMER: frozenset[str] = frozenset()
-"""Tables that older versions had and this one has not: a migration that drops a table adds its name."""
+"""Tables that only older versions have; a migration that drops a table adds its name here."""
 ROWS = 500
-"""Rows that are in memory at once."""
+"""Number of rows held in memory."""
 
 T_co = TypeVar("T_co", covariant=True)
 Value = str | int | float | bool | None
@@ -29,13 +29,13 @@ Row = Sequence[Value]
 
 
 class Work(Protocol[T_co]):
-    """What is done with all of a database in one transaction: it blocks, and takes as long as it takes."""
+    """A function that works on the whole database in one transaction. It blocks without a time limit."""
 
     def __call__(self, conn: Connection, /) -> T_co: ...
 
 
 class Kind(StrEnum):
-    """What a column holds."""
+    """The kind of value in a column."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -57,7 +57,7 @@ _TYPES: dict[Kind, type[TypeEngine[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RawColumn:
-    """A column's name and what it holds."""
+    """A column's name and kind."""
 
     name: str
     kind: Kind
@@ -65,7 +65,7 @@ class RawColumn:
 
 @dataclass(frozen=True, slots=True)
 class RawTable:
-    """A table; ``key``: the columns of its primary key, in whose order rows are read."""
+    """A table; ``key`` lists the columns of its primary key, which is the order in which rows are read."""
 
     name: str
     columns: tuple[RawColumn, ...]
@@ -73,7 +73,7 @@ class RawTable:
 
 
 def list_tables(conn: Connection) -> list[RawTable]:
-    """Return the product's tables that are there, by name; any other in the database is somebody else's."""
+    """Return the product's existing tables by name; other tables in the database are ignored."""
     inspector = inspect(conn)
     there = set(inspector.get_table_names()) & (set(METADATA.tables) | FORMER)
     found = []
@@ -98,12 +98,12 @@ def _kind_of(column: TypeEngine[Any]) -> Kind:
 
 
 def count_rows(conn: Connection, name: str) -> int:
-    """Return how many rows a table has."""
+    """Return the number of rows of a table."""
     return int(conn.execute(text(f"SELECT count(*) FROM {_quote(name)}")).scalar_one())
 
 
 def read_rows(conn: Connection, table: RawTable) -> Iterator[Row]:
-    """Yield a table's rows by key, `ROWS` of them in memory; text sorts by its bytes in either database."""
+    """Yield a table's rows by key, `ROWS` of them in memory; both databases sort text by its bytes."""
     postgresql = conn.dialect.name == "postgresql"
     columns = ", ".join(
         f"{_quote(column.name)}::text" if postgresql and column.kind is Kind.JSON else _quote(column.name)
@@ -128,7 +128,7 @@ def read_rows(conn: Connection, table: RawTable) -> Iterator[Row]:
 
 
 def insert_rows(conn: Connection, table: RawTable, rows: Sequence[Row]) -> None:
-    """Store rows that `read_rows` gave, of either database."""
+    """Store rows that `read_rows` returned, from either database."""
     forms = [_FORMS[column.kind] for column in table.columns]
     values = [[form.read(value) for form, value in zip(forms, row, strict=True)] for row in rows]
     columns = ", ".join(_quote(column.name) for column in table.columns)
@@ -146,13 +146,13 @@ def insert_rows(conn: Connection, table: RawTable, rows: Sequence[Row]) -> None:
 
 
 def drop_tables(conn: Connection) -> None:
-    """Drop the product's tables, so that those of another version can be made."""
+    """Drop the product's tables, so that those of another version can be created."""
     for name in [*(table.name for table in list_tables(conn)), VERSIONS]:
         conn.execute(text(f"DROP TABLE IF EXISTS {_quote(name)}"))
 
 
 def delete_rows(conn: Connection, table: RawTable) -> None:
-    """Delete what making the tables has put into one."""
+    """Delete the rows of a table, to remove those that a migration inserted."""
     conn.execute(text(f"DELETE FROM {_quote(table.name)}"))
 
 
@@ -161,7 +161,7 @@ def _quote(name: str) -> str:
 
 
 class _Form:
-    """How a value of one kind leaves a database, and how it enters one."""
+    """Converts values of one kind from and to a database."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind

@@ -1,11 +1,13 @@
-"""A record class is its table: columns from its fields, rows as its values.
+"""Record classes and their tables: a table's columns are the fields of a frozen dataclass.
 
-Owns how a frozen dataclass becomes a SQLAlchemy `Table`, and how its values are written and read. Text, numbers, flags
-and bytes are columns of their kind, an enum is its text, and every other type is a JSON document. PostgreSQL keeps
-those as ``json``, not ``jsonb``: key order is part of a request's prefix. A column is named as its field; a field that
-may be None may be NULL. Times are UTC text, ISO-8601 with milliseconds and ``Z`` (`now` in ``clock``), so that both
-databases sort and print them alike. Also the statements of hot paths: their parameters are named as the columns, they
-are compiled once, and SQLite runs them without SQLAlchemy. Knows no noun.
+This module turns a dataclass into a SQLAlchemy `Table`, and reads and writes its values. Text, numbers, flags and bytes
+are columns of their kind, an enum is stored as text, and every other type is a JSON document. PostgreSQL stores those
+as ``json``, not ``jsonb``, because key order is part of a request's prefix. A column has the name of its field. A field
+that may be None may be NULL. Times are UTC text, ISO-8601 with milliseconds and ``Z`` (`now` in ``clock``), so that
+both databases sort and print them alike.
+
+The module also holds the prepared statements of hot paths. Their parameters are named after the columns, each statement
+is compiled once, and SQLite runs them without SQLAlchemy.
 """
 
 import sqlite3
@@ -46,25 +48,25 @@ from agentic_rag.json_form import reader_of, to_json, to_text
 
 R = TypeVar("R")
 
-# Statements of hot paths: compiled once, run past SQLAlchemy's compiler, and for SQLite past all of it
+# Statements of hot paths: compiled once, run without SQLAlchemy's compiler, and in SQLite without SQLAlchemy
 
-_PREFIX = "of_"  # no column's name begins so; SQLAlchemy keeps their own names for those of SET and VALUES to itself
+_PREFIX = "of_"  # no column name starts like this; SQLAlchemy reserves a column's own name for SET and VALUES
 
 
 def parameter(column: Column[Any]) -> BindParameter[Any]:
-    """Return a value that is given when the statement runs, under the column's name and of its type."""
+    """Return a parameter with the column's name and type, whose value is passed when the statement runs."""
     return bindparam(_PREFIX + column.name, type_=column.type)
 
 
 def sqlite_of(conn: Connection) -> sqlite3.Connection:
-    """Return SQLite's own connection."""
+    """Return the underlying `sqlite3` connection."""
     driver: Any = conn.connection.dbapi_connection
     assert isinstance(driver, sqlite3.Connection)
     return driver
 
 
 def run_by_sqlite(conn: Connection, sql: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
-    """Run a statement past SQLAlchemy, whose way costs ten times what SQLite needs.
+    """Run a statement without SQLAlchemy, which takes ten times as long as SQLite itself.
 
     Raises:
         DBAPIError: SQLAlchemy's, IntegrityError and so on, as for any other statement.
@@ -78,7 +80,7 @@ def run_by_sqlite(conn: Connection, sql: str, parameters: Sequence[Any] = ()) ->
 
 
 def bind_values(values: Mapping[str, object]) -> dict[str, object]:
-    """Return values by column as SQLAlchemy's parameters, for a statement that `parameter` was used in."""
+    """Return values by column as SQLAlchemy parameters, for a statement that uses `parameter`."""
     return {_PREFIX + name: value for name, value in values.items()}
 
 
@@ -87,11 +89,11 @@ _Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A statement as a driver takes it.
+    """A statement compiled for one driver.
 
-    ``row``: its values, with places for those that change each time: by name the ``plain`` ones, which the driver takes
-    as they are, and the ``encoded`` ones. ``decoders``: what makes a value of a column of what the driver gives, by the
-    column's place.
+    ``row`` holds its values, with placeholders for those that change between calls: the ``plain`` ones, which are
+    passed to the driver unchanged, and the ``encoded`` ones, both by name. ``decoders`` convert the driver's values to
+    those of the columns, by the column's position.
     """
 
     sql: str
@@ -102,7 +104,7 @@ class _Compiled:
     decoders: list[tuple[int, _Convert]] = field(default_factory=list)
 
     def run(self, conn: Connection, values: Mapping[str, object]) -> sqlite3.Cursor | CursorResult[Any]:
-        """Run it with values by name."""
+        """Run the statement with values by name."""
         row = self.row.copy()
         for place, name in self.plain:
             row[place] = values[name]
@@ -111,7 +113,7 @@ class _Compiled:
         return run_by_sqlite(conn, self.sql, row) if self.by_sqlite else conn.exec_driver_sql(self.sql, tuple(row))
 
     def read(self, row: Sequence[Any]) -> Sequence[Any]:
-        """Return a row that was found with the values of its columns."""
+        """Return a result row with decoded values."""
         if not self.decoders:
             return row
         result = list(row)
@@ -123,8 +125,8 @@ class _Compiled:
 class Prepared:
     """A statement of a hot path, compiled once for each kind of database.
 
-    Its values are given by the names of their columns: those of an INSERT, and what `parameter` made in others. It
-    holds no list that is expanded when it runs (``in_`` of values).
+    Values are passed by column name: all columns of an INSERT, and those marked by `parameter` in other statements. The
+    statement cannot contain a list that is expanded at run time (``in_`` of values).
     """
 
     def __init__(self, statement: Insert | Update | Delete | Select[Any] | TextClause) -> None:
@@ -132,18 +134,18 @@ class Prepared:
         self._compiled: dict[str, _Compiled] = {}
 
     def run(self, conn: Connection, **values: object) -> int:
-        """Run it and return how many rows it changed."""
+        """Run the statement and return the number of changed rows."""
         compiled = self._compiled.get(conn.dialect.name) or self._compile(conn.dialect)
         return compiled.run(conn, values).rowcount
 
     def first(self, conn: Connection, **values: object) -> Sequence[Any] | None:
-        """Run it and return the first row that it finds, or of those that it changed (``returning``)."""
+        """Run the statement and return the first row found, or the first changed one (``returning``)."""
         compiled = self._compiled.get(conn.dialect.name) or self._compile(conn.dialect)
         row = compiled.run(conn, values).fetchone()
         return None if row is None else compiled.read(row)
 
     def all(self, conn: Connection, **values: object) -> list[Sequence[Any]]:
-        """Run it and return all rows."""
+        """Run the statement and return all rows."""
         compiled = self._compiled.get(conn.dialect.name) or self._compile(conn.dialect)
         return [compiled.read(row) for row in compiled.run(conn, values).fetchall()]
 
@@ -175,10 +177,10 @@ _BITS = {False: 0, True: 1}
 
 
 def _encoder(kind: TypeEngine[Any], dialect: Dialect) -> _Convert | None:
-    """Return what makes of a value of a type what the driver takes; None: it takes the value."""
+    """Return the function that converts a value for the driver, or None if no conversion is needed."""
     if isinstance(kind, sa.Boolean) and dialect.name == "sqlite":
-        return _BITS.get  # SQLAlchemy's checks each value in two functions
-    if type(kind) is JSON:  # none of ours tells a NULL from a document that is null
+        return _BITS.get  # faster than SQLAlchemy's converter, which checks each value in two functions
+    if type(kind) is JSON:  # none of our columns distinguishes NULL from a JSON null
         return _document_text
     return kind.dialect_impl(dialect).bind_processor(dialect)
 
@@ -190,10 +192,10 @@ def _document_text(document: Any) -> str | None:
 # Record classes and their tables
 
 METADATA = MetaData()
-"""All tables, once the package is imported."""
+"""All tables, complete once the package is imported."""
 
 BigInt = typing.NewType("BigInt", int)
-"""Of a field that may pass two thousand million."""
+"""The type of an integer field that may exceed two thousand million."""
 
 _COLUMN_TYPES: dict[Any, type[TypeEngine[Any]]] = {
     BigInt: sa.BigInteger,
@@ -208,7 +210,7 @@ _PARTS: dict[str, list[Column[Any]]] = {}
 
 
 class JsonDocument(TypeDecorator[Any]):
-    """A column whose documents are values of one type, written and read by ``json_form``."""
+    """A column of JSON documents that are values of one type, converted by ``json_form``."""
 
     impl = JSON
     cache_ok = True
@@ -248,9 +250,9 @@ class EnumText(TypeDecorator[Any]):
 class RecordTable(Generic[R]):
     """The table of a record class, which must be a dataclass.
 
-    ``key``: the primary key's columns. ``indexed``: columns with an index of their own. ``part_of``: the noun whose
-    deletion takes the rows along (`delete_parts`), named by the column ``{part_of}_id``. ``items`` and ``options`` are
-    SQLAlchemy's: further constraints and indexes, settings of one database.
+    ``key`` lists the primary key's columns. ``indexed`` lists the columns with an index of their own. ``part_of`` is
+    the noun whose deletion also deletes these rows (`delete_parts`), identified by the column ``{part_of}_id``.
+    ``items`` and ``options`` are SQLAlchemy's: further constraints and indexes, and settings of one database.
     """
 
     def __init__(
@@ -276,7 +278,7 @@ class RecordTable(Generic[R]):
         )
         self.c = self.table.c
         self.select: Select[Any] = sa.select(self.table)
-        """All columns, in the order of the record's fields."""
+        """A query of all columns, in the order of the record's fields."""
         self._record = record
         self._get = attrgetter(*self.names)
         self._insert = Prepared(sa.insert(self.table))
@@ -287,18 +289,18 @@ class RecordTable(Generic[R]):
         """Store a new row.
 
         Raises:
-            IntegrityError: the key, or another value that must be unique, is taken.
+            IntegrityError: the key, or another unique value, is taken.
         """
         self._insert.run(conn, **self.values(record))
 
     def values(self, record: R) -> dict[str, Any]:
-        """Return a record's fields as the values of its columns."""
+        """Return a record's fields as column values."""
         return dict(zip(self.names, self._get(record), strict=True))
 
     def first(self, conn: Connection, query: Select[Any] | Prepared, **values: object) -> R | None:
-        """Return the first record of a query that extends ``select``, None when it finds none.
+        """Return the first record of a query that extends ``select``, or None.
 
-        ``values``: those of the `parameter`s in it, by column.
+        ``values`` are the values of its `parameter`s, by column.
         """
         if isinstance(query, Prepared):
             row = query.first(conn, **values)
@@ -317,7 +319,7 @@ class RecordTable(Generic[R]):
 
 
 def delete_parts(conn: Connection, noun: str, ident: str) -> None:
-    """Delete the rows of every table that is ``part_of`` a noun, of which ``ident`` is one."""
+    """Delete the rows of every table that is ``part_of`` a noun and belongs to ``ident``."""
     for column in _PARTS[noun]:
         conn.execute(sa.delete(column.table).where(column == ident))
 
@@ -328,7 +330,7 @@ def _column(name: str, hint: Any, is_key: bool) -> Column[Any]:
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """Return the type that stands beside None, and whether None does."""
+    """Return the type without None, and whether None was part of it."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         others = [each for each in typing.get_args(hint) if each is not type(None)]
         if len(others) == 1:
@@ -349,7 +351,7 @@ def _column_type(kind: Any) -> TypeEngine[Any]:
 
 
 def _is_json(kind: Any) -> bool:
-    """Say whether a type's values are JSON as they are."""
+    """Return whether a type's values can be stored as JSON without conversion."""
     if typing.get_origin(kind) in (dict, list):
         return all(_is_json(each) for each in typing.get_args(kind))
     return getattr(kind, "__supertype__", kind) in _JSON_TYPES

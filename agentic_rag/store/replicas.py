@@ -1,7 +1,7 @@
-"""Replicas: the processes that share a store, as records.
+"""Replica records: the processes that share a store.
 
-Owns one row for each: its name, the owner name under which it holds leases, and when it was last heard of by the
-database's clock. Knows no turn.
+There is one row per process: its name, the owner name of its leases, and the time of its last heartbeat by the
+database's clock.
 """
 
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from agentic_rag.store.database_time import DatabaseTime
 from agentic_rag.store.records import RecordTable
 
 ALIVE_SECONDS = 15.0
-"""How long after its last word a replica is taken to be alive, as long as a turn's lease."""
+"""Seconds after its last heartbeat for which a replica counts as alive; equal to a turn's lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRecord:
-    """One process. ``run``: the owner in its turns' leases; ``address``: where people find it."""
+    """One process. ``run`` is the owner in its turns' leases, ``address`` the address at which users reach it."""
 
     id: str
     run: str
     version: str
     address: str
     leaving: bool = False
-    """Whether it takes no turns any more, because it is about to end."""
+    """Whether the process accepts no more turns because it is about to end."""
     started_at: str
     heartbeat_at: str
 
@@ -36,22 +36,22 @@ _ALIVE = _replicas.heartbeat_at >= DatabaseTime(-ALIVE_SECONDS)
 
 
 def get(conn: Connection, replica_id: str) -> ReplicaRecord | None:
-    """Return the row of that name, whether its process lives or not."""
+    """Return the row of that name, even if its process is dead."""
     return REPLICAS.first(conn, REPLICAS.select.where(_replicas.id == replica_id))
 
 
 def list_alive(conn: Connection) -> list[ReplicaRecord]:
-    """Return those that live, by name."""
+    """Return the living replicas by name."""
     return REPLICAS.all(conn, REPLICAS.select.where(_ALIVE).order_by(_replicas.id))
 
 
 def is_alive(conn: Connection, replica_id: str) -> bool:
-    """Whether a process of that name was heard of lately."""
+    """Return whether a process of that name is alive."""
     return conn.execute(sa.select(_replicas.id).where(_replicas.id == replica_id, _ALIVE)).first() is not None
 
 
 def is_running(conn: Connection, run: str, silent: float) -> bool:
-    """Whether a process that is not about to end was heard of within so many seconds. ``run``: its name in leases."""
+    """Return whether process ``run`` had a heartbeat within ``silent`` seconds and is not about to end."""
     heard = (_replicas.run == run, _replicas.heartbeat_at >= DatabaseTime(-silent), sa.not_(_replicas.leaving))
     return conn.execute(sa.select(_replicas.id).where(*heard)).first() is not None
 
@@ -59,11 +59,12 @@ def is_running(conn: Connection, run: str, silent: float) -> bool:
 def join(
     conn: Connection, replica_id: str, run: str, version: str, address: str, dead: ReplicaRecord | None = None
 ) -> bool:
-    """Take a name; False, and nothing changes, when a living process has it.
+    """Take a name; False, without a change, if a living process has it.
 
-    ``dead``: what was read of one that has said nothing since, and is taken to be dead whatever its time.
+    ``dead`` is an earlier reading of a replica that has had no heartbeat since. If the row is unchanged, that replica
+    counts as dead whatever the time of its heartbeat.
     """
-    if conn.dialect.name == "postgresql":  # of two that come at once the second one sees the first
+    if conn.dialect.name == "postgresql":  # the lock lets the second of two concurrent replicas see the first
         conn.execute(sa.text("LOCK TABLE replicas IN SHARE ROW EXCLUSIVE MODE"))
     if is_alive(conn, replica_id) and (dead is None or get(conn, replica_id) != dead):
         return False
@@ -75,18 +76,18 @@ def join(
 
 
 def beat(conn: Connection, run: str, address: str, *, leaving: bool = False) -> bool:
-    """Say that a process lives; False when its name is another's by now."""
+    """Record a process's heartbeat; False if its name now belongs to another process."""
     statement = sa.update(REPLICAS.table).where(_replicas.run == run)
     values = {"heartbeat_at": DatabaseTime(), "address": address, "leaving": leaving}
     return conn.execute(statement.values(**values)).rowcount == 1
 
 
 def leave(conn: Connection, run: str) -> None:
-    """Give the name back."""
+    """Release this replica's name so that its next start can reuse it."""
     conn.execute(sa.delete(REPLICAS.table).where(_replicas.run == run))
 
 
 def prune(conn: Connection, older_than: float) -> int:
-    """Delete the rows of processes that were last heard of more than so many seconds ago."""
+    """Delete the rows of processes without a heartbeat for more than ``older_than`` seconds; return their number."""
     old = _replicas.heartbeat_at < DatabaseTime(-older_than)
     return conn.execute(sa.delete(REPLICAS.table).where(old)).rowcount

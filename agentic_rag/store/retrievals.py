@@ -1,7 +1,4 @@
-"""Stored searches: why these passages.
-
-Owns putting, getting and forgetting them. Knows no index and no score.
-"""
+"""Stored searches, which explain the choice of passages."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,12 +13,12 @@ from agentic_rag.store.records import RecordTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalRecord:
-    """Why these passages: a stored search with the candidates of each leg."""
+    """A stored search with the candidates of each leg, to explain the choice of passages."""
 
     id: str
     domain_id: str
     conversation_id: ConversationId = NO_CONVERSATION
-    """Empty: an admin tried it, or its turn ended before the result was stored."""
+    """Empty if an admin tried the search, or if its turn ended before the result was stored."""
     turn_id: str = ""
     query: str
     mode: str
@@ -43,26 +40,26 @@ def put(conn: Connection, retrieval: RetrievalRecord) -> None:
 
 
 def get(conn: Connection, retrieval_id: str) -> RetrievalRecord | None:
-    """Return the search, None when there is none."""
+    """Return the search, or None."""
     return RETRIEVALS.first(conn, RETRIEVALS.select.where(_retrievals.id == retrieval_id))
 
 
 def link(conn: Connection, ids: Collection[str], conversation_id: ConversationId, turn_id: str) -> None:
-    """Note for which turn searches were made."""
+    """Link searches to the turn that made them."""
     if ids:
         query = sa.update(RETRIEVALS.table).where(_retrievals.id.in_(ids))
         conn.execute(query.values(conversation_id=conversation_id, turn_id=turn_id))
 
 
 def delete_of_conversation(conn: Connection, conversation_id: ConversationId) -> None:
-    """Forget the searches that a conversation's turns made."""
+    """Delete the searches of a conversation's turns."""
     conn.execute(sa.delete(RETRIEVALS.table).where(_retrievals.conversation_id == conversation_id))
 
 
 def newest(
     conn: Connection, domain_id: str, limit: int, conversation_id: ConversationId | None = None
 ) -> list[RetrievalRecord]:
-    """Return the domain's last searches (or those of one conversation), newest first."""
+    """Return the newest searches of the domain, or of one conversation, newest first."""
     query = RETRIEVALS.select.where(_retrievals.domain_id == domain_id)
     if conversation_id is not None:
         query = query.where(_retrievals.conversation_id == conversation_id)
@@ -71,7 +68,7 @@ def newest(
 
 
 def prune(conn: Connection, domain_id: str, keep: int) -> int:
-    """Forget all but the newest ``keep`` searches of a domain; return how many went."""
+    """Delete all but the newest ``keep`` searches of a domain; return their number."""
     query = sa.select(_retrievals.id).where(_retrievals.domain_id == domain_id)
     query = query.order_by(_retrievals.id.desc()).offset(keep).limit(1)
     oldest: str | None = conn.execute(query).scalar()

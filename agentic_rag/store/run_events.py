@@ -1,13 +1,16 @@
 """The run log: the numbered events of turns, as bytes.
 
-Owns appending, reading after a number, and pruning. Knows no event type.
+This module appends events, reads them after a number, and prunes them. Event types are opaque here.
 
-Events that are stored together and follow each other in number share one row: at fifty deltas a second a row for
-each would be the greatest cost of the log. A row's payload is the lengths of its events, as four bytes in network order
-each, then the events, then the id of their conversation. That is needed for those that do not begin with ``{``. They
-are short, which a SQLite file has them: more than half of an event of the hot path is what all events of its turn
-begin with, and ``text 12,…`` stands for ``{"type":"text","conversationId":"…","turnId":"…","seq":12,…`` (`lead_of`,
-`whole`). Without an id all are as they are. PostgreSQL has them whole: programs of the version before read there, too.
+Events that are stored together and have consecutive numbers share one row. With fifty deltas a second, one row per
+event would be the largest cost of the log. A row's payload holds the lengths of its events (four bytes each, network
+order), then the events, then the id of their conversation. The id is needed to expand short events, which do not begin
+with ``{``.
+
+A SQLite file stores events of the hot path in short form, because more than half of such an event is the same prefix in
+all events of its turn. ``text 12,…`` stands for ``{"type":"text","conversationId":"…","turnId":"…","seq":12,…``
+(`lead_of`, `whole`). Without a conversation id all events are in full form. PostgreSQL stores full events, because
+programs of the previous version read that database too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +29,7 @@ from agentic_rag.store.turns import FINISHED, TURNS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventGroupRecord:
-    """Neighbours in a turn's run log, stored together; ``payload`` is packed as the module says."""
+    """Consecutive events of a turn's run log, stored together; the module docstring describes the ``payload``."""
 
     turn_id: TurnId
     last_seq: BigInt
@@ -39,11 +42,11 @@ RUN_EVENTS = RecordTable(
     "run_events",
     key=("turn_id", "last_seq"),
     part_of="turn",
-    # the hottest table: with its rows in the key's own tree one costs one insertion, not two
+    # the hottest table: storing rows in the key's tree costs one insertion instead of two
     sqlite_with_rowid=False,
 )
 MOST = 512
-"""Events of a row: who reads some of it reads all of it."""
+"""Maximum number of events in a row: reading a part of a row means reading all of it."""
 _events = RUN_EVENTS.c
 _APPEND = f"INSERT INTO run_events ({', '.join(RUN_EVENTS.names)}) VALUES "
 _BY_SQLITE, _BY_POSTGRES = _APPEND + "(?, ?, ?, ?)", _APPEND + "($1, $2, $3, $4)"
@@ -56,9 +59,9 @@ _READ = (
 
 
 class Batch(NamedTuple):
-    """Events of a turn that follow each other in number, the first of which is ``first``.
+    """Events of a turn with consecutive numbers, starting at ``first``.
 
-    ``conversation_id``: needed if some of them are short.
+    ``conversation_id`` is required if some of them are short.
     """
 
     turn_id: str
@@ -68,17 +71,17 @@ class Batch(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Number of the last one; of none, the one before ``first``."""
+        """Number of the last event; ``first`` - 1 if there are none."""
         return self.first + len(self.events) - 1
 
 
 def lead_of(conversation_id: ConversationId, turn_id: TurnId) -> bytes:
-    """Return what stands in each event of a turn between the name of its type and its number."""
+    """Return the bytes between the type's name and the number, the same in each event of a turn."""
     return b'","conversationId":%b,"turnId":%b,"seq":' % (orjson.dumps(conversation_id), orjson.dumps(turn_id))
 
 
 def whole(event: bytes, lead: bytes) -> bytes:
-    """Return an event of a turn with this lead that may be a short one."""
+    """Expand an event of a turn with this lead, if the event is short."""
     if event[:1] == b"{":
         return event
     kind, _, rest = event.partition(b" ")
@@ -86,7 +89,7 @@ def whole(event: bytes, lead: bytes) -> bytes:
 
 
 def append(conn: Connection, batches: Iterable[Batch]) -> None:
-    """Store events, those of a turn in order; a row for each batch, or for each `MOST` events of it.
+    """Store events, those of a turn in order, in one row per batch or per `MOST` events.
 
     Raises:
         IntegrityError: a number of the turn is taken as the last of another row.
@@ -116,7 +119,7 @@ def _rows(batch: Batch) -> Iterator[tuple[str, int, int, bytes]]:
 def batches_of(
     turn_id: TurnId, events: Iterable[tuple[int, bytes]], conversation_id: ConversationId
 ) -> Iterator[Batch]:
-    """Yield a turn's events, each with its number, as batches."""
+    """Group a turn's numbered events into batches of consecutive numbers."""
     first, neighbours = 0, list[bytes]()
     for seq, event in events:
         if neighbours and seq != first + len(neighbours):
@@ -135,12 +138,12 @@ def _lengths(count: int) -> Struct:
 
 
 def pack(events: Sequence[bytes]) -> bytes:
-    """Return the lengths of events, and the events."""
+    """Return the lengths of events, followed by the events."""
     return _lengths(len(events)).pack(*map(len, events)) + b"".join(events)
 
 
 def unpack(count: int, payload: bytes) -> tuple[list[bytes], bytes]:
-    """Return so many events that were packed, and what follows them."""
+    """Return ``count`` packed events, and the bytes that follow them."""
     lengths = _lengths(count)
     events, at = list[bytes](), lengths.size
     for length in lengths.unpack_from(payload):
@@ -163,36 +166,36 @@ def read(conn: Connection, turn_id: TurnId, after: int, limit: int) -> list[tupl
 
 
 def last_seq(conn: Connection, turn_id: TurnId) -> int:
-    """Return the number of the turn's last stored event, 0 when it has none."""
+    """Return the number of the turn's last stored event, 0 if there is none."""
     seq: int | None = conn.execute(select(func.max(_events.last_seq)).where(_events.turn_id == turn_id)).scalar()
     return seq or 0
 
 
 def last_seqs(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, int]:
-    """Return the number of the last stored event of each of these turns that has any."""
+    """Return the number of the last stored event of each of these turns that has events."""
     query = select(_events.turn_id, func.max(_events.last_seq)).where(_events.turn_id.in_(turn_ids))
     return {TurnId(turn_id): int(seq) for turn_id, seq in conn.execute(query.group_by(_events.turn_id))}
 
 
 def ends_group(conn: Connection, turn_id: TurnId, seq: int) -> bool:
-    """Say whether events of the turn were stored together of which this number was the last."""
+    """Return whether a row of the turn ends with this number."""
     query = select(_events.last_seq).where(_events.turn_id == turn_id, _events.last_seq == seq)
     return conn.execute(query).first() is not None
 
 
 def exists(conn: Connection, turn_id: TurnId) -> bool:
-    """Say whether the turn has a log (a pruned one has none)."""
+    """Return whether the turn has a log (a pruned turn has none)."""
     query = select(_events.last_seq).where(_events.turn_id == turn_id).limit(1)
     return conn.execute(query).first() is not None
 
 
 def prune(conn: Connection, ended_before: str, limit: int = 100) -> int:
-    """Delete the logs of at most ``limit`` turns that ended before that time; return how many.
+    """Delete the logs of at most ``limit`` turns that ended before that time; return their number.
 
-    Bounded, because one writer serves everybody: call it again until it returns 0. Turns that have not
-    ended keep their logs.
+    The limit keeps the single writer free for others: call this function again until it returns 0. Unfinished turns
+    keep their logs.
     """
-    # one look into the key per logged turn, however many events and unlogged turns there are
+    # one key look-up per logged turn, independent of the number of events and unlogged turns
     logged = select(func.min(_events.turn_id).label("id")).cte("logged", recursive=True)
     following = select(func.min(_events.turn_id)).where(_events.turn_id > logged.c.id).scalar_subquery()
     logged = logged.union_all(select(following).where(logged.c.id.is_not(None)))

@@ -1,13 +1,13 @@
-"""Events of several turns in one record: how a SQLite file takes a group of the run log.
+"""Event groups: one record for the events of several turns, as a SQLite file stores a group of the run log.
 
-Owns the form of such a record, and the way from it to the turns' own rows (`run_events`). A row for each turn would
-change a page of the key's tree for each; these records stand one after the other at the end of theirs. They are read
-by nobody: the process that wrote them has their events in memory, stores them as rows of their turns before long and
-drops the records then; what a killed one left is moved by the next start.
+This module defines the format of such a record and moves its events to the turns' own rows (`run_events`). A row per
+turn would change one page of the key's tree per turn; these records are appended at the end of their table. They are
+not read in normal operation. The process that wrote them holds their events in memory, stores them as rows of their
+turns soon after, and then drops the records. After a crash, the next start moves the remaining records.
 
-A payload is the length of its heads, as four bytes in network order, the heads, ``[turn id, first seq, number of
-events]`` each, as JSON, and the events of all of them, packed as those of one row of `run_events`; they may be short,
-as there.
+A payload holds the length of its heads (four bytes, network order), then the heads as JSON, each ``[turn id, first seq,
+number of events]``, and then the events of all turns, packed as in one row of `run_events`. They may be short, as
+there.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,13 +26,13 @@ from agentic_rag.store.turns import TURNS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunGroupRecord:
-    """Events that were journalled together; ``payload`` is packed as the module says."""
+    """Events that were journalled together; the module docstring describes the ``payload``."""
 
     id: BigInt
     payload: bytes
 
 
-# in the key's own tree: a key that is no row number would have an index beside it
+# without rowid: a separate index would be needed for a key that is no row number
 RUN_GROUPS = RecordTable(RunGroupRecord, "run_groups", sqlite_with_rowid=False)
 _id = RUN_GROUPS.c.id
 _LENGTH = Struct(">I")
@@ -40,10 +40,10 @@ _DROP = Prepared(delete(RUN_GROUPS.table).where(_id < parameter(_id)))
 
 
 def add(conn: Connection, group: int, batches: Iterable[Batch]) -> None:
-    """Store events, those of a turn in order. ``group``: greater than any before.
+    """Store events, those of a turn in order. ``group`` is greater than any earlier one.
 
     Raises:
-        IntegrityError: there is that record.
+        IntegrityError: the record exists.
     """
     heads: list[tuple[str, int, int]] = []
     events: list[bytes] = []
@@ -56,25 +56,27 @@ def add(conn: Connection, group: int, batches: Iterable[Batch]) -> None:
 
 
 def is_there(conn: Connection, group: int) -> bool:
-    """Say whether there is a record."""
+    """Return whether the record exists."""
     return conn.execute(select(_id).where(_id == group)).first() is not None
 
 
 def drop_before(conn: Connection, group: int) -> None:
-    """Delete the records before one: all their events stand in rows of their turns."""
+    """Delete the records before ``group``, whose events are all stored in rows of their turns."""
     _DROP.run(conn, id=group)
 
 
 def settle(conn: Connection) -> int:
-    """Move what a process that is gone left here to the turns' rows; return how many records there were."""
+    """Move the records of a dead process to the turns' rows; return the number of records."""
     left: dict[TurnId, list[tuple[int, bytes]]] = {}
     payloads = conn.execute(select(RUN_GROUPS.c.payload).order_by(_id)).scalars().all()
     for payload in payloads:
         for turn_id, events in _unpack(payload):
             left.setdefault(turn_id, []).extend(events)
     query = select(TURNS.c.id, TURNS.c.conversation_id).where(TURNS.c.id.in_(left))
-    there = {TurnId(turn_id): conversation_id for turn_id, conversation_id in conn.execute(query)}  # or deleted
-    stored = run_events.last_seqs(conn, [*there])  # by a commit whose record another turn still needed
+    # turns that were deleted meanwhile are missing here
+    there = {TurnId(turn_id): conversation_id for turn_id, conversation_id in conn.execute(query)}
+    # some events are already stored: their record was kept because another turn still needed it
+    stored = run_events.last_seqs(conn, [*there])
     for turn_id, conversation_id in there.items():
         after = stored.get(turn_id, 0)
         new = ((seq, event) for seq, event in left[turn_id] if seq > after)

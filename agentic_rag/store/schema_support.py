@@ -1,6 +1,6 @@
-"""Which programs the tables serve: the newest steps may leave those of the version before at work.
+"""The oldest program that can use the tables: a migration may leave the previous version's programs working.
 
-Owns one row. Knows no step; who takes them says what they leave.
+There is one row. The migrations themselves declare which programs they support.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from agentic_rag.store.records import RecordTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaSupportRecord:
-    """``oldest``: the revision of the oldest program that goes on working with tables of a ``revision``: one row."""
+    """The single row. ``oldest`` is the revision of the oldest program that can use tables of ``revision``."""
 
     id: int = 1
     revision: str
@@ -25,13 +25,13 @@ _support = SCHEMA_SUPPORT.c
 
 
 def get(conn: Connection) -> SchemaSupportRecord | None:
-    """Return the row; None: the tables are older than it."""
+    """Return the row, or None if the tables are too old to have it."""
     if not sa.inspect(conn).has_table(SCHEMA_SUPPORT.table.name):
         return None
     return SCHEMA_SUPPORT.first(conn, SCHEMA_SUPPORT.select.where(_support.id == 1))
 
 
 def put(conn: Connection, revision: str, oldest: str) -> None:
-    """Say which programs tables of a revision serve; nothing happens where they are older than the row."""
+    """Record the oldest program that tables of a revision support; does nothing if the tables lack the row."""
     if get(conn) is not None:
         conn.execute(sa.update(SCHEMA_SUPPORT.table).values(revision=revision, oldest=oldest))

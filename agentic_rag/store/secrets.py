@@ -1,6 +1,6 @@
 """Sealed secrets: opaque bytes by domain and name.
 
-Owns putting, getting and removing them. Knows no key and no plain value.
+``domains.vault`` encrypts and decrypts them.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ from agentic_rag.store.signals import SignalKind
 class SecretRecord:
     """A sealed secret of a domain.
 
-    ``name``: an admin's, ``{server}.env.{NAME}`` of an MCP entry's own value, or `OWN` and what it is of.
+    ``name`` is an admin's choice, ``{server}.env.{NAME}`` for an MCP entry's own value, or `OWN` followed by its
+    subject.
     """
 
     domain_id: str
@@ -33,29 +34,29 @@ _secrets = SECRETS.c
 
 
 OWN = "sign-in:"
-"""How the names begin of what nobody entered: tokens of sign-ins, and what belongs to them. They count for no limit."""
+"""The name prefix of secrets that no person entered: tokens of sign-ins and related values. They count for no limit."""
 
 
 def put(conn: Connection, secret: SecretRecord) -> None:
-    """Store a sealed value in place of an earlier one of its name."""
+    """Store a sealed value, replacing an earlier one of the same name."""
     delete(conn, secret.domain_id, (secret.name,))
     SECRETS.insert(conn, secret)
     signals.send(conn, SignalKind.DOMAIN, secret.domain_id)
 
 
 def get(conn: Connection, domain_id: str, name: str) -> SecretRecord | None:
-    """Return one, None when there is none."""
+    """Return the secret, or None."""
     return SECRETS.first(conn, SECRETS.select.where(_secrets.domain_id == domain_id, _secrets.name == name))
 
 
 def of_domain(conn: Connection, domain_id: str) -> list[SecretRecord]:
-    """Return all that somebody entered for a domain, by name."""
+    """Return all secrets that people entered for a domain, by name."""
     query = SECRETS.select.where(_secrets.domain_id == domain_id, _is_entered()).order_by(_secrets.name)
     return SECRETS.all(conn, query)
 
 
 def total(conn: Connection, domain_id: str) -> tuple[int, int]:
-    """Return how many secrets were entered for a domain, and how many sealed bytes they are."""
+    """Return the number and the total sealed size in bytes of the secrets entered for a domain."""
     query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(sa.func.length(_secrets.sealed)), 0))
     count, size = conn.execute(query.where(_secrets.domain_id == domain_id, _is_entered())).one()
     return int(count), int(size)
@@ -66,13 +67,13 @@ def _is_entered() -> sa.ColumnElement[bool]:
 
 
 def list_all(conn: Connection) -> list[SecretRecord]:
-    """Return all of all domains, in a fixed order."""
+    """Return all secrets of all domains, in a fixed order."""
     query = SECRETS.select.order_by(_secrets.domain_id, _secrets.name)
     return SECRETS.all(conn, query)
 
 
 def reseal(conn: Connection, secret: SecretRecord, sealed: bytes) -> None:
-    """Replace the bytes of one secret, if they are still those of ``secret``."""
+    """Replace the bytes of one secret, if they are unchanged since ``secret`` was read."""
     conn.execute(
         sa.update(SECRETS.table)
         .where(
@@ -86,7 +87,7 @@ def reseal(conn: Connection, secret: SecretRecord, sealed: bytes) -> None:
 
 
 def delete(conn: Connection, domain_id: str, names: Sequence[str]) -> int:
-    """Remove the named ones; returns how many there were."""
+    """Delete the named secrets; return their number."""
     chosen = sa.delete(SECRETS.table).where(_secrets.domain_id == domain_id, _secrets.name.in_(names))
     removed = conn.execute(chosen).rowcount
     if removed:

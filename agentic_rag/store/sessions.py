@@ -1,7 +1,7 @@
 """Sessions and their messages: the append-only transcript.
 
-Owns the places (``seq``) of messages in a session, its active branch, the window's start, and the deletion of all that
-a session holds. Knows no Messages-API rule and no conversation.
+This module owns the positions (``seq``) of messages in a session, its active branch, the start of the window, and the
+deletion of a session's parts. Callers ensure that messages follow the rules of the Messages API.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLabels:
-    """Whose a session is: by this its usage is counted and its events are named. Empty where nobody said."""
+    """The owner of a session, used to count its usage and to label its events. Unknown fields are empty."""
 
     conversation_id: ConversationId = NO_CONVERSATION
     domain_id: str = ""
@@ -40,39 +40,39 @@ class SessionRecord:
     labels: SessionLabels
     parent_turn_id: TurnId | None = None
     tool_call_id: str | None = None
-    """For a delegate's session: the parent's call that runs on it."""
+    """For a delegate's session: the parent's tool call that runs on this session."""
     last_seq: int = 0
-    """Of all branches."""
+    """The position of the last message over all branches."""
     leaf_message_id: MessageId | None = None
-    """The answer of the last turn of the active branch, which is the conversation; None: it has no turn."""
+    """The last answer of the active branch, which is the conversation; None if there is no turn."""
     branched: bool = False
-    """Whether there ever was another branch."""
+    """Whether the session ever had another branch."""
     window_start: int = 0
     """Messages with a smaller seq are not sent to the model."""
     window_set_at: int = 0
-    """``last_seq`` when the window was last set: what a model reported before says nothing of it."""
+    """``last_seq`` when the window was last set; reports of models from before do not apply to it."""
     head: list[Block] | None = None
-    """Blocks that stand before the window: the summary, carried messages, the carried role."""
+    """Blocks placed before the window: the summary, carried messages, the carried role."""
     compaction_id: str | None = None
-    """The newest compaction, whose summary stands in ``head``."""
+    """The newest compaction, whose summary is in ``head``."""
     compacted_to: int = 0
-    """Messages up to this seq are summarised in ``head``; people go on reading them."""
+    """Messages up to this seq are summarised in ``head``; people can still read them."""
     gap_from: int = 0
     gap_to: int = 0
-    """Steps of a turn that was summarised while it ran; its question and newest steps are sent as they are."""
+    """Steps of a turn that was summarised while running; its question and newest steps are still sent in full."""
     prompt_id: str | None = None
-    """What its requests begin with (`prompts`); None: whatever holds when the next turn begins."""
+    """The prompt that its requests begin with (`prompts`); None: chosen when the next turn begins."""
     told_id: str | None = None
-    """What holds by now, as it was told."""
+    """The current prompt, as last announced in the session."""
     late_tools: list[Json] | None = None
-    """Tools that came after the prompt."""
+    """Tools added after the prompt was rendered."""
     writer: str = ""
-    """The process that began a turn in it last, or changed it otherwise: what it remembers of it is true."""
+    """The process that last began a turn or changed the session; only its cached state of the session is valid."""
     created_at: str
 
 
 class MessageCounts(NamedTuple):
-    """Messages as clients count: two a turn. ``compacted``: those of them that a summary stands for."""
+    """Messages as clients count them: two per turn. ``compacted`` is the number of those replaced by a summary."""
 
     every: int
     compacted: int
@@ -94,7 +94,7 @@ class MessageRecord:
     model: str | None = None
     usage: Usage | None = None
     partial: bool = False
-    """An assistant message that was cut off."""
+    """Whether this is an assistant message that was cut off."""
     rewritten_at: int = 0
     """The session's ``last_seq`` when ``content`` was last replaced; 0: never."""
     created_at: str
@@ -130,7 +130,7 @@ def create(
     parent_turn_id: TurnId | None = None,
     tool_call_id: str | None = None,
 ) -> SessionRecord:
-    """Make an empty session. A delegate's names the parent's turn and the call that runs on it.
+    """Create an empty session. A delegate's session names the parent's turn and tool call.
 
     Raises:
         IntegrityError: the id is taken.
@@ -147,7 +147,7 @@ def create(
 
 
 def get(conn: Connection, session_id: SessionId) -> SessionRecord | None:
-    """Return the session, None when there is none."""
+    """Return the session, or None."""
     return SESSIONS.first(conn, _GET, id=session_id)
 
 
@@ -172,14 +172,14 @@ _AFTER_TURN = Prepared(
 
 
 class Head(NamedTuple):
-    """Where a session goes on: its ``writer``, and the answer that the next question follows."""
+    """The state from which a session continues: its ``writer``, and the answer that the next question follows."""
 
     writer: str
     leaf_message_id: MessageId | None
 
 
 def lock(conn: Connection, session_id: SessionId) -> Head:
-    """Keep others from beginning anything in a session until the transaction ends; return where it goes on.
+    """Lock a session against new turns until the transaction ends; return the state from which it continues.
 
     Raises:
         NotFound: there is no such session.
@@ -191,30 +191,30 @@ def lock(conn: Connection, session_id: SessionId) -> Head:
 
 
 def set_writer(conn: Connection, session_id: SessionId, owner: str) -> None:
-    """Note that what others remember of a session is true no more."""
+    """Make ``owner`` the writer, which invalidates the session state cached by other processes."""
     _SET_WRITER.run(conn, id=session_id, writer=owner)
 
 
 def by_tool_call(conn: Connection, parent_turn_id: TurnId, tool_call_id: str) -> SessionRecord | None:
-    """Return the session a ``delegate`` call runs on, None when it made none."""
+    """Return the session of a ``delegate`` call, or None if it created none."""
     call = (_sessions.parent_turn_id == parent_turn_id, _sessions.tool_call_id == tool_call_id)
     return SESSIONS.first(conn, SESSIONS.select.where(*call))
 
 
 def list_delegated(conn: Connection, parent_turn_id: TurnId) -> list[SessionRecord]:
-    """Return the sessions that the ``delegate`` calls of a turn run on, in the order in which they began."""
+    """Return the sessions of a turn's ``delegate`` calls, in the order in which they began."""
     query = SESSIONS.select.where(_sessions.parent_turn_id == parent_turn_id)
     return SESSIONS.all(conn, query.order_by(_sessions.id))
 
 
 def delegated_by(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[SessionId, TurnId]:
-    """Return the sessions of delegates that these turns asked, each with the turn."""
+    """Return the sessions of these turns' delegates, each with its turn."""
     query = select(_sessions.id, _sessions.parent_turn_id).where(_sessions.parent_turn_id.in_(turn_ids))
     return {row.id: row.parent_turn_id for row in conn.execute(query)}
 
 
 def parents(conn: Connection, session_ids: Sequence[SessionId]) -> dict[SessionId, TurnId]:
-    """Return the turns that delegates' sessions among these work for, by session."""
+    """Return the parent turns of the delegates' sessions among these, by session."""
     query = select(_sessions.id, _sessions.parent_turn_id)
     rows = conn.execute(query.where(_sessions.id.in_(session_ids), _sessions.parent_turn_id.is_not(None)))
     return {row.id: row.parent_turn_id for row in rows}
@@ -224,8 +224,8 @@ def append_message(conn: Connection, message: MessageRecord) -> None:
     """Append a message to its session at ``seq`` and move the session's ``last_seq`` there.
 
     Raises:
-        NotFound: the session was deleted, or the place is not past its last message.
-        IntegrityError: the place is taken.
+        NotFound: the session was deleted, or the position is not after its last message.
+        IntegrityError: the position is taken.
     """
     MESSAGES.insert(conn, message)
     if _MOVE.run(conn, id=message.session_id, last_seq=message.seq) != 1:
@@ -233,7 +233,7 @@ def append_message(conn: Connection, message: MessageRecord) -> None:
 
 
 def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
-    """Append the user's words with which a turn starts, behind what it follows, and make its owner the writer.
+    """Append the user's message that starts a turn, and make the turn's owner the writer.
 
     Raises:
         NotFound, IntegrityError: as `append_message`.
@@ -258,9 +258,10 @@ def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
 def turn_after(
     conn: Connection, session_id: SessionId, turn_id: TurnId | None, place: int | None
 ) -> tuple[TurnId | None, int]:
-    """Return the turn that began next in a session, None when none has, and the place after which to look again.
+    """Return the turn that began next in a session (None if there is none), and the position to search from next time.
 
-    It is the next one after a turn, or after a place; with neither, the one that runs or waits, or whichever comes.
+    The search starts after ``turn_id``, or after the position ``place``. With neither, the result is the turn that runs
+    or waits, or else the next turn to begin.
     """
     if turn_id is not None:
         following = _AFTER_TURN.first(conn, session_id=session_id, turn_id=turn_id)
@@ -275,13 +276,13 @@ def turn_after(
 
 
 def transcript(conn: Connection, session_id: SessionId, from_seq: int = 0) -> list[MessageRecord]:
-    """Return the messages of the active branch in order, from ``from_seq`` on."""
+    """Return the messages of the active branch in order, starting at ``from_seq``."""
     here = (_messages.session_id == session_id, _messages.seq >= from_seq, _on_branch(conn, session_id))
     return MESSAGES.all(conn, _IN_ORDER.where(*here))
 
 
 def _on_branch(conn: Connection, session_id: SessionId, leaf: MessageId | None = None) -> sa.ColumnElement[bool]:
-    """Return the condition that a message is on a branch: the active one, or the one that ends with ``leaf``."""
+    """Return the condition that a message is on the active branch, or on the branch that ends with ``leaf``."""
     state = select(_sessions.leaf_message_id, _sessions.branched).where(_sessions.id == session_id)
     session = conn.execute(state).first()
     if session is None or not session.branched:
@@ -302,12 +303,12 @@ def page(
 ) -> list[MessageRecord]:
     """Return all rows, in order, of the last ``limit`` messages of a branch as clients count them.
 
-    Clients see two a turn: rows that share a ``message_id`` are one. ``before_message_id``: only those before it.
-    ``places``: only those that begin between these, both included. ``leaf``: of the branch that ends with this answer
-    instead of the active one.
+    Clients see two messages per turn: rows that share a ``message_id`` are one. ``before_message_id``: only earlier
+    messages. ``places``: only messages that begin between these positions, both included. ``leaf``: use the branch that
+    ends with this answer instead of the active one.
 
     Raises:
-        NotFound: the branch holds no message ``before_message_id``.
+        NotFound: the branch has no message ``before_message_id``.
     """
     first = func.min(_messages.seq)
     here = sa.and_(_messages.session_id == session_id, _on_branch(conn, session_id, leaf))
@@ -322,10 +323,12 @@ def page(
 
 
 def _place(conn: Connection, here: sa.ColumnElement[bool], message_id: MessageId) -> int:
-    """Return where a message begins; an answer that failed without a word stands behind the rest of its turn.
+    """Return the position at which a message begins.
+
+    An answer that failed without any content counts as following the rest of its turn.
 
     Raises:
-        NotFound: there is no such message ``here``.
+        NotFound: no message matches ``here``.
     """
     place = conn.execute(select(func.min(_messages.seq)).where(here, _messages.message_id == message_id)).scalar()
     if place is None:
@@ -344,16 +347,16 @@ def of_turn(conn: Connection, turn: TurnRecord) -> list[MessageRecord]:
 
 
 def has_message(conn: Connection, session_id: SessionId, message_id: MessageId) -> bool:
-    """Say whether a session holds anything of a message."""
+    """Return whether a session holds any row of a message."""
     query = select(_messages.seq).where(_messages.session_id == session_id, _messages.message_id == message_id)
     return conn.execute(query.limit(1)).first() is not None
 
 
 def set_content(conn: Connection, session_id: SessionId, seq: int, content: list[Block]) -> None:
-    """Replace the blocks of a message that no model has seen yet (the notes of a turn join its user message).
+    """Replace the blocks of a message that was not yet sent to a model (notes of a turn are added to its user message).
 
     Raises:
-        NotFound: the session holds no message there.
+        NotFound: the session has no message at this position.
     """
     place = (_messages.session_id == session_id, _messages.seq == seq)
     at = select(_sessions.last_seq).where(_sessions.id == session_id).scalar_subquery()
@@ -362,9 +365,9 @@ def set_content(conn: Connection, session_id: SessionId, seq: int, content: list
 
 
 def set_window(conn: Connection, session_id: SessionId, start: int, head: list[Block] | None) -> None:
-    """Record that messages before ``start`` are not sent any more, and that ``head`` stands before those that are.
+    """Stop sending the messages before ``start`` to the model, and place ``head`` before the remaining ones.
 
-    What the requests begin with is rendered anew: nothing of the old prefix is left.
+    The prompt is rendered again, because nothing of the old prefix can be reused.
     """
     conn.execute(
         update(SESSIONS.table)
@@ -382,14 +385,14 @@ def set_window(conn: Connection, session_id: SessionId, start: int, head: list[B
 
 
 def set_told(conn: Connection, session_id: SessionId, prompt_id: str, told_id: str, late_tools: list[Json]) -> None:
-    """Record what a session was told: what its requests begin with, what holds now, and the tools that came later."""
+    """Store the session's prompt state: the prompt of its requests, the current prompt, and the tools added later."""
     values = {"prompt_id": prompt_id, "told_id": told_id, "late_tools": late_tools or None}
     conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(**values))
     _keep_context(conn, session_id)
 
 
 def _keep_context(conn: Connection, session_id: SessionId) -> None:
-    """Note what is sent from here on, for branches that begin here."""
+    """Store the current context, for branches that start here."""
     session = get(conn, session_id)
     if session is not None and session.leaf_message_id is not None:
         fields = {name: getattr(session, name) for name in branches.CONTEXT_FIELDS}
@@ -399,7 +402,7 @@ def _keep_context(conn: Connection, session_id: SessionId) -> None:
 
 
 def move_leaf(conn: Connection, session_id: SessionId, leaf: MessageId | None) -> None:
-    """Make the branch that ends with this answer the active one, with what was sent there; None: an empty one."""
+    """Activate the branch that ends with this answer and restore its context; None: an empty branch."""
     path = branches.read_tree(conn, session_id).path(leaf)
     context = branches.context_after(conn, session_id, path)
     values = {name: getattr(context, name) for name in branches.CONTEXT_FIELDS}
@@ -415,9 +418,9 @@ def archive(
     head: list[Block],
     gap: tuple[int, int] = (0, 0),
 ) -> None:
-    """Let ``head`` stand for the messages up to ``to_seq`` in what a model is sent; they stay where they are.
+    """Replace the messages up to ``to_seq`` by ``head`` in requests to the model; the messages stay stored.
 
-    ``gap``: later ones for which it stands too, from the first to the last of them.
+    ``gap`` is a range of later messages, first and last, that ``head`` replaces too.
     """
     compacted = {"compaction_id": compaction_id, "compacted_to": to_seq, "gap_from": gap[0], "gap_to": gap[1]}
     conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(compacted))
@@ -425,7 +428,7 @@ def archive(
 
 
 def count_messages(conn: Connection, session_id: SessionId) -> MessageCounts:
-    """Return how many messages the active branch of a session holds."""
+    """Return the number of messages on a session's active branch."""
     here = (_messages.session_id == session_id, _on_branch(conn, session_id))
     last = func.max(_messages.seq).label("last")
     said = func.count(_messages.message_id.distinct()).label("said")
@@ -440,13 +443,13 @@ def count_messages(conn: Connection, session_id: SessionId) -> MessageCounts:
 
 
 def children(conn: Connection, session_id: SessionId) -> list[SessionId]:
-    """Return the ids of the sessions that delegates of this one's turns run on."""
+    """Return the ids of the sessions of this session's delegates."""
     own = select(TURNS.c.id).where(TURNS.c.session_id == session_id)
     return list(conn.execute(select(_sessions.id).where(_sessions.parent_turn_id.in_(own))).scalars())
 
 
 def family(conn: Connection, session_id: SessionId) -> list[SessionId]:
-    """Return the ids of a session and of all that delegates run on below it."""
+    """Return the ids of a session and of all sessions of its delegates, at any depth."""
     own = select(sa.literal(session_id).label("id")).cte("own", recursive=True)
     below = select(_sessions.id).join(TURNS.table, TURNS.c.id == _sessions.parent_turn_id)
     own = own.union(below.join(own, own.c.id == TURNS.c.session_id))
@@ -454,9 +457,9 @@ def family(conn: Connection, session_id: SessionId) -> list[SessionId]:
 
 
 def delete(conn: Connection, session_id: SessionId) -> bool:
-    """Delete a session with all that it holds, delegates' sessions included; `payloads.refs_of` names its files.
+    """Delete a session with all its parts, including delegates' sessions; `payloads.refs_of` names its files.
 
-    Returns False when there was none. A turn of it that still runs must be ended before.
+    Returns False if there was none. A running turn of the session must be ended before.
     """
     for child in children(conn, session_id):
         delete(conn, child)

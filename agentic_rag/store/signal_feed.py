@@ -1,8 +1,8 @@
-"""What the other processes of a shared store tell, as it comes: signals, heard at once and looked for every second.
+"""The feed of signals from other processes of a shared store, read on notification and every second.
 
-Owns the place up to which signals were read, who hears which of them, and how others are told to look. A notification
-says only that there is something to read, many commits together; a signal whose notification is lost is found by the
-next look. Knows no listener by name.
+This module tracks the position up to which signals were read, dispatches them to listeners, and notifies the other
+processes. A notification carries no signal: it announces that signals are available, for many commits together. If a
+notification is lost, the next periodic read finds the signal.
 """
 
 import logging
@@ -25,24 +25,24 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = "agentic_rag_signals"
 LOOK_SECONDS = 1.0
-"""How often signals are looked for that nothing told of."""
+"""Seconds between two reads without a notification."""
 FLUSH_SECONDS = 0.5
-"""How long a process that ends waits until the others are told."""
+"""Seconds that a process waits at its end for its notifications to be sent."""
 TELL_SECONDS = 0.02
-"""Between two notifications of one process."""
+"""Minimum seconds between two notifications of one process."""
 KEEP_SECONDS = 600.0
-"""How long signals are kept."""
+"""Seconds after which signals are deleted."""
 MAX_OWN = 10_000
 GAP_SECONDS = 300.0
-"""A process that has not read for so long may have missed what was removed, and forgets all it remembers."""
+"""After so many seconds without a read, signals may have been missed, and the process clears its caches."""
 PRUNE_SECONDS = 60.0
 
 Listener = Callable[[SignalRecord], None]
-"""Takes notice of a signal. It must not wait."""
+"""A callback for a signal. It must not block."""
 
 
 class SignalFeed:
-    """The signals of one shared store, for one process. An async context manager: inside, they are read."""
+    """The signals of one shared store, for one process. An async context manager that reads them while entered."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -51,11 +51,11 @@ class SignalFeed:
         self._server.hear_own(self._take_own)
         self._listeners: dict[str, list[Listener]] = {kind: [] for kind in SignalKind}
         self._own: set[str] = set()
-        """Ids of what this process has sent: it knows."""
+        """Ids of the signals that this process sent and need not read."""
         self._name = new_id("feed")
-        """Which notifications are this process's: those need no look."""
+        """Payload of this process's own notifications, which trigger no read."""
         self._seen: dict[str, int] = {}
-        """What was read and may come again: id → transaction."""
+        """Signals already read that may be read again: id → transaction."""
         self._since: int | None = None
         self._read_at = 0.0
         self._told = anyio.Event()
@@ -64,11 +64,11 @@ class SignalFeed:
         self._tasks = anyio.create_task_group()
 
     def hear(self, kind: SignalKind, listener: Listener) -> None:
-        """Have a listener hear the signals of a kind that other processes send."""
+        """Register a listener for the signals of a kind that other processes send."""
         self._listeners[kind].append(listener)
 
     async def begin(self) -> None:
-        """Begin here: what was sent before is of no use to a process that remembers nothing yet."""
+        """Start at the current position: a process without cached state needs no earlier signals."""
         self._since = await self._db.read(signals.position)
         self._read_at = anyio.current_time()
 
@@ -83,13 +83,14 @@ class SignalFeed:
     ) -> bool | None:
         if self._to_tell.is_set():
             self._server.notifications.notify(CHANNEL, self._name)
-        with anyio.move_on_after(FLUSH_SECONDS, shield=True):  # the last word: that turns have nobody any more
+        # the final signal: that this process has released its turns
+        with anyio.move_on_after(FLUSH_SECONDS, shield=True):
             await self._server.notifications.flush()
         self._tasks.cancel_scope.cancel()
         return await self._tasks.__aexit__(exc_type, exc, tb)
 
     async def run(self) -> None:
-        """Read, and tell others to, until cancelled. Begins with `begin`, if that was not called."""
+        """Read signals and notify others until cancelled. Calls `begin` if it was not called before."""
         self._server.notifications.listen(CHANNEL, self._wake)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._server.notifications.run)
@@ -99,16 +100,16 @@ class SignalFeed:
                 self._told = anyio.Event()
                 try:
                     await self.look()
-                except StorageError as exc:  # the next look finds it
+                except StorageError as exc:  # the next read finds it
                     logger.debug("signals are read later: %s", exc)
                 with anyio.move_on_after(LOOK_SECONDS):
                     await self._told.wait()
 
     async def look(self) -> None:
-        """Read what is new and let it be heard.
+        """Read new signals and dispatch them.
 
         Raises:
-            StorageError: it cannot be read now.
+            StorageError: the store cannot be read now.
         """
         async with self._looking:
             if self._since is None:
@@ -134,17 +135,17 @@ class SignalFeed:
         for listener in self._listeners.get(signal.kind, ()):
             try:
                 listener(signal)
-            except Exception as exc:  # one listener must not keep the others from hearing
+            except Exception as exc:  # a failing listener must not prevent the others from receiving the signal
                 logger.error("a signal was not taken up", exc_info=exc)
 
     def _wake(self, sender: str | None) -> None:
         if sender != self._name:
             self._told.set()
 
-    # Telling others
+    # Notifying others
 
     def _take_own(self, sent: Sequence[str]) -> None:
-        if len(self._own) > MAX_OWN:  # what was read before it was told of stays here
+        if len(self._own) > MAX_OWN:  # signals that were read before this call are never removed from the set
             self._own.clear()
         self._own.update(each for each in sent if each not in self._seen)
         self._to_tell.set()

@@ -1,8 +1,8 @@
-"""Signals: what one process of a shared store tells the others, as rows.
+"""Signals between the processes of a shared store, as rows.
 
-Owns their rows and which of them a reader has not seen yet. A signal is stored in the transaction of what it tells of,
-so that no kill loses one; how the others come to look is `signal_feed`'s. A SQLite file has one process alone: there
-nothing is written. Knows nobody who listens.
+This module stores the rows and finds those that a reader has not seen. A signal is stored in the transaction of the
+change that it announces, so that no crash loses it. The `signal_feed` module notifies the other processes. A SQLite
+file has a single process, so nothing is written there.
 """
 
 from collections.abc import Sequence
@@ -18,37 +18,37 @@ from agentic_rag.store.records import BigInt, Prepared, RecordTable, parameter
 
 
 class SignalKind(StrEnum):
-    """What has happened; after it what ``subject`` names."""
+    """The kind of a change. The description of each kind says what ``subject`` names."""
 
     INTERRUPT = "interrupt"
-    """A turn is to end: the turn."""
+    """A turn is to end. ``subject``: the turn."""
     ANSWERED = "answered"
-    """A wait has ended: the wait."""
+    """A wait has ended. ``subject``: the wait."""
     BEGAN = "began"
-    """A turn was begun or gone on with: its session; ``detail`` is the turn."""
+    """A turn was begun or resumed. ``subject``: its session; ``detail``: the turn."""
     TURNS = "turns"
-    """Turns wait for somebody to run them: a session, or nothing for all."""
+    """Turns are ready for any process to run. ``subject``: a session, or empty for all."""
     DOMAIN = "domain"
-    """A domain's record, settings or secrets changed: the domain."""
+    """A domain's record, settings or secrets changed. ``subject``: the domain."""
     TOOLS = "tools"
-    """A tool list was stored or accepted: the domain."""
+    """A tool list was stored or accepted. ``subject``: the domain."""
     DOCUMENTS = "documents"
-    """A document became searchable, or ceased to be: the domain."""
+    """A document became searchable, or ceased to be. ``subject``: the domain."""
     ACCESS = "access"
-    """Users, keys or sign-ins changed: nothing."""
+    """Users, keys or sign-ins changed. ``subject`` is empty."""
     BUDGETS = "budgets"
-    """A budget was set or removed: nothing."""
+    """A budget was set or removed. ``subject`` is empty."""
     TITLE = "title"
-    """A conversation got another title between turns: the conversation; ``detail`` is the turn it was made from."""
+    """A conversation's title changed between turns. ``subject``: the conversation; ``detail``: the title's turn."""
     GAP = "gap"
-    """Signals may have been missed for good: nothing. A reader tells itself; it is no row."""
+    """Signals may have been missed for good. The reader creates this signal itself; it is never a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalRecord:
-    """One signal. ``transaction``: the number of the one that stored it, by which readers know what is new.
+    """One signal. ``transaction`` is the number of the storing transaction, by which readers find new signals.
 
-    ``kind``: a `SignalKind`, or one that only a newer version of the product knows.
+    ``kind`` is a `SignalKind`, or a kind that only a newer version of the product knows.
     """
 
     id: str
@@ -62,7 +62,7 @@ class SignalRecord:
 SIGNALS = RecordTable(SignalRecord, "signals", indexed=("transaction",))
 _signals = SIGNALS.c
 _SENT = "signals"
-"""Under which a connection keeps what its transaction has sent."""
+"""Key in ``conn.info`` of the signals that the connection's transaction has sent."""
 _NUMBER = "CAST(CAST({} AS text) AS bigint)"
 _INSERT = Prepared(
     sa.insert(SIGNALS.table).values(
@@ -82,7 +82,7 @@ _Said = tuple[SignalKind, str, str]
 
 
 def send(conn: Connection, kind: SignalKind, subject: str = "", detail: str = "") -> None:
-    """Tell the other processes of the store, once this transaction is committed; the same twice in it is one."""
+    """Send a signal to the other processes when this transaction commits; duplicates within it are sent once."""
     if conn.dialect.name != "postgresql":
         return
     sent: dict[_Said, str] = conn.info.setdefault(_SENT, {})
@@ -92,28 +92,28 @@ def send(conn: Connection, kind: SignalKind, subject: str = "", detail: str = ""
 
 
 def take_sent(conn: Connection) -> Sequence[str]:
-    """Return the ids of what the connection's transactions have sent since this was asked last."""
+    """Return the ids of the signals that the connection has sent since the last call."""
     sent: dict[_Said, str] = conn.info.pop(_SENT, {})
     return tuple(sent.values())
 
 
 def position(conn: Connection) -> int:
-    """Return the number of a transaction before which all have ended: nothing older will ever appear."""
+    """Return the number of a transaction before which all have ended, so that no older signal can appear."""
     row = _FINISHED.first(conn)
     assert row is not None
     return int(row[0])
 
 
 def read(conn: Connection, since: int) -> tuple[list[SignalRecord], int]:
-    """Return the signals from a `position` on, and the one to read from next time.
+    """Return the signals from a `position` on, and the position to read from next time.
 
-    Some of them come again then: those of transactions that overlapped with the reading.
+    The next read returns some signals again: those of transactions that overlapped with this one.
     """
     found = SIGNALS.all(conn, _NEW, transaction=since)
     return found, position(conn)
 
 
 def prune(conn: Connection, older_than: float) -> int:
-    """Delete the signals that are older than so many seconds, and return how many."""
+    """Delete the signals older than ``older_than`` seconds; return their number."""
     old = _signals.sent_at < DatabaseTime(-older_than)
     return conn.execute(sa.delete(SIGNALS.table).where(old)).rowcount

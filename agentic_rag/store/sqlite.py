@@ -1,14 +1,13 @@
-"""One SQLite file: one thread that writes, a few that read.
+"""One SQLite file: a single writing thread and a few reading threads.
 
-Owns connections, pragmas, transactions and threads. Knows no table and maps no error.
+This module owns connections, pragmas, transactions and threads. Errors are mapped by the caller.
 
-Writes that are asked for while others run share a transaction: one commit and one fsync for all of them, and one
-message to the event loop with their answers. Each is still whole or nothing by itself (a savepoint), and is
-answered once the commit is through.
+Writes requested while others run share a transaction: one commit and one fsync for all of them, and one message to the
+event loop with their results. Each write is still atomic (a savepoint), and its result is delivered after the commit.
 
-Pythons that bundle SQLite < 3.51.3 can corrupt a write-ahead log when two connections write or checkpoint
-at once. So one connection does both, in the one thread that owns it; the readers are closed before it,
-because the last connection to close checkpoints too.
+Pythons that bundle SQLite < 3.51.3 can corrupt a write-ahead log when two connections write or checkpoint concurrently.
+Therefore one connection does both, in the thread that owns it. The readers are closed before the writer, because the
+last connection to close also checkpoints.
 """
 
 import asyncio
@@ -32,16 +31,16 @@ from agentic_rag.store.records import run_by_sqlite, sqlite_of
 T = TypeVar("T")
 
 READERS = 4
-"""Threads, each with one connection, that run reads."""
+"""Number of threads that run reads, each with its own connection."""
 BUSY_SECONDS = 5
-"""How long a statement waits for a lock that another process holds (a backup, for example)."""
+"""Seconds that a statement waits for a lock held by another process (a backup, for example)."""
 GROUP_SECONDS = 0.01
-"""How long after its first write a transaction takes up others: those in it wait for their answers."""
+"""Seconds after its first write during which a transaction accepts further writes; all of them wait for the commit."""
 
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """One write that was asked for, and what came of it."""
+    """One requested write and its result."""
 
     run: Callable[[Connection], Any]
     durable: bool
@@ -51,7 +50,7 @@ class _Write:
 
 
 class SqliteFile:
-    """Runs functions in transactions of one file. Make it with `open`, end it with `aclose`."""
+    """Runs functions in transactions of one file. Create it with `open` and end it with `aclose`."""
 
     def __init__(self, path: Path, revisions: Revisions = migrations.OWN) -> None:
         self._revisions = revisions
@@ -80,7 +79,7 @@ class SqliteFile:
 
     @classmethod
     async def open(cls, path: Path, revisions: Revisions = migrations.OWN) -> "SqliteFile":
-        """Open or make the file and bring its tables up to date."""
+        """Open or create the file and migrate its tables."""
         self = cls(path, revisions)
         try:
             await asyncio.get_running_loop().run_in_executor(self._writing, self._start)
@@ -113,20 +112,20 @@ class SqliteFile:
 
     def _begin(self, durable: bool) -> None:
         synchronous = "FULL" if durable else "NORMAL"
-        if synchronous != self._synchronous:  # SQLite takes it only outside a transaction: none has begun yet
+        if synchronous != self._synchronous:  # SQLite accepts it only outside a transaction: none has begun yet
             run_by_sqlite(self._writer, f"PRAGMA synchronous={synchronous}")
             self._synchronous = synchronous
         run_by_sqlite(self._writer, "BEGIN IMMEDIATE")
 
-    # In the thread that writes
+    # In the writing thread
 
     def _serve(self) -> None:
-        """Run what was asked for until nothing is left."""
+        """Run the requested writes until the queue is empty."""
         while (first := self._next()) is not None:
             group = [first]
             try:
                 self._transact(group)
-            except BaseException as exc:  # nothing of the group was kept, and each caller gets the error
+            except BaseException as exc:  # nothing of the group was stored, and each caller gets the error
                 for write in group:
                     write.error = write.error or exc
             self._loop.call_soon_threadsafe(_answer, group)
@@ -139,14 +138,14 @@ class SqliteFile:
             return self._asked.popleft()
 
     def _take_joining(self, durable: bool) -> _Write | None:
-        """Return the next write if a transaction with or without an fsync at its end will do for it."""
+        """Return the next write, unless it needs an fsync that this transaction lacks."""
         with self._lock:
             if not self._asked or (self._asked[0].durable and not durable):
                 return None
             return self._asked.popleft()
 
     def _transact(self, group: list[_Write]) -> None:
-        """Run the first write, and those that are asked for meanwhile, in one transaction; ``group`` grows by them."""
+        """Run the first write, and the writes requested meanwhile, in one transaction; ``group`` grows by them."""
         conn, first = self._writer, group[0]
         if first.answer.cancelled():
             return
@@ -162,9 +161,9 @@ class SqliteFile:
                     self._join(conn, write)
             run_by_sqlite(conn, "COMMIT")
         finally:
-            if conn.in_transaction():  # SQLAlchemy's own, which it begins with the first statement that it runs
+            if conn.in_transaction():  # SQLAlchemy's own, begun with the first statement that SQLAlchemy ran
                 conn.rollback()
-            sqlite_of(conn).rollback()  # of what was not committed
+            sqlite_of(conn).rollback()  # rolls back a transaction that was not committed
 
     def _join(self, conn: Connection, write: _Write) -> None:
         run_by_sqlite(conn, "SAVEPOINT joined")
@@ -172,7 +171,7 @@ class SqliteFile:
             write.result = write.run(conn)
         except BaseException as exc:
             if not sqlite_of(conn).in_transaction:
-                raise  # a full disk, for example: SQLite has undone the writes before this one too
+                raise  # a full disk, for example: SQLite has rolled back the earlier writes too
             run_by_sqlite(conn, "ROLLBACK TO joined")
             write.error = exc
         run_by_sqlite(conn, "RELEASE joined")
@@ -210,10 +209,10 @@ class SqliteFile:
 
 
 def _answer(writes: Sequence[_Write]) -> None:
-    """Give the results to those who wait for them; runs in the event loop."""
+    """Deliver results to the waiting callers; runs in the event loop."""
     for write in writes:
         if write.answer.done():
-            continue  # who asked was cancelled
+            continue  # the caller was cancelled
         if write.error is not None:
             write.answer.set_exception(write.error)
         else:

@@ -1,6 +1,6 @@
-"""Tickets: what stands once, for a moment, for who came in with a key or a sign-in, where servers share a store.
+"""Single-use tickets: short-lived substitutes for a key or sign-in, where servers share a store.
 
-Owns their rows. Of a ticket only its SHA-256 is kept. Knows no user.
+Only the SHA-256 of a ticket is stored.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from agentic_rag.store.database_time import DatabaseTime
 from agentic_rag.store.records import RecordTable
 
 MAX_TICKETS = 50
-"""Unused ones of one key; the oldest gives way."""
+"""Maximum number of unused tickets per key; beyond that the oldest is deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TicketRecord:
-    """One unused ticket. ``id``: its SHA-256; ``seconds``: how long who got it may stay, None: without an end."""
+    """One unused ticket. ``id`` is its SHA-256; ``seconds`` limits the holder's session (None: no limit)."""
 
     id: str
     key_id: str
@@ -30,7 +30,7 @@ _tickets = TICKETS.c
 
 
 def issue(conn: Connection, sha256: str, key_id: str, seconds: int | None, life: float) -> None:
-    """Store a ticket that is good for ``life`` seconds."""
+    """Store a ticket that is valid for ``life`` seconds."""
     conn.execute(sa.delete(TICKETS.table).where(_tickets.expires_at <= DatabaseTime()))
     newest = sa.select(_tickets.id).where(_tickets.key_id == key_id).order_by(_tickets.expires_at.desc())
     kept = newest.limit(MAX_TICKETS - 1)
@@ -40,7 +40,7 @@ def issue(conn: Connection, sha256: str, key_id: str, seconds: int | None, life:
 
 
 def redeem(conn: Connection, sha256: str) -> tuple[str, int | None] | None:
-    """Use a ticket up and return its key's id and seconds; None when it is not known, was used, or is too old."""
+    """Consume a ticket and return its key's id and seconds; None if the ticket is unknown, used or expired."""
     mine = (_tickets.id == sha256, _tickets.expires_at > DatabaseTime())
     row = conn.execute(sa.delete(TICKETS.table).where(*mine).returning(_tickets.key_id, _tickets.seconds)).first()
     return None if row is None else (row[0], row[1])

@@ -1,6 +1,6 @@
-"""Tool calls: what was asked of which server, and what came of it.
+"""Tool calls: their arguments, servers and results.
 
-Owns a call's states. Knows no tool and no transcript.
+This module owns a call's states.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,13 +20,13 @@ from agentic_rag.store.turns import TURNS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallRecord:
-    """One tool call. ``result`` is the Messages-API ``tool_result`` block once it is known."""
+    """One tool call. ``result`` is the Messages-API ``tool_result`` block once the call has ended."""
 
     turn_id: TurnId
     tool_call_id: str
     session_id: SessionId
     agent: str = ""
-    """Path of the delegate that made it; empty for the main agent."""
+    """Path of the delegate that made the call; empty for the main agent."""
     server: str
     tool_name: str
     arguments: dict[str, Any]
@@ -35,9 +35,9 @@ class ToolCallRecord:
     started_at: str
     duration_ms: int | None = None
     size: int | None = None
-    """Bytes of the whole result."""
+    """Size of the whole result in bytes."""
     ref: str | None = None
-    """Where the whole result is kept, if the block holds only a part."""
+    """The payload with the whole result, if the block holds only a part."""
 
 
 TOOL_CALLS = RecordTable(
@@ -61,7 +61,7 @@ def start(conn: Connection, calls: Iterable[ToolCallRecord]) -> None:
     """Store calls as running, before any of them runs.
 
     Raises:
-        IntegrityError: the turn has a call of the same id.
+        IntegrityError: the turn has a call with the same id.
     """
     for call in calls:
         TOOL_CALLS.insert(conn, call)
@@ -80,8 +80,8 @@ def finish(
 ) -> bool:
     """End a call; ``result`` is its ``tool_result`` block.
 
-    ``size`` is the whole result's in bytes, ``ref`` where it is kept if the block holds only a part.
-    Returns False, and changes nothing, when the call has ended before: its result stays.
+    ``size`` is the size of the whole result in bytes. ``ref`` names the payload with the whole result if the block
+    holds only a part. Returns False, without a change, if the call has ended before.
     """
     changed = _FINISH.run(
         conn,
@@ -97,7 +97,7 @@ def finish(
 
 
 def get(conn: Connection, turn_id: TurnId, tool_call_id: str) -> ToolCallRecord | None:
-    """Return the call, None when there is none. Ids are the model's: unique in a turn only."""
+    """Return the call, or None. The model chooses call ids: they are unique only within a turn."""
     query = TOOL_CALLS.select.where(_calls.turn_id == turn_id, _calls.tool_call_id == tool_call_id)
     return TOOL_CALLS.first(conn, query)
 
@@ -117,9 +117,9 @@ def of_sessions(
     turn_id: TurnId | None = None,
     limit: int | None = None,
 ) -> list[ToolCallRecord]:
-    """Return the calls made in these sessions, oldest first; only the last ones when ``limit`` is given.
+    """Return the calls made in these sessions, oldest first; with ``limit``, only the last ones.
 
-    Only those of these tools, one status, one agent (its path, empty for the main one) or one turn when given.
+    Optional filters: tool names, status, agent (its path, empty for the main agent) and turn.
     """
     query = TOOL_CALLS.select.where(_calls.session_id.in_(session_ids))
     if tool_names:
@@ -137,7 +137,7 @@ def of_sessions(
 
 @dataclass(frozen=True, slots=True)
 class ToolTotal:
-    """How often a tool ended with a status, and how long those calls took together."""
+    """The number of calls of a tool that ended with a status, and their total duration."""
 
     server: str
     tool_name: str
@@ -156,9 +156,9 @@ def of_domain(
     until: str = "",
     limit: int,
 ) -> tuple[list[ToolCallRecord], list[ToolTotal]]:
-    """Return the newest calls made in a domain, newest first, and the totals of all calls that match.
+    """Return the newest calls made in a domain, newest first, and the totals of all matching calls.
 
-    ``since`` and ``until``: times between which the calls began, the first included.
+    ``since`` (included) and ``until`` (not included) limit the times at which the calls began.
     """
     place = TURNS.c.conversation_id == CONVERSATIONS.c.id
     turns = sa.select(TURNS.c.id).where(place, CONVERSATIONS.c.domain_id == domain_id)

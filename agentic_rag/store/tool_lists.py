@@ -1,7 +1,4 @@
-"""What users' servers listed as their tools, and what the admin accepted of it.
-
-Owns putting, getting and removing. Knows no fingerprint and no server.
-"""
+"""Tool lists: the tools that users' servers listed, and those that the admin accepted."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,18 +13,18 @@ from agentic_rag.store.signals import SignalKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolListRecord:
-    """The tools a user's server last listed, kept while it is down, and what the admin accepted of them."""
+    """The tools that a user's server last listed, kept while the server is down, and the accepted ones."""
 
     domain_id: str
     server: str
     user_id: str
-    """Of an ``identity: user`` entry; empty when the domain shares the server."""
+    """The user of an ``identity: user`` entry; empty if the domain shares the server."""
     entry_hash: str
-    """Of what the admin wrote; under another one the list does not count."""
+    """Hash of the admin's entry; the list is ignored for any other entry."""
     tools: list[dict[str, Any]]
-    """As the server gave them (MCP ``Tool``)."""
+    """The tools as the server listed them (MCP ``Tool``)."""
     accepted: list[dict[str, Any]]
-    """Of those, the ones an admin accepted, as they were then: what a model is shown."""
+    """The tools that an admin accepted, as listed at that time; the model sees these."""
     updated_at: str
 
 
@@ -36,14 +33,14 @@ _lists = TOOL_LISTS.c
 
 
 def put(conn: Connection, record: ToolListRecord) -> None:
-    """Store a list in place of the one before."""
+    """Store a list, replacing the previous one."""
     conn.execute(sa.delete(TOOL_LISTS.table).where(*_is(record.domain_id, record.server, record.user_id)))
     TOOL_LISTS.insert(conn, record)
     signals.send(conn, SignalKind.TOOLS, record.domain_id)
 
 
 def get(conn: Connection, domain_id: str, server: str, user_id: str = "") -> ToolListRecord | None:
-    """Return the list, None when there is none."""
+    """Return the list, or None."""
     return TOOL_LISTS.first(conn, TOOL_LISTS.select.where(*_is(domain_id, server, user_id)))
 
 

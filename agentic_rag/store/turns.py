@@ -1,7 +1,8 @@
-"""Turns: one user message to its end, as a record.
+"""Turn records: one user message and its processing up to the answer.
 
-Owns a turn's states, totals and its lease: who runs it (or will, while it is queued), until when by the database's
-clock, and the fencing number that each transaction of its owner proves. Knows no event and no transcript.
+This module owns a turn's states, totals and lease. The lease names the process that runs the turn (or will run it,
+while queued) and its end by the database's clock. Each transaction of the owner checks the turn's fencing number.
+Events are in `run_events`, messages in `sessions`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +23,12 @@ from agentic_rag.store.signals import SignalKind
 
 
 class TurnStatus(StrEnum):
-    """Where a turn stands. `FINISHED` are its ends."""
+    """The state of a turn. `FINISHED` lists the final states."""
 
     QUEUED = "queued"
     RUNNING = "running"
     WAITING = "waiting"
-    """For a person, and put down: no process runs it until somebody answers."""
+    """Suspended until a person answers: no process runs the turn."""
     DONE = "done"
     INTERRUPTED = "interrupted"
     FAILED = "failed"
@@ -36,50 +37,50 @@ class TurnStatus(StrEnum):
 FINISHED = (TurnStatus.DONE, TurnStatus.INTERRUPTED, TurnStatus.FAILED)
 
 LEASE_SECONDS = 15.0
-"""How long after its last word a turn's owner is taken to be alive."""
+"""Seconds after its last heartbeat for which a turn's owner counts as alive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
-    """One user message to its end."""
+    """One user message and its processing up to the answer."""
 
     id: TurnId
     session_id: SessionId
     conversation_id: ConversationId
     client_message_id: str | None = None
     key_id: str = ""
-    """The key with which it was sent; empty: the local user's."""
+    """The key that authorised the message; empty: the local user's."""
     content: str
     """The user's text."""
     images: tuple[KeptImage, ...] = ()
-    """Those that were sent with it."""
+    """Images sent with the text."""
     user_message_id: MessageId
-    """Shared by the turns that answer the same question again."""
+    """Shared by all turns that answer the same question again."""
     message_id: MessageId
     parent_message_id: MessageId | None = None
-    """The answer that its question follows; None: it begins a conversation, or has not begun."""
+    """The answer that the question follows; None if the turn starts a conversation or has not begun."""
     branch_of: str | None = None
-    """The user's message that it answers again, or with other words; None: it goes on where the conversation ended."""
+    """The user's message that this turn answers again or rephrases; None: the turn continues the conversation."""
     began: bool = False
-    """Whether its question has a place in the session; a queued turn's gets one when the turn starts."""
+    """Whether the question has a position in the session; a queued turn gets one when it starts."""
     status: TurnStatus = TurnStatus.RUNNING
     end_reason: str | None = None
     error: Error | None = None
     image_id: str
     role_hashes: dict[str, str] = field(default_factory=dict)
-    """Of the roles by which its answer was given, by id."""
+    """Hashes of the roles used for the answer, by role id."""
     owner: str = ""
-    """The process that runs it or has it in its queue, none if that one has put it down."""
+    """The process that runs the turn or has it in its queue; empty if that process has suspended it."""
     fence: int = 0
-    """How often it was begun or taken by another owner."""
+    """Number of times that the turn was begun or taken by another owner."""
     lease_until: str | None = None
     interrupt_asked: bool = False
-    """Whether a user has ended it in another process than the one that runs it."""
+    """Whether a user has interrupted the turn in another process than the one that runs it."""
     resumes: int = 0
-    """How often it was cut off since its last committed step; stops on purpose do not count."""
+    """Number of interruptions since the last committed step; intended stops do not count."""
     steps: int = 0
     usage: Usage | None = None
-    """What it has spent, once it has ended."""
+    """The turn's total usage, once it has ended."""
     references: tuple[Reference, ...] = ()
     timings: dict[str, int] = field(default_factory=dict)
     """Milliseconds by name, as in `events.Done`."""
@@ -88,12 +89,12 @@ class TurnRecord:
 
     @property
     def said(self) -> tuple[object, ...]:
-        """What makes two messages the same one: refs are new each time."""
+        """The values by which duplicate messages are recognised; refs are left out, because they are always new."""
         return self.content, self.branch_of, *(image.sha256 for image in self.images)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What a user sent: text and images, whether as a new message or again."""
+        """The user's text and image checksums, for new and repeated messages alike."""
         return self.content, *(image.sha256 for image in self.images)
 
 
@@ -103,7 +104,7 @@ TURNS = RecordTable(
     TurnRecord,
     "turns",
     UniqueConstraint("session_id", "client_message_id"),  # its index serves look-ups by session too
-    # of the few that go on: what asks for a state of theirs says so (`GOES_ON`)
+    # a partial index over unfinished turns: queries by state include `GOES_ON`
     Index("ix_turns_unfinished", "status", sqlite_where=text(_GOING_ON), postgresql_where=text(_GOING_ON)),
     part_of="session",
 )
@@ -112,7 +113,7 @@ _BY_ID = _turns.id == parameter(_turns.id)
 _OF_SESSION = _turns.session_id == parameter(_turns.session_id)
 _UNFINISHED = and_(*(_turns.status != status for status in FINISHED))
 GOES_ON = _turns.ended_at.is_(None)
-"""Of every turn that has not ended, and of no other; with it the index is used."""
+"""True for all unfinished turns and only for those; queries that include it use the partial index."""
 _LEASED = and_(GOES_ON, _turns.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING)))
 _RUNNING = and_(GOES_ON, _turns.status == TurnStatus.RUNNING)
 _IN_ORDER = TURNS.select.order_by(_turns.id)
@@ -140,7 +141,7 @@ _ADD = {(owned, shared): _insertion(**_LEASE[owned], **_SHARED[shared]) for owne
 def add(conn: Connection, turn: TurnRecord) -> None:
     """Store a new turn and begin its owner's lease, if it has one.
 
-    The time of a shared store's turns is the database's, which all its processes share.
+    In a shared store, the start time comes from the database's clock, which all its processes share.
 
     Raises:
         IntegrityError: the id, or the client message id in its session, is taken.
@@ -150,17 +151,17 @@ def add(conn: Connection, turn: TurnRecord) -> None:
 
 
 def get(conn: Connection, turn_id: TurnId) -> TurnRecord | None:
-    """Return the turn, None when there is none."""
+    """Return the turn, or None."""
     return TURNS.first(conn, _GET, id=turn_id)
 
 
 def by_client_message(conn: Connection, session_id: SessionId, client_message_id: str) -> TurnRecord | None:
-    """Return the turn that this client message made, None when it made none."""
+    """Return the turn created from this client message, or None."""
     return TURNS.first(conn, _BY_CLIENT_MESSAGE, session_id=session_id, client_message_id=client_message_id)
 
 
 def list_running(conn: Connection) -> list[TurnRecord]:
-    """Return all running turns of all sessions: after a crash, those to resume."""
+    """Return all running turns of all sessions; after a crash, these are to be resumed."""
     return TURNS.all(conn, _IN_ORDER.where(_RUNNING))
 
 
@@ -174,25 +175,25 @@ _OLDEST_OF = Prepared(select(func.min(_turns.id)).where(_OF_SESSION))
 
 
 def newest_id(conn: Connection, session_id: SessionId) -> str:
-    """Return the id of the newest turn of a session; empty: it has none."""
+    """Return the id of a session's newest turn; empty if there is none."""
     row = _NEWEST_OF.first(conn, session_id=session_id)
     return "" if row is None or row[0] is None else str(row[0])
 
 
 def is_first(conn: Connection, turn: TurnRecord) -> bool:
-    """Whether no turn of the session was accepted before this one, on any branch."""
+    """Return whether this is the session's first accepted turn on any branch."""
     row = _OLDEST_OF.first(conn, session_id=turn.session_id)
     return row is None or row[0] is None or str(row[0]) == turn.id
 
 
 def current_of(conn: Connection, session_id: SessionId) -> TurnRecord | None:
-    """Return the turn of a session that runs, or else the first that is queued; None: all have ended."""
+    """Return the running or waiting turn of a session, or else its first queued one; None if all have ended."""
     found = TURNS.all(conn, _CURRENT_OF, session_id=session_id)
     return next((turn for turn in found if turn.status is not TurnStatus.QUEUED), found[0] if found else None)
 
 
 def current(conn: Connection, session_ids: Sequence[str]) -> dict[str, TurnRecord]:
-    """Return the turns that have not ended, of each session the one that runs, or else the first that is queued."""
+    """Return the current turn of each session: the running or waiting one, or else the first queued one."""
     found: dict[str, TurnRecord] = {}
     for turn in TURNS.all(conn, _IN_ORDER.where(_turns.session_id.in_(session_ids), _UNFINISHED)):
         known = found.get(turn.session_id)
@@ -213,14 +214,14 @@ def ids_in(conn: Connection, session_ids: Sequence[SessionId]) -> dict[TurnId, S
 
 
 def by_ids(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, TurnRecord]:
-    """Return the turns that exist among these, by id."""
+    """Return the existing turns among these, by id."""
     return {turn.id: turn for turn in TURNS.all(conn, TURNS.select.where(_turns.id.in_(turn_ids)))}
 
 
 def start(conn: Connection, turn: TurnRecord) -> bool:
-    """Make a turn that waits in its owner's queue a running one, with what the record says of how it begins.
+    """Change a queued turn of its owner to running, and store the record's fields about its start.
 
-    Returns False, and changes nothing, if none waits.
+    Returns False, without a change, if the turn is not queued.
     """
     waits = (_turns.id == turn.id, _turns.status == TurnStatus.QUEUED, _turns.owner == turn.owner)
     statement = update(TURNS.table).where(*waits)
@@ -263,7 +264,7 @@ def finish(
 ) -> bool:
     """End a turn, in one of the states `FINISHED`, with its totals.
 
-    Returns False, and changes nothing, when it has ended before (or is gone): there is one end.
+    Returns False, without a change, if the turn has ended before or is gone.
     """
     changed = _FINISH.run(
         conn,
@@ -285,15 +286,15 @@ def finish(
 
 
 def is_any_left(conn: Connection, owner: str) -> bool:
-    """Whether `lock_left` would find anything, or might."""
+    """Return whether `lock_left` might find a turn."""
     return conn.execute(select(_turns.id).where(_LEASED, _turns.owner != owner, _FREE).limit(1)).first() is not None
 
 
 def lock_left(conn: Connection, owner: str, *, alone: bool) -> list[TurnRecord]:
-    """Return the turns that run or wait and that nobody cares for any more, and keep them from others' hands.
+    """Lock and return the running or queued turns that no living process holds.
 
-    They are those without an owner and those whose lease is over; ``alone``: all that are not ``owner``'s, since no
-    other process can be there.
+    These are the turns without an owner and those whose lease has expired. ``alone``: all turns that are not
+    ``owner``'s, because no other process can exist.
     """
     query = _IN_ORDER.where(_LEASED, _turns.owner != owner)
     return TURNS.all(conn, (query if alone else query.where(_FREE)).with_for_update(skip_locked=True))
@@ -311,26 +312,26 @@ _REST = Prepared(
 
 
 def rest(conn: Connection, turn_id: TurnId, fence: int) -> None:
-    """Put a running turn down that waits for a person; nobody has its lease then.
+    """Suspend a running turn that waits for a person, and release its lease.
 
     Raises:
-        LeaseLost: the fencing number has moved on, or the turn has ended.
+        LeaseLost: the fencing number has changed, or the turn has ended.
     """
     if _REST.run(conn, id=turn_id, fence=fence) != 1:
         raise LeaseLost(turn_id)
 
 
 def wake(conn: Connection, turn_id: TurnId) -> bool:
-    """Let a turn that was put down be gone on with by the next process that looks; whether it was put down."""
+    """Mark a suspended turn to be resumed by the next free process; return whether the turn was suspended."""
     statement = update(TURNS.table).where(_turns.id == turn_id, _turns.status == TurnStatus.WAITING)
     return conn.execute(statement.values(status=TurnStatus.RUNNING)).rowcount == 1
 
 
 def unrest(conn: Connection, turn_id: TurnId, fence: int, owner: str) -> None:
-    """Undo `rest`, as long as nobody else has taken the turn.
+    """Undo `rest`, if no other process has taken the turn.
 
     Raises:
-        LeaseLost: somebody has.
+        LeaseLost: another process has taken the turn.
     """
     mine = (_turns.id == turn_id, _turns.fence == fence, _UNOWNED)
     values = {"status": TurnStatus.RUNNING, "owner": owner, "lease_until": _LEASE_END}
@@ -339,9 +340,9 @@ def unrest(conn: Connection, turn_id: TurnId, fence: int, owner: str) -> None:
 
 
 def take_rested(conn: Connection, turn_id: TurnId, owner: str) -> int | None:
-    """Make ``owner`` the one that runs a turn that was put down, awake or not, and return its fencing number.
+    """Make ``owner`` the owner of a suspended or woken turn, and return its fencing number.
 
-    None, and nothing changes, when somebody else has taken it.
+    Returns None, without a change, if another process has taken the turn.
     """
     statement = update(TURNS.table).where(_turns.id == turn_id, _UNOWNED)
     change = statement.values(owner=owner, lease_until=_LEASE_END, fence=_turns.fence + 1, status=TurnStatus.RUNNING)
@@ -349,7 +350,7 @@ def take_rested(conn: Connection, turn_id: TurnId, owner: str) -> int | None:
 
 
 def list_waiting(conn: Connection) -> list[TurnRecord]:
-    """Return all turns that were put down, of all sessions, those of delegates too."""
+    """Return all suspended turns of all sessions, including those of delegates."""
     return TURNS.all(conn, _IN_ORDER.where(GOES_ON, _turns.status == TurnStatus.WAITING))
 
 
@@ -361,13 +362,13 @@ _ELSEWHERE = Prepared(
 
 
 def running_elsewhere(conn: Connection, session_id: SessionId, owner: str) -> TurnId | None:
-    """Return the turn of a session that a living process other than ``owner`` runs, None when there is none."""
+    """Return the turn of a session that a living process other than ``owner`` runs, or None."""
     row = _ELSEWHERE.first(conn, session_id=session_id, owner=owner)
     return None if row is None else TurnId(row[0])
 
 
 def ask_interrupt(conn: Connection, turn_id: TurnId) -> bool:
-    """Note that a turn is to end, for whoever runs it, and tell that one; False, and nothing changes: it has ended."""
+    """Request the end of a turn and notify its process; False, without a change, if the turn has ended."""
     statement = update(TURNS.table).where(_turns.id == turn_id, _UNFINISHED).values(interrupt_asked=True)
     asked = conn.execute(statement).rowcount == 1
     if asked:
@@ -376,16 +377,16 @@ def ask_interrupt(conn: Connection, turn_id: TurnId) -> bool:
 
 
 def queued_sessions(conn: Connection, owner: str) -> list[SessionId]:
-    """Return the sessions in which the next thing is a turn of ``owner``'s queue: nothing runs or waits there."""
+    """Return the sessions with queued turns of ``owner`` and no running or waiting turn."""
     held = select(_turns.session_id).where(GOES_ON, _turns.status.in_((TurnStatus.RUNNING, TurnStatus.WAITING)))
     mine = (GOES_ON, _turns.status == TurnStatus.QUEUED, _turns.owner == owner, _turns.session_id.not_in(held))
     return list(conn.execute(select(_turns.session_id).where(*mine).distinct()).scalars())
 
 
 def take_lease(conn: Connection, turn_id: TurnId, owner: str) -> int:
-    """Make ``owner`` the one that runs the turn and return its fencing number.
+    """Make ``owner`` the process that runs the turn, and return the new fencing number.
 
-    The number grows with each taking; whether the former owner is gone is the caller's to know.
+    The number grows with each call. The caller must know that the former owner is gone.
 
     Raises:
         NotFound: there is no such turn, or it has ended.
@@ -399,15 +400,15 @@ def take_lease(conn: Connection, turn_id: TurnId, owner: str) -> int:
 
 
 def take_queued(conn: Connection, turn_ids: Sequence[str], owner: str) -> None:
-    """Put queued turns into ``owner``'s queue."""
+    """Move queued turns into ``owner``'s queue."""
     statement = update(TURNS.table).where(_turns.id.in_(turn_ids), _turns.status == TurnStatus.QUEUED)
     conn.execute(statement.values(owner=owner, lease_until=_LEASE_END))
 
 
 def renew(conn: Connection, owner: str) -> frozenset[str]:
-    """Extend the leases of all turns of an owner and return their ids: what it thinks to have beside is another's."""
+    """Extend the leases of all turns of an owner and return their ids; any other turn is no longer the owner's."""
     mine = select(_turns.id).where(_LEASED, _turns.owner == owner)
-    # in one order everywhere, or two transactions that lock several turns could wait for each other
+    # the same order everywhere, or two transactions that lock several turns could deadlock
     locked = mine.order_by(_turns.id).with_for_update(key_share=True)
     statement = update(TURNS.table).where(_turns.id.in_(locked)).values(lease_until=_LEASE_END)
     return frozenset(conn.execute(statement.returning(_turns.id)).scalars())
@@ -425,22 +426,22 @@ def hold(conn: Connection, turn_id: TurnId, fence: int) -> None:
     """Extend the lease of a running turn; part of every transaction in which its owner writes.
 
     Raises:
-        LeaseLost: the fencing number has moved on, or the turn has ended.
+        LeaseLost: the fencing number has changed, or the turn has ended.
     """
     if _HOLD.run(conn, id=turn_id, fence=fence) != 1:
         raise LeaseLost(turn_id)
 
 
 def is_held(conn: Connection, turn_id: TurnId, fence: int) -> bool:
-    """Say whether the fencing number still counts, for the rest of the transaction; the turn may have ended."""
+    """Return whether the fencing number is current, and lock it for this transaction; the turn may have ended."""
     row = _FENCE.first(conn, id=turn_id)
     return row is not None and row[0] == fence
 
 
 def put_down(conn: Connection, owner: str, *, only_queued: bool = False) -> int:
-    """Take the leases of all turns from an owner that is about to end, or of its queue only; return how many.
+    """Release the leases of all turns (or only the queued ones) of an owner that is about to end; return their number.
 
-    A turn without an owner is gone on with at once, and that counts as no resume.
+    Another process takes over a turn without an owner at once, which does not count as a resume.
     """
     mine = (_turns.owner == owner, _LEASED, *([_turns.status == TurnStatus.QUEUED] if only_queued else []))
     count = conn.execute(update(TURNS.table).where(*mine).values(owner="", lease_until=None)).rowcount
@@ -450,9 +451,9 @@ def put_down(conn: Connection, owner: str, *, only_queued: bool = False) -> int:
 
 
 def expire(conn: Connection, owner: str) -> int:
-    """End the leases of all turns of an owner that is dead: others take them at once. Return how many there were.
+    """End the leases of all turns of a dead owner, so that others take them at once. Returns their number.
 
-    One that only seemed to be dead writes nothing more once they are taken.
+    An owner that only seemed dead cannot write any more once the turns are taken.
     """
     mine = (_turns.owner == owner, _LEASED)
     count = conn.execute(update(TURNS.table).where(*mine).values(lease_until=None)).rowcount
@@ -462,18 +463,18 @@ def expire(conn: Connection, owner: str) -> int:
 
 
 def release(conn: Connection, turn_id: TurnId) -> None:
-    """Take a turn's lease back from an owner that is dead: what writes under its number is refused."""
+    """Release a dead owner's lease on a turn, and reject writes under its fencing number."""
     statement = update(TURNS.table).where(_turns.id == turn_id)
     conn.execute(statement.values(owner="", lease_until=None, fence=_turns.fence + 1))
 
 
 def forget_resumes(conn: Connection, turn_id: TurnId) -> None:
-    """Count the resumes of a turn from zero again: it has come further."""
+    """Reset the number of resumes of a turn that has made progress."""
     conn.execute(update(TURNS.table).where(_turns.id == turn_id).values(resumes=0))
 
 
 def count_resume(conn: Connection, turn_id: TurnId) -> int:
-    """Count one more resume of the turn and return how many there were, this one included.
+    """Count one more resume of the turn and return the new number.
 
     Raises:
         NotFound: there is no such turn.

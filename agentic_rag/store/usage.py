@@ -1,8 +1,7 @@
 """Usage: the tokens of every model call.
 
-Owns one row per call and their sums, and for budgets the sums of each domain, user and key by day and model, which
-are kept up to date in the transaction of each row. A row outlives its session, its conversation and its domain: it says
-whose they were by their ids. Knows no price and no model.
+There is one row per call. For budgets, the transaction that stores a row also updates the sums per day and model of its
+domain, user and key. A row outlives its session, conversation and domain, and keeps their ids. Callers apply prices.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,18 +22,18 @@ from agentic_rag.store.records import BigInt, Prepared, RecordTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRecord:
-    """The tokens of one model call, whatever became of it. ``input`` counts uncached input only."""
+    """The tokens of one model call, including failed ones. ``input`` counts uncached input only."""
 
     id: str
     session_id: SessionId
     turn_id: TurnId | None = None
-    """None: the call made a compaction's summary or a title, or proposed memories."""
+    """None if the call made a compaction's summary or a title, or proposed memories."""
     step: int = 0
     conversation_id: ConversationId = NO_CONVERSATION
     domain_id: str = ""
     user_id: str = ""
     key_id: str = ""
-    """The key with which the turn's message was sent; empty: the local user's."""
+    """The key that authorised the turn's message; empty: the local user's."""
     agent: str = ""
     """Path of delegates; empty for the main agent."""
     model: str
@@ -43,14 +42,14 @@ class UsageRecord:
     cache_write: int
     output: int
     dropped_citations: int = 0
-    """Citations of the call that were not what their passage says, and that nobody was shown."""
+    """Citations of the call that do not match their passage and were not displayed."""
     unverified_citations: int = 0
-    """Citations of the call that stand in their passage, and share no word with what they were to show."""
+    """Citations of the call that occur in their passage but share no word with the statement they support."""
     created_at: str
 
 
 class Group(StrEnum):
-    """By what usage can be summed."""
+    """The fields by which usage can be grouped."""
 
     DOMAIN = "domain"
     USER = "user"
@@ -62,7 +61,7 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageTotal:
-    """Tokens of ``calls`` model calls that have these in common; what is not grouped by is absent."""
+    """Tokens of ``calls`` model calls with these values in common; fields that are not grouped by are absent."""
 
     domain_id: Absent[str] = None
     user_id: Absent[str] = None
@@ -70,7 +69,7 @@ class UsageTotal:
     model: Absent[str] = None
     agent: Absent[str] = None
     day: Absent[str] = None
-    """UTC."""
+    """The day in UTC."""
     calls: int
     input: int
     cache_read: int
@@ -79,18 +78,18 @@ class UsageTotal:
     dropped_citations: int
     unverified_citations: int
     cost: Absent[str] = None
-    """Money of the calls that have a price; absent where the operator named none."""
+    """Cost of the calls that have a price; absent if the operator configured no prices."""
     currency: Absent[str] = None
     unpriced_calls: Absent[int] = None
-    """Those of the calls whose model has no price; absent where there are none."""
+    """Number of calls whose model has no price; absent if there are none."""
 
 
 _APART = 3600.0
-"""Seconds within which a row's id is made and the row is dated, as generously as clocks go wrong."""
+"""Maximum seconds between the creation of a row's id and its date, with a generous margin for wrong clocks."""
 
 
 class Scope(StrEnum):
-    """Whose usage is summed by day."""
+    """The subject whose usage is summed by day."""
 
     DOMAIN = "domain"
     USER = "user"
@@ -99,7 +98,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaySumRecord:
-    """The tokens that one domain, user or key spent on a day (UTC) with a model."""
+    """The tokens that one domain, user or key spent with a model on a day (UTC)."""
 
     scope: Scope
     subject: str
@@ -121,7 +120,7 @@ _TOKENS = ("input", "cache_read", "cache_write", "output")
 
 @cache
 def _addition(count: int) -> tuple[Prepared, Sequence[str]]:
-    """Return what adds to so many sums at once, and the names of its values: all of the first sum, then the second."""
+    """Return a statement that adds to ``count`` sums, and the names of its parameters, sum by sum."""
     binds = [bindparam(f"{name}_{place}", type_=_sums[name].type) for place in range(count) for name in DAY_SUMS.names]
     width = len(DAY_SUMS.names)
     rows = (", ".join(f":{each.key}" for each in binds[at : at + width]) for at in range(0, len(binds), width))
@@ -144,14 +143,14 @@ def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
                 key = scope, subject, row.created_at[:10], row.model
                 spent[key] = tuple(map(add, spent[key], tokens)) if key in spent else tokens
     if spent:
-        # in one order everywhere, or two transactions that lock several sums could wait for each other
+        # the same order everywhere, or two transactions that lock several sums could deadlock
         values = [each for key in sorted(spent) for each in (*key, *spent[key])]
         statement, names = _addition(len(spent))
         statement.run(conn, **dict(zip(names, values, strict=True)))
 
 
 def day_sums(conn: Connection, scope: Scope, subject: str, since: str) -> list[DaySumRecord]:
-    """Return what a domain, user or key spent since a day (included), by day and model."""
+    """Return the usage of a domain, user or key since a day (included), by day and model."""
     mine = (_sums.scope == scope, _sums.subject == subject, _sums.day >= since)
     return DAY_SUMS.all(conn, DAY_SUMS.select.where(*mine).order_by(_sums.day, _sums.model))
 
@@ -163,39 +162,39 @@ def of_session(conn: Connection, session_id: SessionId) -> list[UsageRecord]:
 
 
 def count_calls(conn: Connection, user_id: str, agent: str, since: str) -> int:
-    """Return how many calls an agent made for a user since a time."""
+    """Return the number of calls that an agent made for a user since a time."""
     own = (_usage.user_id == user_id, _usage.agent == agent, *_since(since))
     return int(conn.execute(select(func.count()).where(*own)).scalar_one())
 
 
 def _since(at: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that a call ended at a time or later.
+    """Return the conditions that a call ended at or after a time.
 
-    Ids sort by time, so that theirs is the only index that is needed; one is made about when its row is dated.
+    Ids sort by time, so that the primary key is the only index needed. An id is created at about its row's time.
     """
     try:
         first = first_id("usage", seconds_of(at) - _APART)
-    except ValueError:  # no day of a month, for example: it is compared all the same
+    except ValueError:  # an invalid date, for example, is compared as text
         return (_usage.created_at >= at,)
     return _usage.created_at >= at, _usage.id >= first
 
 
 def rename_user(conn: Connection, user_id: str, name: str) -> None:
-    """Let a user's calls count under another name."""
+    """Count a user's calls under another name."""
     conn.execute(update(USAGE.table).where(_usage.user_id == user_id).values(user_id=name))
     mine = (_sums.scope == Scope.USER, _sums.subject == user_id)
     conn.execute(update(DAY_SUMS.table).where(*mine).values(subject=name))
 
 
 def of_turn(conn: Connection, turn_id: TurnId) -> Usage:
-    """Return what a turn has spent so far."""
+    """Return the usage of a turn so far."""
     sums = [func.coalesce(func.sum(_usage[name]), 0) for name in ("input", "cache_read", "cache_write", "output")]
     row = conn.execute(select(*sums).where(_usage.turn_id == turn_id)).one()
     return Usage(*(int(number) for number in row))
 
 
 def totals_of_turns(conn: Connection, turn_ids: Sequence[TurnId]) -> list[tuple[TurnId, UsageTotal]]:
-    """Return what turns have spent so far, by model and day, without their delegates."""
+    """Return the usage of turns so far, by model and day, without their delegates."""
     by = [_GROUPS[Group.MODEL], _GROUPS[Group.DAY]]
     query = (
         select(_usage.turn_id, *by, *_sum_columns()).where(_usage.turn_id.in_(turn_ids)).group_by(_usage.turn_id, *by)
@@ -233,9 +232,9 @@ def totals(
     user_id: str,
     domain_ids: Sequence[str] | None,
 ) -> list[UsageTotal]:
-    """Return the sums of each group, in no order. ``since`` (included) and ``until`` (not): times, or empty.
+    """Return the sums of each group, unordered. ``since`` (included) and ``until`` (not included) are times, or empty.
 
-    Counted are the calls of ``user_id`` and those in ``domain_ids``; with None of the latter, all.
+    The sums cover the calls of ``user_id`` and those in ``domain_ids``, or all calls if ``domain_ids`` is None.
     """
     by = [_GROUPS[group] for group in groups]
     query = select(*by, *_sum_columns())

@@ -1,7 +1,7 @@
-"""Users as records: who may do what, and where they come from.
+"""User records: rights and origin.
 
-Owns the rows. A user is known by a name, which conversations, memories, usage and the audit log carry; a user who was
-erased stays as a number. Knows neither how one signs in nor what a grant permits.
+A user is identified by a name, which conversations, memories, usage and the audit log refer to. An erased user remains
+as a number. ``access`` signs users in and applies their grants.
 """
 
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ from agentic_rag.store.signals import SignalKind
 
 
 class Grant(StrEnum):
-    """What a user may do in a domain; each includes those before it."""
+    """A user's role in a domain; each includes the previous ones."""
 
     MEMBER = "member"
-    """Talk, and see what is theirs."""
+    """Chat, and see one's own data."""
     AUTHOR = "author"
     """Write the domain's roles and prompt components."""
     ADMIN = "admin"
@@ -28,7 +28,7 @@ class Grant(StrEnum):
 
 
 class UserState(StrEnum):
-    """A disabled user cannot come in; of an erased one nothing is left but a number."""
+    """The state of a user. A disabled user cannot sign in; of an erased user only a number remains."""
 
     ACTIVE = "active"
     DISABLED = "disabled"
@@ -37,7 +37,7 @@ class UserState(StrEnum):
 
 
 class Origin(StrEnum):
-    """Who says what a user may do: an operator, or the groups of an OpenID provider."""
+    """The source of a user's rights: an operator, or the groups of an OpenID provider."""
 
     LOCAL = "local"
     OIDC = "oidc"
@@ -45,25 +45,25 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRecord:
-    """A person or a machine that comes in. ``id``: the name; ``number``: what stands for it once it is erased."""
+    """A person or a machine with access. ``id`` is the name; ``number`` replaces the name after erasure."""
 
     id: str
     number: int
     display_name: str = ""
     operator: bool = False
-    """May do everything with domains and with the process."""
+    """Whether the user may manage all domains and the process."""
     grants: dict[str, Grant] = field(default_factory=dict)
-    """By the domain's id."""
+    """Grants by domain id."""
     state: UserState = UserState.ACTIVE
     origin: Origin = Origin.LOCAL
     subject: str | None = None
-    """Of a user of an OpenID provider: its issuer and who it is there."""
+    """For a user of an OpenID provider: the issuer and the user's subject there."""
     created_at: str
     updated_at: str
 
 
 class UserFields(TypedDict, total=False):
-    """What `update` may change."""
+    """The fields that `update` can change."""
 
     display_name: str
     operator: bool
@@ -82,27 +82,27 @@ def insert(conn: Connection, user: UserRecord) -> None:
 
 
 def next_number(conn: Connection) -> int:
-    """Return the number of the next user; numbers of erased ones are not used again."""
+    """Return the number of the next user; numbers of erased users are not reused."""
     return int(conn.execute(sa.select(sa.func.coalesce(sa.func.max(_users.number), 0))).scalar_one()) + 1
 
 
 def get(conn: Connection, user_id: str) -> UserRecord | None:
-    """Return a user by name."""
+    """Return the user with this name, or None."""
     return USERS.first(conn, USERS.select.where(_users.id == user_id))
 
 
 def by_subject(conn: Connection, subject: str) -> UserRecord | None:
-    """Return the user of an OpenID provider."""
+    """Return the user with this OpenID subject, or None."""
     return USERS.first(conn, USERS.select.where(_users.subject == subject))
 
 
 def list_all(conn: Connection) -> list[UserRecord]:
-    """Return all users by name, erased ones too."""
+    """Return all users by name, including erased ones."""
     return USERS.all(conn, USERS.select.order_by(_users.id))
 
 
 def update(conn: Connection, user_id: str, at: str, **fields: Unpack[UserFields]) -> None:
-    """Change fields of a user, at a time."""
+    """Change fields of a user; ``at`` becomes the time of the update."""
     conn.execute(sa.update(USERS.table).where(_users.id == user_id).values(**fields, updated_at=at))
     signals.send(conn, SignalKind.ACCESS)
 

@@ -1,7 +1,7 @@
-"""Waits: what turns ask people for, and what was answered.
+"""Waits: questions of turns to people, and their answers.
 
-Owns one row for each time a call of a turn waits for a person, from the question to the answer that was taken. The
-first answer counts. Knows no event, no tool and no rule of who may answer what.
+There is one row for each time that a turn's call waits for a person, from the question until the call resumes with the
+answer. The first answer counts. Callers check permissions to answer.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ from agentic_rag.store.signals import SignalKind
 
 
 class WaitState(StrEnum):
-    """Where a wait stands."""
+    """The state of a wait."""
 
     OPEN = "open"
     ACCEPTED = "accepted"
@@ -42,7 +42,7 @@ ACTION_OF = {state: action for action, state in STATE_OF.items()}
 class WaitRecord:
     """One question to a person.
 
-    ``turn_id`` and ``session_id``: whose call waits; ``root_turn_id``: the turn of the user that it belongs to.
+    ``turn_id`` and ``session_id`` identify the waiting call. ``root_turn_id`` is the user's turn that it belongs to.
     """
 
     id: WaitId
@@ -59,20 +59,20 @@ class WaitRecord:
     kind: WaitKind
     answerer: Answerer = Answerer.OWNER
     request: dict[str, Any]
-    """What a person is shown, as in the event."""
+    """The question as displayed to a person, in the form of the event."""
     held: dict[str, Any] | None = None
-    """What goes back to the server with the answer; nobody is shown it."""
+    """Data returned to the server with the answer; never displayed."""
     subject: str = ""
-    """Of an approval: the tool and its server exactly as they are, so that it can be remembered."""
+    """For an approval: the exact tool and server, so that the approval can be remembered."""
     live: bool = False
-    """Whether the server asks on an open connection: the answer is of no use to another process."""
+    """Whether the server asks on an open connection, so that only this process can use the answer."""
     state: WaitState = WaitState.OPEN
     answer: dict[str, Any] | None = None
     remembered: bool = False
-    """Of an approval: it counts for the same subject in the rest of the conversation."""
+    """For an approval: whether it covers the same subject for the rest of the conversation."""
     answered_by: str = ""
     taken: bool = False
-    """Whether the call has gone on with the answer: from then on it may have had its effect."""
+    """Whether the call has resumed with the answer; from then on it may have had its effect."""
     opened_at: str
     answered_at: str | None = None
     expires_at: str
@@ -88,7 +88,7 @@ _OPEN = _rows.state == WaitState.OPEN
 
 
 def get(conn: Connection, wait_id: WaitId) -> WaitRecord | None:
-    """Return the wait, None when there is none."""
+    """Return the wait, or None."""
     return WAITS.first(conn, WAITS.select.where(_rows.id == wait_id))
 
 
@@ -98,7 +98,7 @@ def of_turn(conn: Connection, turn_id: TurnId) -> list[WaitRecord]:
 
 
 def ended_of(conn: Connection, root_turn_id: TurnId) -> list[WaitId]:
-    """Return which waits of a user's turn have ended, those of its delegates included."""
+    """Return the ended waits of a user's turn, including those of its delegates."""
     query = select(_rows.id).where(_rows.root_turn_id == root_turn_id, ~_OPEN)
     return list(conn.execute(query).scalars())
 
@@ -114,9 +114,9 @@ def list_page(
     limit: int = 50,
     offset: int = 0,
 ) -> tuple[list[WaitRecord], int]:
-    """Return a page of waits, the newest first, and how many there are.
+    """Return a page of waits, newest first, and their total number.
 
-    They are a user's own in ``domains``, and those for admins of ``admin_of``; None: of all domains.
+    The result holds a user's own waits in ``domains``, and those for admins of ``admin_of``; None means all domains.
     """
     own, for_admins = _rows.user_id == user_id, _rows.answerer == Answerer.ADMIN
     if domains is not None:
@@ -134,7 +134,7 @@ def list_page(
 
 
 def waiting(conn: Connection, root_turn_ids: Sequence[str]) -> set[str]:
-    """Return which of these turns of users wait for a person."""
+    """Return which of these users' turns wait for a person."""
     query = select(_rows.root_turn_id).where(_rows.root_turn_id.in_(root_turn_ids), _OPEN).distinct()
     return set(conn.execute(query).scalars())
 
@@ -149,7 +149,7 @@ def finish(
     at: str,
     remembered: bool = False,
 ) -> bool:
-    """End an open wait. Returns False, and changes nothing, when it has ended before."""
+    """End an open wait. Returns False, without a change, if it has ended before."""
     statement = update(WAITS.table).where(_rows.id == wait_id, _OPEN)
     values = {"state": state, "answer": answer, "answered_by": by, "answered_at": at, "remembered": remembered}
     ended = conn.execute(statement.values(**values)).rowcount == 1
@@ -159,7 +159,7 @@ def finish(
 
 
 def take(conn: Connection, wait_id: WaitId) -> None:
-    """Note that the call has gone on with the answer."""
+    """Mark the wait as consumed: the tool call has resumed with the answer."""
     conn.execute(update(WAITS.table).where(_rows.id == wait_id).values(taken=True))
 
 
@@ -178,34 +178,34 @@ def list_open(conn: Connection, root_turn_id: TurnId) -> list[WaitRecord]:
 
 
 def list_open_urls(conn: Connection, domain_id: str) -> list[WaitRecord]:
-    """Return the open waits of a domain for something that is done at an address, oldest first."""
+    """Return the open waits of a domain for an action at a URL, oldest first."""
     return WAITS.all(conn, _OLDEST_FIRST.where(_OPEN, _rows.domain_id == domain_id, _rows.kind == WaitKind.URL))
 
 
 def has_untaken(conn: Connection, root_turn_id: TurnId) -> bool:
-    """Whether anything of a user's turn was answered that its call has not gone on with."""
+    """Return whether an ended wait of a user's turn has not been consumed by its call."""
     query = select(_rows.id).where(_rows.root_turn_id == root_turn_id, ~_OPEN, _rows.taken.is_(False)).limit(1)
     return conn.execute(query).first() is not None
 
 
 def is_any_due(conn: Connection, at: str) -> bool:
-    """Whether the time of any open wait is over at ``at``."""
+    """Return whether any open wait has expired at ``at``."""
     return conn.execute(select(_rows.id).where(_OPEN, _rows.expires_at <= at).limit(1)).first() is not None
 
 
 def expire(conn: Connection, at: str) -> list[WaitRecord]:
-    """End the open waits whose time is over at ``at`` (UTC ISO-8601), and return them."""
+    """End and return the open waits that have expired at ``at`` (UTC ISO-8601)."""
     due = WAITS.all(conn, _OLDEST_FIRST.where(_OPEN, _rows.expires_at <= at))
     return [each for each in due if finish(conn, each.id, WaitState.EXPIRED, answer=None, by="", at=at)]
 
 
 def forget_user(conn: Connection, user_id: str, instead: str) -> None:
-    """Put another name where a user has answered waits of others."""
+    """Replace a user's name in the waits that the user answered."""
     conn.execute(update(WAITS.table).where(_rows.answered_by == user_id).values(answered_by=instead))
 
 
 def is_remembered(conn: Connection, conversation_id: ConversationId, subject: str) -> bool:
-    """Whether somebody has approved exactly this subject for the rest of the conversation."""
+    """Return whether a person has approved exactly this subject for the rest of the conversation."""
     chosen = (
         _rows.conversation_id == conversation_id,
         _rows.subject == subject,

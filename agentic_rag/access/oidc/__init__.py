@@ -1,1 +1,1 @@
-"""Sign-in at an OpenID provider: what it has signed becomes a user of ours with the grants of their groups."""
+"""Sign-in at an OpenID provider: its tokens become users with the grants of their groups."""

@@ -1,6 +1,6 @@
-"""What an OpenID provider's token says, and whether it is good here. Pure: time is an argument.
+"""Checks of an OpenID provider's tokens. Pure: time is an argument.
 
-Owns the checks of claims and headers (OpenID Connect Core 3.1.3.7, RFC 9068). Signatures are ``tokens``'s.
+This module checks claims and headers (OpenID Connect Core 3.1.3.7, RFC 9068). The ``tokens`` module checks signatures.
 """
 
 import hmac
@@ -12,15 +12,15 @@ from typing import Any, Final
 from agentic_rag.errors import Unauthenticated
 
 LEEWAY_SECONDS: Final = 30.0
-"""By how much the provider's clock may differ from ours."""
+"""Maximum difference in seconds between the provider's clock and ours."""
 MAX_TEXT: Final = 255
-"""Characters of who somebody is at the provider (OpenID Connect Core 2)."""
+"""Maximum length of a subject in characters (OpenID Connect Core 2)."""
 MAX_GROUPS: Final = 2_000
 ALGORITHMS: Final = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), "RSA"),
     **dict.fromkeys(("ES256", "ES384", "ES512"), "EC"),
 }
-"""What a token may be signed with, and with which kind of key. Never without one, and never with a shared secret."""
+"""Accepted signature algorithms and their kinds of key. Unsigned tokens and shared secrets are never accepted."""
 TYPES: Final = frozenset({"", "jwt", "at+jwt", "application/at+jwt", "application/jwt"})
 
 Claims = Mapping[str, Any]
@@ -28,9 +28,10 @@ Claims = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a token has to say. ``nonce``: of the sign-in that it ends; None: it is shown by a client of the API.
+    """The required content of a token.
 
-    ``parties``: the clients that it may have been given to.
+    ``nonce`` is that of the sign-in that the token completes; None: an API client presents the token. ``parties`` are
+    the clients that the token may have been issued to.
     """
 
     issuer: str
@@ -40,10 +41,10 @@ class Expected:
 
 
 def check_header(header: Claims) -> tuple[str, str | None]:
-    """Return with what a token is signed, and the id of the key.
+    """Return the signature algorithm and the key id of a token.
 
     Raises:
-        Unauthenticated: it is not signed as it has to be.
+        Unauthenticated: the token is not signed as required.
     """
     algorithm, ident, kind = header.get("alg"), header.get("kid"), header.get("typ", "")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
@@ -56,10 +57,11 @@ def check_header(header: Claims) -> tuple[str, str | None]:
 
 
 def check_claims(claims: Claims, expected: Expected, now: float) -> None:
-    """Check what a signed token says. ``now``: seconds since 1970.
+    """Check the claims of a signed token. ``now``: seconds since 1970.
 
     Raises:
-        Unauthenticated: it is of another issuer, for another audience or client, not valid now, or of another sign-in.
+        Unauthenticated: the token has another issuer, is for another audience or client, is not valid now, or belongs
+            to another sign-in.
     """
     if claims.get("iss") != expected.issuer:
         raise Unauthenticated("This token is of another issuer.")
@@ -106,9 +108,9 @@ def _time(claims: Claims, name: str) -> float | None:
 
 
 def groups_in(claims: Claims, path: str) -> tuple[str, ...]:
-    """Return the groups that a token names. ``path``: the claim's name, or with dots the place inside objects.
+    """Return the groups in a token. ``path``: the claim's name, or a dotted path inside objects.
 
-    A claim of the name as a whole goes before one inside an object (``https://rag.example/groups`` has dots, too).
+    A claim with the whole name takes precedence over a path (``https://rag.example/groups`` contains dots, too).
     """
     found = _at(claims, path)
     listed = [found] if isinstance(found, str) else found
@@ -118,7 +120,7 @@ def groups_in(claims: Claims, path: str) -> tuple[str, ...]:
 
 
 def text_in(claims: Claims, *names: str) -> str:
-    """Return the first of these claims that is a text; empty: none is."""
+    """Return the first of these claims that is a non-empty text, or an empty text."""
     found = (_at(claims, name) for name in names)
     return next((each for each in found if isinstance(each, str) and each), "")
 

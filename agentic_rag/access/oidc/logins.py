@@ -1,7 +1,7 @@
-"""Signing in at an OpenID provider: a browser by code, a client of the API by token.
+"""Sign-in at an OpenID provider: browsers by authorization code, API clients by token.
 
-Owns the order of the steps: what was begun comes back once, within ten minutes, to the browser that began it; what
-the provider says of the groups is what the user may do from then on. Knows no request.
+This module owns the sequence of steps. A pending sign-in can be completed once, within ten minutes, by the browser that
+began it. The groups in the provider's token determine the user's rights from then on.
 """
 
 import hmac
@@ -23,16 +23,16 @@ from agentic_rag.store.logins import BegunRecord, LoginRecord
 from agentic_rag.store.users import UserRecord, UserState
 
 BEGUN_SECONDS: Final = 600.0
-"""How long a browser may take at the provider."""
+"""Seconds within which a browser must return from the provider."""
 MAX_BEGUN: Final = 10_000
-"""Sign-ins that are begun at a time; of more, those that were begun first are forgotten."""
+"""Maximum number of pending sign-ins; beyond that the oldest is removed."""
 MAX_PATH: Final = 1_000
 OTHER_BROWSER: Final = "This sign-in was not begun in this browser, was ended before, or took longer than ten minutes."
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A sign-in that goes on at ``url``. ``browser``: the value of the cookie that binds it to the browser."""
+    """A sign-in that continues at ``url``. ``browser`` is the value of the cookie that binds it to the browser."""
 
     url: str
     browser: str
@@ -40,7 +40,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What the provider's redirect brought along. ``browser``: the cookie's value; ``error``: the provider's word."""
+    """The parameters of the provider's redirect. ``browser``: the cookie's value; ``error``: its error code."""
 
     state: str = ""
     code: str = ""
@@ -51,7 +51,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A browser that is signed in now: the record, the token of its cookie, and where it wanted to go."""
+    """A completed sign-in: the login record, the token of its cookie, and the path that the browser wanted."""
 
     login: LoginRecord
     token: str
@@ -59,7 +59,7 @@ class Ended:
 
 
 class ProviderLogins:
-    """Signs in whom an OpenID provider knows. ``grants``: what their groups permit."""
+    """Signs in the users of an OpenID provider. ``grants`` maps their groups to rights."""
 
     def __init__(
         self,
@@ -78,11 +78,11 @@ class ProviderLogins:
         self._grants = grants
 
     async def begin(self, redirect: str, return_to: str) -> Begun:
-        """Begin to sign a browser in. ``redirect``: our address to which the provider sends it back.
+        """Begin to sign a browser in. ``redirect``: our address to which the provider sends the browser back.
 
         Raises:
-            InvalidInput: ``return_to`` is no path of ours.
-            ProviderUnavailable: the provider does not answer, or not as it has to.
+            InvalidInput: ``return_to`` is not a path of this server.
+            ProviderUnavailable: the provider does not answer, or gives an invalid answer.
         """
         if not _is_own_path(return_to):
             raise InvalidInput("returnTo", "a path of this server is expected, beginning with one '/'.")
@@ -100,12 +100,12 @@ class ProviderLogins:
         return Begun(url, browser)
 
     async def finish(self, redirect: str, returned: Returned) -> Ended:
-        """Sign a browser in that comes back from the provider.
+        """Complete the sign-in of a browser that returns from the provider.
 
         Raises:
-            Unauthenticated: it began no such sign-in, or the provider's answer is not good.
-            Forbidden: the user is disabled, or no group of theirs permits anything.
-            ProviderUnavailable: the provider does not answer, or not as it has to.
+            Unauthenticated: the browser began no such sign-in, or the provider's answer is invalid.
+            Forbidden: the user is disabled, or none of the user's groups permits anything.
+            ProviderUnavailable: the provider does not answer, or gives an invalid answer.
         """
         begun = await self._use_up(returned)
         if returned.issuer is not None and returned.issuer != self._provider.client.issuer:
@@ -118,12 +118,12 @@ class ProviderLogins:
         return Ended(made, token, begun.return_to)
 
     async def check(self, token: str) -> Entrant | None:
-        """Return whom a token of the provider stands for that a client of the API shows.
+        """Return the entrant of a provider's token presented by an API client.
 
         Raises:
-            Unauthenticated: it is not good here.
-            Forbidden: the user is disabled, or no group of theirs permits anything.
-            ProviderUnavailable: the provider's keys cannot be had.
+            Unauthenticated: the token is not accepted.
+            Forbidden: the user is disabled, or none of the user's groups permits anything.
+            ProviderUnavailable: the provider's keys cannot be fetched.
         """
         claims = await self._provider.read(token, self._provider.client.expectations())
         user = await self._user(claims)
@@ -132,16 +132,16 @@ class ProviderLogins:
 
     @property
     def client(self) -> Client:
-        """What we are to the provider."""
+        """This server's registration at the provider."""
         return self._provider.client
 
     @property
     def grants(self) -> GroupGrants:
-        """What groups permit."""
+        """The mapping of groups to rights."""
         return self._grants
 
     async def logout_url(self, back: str) -> str | None:
-        """Return where a browser ends its session at the provider; None: it offers none, or does not answer."""
+        """Return the URL at which a browser ends its session at the provider; None if unavailable."""
         try:
             return await self._provider.logout_url(back)
         except ProviderUnavailable:
@@ -158,7 +158,7 @@ class ProviderLogins:
         return begun
 
     async def _user(self, claims: Claims) -> UserRecord:
-        """Return the user whom a token describes, with the grants of their groups as they are now."""
+        """Return the user described by a token, with the current grants of the user's groups."""
         client = self._provider.client
         try:
             rights = self._grants.rights_of(groups_in(claims, client.groups))

@@ -1,6 +1,6 @@
-"""The operator's file that makes grants of a provider's groups.
+"""The operator's file that maps a provider's groups to grants.
 
-Owns the format, a TOML file::
+The format is a TOML file::
 
     [[grants]]
     groups = "legal-*"        # * stands for any characters; capital letters count
@@ -11,7 +11,7 @@ Owns the format, a TOML file::
     groups = "rag-operators"
     operator = true
 
-The pattern is the operator's alone: what a group is called is compared as it is, whatever characters it has.
+Only the operator's text is a pattern: the name of a group is compared literally, whatever characters it contains.
 """
 
 import re
@@ -32,7 +32,7 @@ SETTING = "AGENTIC_RAG_OIDC_GRANTS"
 
 
 class GrantForm(Form):
-    """One line of the file: which groups, and what they may do."""
+    """One entry of the file: a group pattern and its rights."""
 
     groups: str = Field(min_length=1, max_length=500)
     domain: str | None = Field(None, min_length=1, max_length=200)
@@ -56,14 +56,14 @@ class GrantsFile(Form):
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What groups permit together."""
+    """The combined rights of groups."""
 
     operator: bool
     grants: dict[str, Grant]
 
     @property
     def none(self) -> bool:
-        """Whether they permit nothing."""
+        """Whether the groups permit nothing."""
         return not self.operator and not self.grants
 
 
@@ -74,7 +74,7 @@ class _Line:
 
 
 class GroupGrants:
-    """The file, read again when it has changed."""
+    """The mapping file, reloaded after each change."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -82,10 +82,10 @@ class GroupGrants:
         self._lines: list[_Line] = []
 
     def rights_of(self, groups: Iterable[str]) -> Rights:
-        """Return what groups permit by the file as it is now.
+        """Return the rights of groups according to the current file.
 
         Raises:
-            BadConfiguration: the file is not there or cannot be used; nobody comes in by an older version of it.
+            BadConfiguration: the file is missing or invalid; an older version of it is never used.
         """
         lines, operator = self._read(), False
         grants: dict[str, Grant] = {}
@@ -99,7 +99,7 @@ class GroupGrants:
         return Rights(operator, {} if operator else grants)
 
     def lines(self) -> list[GrantForm]:
-        """Return the lines of the file as it is now.
+        """Return the entries of the current file.
 
         Raises:
             BadConfiguration: as `rights_of`.

@@ -1,7 +1,7 @@
-"""An OpenID provider over the network: what it says of itself, its keys, its tokens.
+"""An OpenID provider over the network: its metadata, keys and tokens.
 
-Owns the requests to it and the checks of signatures. Each address is checked as those of MCP servers are, but for the
-issuer's own, which the operator has named; no redirect is followed. Knows no user.
+This module sends the requests and checks signatures. Each address is checked like those of MCP servers, except the
+issuer's own, which the operator configured. Redirects are not followed.
 """
 
 import base64
@@ -31,21 +31,21 @@ T = TypeVar("T")
 
 METADATA_PATH: Final = "/.well-known/openid-configuration"
 KEEP_SECONDS: Final = 3600.0
-"""How long the provider's description and keys are kept: a key that it takes back counts for no longer."""
+"""Seconds for which the provider's metadata and keys are cached; a withdrawn key is accepted for no longer."""
 REFETCH_SECONDS: Final = 10.0
-"""The least time between two fetches, also after a failed one, however many tokens name unknown keys."""
+"""Minimum seconds between two fetches, also after a failure, however many tokens name unknown keys."""
 TIMEOUT_SECONDS: Final = 10.0
-"""How long the provider may take for a whole answer."""
+"""Timeout in seconds for a whole response of the provider."""
 MAX_BYTES: Final = 1024 * 1024
-"""Of one answer."""
+"""Maximum size of a response in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What we are to a provider, as the operator has set it up.
+    """This server's registration at a provider, as configured by the operator.
 
-    ``audience``: what tokens of the API are for. ``parties``: other clients whose tokens are taken. ``groups``: the
-    claim with somebody's groups; ``name``: the one with what they are called.
+    ``audience`` is the audience of API tokens. ``parties`` are other clients whose tokens are accepted. ``groups`` is
+    the claim with a user's groups, ``name`` the claim with the user's name.
     """
 
     issuer: str
@@ -58,16 +58,16 @@ class Client:
     name: str = "preferred_username"
 
     def expectations(self, nonce: str | None = None) -> Expected:
-        """Return what a token has to say: one that ends a sign-in (``nonce``), or one that is shown to the API."""
+        """Return the required content of a token that completes a sign-in (``nonce``) or is presented to the API."""
         audience = self.audience or self.id
         return Expected(self.issuer, self.id if nonce is not None else audience, self.parties | {self.id}, nonce)
 
 
 class _Fetched(Generic[T]):
-    """Something that the provider shows, cached for `KEEP_SECONDS`.
+    """A resource of the provider, cached for `KEEP_SECONDS`.
 
-    A cached value is returned without waiting, also while a fetch runs. Callers that need a newer value share one
-    fetch. A failure is remembered for `REFETCH_SECONDS`: until then callers get the same error at once.
+    A cached value is returned without waiting, even during a fetch. Callers that need a newer value share one fetch. A
+    failure is remembered for `REFETCH_SECONDS`: until then callers get the same error at once.
     """
 
     def __init__(self, fetch: Callable[[], Awaitable[T]], clock: Callable[[], float]) -> None:
@@ -80,11 +80,11 @@ class _Fetched(Generic[T]):
         self._failed_at = float("-inf")
 
     def read_cached(self, max_age: float = KEEP_SECONDS) -> T | None:
-        """Return the value if it was fetched within so many seconds."""
+        """Return the value if it was fetched within ``max_age`` seconds."""
         return self._value if self._clock() - self._fetched_at < max_age else None
 
     async def get(self, max_age: float = KEEP_SECONDS) -> T:
-        """Return a value that was fetched within so many seconds, from the provider if none is cached.
+        """Return a value that was fetched within ``max_age`` seconds, from the provider if none is cached.
 
         Raises:
             ProviderUnavailable: the provider does not answer, or did not within the last `REFETCH_SECONDS`.
@@ -108,7 +108,7 @@ class _Fetched(Generic[T]):
 
 
 class Provider:
-    """One OpenID provider; `aclose` ends its connections. ``clock``: seconds of a clock that does not go back."""
+    """One OpenID provider; `aclose` ends its connections. ``clock`` returns monotonic seconds."""
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self.client = client
@@ -125,10 +125,10 @@ class Provider:
         await self._http.aclose()
 
     async def authorization_url(self, redirect: str, state: str, nonce: str, verifier: str) -> str:
-        """Return the address at which a browser signs in.
+        """Return the URL at which a browser signs in.
 
         Raises:
-            ProviderUnavailable: the provider does not answer, or not as it has to.
+            ProviderUnavailable: the provider does not answer, or gives an invalid answer.
         """
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
         values = {
@@ -144,18 +144,18 @@ class Provider:
         return _with_query(await self._endpoint("authorization_endpoint"), values)
 
     async def logout_url(self, back: str) -> str | None:
-        """Return the address at which a browser ends its session at the provider; None: it offers none."""
+        """Return the URL at which a browser ends its session at the provider, or None if the provider offers none."""
         if not (await self._description()).get("end_session_endpoint"):
             return None
         values = {"client_id": self.client.id, **({"post_logout_redirect_uri": back} if back else {})}
         return _with_query(await self._endpoint("end_session_endpoint"), values)
 
     async def redeem(self, code: str, verifier: str, redirect: str, nonce: str) -> Claims:
-        """Return what the provider says of who has signed in, for the code that the browser brought.
+        """Exchange the browser's authorization code for the claims of the signed-in user.
 
         Raises:
-            Unauthenticated: the code or the token is not good.
-            ProviderUnavailable: the provider does not answer, or not as it has to.
+            Unauthenticated: the code or the token is invalid.
+            ProviderUnavailable: the provider does not answer, or gives an invalid answer.
         """
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect, "code_verifier": verifier}
         description = await self._description()
@@ -173,11 +173,11 @@ class Provider:
         return await self.read(token, self.client.expectations(nonce))
 
     async def read(self, token: str, expected: Expected) -> Claims:
-        """Return what a token says that the provider has signed, and that is good here now.
+        """Return the claims of a token that the provider has signed and that is valid now.
 
         Raises:
-            Unauthenticated: it is not.
-            ProviderUnavailable: the provider's keys cannot be had.
+            Unauthenticated: the token is not accepted.
+            ProviderUnavailable: the provider's keys cannot be fetched.
         """
         algorithm, ident = check_header(_header_of(token))
         keys = await self._keys_for(algorithm, ident)
@@ -206,7 +206,7 @@ class Provider:
             try:
                 keys.append(JWKRegistry.import_key(each))
             except (JoseError, ValueError, TypeError, KeyError):
-                continue  # one of its keys that we cannot use does not cost us the others
+                continue  # one unusable key must not exclude the others
         return keys
 
     async def _fetch_metadata(self) -> Mapping[str, Any]:
@@ -227,7 +227,7 @@ class Provider:
     async def _ask(self, method: str, url: str, **options: Any) -> Mapping[str, Any]:
         body = bytearray()
         try:
-            with anyio.fail_after(TIMEOUT_SECONDS):  # the client's own timeout counts for each piece of the answer
+            with anyio.fail_after(TIMEOUT_SECONDS):  # the client's own timeout applies to each chunk of the response
                 async with self._http.stream(method, url, follow_redirects=False, **options) as response:
                     async for piece in response.aiter_bytes():
                         body += piece
@@ -257,7 +257,7 @@ def _fitting(keys: Sequence[Key], algorithm: str, ident: str | None) -> list[Key
 
 
 def unavailable(reason: str) -> ProviderUnavailable:
-    """Return the error for a provider that cannot be used, after the operator was told why."""
+    """Log the reason for the operator and return the error for an unusable provider."""
     log.warning("the OpenID provider cannot be used: %s", reason)
     return ProviderUnavailable(reason)
 
@@ -283,5 +283,5 @@ def _with_query(url: str, values: Mapping[str, str]) -> str:
 
 
 def _form(text: str) -> str:
-    """Return a client's name or secret as the basic scheme takes it (RFC 6749 2.3.1)."""
+    """Return a client's name or secret in the encoding of basic authentication (RFC 6749 2.3.1)."""
     return urlencode({"": text})[1:]

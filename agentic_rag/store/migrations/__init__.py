@@ -1,7 +1,7 @@
-"""The tables' versions, applied at start.
+"""Migrations of the tables, applied at start.
 
-Owns the upgrade of a connected database to `HEAD`, and the making of tables of an older version. Alembic (0.5 s to
-import) is loaded only when a step has to run: the usual start asks the version table and is done.
+This module upgrades a connected database to `HEAD`, and can create tables of an older version. Alembic takes 0.5 s to
+import and is loaded only if a migration has to run: usually the start only reads the version table.
 """
 
 import logging
@@ -19,29 +19,29 @@ HEAD = "0010"
 """The revision of the newest file in ``versions``."""
 FOLDER = Path(__file__).resolve().parent
 
-_LOCK = 0x61726167  # any constant of ours: replicas that start together upgrade one after the other
+_LOCK = 0x61726167  # an arbitrary constant: the lock makes replicas that start together upgrade one after the other
 
 
 @dataclass(frozen=True, slots=True)
 class Revisions:
-    """The steps of the tables: the folder that Alembic reads them from, and the newest of them."""
+    """A set of migrations: the folder that Alembic reads them from, and the newest revision."""
 
     folder: Path = FOLDER
     head: str = HEAD
 
 
 OWN = Revisions()
-"""Those of this program."""
+"""This program's migrations."""
 
 
 def upgrade(conn: Connection, revisions: Revisions = OWN, to: str | None = None) -> None:
-    """Bring the tables to a revision (None: the newest) inside the transaction of ``conn``.
+    """Migrate the tables to a revision (None: the newest) inside the transaction of ``conn``.
 
-    Newer ones stay as they are if their steps say that they serve this program, too: a step's ``oldest`` names the
-    revision of the oldest program that goes on working with what it makes; without it that is its own.
+    Newer tables stay unchanged if their migrations support this program. A migration's ``oldest`` names the revision of
+    the oldest program that can use its tables; the default is its own revision.
 
     Raises:
-        BadConfiguration: the tables are of a version that does not serve this program, or ``to`` is none.
+        BadConfiguration: the tables have a version that does not support this program, or ``to`` does not exist.
     """
     if conn.dialect.name == "postgresql":
         conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
@@ -72,7 +72,7 @@ def upgrade(conn: Connection, revisions: Revisions = OWN, to: str | None = None)
 
 
 def list_steps(revisions: Revisions, current: str) -> list[tuple[str, str]]:
-    """Return the steps from a revision to the newest in their order, each with what it says of itself.
+    """Return the migrations from a revision to the newest in order, each with its description.
 
     Raises:
         KeyError: this program does not know the revision.
@@ -92,7 +92,7 @@ def list_steps(revisions: Revisions, current: str) -> list[tuple[str, str]]:
 
 
 def version(conn: Connection) -> str | None:
-    """Return the revision of the tables; None: there are none yet."""
+    """Return the revision of the tables, or None if there are no tables yet."""
     if not inspect(conn).has_table("alembic_version"):
         return None
     found: str | None = conn.execute(text("SELECT version_num FROM alembic_version")).scalar()

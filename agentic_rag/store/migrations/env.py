@@ -1,6 +1,6 @@
-"""Alembic's environment: runs the steps on the connection that `agentic_rag.store.migrations.upgrade` gives.
+"""Alembic's environment: runs the migrations on the connection passed by `agentic_rag.store.migrations.upgrade`.
 
-Knows no URL and no configuration file; there is no offline mode.
+No URL and no configuration file is read; there is no offline mode.
 """
 
 from alembic import context
@@ -14,6 +14,6 @@ context.configure(
     connection=connection,
     target_metadata=METADATA,
     render_as_batch=True,
-    transactional_ddl=False,  # the caller's transaction holds all of it
+    transactional_ddl=False,  # the caller's transaction covers everything
 )
 context.run_migrations()

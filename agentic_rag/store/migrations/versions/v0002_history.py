@@ -1,4 +1,4 @@
-"""What settings, servers, prompt components and roles were before each change; imports that are under way."""
+"""History of settings, servers, prompt components and roles; imports in progress."""
 
 from alembic import op
 from sqlalchemy import JSON, Boolean, Column, Integer, PrimaryKeyConstraint, String

@@ -1,4 +1,4 @@
-"""Budgets, what running calls have reserved, and the sums of usage by day that budgets are checked against."""
+"""Budgets, reservations of running calls, and the sums of usage by day that budgets are checked against."""
 
 from alembic import op
 from sqlalchemy import BigInteger, Column, PrimaryKeyConstraint, String, UniqueConstraint, text
@@ -51,7 +51,7 @@ def upgrade() -> None:
         PrimaryKeyConstraint("scope", "subject", "day", "model"),
     )
     sums = ", ".join(f"sum({name})" for name in _TOKENS)
-    for scope in ("domain", "user", "key"):  # what was spent before counts
+    for scope in ("domain", "user", "key"):  # earlier usage counts
         op.execute(
             text(
                 f"INSERT INTO usage_day_sums (scope, subject, day, model, {', '.join(_TOKENS)}) "

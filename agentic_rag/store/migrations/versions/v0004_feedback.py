@@ -1,4 +1,4 @@
-"""What people think of answers."""
+"""Feedback on answers."""
 
 from alembic import op
 from sqlalchemy import Column, PrimaryKeyConstraint, String

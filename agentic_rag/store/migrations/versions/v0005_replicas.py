@@ -1,4 +1,4 @@
-"""Several processes on one database: signals, members, writers of sessions, interrupts, tickets, jobs, neighbours."""
+"""Several processes on one database: signals, replicas, session writers, interrupts, tickets, jobs, run-log groups."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Memories of roles in the store of servers that share one."""
+"""Memories of roles, for servers that share a store."""
 
 from alembic import op
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Float, PrimaryKeyConstraint, String

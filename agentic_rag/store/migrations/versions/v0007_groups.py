@@ -1,4 +1,4 @@
-"""Groups of the run log as records of their own."""
+"""Groups of the run log as separate records."""
 
 from alembic import op
 from sqlalchemy import BigInteger, Column, LargeBinary, PrimaryKeyConstraint

@@ -1,4 +1,4 @@
-"""What a turn writes has fewer indexes: of turns only those that go on are looked for by their state."""
+"""Fewer indexes on the tables that a turn writes: only unfinished turns are indexed by state."""
 
 from alembic import op
 from sqlalchemy import text
@@ -9,7 +9,7 @@ branch_labels = None
 depends_on = None
 
 oldest = "0007"
-"""The program before this one finds everything, if more slowly."""
+"""The previous program still finds everything, but more slowly."""
 
 _GOING_ON = text("ended_at IS NULL")
 

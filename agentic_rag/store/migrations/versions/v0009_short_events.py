@@ -1,4 +1,4 @@
-"""A SQLite file has the events of a turn without what all of them begin with, and groups of them have one list."""
+"""Short events in SQLite files: the common prefix of a turn's events is left out, and event groups have one list."""
 
 from struct import Struct
 
@@ -16,14 +16,15 @@ _LENGTH = Struct(">I")
 
 def upgrade() -> None:
     conn = op.get_bind()
-    for group, payload in conn.execute(text("SELECT id, payload FROM run_groups")).all():  # what a kill has left
+    # records that a crash has left
+    for group, payload in conn.execute(text("SELECT id, payload FROM run_groups")).all():
         conn.execute(
             text("UPDATE run_groups SET payload = :payload WHERE id = :id"), {"id": group, "payload": _repack(payload)}
         )
 
 
 def _repack(payload: bytes) -> bytes:
-    """Return a record that had the events of each turn packed by themselves as one that has them packed together."""
+    """Convert a record with separately packed events of each turn to one with all events packed together."""
     at = _LENGTH.size + _LENGTH.unpack_from(payload)[0]
     heads, lengths, events = [], list[int](), list[bytes]()
     for turn_id, last, first, size in orjson.loads(payload[_LENGTH.size : at]):

@@ -1,4 +1,4 @@
-"""Pages that OCR read."""
+"""Pages read by OCR."""
 
 from alembic import op
 from sqlalchemy import JSON, Column, Integer, PrimaryKeyConstraint, String
