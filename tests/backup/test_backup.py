@@ -170,7 +170,7 @@ async def test_a_folder_in_use_and_one_that_is_not_empty_are_left_as_they_are(
     (folder / "letter.txt").write_text("mine")
     with pytest.raises(BackupRefused, match=r"not empty \(letter.txt\)"):
         await restore_into(folder, made[1])
-    assert names(folder) == ["letter.txt", "lock"]
+    assert names(folder) == ["letter.txt", "lock", "spare"]
 
 
 async def test_a_copy_beside_a_living_original_does_not_run_its_turns_without_a_word(
