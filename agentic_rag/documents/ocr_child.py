@@ -5,7 +5,7 @@ Owns what is answered of a page. The models are loaded once; each page is read i
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from agentic_rag.documents.fork_server import begin_answers, receive_jobs, run_c
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.ocr import Recogniser
 from mcp_servers.retriever.formats.pdf import open_pdf
+from mcp_servers.retriever.formats.scans import ScanForm
 
 NICENESS = 5
 """On top of that of other readers: nobody waits for a scan as for a text."""
@@ -35,7 +36,7 @@ class OcrJob:
     seconds: float
 
 
-def frames_of(job: OcrJob, recogniser: Recogniser) -> Iterator[Mapping[str, object]]:
+def frames_of(job: OcrJob, recogniser: Recogniser) -> Iterator[ScanForm]:
     """Yield the page that was read.
 
     Raises:

@@ -415,10 +415,16 @@ def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
         return []
     compares = bool(_SEVERAL.search(state.question))
     blocks: list[Block] = []
-    for ratings, hit in ranked[: MAX_QUOTES if best < SURE or compares else 1]:
-        top = max(ratings, default=0.0)
-        if top < CLOSE * best and not state.by_meaning:
+    quoted: list[set[str]] = []
+    for ratings, hit in ranked:
+        if len(quoted) == (MAX_QUOTES if best < SURE or compares else 1):
             break
+        top = max(ratings, default=0.0)
+        held = (terms(hit.title) | terms(hit.texts[ratings.index(top)])) & weights.keys()
+        # By words alone, a passage adds nothing whose best sentence matches no more than that of one before it.
+        if not state.by_meaning and (top < CLOSE * best or any(held <= earlier for earlier in quoted)):
+            continue
+        quoted.append(held)
         span = _span(hit, ratings, top) if top >= ENOUGH else range(len(hit.texts))
         blocks += _quote_blocks(hit, span)
     return blocks
@@ -435,7 +441,15 @@ def _span(hit: Passage, ratings: Sequence[float], top: float) -> Sequence[int]:
         while end < len(hit.texts) and end - index <= MAX_ITEMS and _ITEM.match(hit.texts[end]):
             end += 1
         return range(index, end)
-    return range(index, end) if top >= SURE else range(len(hit.texts))
+    return range(index, end) if top >= SURE else _around(hit.texts, index)
+
+
+def _around(texts: Sequence[str], index: int) -> range:
+    """Return the whole passage, or of a long one the sentences around the one at ``index`` that may be quoted."""
+    start = 0
+    while start < index and sum(map(len, texts[start : index + 1])) > MAX_QUOTED // 2:
+        start += 1
+    return range(start if sum(map(len, texts)) > MAX_QUOTED else 0, len(texts))
 
 
 def _quote_blocks(hit: Passage, span: Sequence[int]) -> list[Block]:
@@ -481,10 +495,16 @@ def _fitting_memories(wanted: Mapping[str, float], memories: Sequence[str]) -> l
 
 
 def _by_rarity(wanted: Mapping[str, float], hits: Sequence[Passage]) -> dict[str, float]:
-    """Weigh each term by how few sentences hold it: a term in none of them tells nothing apart."""
+    """Weigh each term by how few sentences hold it.
+
+    A pair of ideographs that stands in none of them is left out unless all do: most pairs are no words, and a question
+    would seem unanswered for the pairs across its words.
+    """
     own = [terms(sentence) | terms(hit.title) for hit in hits for sentence in hit.texts]
     frequency = Counter(term for each in own for term in each if term in wanted)
     count = len(own)
+    if frequency:
+        wanted = {term: weight for term, weight in wanted.items() if frequency[term] or not _CJK_RUN.match(term)}
     return {
         term: weight * math.log(1 + (count + 1) / (frequency[term] + 0.5)) * (2 if any(map(str.isdigit, term)) else 1)
         for term, weight in wanted.items()

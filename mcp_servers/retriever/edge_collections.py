@@ -300,7 +300,7 @@ class EdgeCollections:
                 shard = self._store.record_dense(shard, dense)
                 known = {str(record.id) for record in retrieve(shard, chunk_ids, False)}
                 pairs = zip(chunk_ids, dense.by_name(), strict=True)
-                points = [engine.PointVectors(id_, vectors) for id_, vectors in pairs if id_ in known]
+                points = [engine.PointVectors(id_, {**vectors}) for id_, vectors in pairs if id_ in known]
                 shard.update(engine.UpdateOperation.update_vectors(points))
         return len(chunk_ids)
 

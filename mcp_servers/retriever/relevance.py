@@ -96,16 +96,19 @@ def _probability(
         words = 1.0 if match.held is None else lexical_weight(match.held) / MOST_WORDS
         alone = dense_weight / (1 + math.exp(-STEEP * (match.closeness - EVEN)))
         return _apply_limits(match, words / (1 + math.exp(-odds)) + (1 - words) * alone)
-    return _apply_limits(match, 1 / (1 + math.exp(-odds)))
+    return _apply_limits(match, 1 / (1 + math.exp(-odds)), most=1.0)  # the odds count the shared words already
 
 
-def _apply_limits(match: Match, probability: float) -> float:
-    """Return a probability no higher than a passage deserves that lacks what the question names."""
+def _apply_limits(match: Match, probability: float, most: float | None = None) -> float:
+    """Return a probability no higher than a passage deserves that lacks what the question names.
+
+    ``most``: for a passage in the question's language; None: what it holds of the question's words, and a little more.
+    """
     if match.lacks_code:
         return min(probability, WITHOUT_CODE)
     if match.held is not None and match.held >= SOME_WORDS:
         # Of the same language, so that its words would be there.
-        probability = min(probability, SOME_WORDS + match.held)
+        probability = min(probability, SOME_WORDS + match.held if most is None else most)
         if match.lacks_name:
             probability *= WITHOUT_NAME
     return probability

@@ -30,7 +30,7 @@ from mcp_servers.retriever.index import (
     searchable_text,
 )
 from mcp_servers.retriever.questions import required_tokens, split_question
-from mcp_servers.retriever.relevance import WEIGHED, Match, probabilities
+from mcp_servers.retriever.relevance import WEIGHED, WITHOUT_CODE, Match, probabilities
 
 CANDIDATES = 100
 """Candidates of each leg that are fused."""
@@ -196,6 +196,8 @@ class Retriever:
         kept = [
             (each, chunks[each.chunk_id]) for each in candidates if each.above_threshold and each.chunk_id in chunks
         ]
+        if required_tokens(question).codes:  # passages without the question's code stand behind the others
+            kept.sort(key=lambda found: found[0].relevance_score <= WITHOUT_CODE)
         return _Weighed(vote, candidates, kept, firsts, bool(vote.vector and legs.dense))
 
     async def calibrate(self, collection: str) -> Calibration | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypedDict
 
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.formats.layout import Line, Page, Word
@@ -37,6 +37,17 @@ class ScanLine:
         return min(xs), min(ys), max(xs), max(ys)
 
 
+class ScanForm(TypedDict):
+    """A `ScanPage` as JSON values. A line is its text, its score and its eight corners."""
+
+    page: int
+    width: float
+    height: float
+    turn: int
+    lines: list[list[str | float]]
+    error: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class ScanPage:
     """What OCR read on a page of this size in points.
@@ -52,11 +63,16 @@ class ScanPage:
     lines: tuple[ScanLine, ...]
     error: str | None = None
 
-    def to_json(self) -> Json:
+    def to_json(self) -> ScanForm:
         """Return the page as JSON values; `from_json` reverses it."""
-        lines = [[line.text, line.score, *line.corners] for line in self.lines]
-        place = {"page": self.page, "width": self.width, "height": self.height, "turn": self.turn}
-        return {**place, "lines": lines, "error": self.error}
+        return {
+            "page": self.page,
+            "width": self.width,
+            "height": self.height,
+            "turn": self.turn,
+            "lines": [[line.text, line.score, *line.corners] for line in self.lines],
+            "error": self.error,
+        }
 
     @classmethod
     def from_json(cls, data: Json) -> Self:
