@@ -1,6 +1,7 @@
-"""Jobs that one process of a shared store does at a time: looking into folders, removing what is old, backups.
+"""Run background jobs on one process at a time when several processes share a database.
 
-Owns the lease around a job and its end when the lease is lost. Where there is one process, a job is simply done.
+Folder scans, cleanup and backups are such jobs. A lease guards each job, and losing the lease cancels the job. With a
+database of its own, a process runs the job without a lease.
 """
 
 import logging
@@ -19,14 +20,17 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 5.0
 RELEASE_SECONDS = 5.0
-"""How long a process that ends waits for the store to take that a job is free."""
+"""How long a release of a lease may take before it is left to expire."""
 
 Work = Callable[[], Awaitable[None]]
 Take = Callable[[Connection], bool]
 
 
 class Alone:
-    """Does jobs of one database. ``owner``: this process's name in leases; ``renew``: seconds between renewals."""
+    """Runs exclusive jobs of one database.
+
+    ``owner`` is this process's name in leases. ``renew`` is the number of seconds between renewals.
+    """
 
     def __init__(self, database: Database, owner: str, renew: float = RENEW_SECONDS) -> None:
         self._db = database
@@ -34,16 +38,18 @@ class Alone:
         self._renew = renew
 
     def job(self, name: str, work: Work, every: float = 0.0) -> Work:
-        """Return what does a job unless another process does it, or has done it within ``every`` seconds."""
+        """Return a function that runs the job unless another process runs it or ran it within ``every`` seconds."""
         return partial(self.run, name, work, every)
 
     async def run(self, name: str, work: Work, every: float = 0.0) -> None:
-        """Do a job, unless another process does, or has done it within ``every`` seconds.
+        """Run a job unless another process runs it or has run it within ``every`` seconds.
 
-        It is cut off when it could not be said in time that it is still done here: another one may begin it then.
+        If the lease cannot be renewed in time, the job is cancelled, because another process may start it then.
 
         Raises:
-            StorageError: it cannot be known who does it. And what the job raises.
+            StorageError: the lease could not be read or written.
+
+        Exceptions of the job itself are passed on.
         """
         if not self._db.shared:
             await work()
@@ -59,7 +65,7 @@ class Alone:
                 try:
                     await work()
                     rest = every
-                except Exception as exc:  # leaves the task group as itself
+                except Exception as exc:  # raised again outside, so that the task group does not wrap it
                     failure = exc
                 tasks.cancel_scope.cancel()
         finally:
@@ -85,5 +91,5 @@ class Alone:
         with anyio.move_on_after(RELEASE_SECONDS, shield=True):
             try:
                 await self._db.write(partial(leases.rest, name=name, owner=self._owner, seconds=rest))
-            except StorageError as exc:  # it is free in a moment
+            except StorageError as exc:  # the lease expires soon
                 log.debug("%s is given back by time: %s", name, exc)

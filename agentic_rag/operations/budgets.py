@@ -1,6 +1,7 @@
-"""Budgets as operators set them and as others see them: an admin those of his domains, a user his own.
+"""Budgets as operators set them and as other users see them.
 
-Owns who sees and who sets what, and the audit rows. What a budget refuses is ``runtime.spending``'s.
+Admins see the budgets of their domains, users their own. This module checks these rights and writes the audit rows.
+`agentic_rag.runtime.spending` enforces the budgets.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ from agentic_rag.store.usage import Scope
 
 @dataclass(frozen=True, slots=True)
 class BudgetState:
-    """A budget and how far it is used by ``subject``; None: each has it for itself, and no one is asked about."""
+    """A budget and its current use by ``subject``.
+
+    ``standing`` is None for a budget that applies to every subject separately.
+    """
 
     budget: BudgetRecord
     subject: str
@@ -31,7 +35,10 @@ class BudgetState:
 
 @dataclass(frozen=True, slots=True)
 class BudgetWish:
-    """What an operator wants to be a budget; amounts are tokens, or money in the currency of the prices."""
+    """The budget that an operator wants to set.
+
+    Amounts are tokens, or money in the currency of the price list.
+    """
 
     scope: Scope
     subject: str
@@ -42,7 +49,7 @@ class BudgetWish:
 
 
 class Budgets:
-    """The budgets of a database. ``spending``: what keeps them."""
+    """The budgets of a database. ``spending`` enforces them."""
 
     def __init__(self, database: Database, spending: Spending) -> None:
         self._db = database
@@ -50,26 +57,29 @@ class Budgets:
 
     @property
     def currency(self) -> str:
-        """In what budgets in money are; empty where no model has a price."""
+        """The currency of money budgets; empty if no model has a price."""
         return self._spending.prices.currency
 
     async def list_for(self, user: User) -> list[BudgetState]:
-        """Return the budgets that a user may see: operators all, others their own and those of what they administer."""
+        """Return the budgets that a user may see.
+
+        Operators see all budgets. Other users see their own and those of the domains they administer.
+        """
         prices = self._spending.prices
         return await self._db.read(lambda conn: _states(conn, user, prices))
 
     async def list_of_domains(self, most: int) -> list[BudgetState]:
-        """Return the budgets that name a domain, by domain, at most so many; whoever asks may see all."""
+        """Return at most ``most`` budgets that name a domain, by domain, without checking rights."""
         prices = self._spending.prices
         return await self._db.read(
             lambda conn: [_state(conn, each, prices) for each in budgets.list_of_domains(conn, most)]
         )
 
     async def put(self, wish: BudgetWish) -> BudgetState:
-        """Set a budget, in the place of the one for the same scope, subject, unit and period.
+        """Set a budget. It replaces the budget with the same scope, subject, unit and period.
 
         Raises:
-            InvalidInput: an amount does not fit, or there is no such domain, user or key.
+            InvalidInput: an amount is invalid, or the domain, user or key does not exist.
         """
         _check_amounts(wish, self._spending.prices)
         at = now()
@@ -99,10 +109,10 @@ class Budgets:
         return state
 
     async def remove(self, budget_id: str) -> None:
-        """Remove a budget: nothing is refused for it any more.
+        """Remove a budget and wake the calls that wait for it.
 
         Raises:
-            NotFound: there is none of this id.
+            NotFound: there is no budget with this id.
         """
         known = await self._db.read(lambda conn: budgets.get(conn, budget_id))
         if known is None:
@@ -119,7 +129,7 @@ class Budgets:
 
 
 def plain(amount: Decimal) -> str:
-    """Return an exact amount as text without an exponent and without zeros that say nothing."""
+    """Return an exact amount as text without an exponent or trailing zeros."""
     text = format(amount, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 

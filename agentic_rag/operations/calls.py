@@ -1,10 +1,10 @@
-"""Questions that come with all they need, from clients of protocols that know no conversation of ours.
+"""Answer self-contained questions of clients whose protocol has no conversations.
 
-Owns the life of such a call: it runs on the same engine as any message, in a conversation that is not listed and is
-removed when its answer has been read, or is kept where the client asks for that. Knows no protocol.
+A call runs on the same engine as any message, in an unlisted conversation. The conversation is deleted after the client
+has read the answer, unless the client asks to keep it. This module knows no protocol.
 
-Nobody can ask again for the answer of a call that is not kept, so to leave it is to stop it; what a killed process
-leaves of it is removed by the next start (`Deletion.end_left_calls`).
+The answer of a transient call cannot be requested again, so the call stops when its client disconnects. After a crash,
+the next start removes what is left of such calls (`Deletion.end_left_calls`).
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -26,9 +26,10 @@ from agentic_rag.store.turns import TurnRecord
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. ``before``: what was said elsewhere; ``wishes``: what the client's program asks of the answer.
+    """A question with everything that is needed to answer it.
 
-    ``attended``: whether somebody reads along whom a turn that is kept can ask.
+    ``before`` holds earlier messages from elsewhere. ``wishes`` holds instructions of the client's program.
+    ``attended`` says whether a person reads along, so that a kept turn can ask that person something.
     """
 
     text: str
@@ -40,7 +41,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A question that was accepted: its turn, and the conversation it runs in."""
+    """An accepted question: its turn and its conversation."""
 
     conversation: ConversationRecord
     turn_id: TurnId
@@ -52,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class KeptTurn:
-    """A turn that can be asked for again. ``follows``: the turn whose answer its question follows, if there is one."""
+    """A stored turn. ``follows`` is the turn whose answer this question follows, if any."""
 
     conversation: ConversationRecord
     turn: TurnRecord
@@ -67,14 +68,16 @@ class Calls:
         self._deletion = deletion
 
     async def ask(self, user: User, domain_id: str, question: Question, *, keep: bool = False) -> Call:
-        """Ask in a conversation of its own; without ``keep`` it lasts as long as `events` are read.
+        """Ask in a new conversation.
+
+        Without ``keep``, the conversation is deleted when the iteration over `events` ends.
 
         Raises:
             NotFound: there is no such domain.
-            QuotaExceeded: the domain has as many conversations as it may.
-            MessageContentRequired, MessageTooLong: the question does not fit.
-            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be taken.
-            ConversationFull: too much was said before.
+            QuotaExceeded: the domain has reached its limit of conversations.
+            MessageContentRequired, MessageTooLong: the question is empty or too long.
+            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be accepted.
+            ConversationFull: ``before`` is too long.
         """
         conversation = await self._conversations.create(user, domain_id, exchanges=question.before, transient=not keep)
         try:
@@ -85,24 +88,24 @@ class Calls:
         return Call(conversation, accepted.turn_id)
 
     async def go_on(self, user: User, domain_id: str, conversation_id: ConversationId, question: Question) -> Call:
-        """Ask in a conversation that there is; what was said before is what was said in it.
+        """Ask in an existing conversation, which supplies the earlier messages.
 
         Raises:
-            NotFound: there is no such conversation of this user.
-            InvalidInput: it is of another domain.
-            TurnInProgress, ConversationArchived, ConversationFull: it takes no message now.
-            MessageContentRequired, MessageTooLong: the question does not fit.
+            NotFound: this user has no such conversation.
+            InvalidInput: the conversation belongs to another domain.
+            TurnInProgress, ConversationArchived, ConversationFull: the conversation takes no message now.
+            MessageContentRequired, MessageTooLong: the question is empty or too long.
         """
         conversation = await self._find(user, domain_id, conversation_id)
         return Call(conversation, (await self._send(user, conversation, question)).turn_id)
 
     async def go_on_after(self, user: User, domain_id: str, turn_id: TurnId, question: Question) -> Call:
-        """Ask after the answer of a turn: on a branch of its own where the conversation has gone on from there.
+        """Ask after the answer of a turn. If later messages follow that answer, start a new branch.
 
         Raises:
-            NotFound: there is no such turn in a conversation that this user keeps.
+            NotFound: this user has no such turn in a kept conversation.
             InvalidInput, TurnInProgress, ConversationArchived, ConversationFull, MessageContentRequired,
-            MessageTooLong: as `go_on`.
+                MessageTooLong: as `go_on`.
         """
         turn = await self._conversations.turn(user, turn_id)
         conversation = await self._find(user, domain_id, turn.conversation_id)
@@ -112,10 +115,10 @@ class Calls:
         return Call(conversation, accepted.turn_id)
 
     async def find_kept(self, user: User, turn_id: TurnId) -> KeptTurn:
-        """Return a turn that is kept.
+        """Return a kept turn.
 
         Raises:
-            NotFound: there is no such turn in a conversation that this user keeps.
+            NotFound: this user has no such turn in a kept conversation.
         """
         turn = await self._conversations.turn(user, turn_id)
         conversation = await self._conversations.get(user, turn.conversation_id)
@@ -126,11 +129,11 @@ class Calls:
         return KeptTurn(conversation, turn, None if before is None or before.end_reason == BROUGHT else before.id)
 
     async def forget(self, user: User, turn_id: TurnId) -> None:
-        """Delete a turn with its conversation, in which it has to be the only one.
+        """Delete a turn together with its conversation. It must be the only turn in the conversation.
 
         Raises:
             NotFound: as `find_kept`.
-            OtherResponses: the conversation holds others.
+            OtherResponses: the conversation holds other turns.
         """
         kept = await self.find_kept(user, turn_id)
         turns = await self._conversations.turns(kept.conversation)
@@ -158,7 +161,7 @@ class Calls:
         return conversation
 
     async def events(self, call: Call) -> AsyncGenerator[AgentEvent]:
-        """Yield a call's events to its end; closing this earlier ends a call that is not kept."""
+        """Yield the events of a call until it ends. Closing the iterator earlier ends a transient call."""
         try:
             async with aclosing(self._conversations.events(call.turn_id)) as events:
                 async for event in events:
@@ -168,5 +171,5 @@ class Calls:
                 await self._deletion.end_call(call.conversation)
 
     async def interrupt(self, user: User, call: Call) -> None:
-        """Stop a call's turn; one that has ended stays as it is."""
+        """Stop the turn of a call. A turn that has ended is unchanged."""
         await self._conversations.interrupt(user, call.conversation.id, turn_id=call.turn_id)

@@ -1,7 +1,7 @@
-"""What the consistency check reads byte by byte: originals of documents, kept results, secrets, memories.
+"""Consistency checks that read every byte: original files, stored tool results, secrets and memories.
 
-Owns these findings. What is derived is made anew by a repair; of what is not, a finding says how it is restored. It
-takes as long as reading everything takes, so only the command does it, not each start of a server.
+A repair rebuilds derived data. For source data, the finding says how to restore it. These checks take as long as
+reading all files, so only the `doctor` command runs them, not the start of a server.
 """
 
 from functools import partial
@@ -22,17 +22,17 @@ from mcp_servers.beneath import Folder
 from mcp_servers.promptx.examination import MemoryTrouble, examine_memories
 
 NAMED = 3
-"""So many of a kind are named; the rest is counted."""
+"""How many subjects of one kind a finding names; the others are counted."""
 
 
 def name_some(names: list[str]) -> str:
-    """Return the first of some names, and how many there are beside them."""
+    """Return the first names of a list and the number of the others."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
 async def examine_originals(database: Database, *, repair: bool) -> list[Finding]:
-    """Compare the file of every indexed document with its record; ``repair``: have a changed one read again."""
+    """Compare the file of every indexed document with its record. ``repair`` queues changed files for indexing."""
     findings = []
     for domain in await database.read(domains.list_all):
         folder = Folder(Path(domain.workspace), ("documents",), owned=False)
@@ -43,7 +43,7 @@ async def examine_originals(database: Database, *, repair: bool) -> list[Finding
                 continue
             findings.append(finding)
             if repair and not finding.by_hand:
-                # No stamp: the next look into the folder reads the file, whatever its size and time.
+                # Without a stamp, the next scan of the folder reads the file, whatever its size and time.
                 await database.write(
                     lambda conn, key=document.id: documents.update(conn, key, file_stamp="", updated_at=now()),  # type: ignore[misc]
                     durable=True,
@@ -59,7 +59,7 @@ def _examine_original(folder: Folder, document: DocumentRecord) -> Finding | Non
         reason = "is gone" if isinstance(exc, FileNotFoundError) else f"cannot be read: {exc.strerror}"
         remedy = f"put it back from a backup as {folder.path / document.path}, or delete the document"
         return Finding("DOCUMENT_FILE_MISSING", document.id, f"the file of {named} {reason}", remedy, by_hand=True)
-    if digest == document.sha256 or not document.file_stamp:  # without a stamp: it is about to be read again
+    if digest == document.sha256 or not document.file_stamp:  # without a stamp, the next scan reads it
         return None
     how = f"it has {size} bytes, not {document.size}" if size != document.size else "its bytes are others"
     remedy = "is read and indexed again at the next start; if nobody changed it, put it back from a backup first"
@@ -67,7 +67,7 @@ def _examine_original(folder: Folder, document: DocumentRecord) -> Finding | Non
 
 
 async def examine_payloads(database: Database, files: PayloadFiles) -> list[Finding]:
-    """Compare every kept result with the hash that it was stored with; one without a file is the records' matter."""
+    """Compare every stored tool result with its recorded checksum. Records without a file are `Doctor`'s concern."""
     findings = []
     for ref, sha256 in sorted((await database.read(payloads.all_hashes)).items()):
         found = await anyio.to_thread.run_sync(files.hash, ref)
@@ -82,7 +82,7 @@ async def examine_payloads(database: Database, files: PayloadFiles) -> list[Find
 
 
 async def examine_secrets(database: Database | None, folder: Path, setting: SecretStr | None) -> list[Finding]:
-    """Try the keys on every sealed secret, by name; without a database the keys alone are looked at."""
+    """Try the keys on every sealed secret. Without a database, check the keys only."""
     rows = [] if database is None else await database.read(secrets.list_all)
     try:
         unreadable = await anyio.to_thread.run_sync(find_unreadable, rows, folder, setting)
@@ -100,13 +100,13 @@ async def examine_secrets(database: Database | None, folder: Path, setting: Secr
 
 
 async def examine_workspaces(workspaces: Path, *, repair: bool) -> list[Finding]:
-    """Look at every memory below the workspaces; ``repair``: what follows from its engrams is made anew."""
+    """Check every memory below the workspaces. ``repair`` rebuilds the files that derive from its engrams."""
     return await anyio.to_thread.run_sync(partial(_examine_workspaces, workspaces, repair=repair))
 
 
 def _examine_workspaces(workspaces: Path, *, repair: bool) -> list[Finding]:
     try:
-        # A workspace itself may be a link: the operator's.
+        # A workspace may be a symbolic link that the operator made.
         places = sorted(each for each in workspaces.iterdir() if each.is_dir())
     except FileNotFoundError:
         return []

@@ -1,7 +1,7 @@
-"""What the server counts of its work: durations, tokens, ends and errors, by labels of which there are few.
+"""Metrics of this process: durations, tokens, outcomes and errors, with few distinct labels.
 
-Owns the series and their bounds. No label is an id of a user or a conversation; a series whose labels are more than
-`MOST` counts the rest as ``other``. Knows no format: what is scraped is ``exposition``'s.
+No label is an id of a user or a conversation. A series with more than `MOST` label sets counts further ones as
+``other``. The output format is `agentic_rag.operations.exposition`'s concern.
 """
 
 import time
@@ -13,22 +13,22 @@ from typing import Final
 from agentic_rag.observer import Content, Fact, Kind, Span
 
 MOST: Final = 200
-"""Label sets of one series."""
+"""Maximum number of label sets in one series."""
 OTHER: Final = "other"
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 COMMIT_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 EVENTS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 TOKEN_KINDS: Final = ("input", "cache_read", "cache_write", "output")
 OF_USERS: Final = "(user)"
-"""The label of all tools of users' servers: what they are called, strangers decide."""
+"""Label for all tools of users' servers, because strangers choose their names."""
 
 
 UNKNOWN: Final = "(unknown)"
-"""The label of all tools that there are none of: what they are called, models invent."""
+"""Label for all calls of unknown tools, because models invent their names."""
 
 
 class Distribution:
-    """How values are distributed: ``counts`` by the bounds of its series, the last beyond all of them."""
+    """A histogram. ``counts`` has one entry per bound of its series, and one for larger values."""
 
     __slots__ = ("counts", "total")
 
@@ -39,7 +39,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """A series of distributions; ``labels``: their names."""
+    """A series of histograms. ``labels`` holds the label names."""
 
     name: str
     doc: str
@@ -48,7 +48,7 @@ class Distributions:
     values: dict[tuple[str, ...], Distribution] = field(default_factory=dict)
 
     def note(self, value: float, *labels: str) -> None:
-        """Count a value."""
+        """Record one value."""
         found = self.values.get(labels)
         if found is None:
             labels = _fitting(self.values, labels)
@@ -67,7 +67,7 @@ class Counter:
     values: dict[tuple[str, ...], float] = field(default_factory=dict)
 
     def add(self, amount: float, *labels: str) -> None:
-        """Count so many."""
+        """Add an amount to the counter with these labels."""
         if labels not in self.values:
             labels = _fitting(self.values, labels)
         self.values[labels] = self.values.get(labels, 0) + amount
@@ -78,7 +78,7 @@ def _fitting(values: Mapping[tuple[str, ...], object], labels: tuple[str, ...]) 
 
 
 class Counts:
-    """Implements `Observer`: every span is counted when it ends."""
+    """Implements `Observer`: records every span when it ends."""
 
     def __init__(self) -> None:
         self.turns = Counter("turns", "Turns of users by how they ended.", ("domain", "end"))
@@ -215,5 +215,5 @@ class _Measured:
         counts.turn_seconds.note(seconds, self._domain)
         if self._first:
             counts.first_seconds.note(self._first - self._began, self._domain)
-        if outcome.isupper():  # the code of an error; others are reasons to stop
+        if outcome.isupper():  # an error code; other outcomes are reasons to stop
             counts.errors.add(1, outcome)

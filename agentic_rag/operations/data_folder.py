@@ -1,7 +1,7 @@
-"""The data folder: who owns it, who may look into it, and where its server listens.
+"""The data folder: its lock, its permissions, and the address of its server.
 
-Owns two files: ``lock``, held by the one process that may write the folder, and ``server.json``, by which the
-command line finds a running server. Knows nothing of what else lies there, but that it is for our user alone.
+Two files belong to this module. ``lock`` is held by the one process that may write the folder. ``server.json`` tells
+the command line where that server listens. Everything in the folder is accessible to the server's user only.
 """
 
 import errno
@@ -31,30 +31,30 @@ from agentic_rag.store.clock import new_id, now
 log = logging.getLogger(__name__)
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
-"""What group and everybody else may do with a file."""
+"""Permission bits of the group and of other users."""
 
 WORKERS = "workers"
-"""Holds a folder for each worker of a server, which is as a server's own."""
+"""Folder with one subfolder per worker of a server, each laid out like a server's own folder."""
 FILES = (
     *("lock", "name", "server.json", "secret.key"),
     *("agentic-rag.db", "agentic-rag.db-wal", "agentic-rag.db-shm", "agentic-rag.db-journal"),
 )
 FOLDERS = ("workspaces", "payloads", "index", "incoming", "imports", "mcp", "backups", WORKERS)
-"""What of the data folder is a file, and what a folder, if it is there."""
+"""Names in the data folder that must be files, and names that must be folders, if they exist."""
 RESTORE_MARK = "restore.json"
-"""In a data folder that holds a part of a backup: no server uses it."""
+"""Marks a data folder with a partly restored backup. No server starts on such a folder."""
 
 SPARE, SPARE_FILES, SPARE_BYTES = "spare", 4, 16 * 1024
-"""A folder with files that hold room and inodes, which a start on a full disk gives to the database (`give_way`)."""
+"""Folder with files that reserve disk space and inodes. A start on a full disk frees them (`give_way`)."""
 SPARE_ROOM = 4 * 1024 * 1024
-"""Bytes that the disk has to have left before room is kept."""
+"""Free bytes that the disk must have before space is reserved."""
 
 LENT = OTHERS | stat.S_ISUID | stat.S_ISGID
-"""What no file of the data folder has: nobody else reads it, and none runs as its owner for somebody else."""
+"""Permission bits that no file may have: access for others, setuid and setgid."""
 
 
 def open_command(data: Path) -> str:
-    """Return the command that signs a browser of this machine in, as it works from any folder."""
+    """Return the shell command that signs in a browser of this machine, runnable from any folder."""
     program = Path(sys.executable).with_name("agentic-rag")
     words = [str(program)] if program.exists() else [sys.executable, "-m", "agentic_rag.cli"]
     return shlex.join([*words, "open", "--data", str(data.absolute())])
@@ -62,10 +62,10 @@ def open_command(data: Path) -> str:
 
 @dataclass(slots=True)
 class DataFolder:
-    """A folder this process owns until `release` (or its death: the kernel drops the lock).
+    """A folder that this process owns until `release`. If the process dies, the kernel drops the lock.
 
-    ``shared``: the data folder, which other servers of one database use, too, where ``path`` is beside it;
-    ``name``: what this process's own part of it is called.
+    ``shared`` is the data folder that several servers of one database use; then ``path`` is this server's own folder
+    beside it. ``name`` is the name of this server's subfolders in the shared folder.
     """
 
     path: Path
@@ -76,10 +76,10 @@ class DataFolder:
 
     @classmethod
     def of(cls, settings: Settings) -> "DataFolder":
-        """Take the data folder for this process, or together with others, as the settings say.
+        """Lock the data folder for this process alone or, if the settings say so, share it with other servers.
 
         Raises:
-            BadConfiguration: there is a folder of our own beside it, and the database is a SQLite file in it.
+            BadConfiguration: a local folder is set, but the database is a SQLite file in the data folder.
             DataFolderOwned, RestoreUnfinished, StorageUnavailable: as `own`.
         """
         if settings.local is None or settings.local.resolve() == settings.data.resolve():
@@ -99,7 +99,7 @@ class DataFolder:
         return self
 
     def _share(self, path: Path) -> None:
-        """Use the data folder as long as nobody has it alone. Raises as `own`."""
+        """Share the data folder unless another process has locked it exclusively. Raises as `own`."""
         try:
             path.mkdir(parents=True, exist_ok=True)
             _close_to_others(path)
@@ -118,27 +118,26 @@ class DataFolder:
 
     @property
     def incoming(self) -> Path:
-        """Where uploads grow, on the workspaces' disk."""
+        """Folder for unfinished uploads, on the same disk as the workspaces."""
         return (self.shared or self.path) / "incoming" / self.name
 
     @property
     def imports(self) -> Path:
-        """Where bundles are taken in, on the workspaces' disk."""
+        """Folder for bundles during an import, on the same disk as the workspaces."""
         return (self.shared or self.path) / "imports" / self.name
 
     @classmethod
     def own(cls, path: Path, *, restoring: bool = False) -> "DataFolder":
-        """Make the folder if needed, close it to others and take its lock.
+        """Create the folder if needed, restrict it to its owner and lock it.
 
-        From then on all that this process and its children write is for its user alone. ``restoring``: the caller
-        restores a backup into it.
+        Also sets the umask, so that files of this process and its children are accessible to its user only. Set
+        ``restoring`` to restore a backup into the folder.
 
         Raises:
-            DataFolderOwned: another process has it.
-            RestoreUnfinished: it holds a part of a backup.
-            BadConfiguration: its name is none that a folder can have, or something else stands in place of a file
-                or a folder of ours in it.
-            StorageUnavailable: it cannot be made or written now; its disk may yet come.
+            DataFolderOwned: another process has locked the folder.
+            RestoreUnfinished: the folder holds a partly restored backup.
+            BadConfiguration: the path cannot be a folder, or an entry in the folder has the wrong kind.
+            StorageUnavailable: the folder cannot be created or written now. The disk may be mounted later.
         """
         os.umask(OTHERS)
         try:
@@ -169,7 +168,7 @@ class DataFolder:
         return cls(path, lock)
 
     def keep_spare(self) -> None:
-        """Keep some room of the disk, if it has enough, for the next start: SQLite needs files of its own to read."""
+        """Reserve some disk space, if there is enough, because SQLite needs files of its own to open a database."""
         try:
             status = os.statvfs(self.path)
             plenty = status.f_files == 0 or status.f_favail > 4 * SPARE_FILES
@@ -192,7 +191,7 @@ class DataFolder:
             os.close(descriptor)
 
     def give_way(self) -> bool:
-        """Give up the room that `keep_spare` has kept; return whether there was any."""
+        """Delete the space that `keep_spare` reserved. Returns whether there was any."""
         removed = False
         for number in range(SPARE_FILES):
             with suppress(OSError):
@@ -201,13 +200,15 @@ class DataFolder:
         return removed
 
     def announce(self, url: str, key: str) -> None:
-        """Tell the command line where the server listens and the key it comes in with; only our user reads it.
+        """Write the server's address and key to ``server.json`` for the command line.
+
+        Only the server's user can read the file.
 
         Raises:
-            OSError: the file cannot be written now; none is left, also not of a server before this one.
+            OSError: the file cannot be written. Any file of an earlier server is removed.
         """
         target = self.path / "server.json"
-        target.unlink(missing_ok=True)  # on a full disk this makes room for the next one
+        target.unlink(missing_ok=True)  # frees space on a full disk
         draft = target.with_suffix(".new")
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
@@ -215,7 +216,7 @@ class DataFolder:
         draft.replace(target)
 
     def release(self) -> None:
-        """Give the folder back. Idempotent."""
+        """Release the folder. Idempotent."""
         if not self._lock.closed:
             self.keep_spare()
             with suppress(OSError):  # a folder that turned read-only
@@ -227,7 +228,7 @@ class DataFolder:
 
 
 def _open_lock(path: Path) -> IO[str] | None:
-    """Open the lock of a shared folder; None for one that takes nothing now: it is read all the same."""
+    """Open the lock of a shared folder, or return None if the folder is not writable and can only be read."""
     try:
         return (path / "lock").open("a+", encoding="utf-8")
     except OSError as exc:
@@ -236,7 +237,7 @@ def _open_lock(path: Path) -> IO[str] | None:
 
 
 def _name_of(own: Path) -> str:
-    """Return what a process's part of a shared folder is called: the same at each start in one folder of its own."""
+    """Return the name of a process's subfolders in a shared folder. Each local folder keeps its name across starts."""
     place = own / "name"
     try:
         return place.read_text(encoding="ascii").strip()
@@ -249,7 +250,6 @@ def _name_of(own: Path) -> str:
 
 
 def _backup_of(mark: Path) -> str:
-    """Return the backup that a mark names."""
     try:
         return str(json.loads(mark.read_text(encoding="utf-8"))["backup"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -257,13 +257,13 @@ def _backup_of(mark: Path) -> str:
 
 
 def check_database(path: Path) -> None:
-    """Refuse to begin with an empty database in a folder that one has been used in: nobody would see what is gone.
+    """Refuse to start with a missing or empty database if the data folder was used before.
 
-    ``path``: of the database's file. What is evidence is made by a running server alone, after its first document or
-    its first kept result.
+    ``path`` is the file of the database. A running server creates the evidence only after its first document or its
+    first stored tool result.
 
     Raises:
-        DatabaseMissing: kept results or indexed documents lie beside a database that is missing or empty.
+        DatabaseMissing: stored results or an index exist, but the database is missing or empty.
     """
     journal = path.with_name(f"{path.name}-wal")
     if path.exists() and (path.stat().st_size or (journal.exists() and journal.stat().st_size)):
@@ -275,7 +275,10 @@ def check_database(path: Path) -> None:
 
 
 def _error_of(path: Path, exc: OSError) -> BadConfiguration | StorageUnavailable:
-    """Return whether a folder that cannot be used is named wrongly or not there yet: a disk may still be mounted."""
+    """Return the error for an unusable data folder.
+
+    The error is permanent if the path is wrong, and retryable if a disk may be mounted later.
+    """
     problem = f"{path} cannot be used: {exc.strerror}"
     in_its_place = any(os.path.exists(each) and not os.path.isdir(each) for each in (path, *path.parents))
     if in_its_place or exc.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
@@ -284,8 +287,9 @@ def _error_of(path: Path, exc: OSError) -> BadConfiguration | StorageUnavailable
 
 
 def _check_kinds(path: Path) -> None:
-    """Refuse a folder, pipe or device where a file of ours belongs, and a file where a folder does: each would be met
-    later, by a program that says less about it or waits for it.
+    """Refuse a folder, pipe or device in place of a file, and a file in place of a folder.
+
+    Otherwise another program would fail later with a worse message, or block on a pipe.
     """
     for names, fits, expected in ((FILES, stat.S_ISREG, "a file"), (FOLDERS, stat.S_ISDIR, "a folder")):
         for each in (path / name for name in names):
@@ -308,7 +312,7 @@ _KINDS = (
 
 
 def _close_to_others(path: Path) -> None:
-    """See to it that nobody else enters a folder; what lies in it is then out of reach, whatever its own mode."""
+    """Remove access of other users to a folder. The modes of files in it do not matter then."""
     mode = path.stat().st_mode
     if mode & OTHERS:
         try:
@@ -320,10 +324,10 @@ def _close_to_others(path: Path) -> None:
 
 
 def lent_files(path: Path, *, repair: bool = False) -> list[str]:
-    """Return what below a data folder other users may read, write or run as its owner; ``""``: the folder itself.
+    """Return the paths below a data folder that other users may access or run as the owner.
 
-    Sorted, relative to the folder. ``repair``: take that from them. Links are not followed. Blocks for as long as
-    looking at each file takes.
+    Paths are sorted and relative to the folder; ``""`` is the folder itself. ``repair`` removes these permissions.
+    Symbolic links are not followed. Blocks while it checks every file.
     """
     return sorted(_lend_nothing(path, repair=repair))
 
@@ -341,7 +345,7 @@ def _lend_nothing(path: Path, *, repair: bool) -> Iterator[str]:
 
 
 def _take_back(name: str, folder: int) -> None:
-    """Change the mode of the very file that was looked at: a link put in its place meanwhile is not followed."""
+    """Remove the permissions of an open file, so that a symbolic link put in its place is not followed."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~LENT)
@@ -350,7 +354,7 @@ def _take_back(name: str, folder: int) -> None:
 
 
 def find_owner(path: Path) -> str | None:
-    """Return who owns the folder, None when nobody does or it is not there."""
+    """Return the owner of the folder, or None if it has no owner or does not exist."""
     try:
         with (path / "lock").open(encoding="utf-8") as lock:
             try:
@@ -363,20 +367,20 @@ def find_owner(path: Path) -> str | None:
 
 
 def find_server(path: Path) -> str | None:
-    """Return the address of the server that owns the folder; None when nobody does, or it does not listen yet."""
+    """Return the address of the server that owns the folder, or None if no server listens yet."""
     return _read_announcement(path, "url")
 
 
 def find_key(path: Path) -> str | None:
-    """Return the key with which the folder's own user comes in to that server."""
+    """Return the key that the folder's own user sends to that server."""
     return _read_announcement(path, "key")
 
 
 def _read_announcement(path: Path, name: str) -> str | None:
-    """Return what a server says that has the folder, or one of its workers, all of whom say the same."""
+    """Return a value from the announcement of the server or of one of its workers, which all announce the same."""
     for folder in (path, *sorted((path / WORKERS).glob("*"))):
         if find_owner(folder) is None:
-            continue  # what stands there is from a server that is gone
+            continue  # the announcement of a process that has ended
         with suppress(OSError, ValueError, KeyError):
             return str(json.loads((folder / "server.json").read_text(encoding="utf-8"))[name])
     return None

@@ -1,10 +1,9 @@
-"""How domains, conversations and documents are deleted: every step of it, in order, in one place.
+"""The steps that delete domains, conversations and documents, in order.
 
-Owns the order. It follows one rule, by which a deletion that is cut off anywhere can be repeated, and ends what it
-began: **what only a row names goes before the row**. First what works is stopped, then go files, processes and
-vectors, each of which a step finds by the rows; the rows go last, in one transaction with their audit entry. A step
-that finds nothing left to do does nothing. A document is a tombstone first, so that it is gone at once and its removal
-is finished by the server itself; see `Intake.remove`.
+One rule makes an interrupted deletion repeatable: **data that only a row refers to is deleted before the row**. First
+the work is stopped. Then files, processes and vectors are deleted, each found through the rows. The rows go last, in
+one transaction with their audit entry. A step without anything left to do does nothing. A document is marked as deleted
+first, so that searches skip it at once, and the server finishes the removal later; see `Intake.remove`.
 """
 
 import logging
@@ -33,15 +32,15 @@ from agentic_rag.store.usage import Scope
 from agentic_rag.threads import DomainThreads
 
 END_SECONDS = 10.0
-"""How long the end of a call is waited for by the one who asked."""
+"""How long the caller waits for the end of a transient call."""
 LEFT_SECONDS = 600.0
-"""How long nothing has happened in a call's conversation that nobody ends any more."""
+"""Idle time after which a transient conversation counts as abandoned."""
 
 log = logging.getLogger(__name__)
 
 
 class Deletion:
-    """Deletes what users made. ``workspaces``: the folder of the workspaces that are ours to remove."""
+    """Deletes users' data. ``workspaces`` is the folder of the workspaces that this server may remove."""
 
     def __init__(
         self,
@@ -66,9 +65,9 @@ class Deletion:
         self._threads = threads
 
     async def domain(self, domain_id: str, *, workspace: bool = False) -> Path | None:
-        """Delete a domain with its conversations, documents, vectors and secrets. ``workspace``: its folder too.
+        """Delete a domain with its conversations, documents, vectors and secrets.
 
-        Returns the folder of its workspace if it is still on disk, else None.
+        ``workspace`` also deletes the folder of its workspace. Returns that folder if it is still on disk, else None.
 
         Raises:
             NotFound: there is no such domain.
@@ -76,10 +75,10 @@ class Deletion:
         record = await self._directory.get(domain_id)
         told = change("domain.delete", domain_id, workspace=workspace)
         try:
-            with self._directory.hide(domain_id):  # nothing new begins
+            with self._directory.hide(domain_id):  # no new work starts in the domain
                 await self._documents.stop(domain_id)
                 for _, session_id in await self._db.read(lambda conn: conversations.ids_of_domain(conn, domain_id)):
-                    await self._runtime.drop(session_id)  # ends its turns, removes the files of its payloads
+                    await self._runtime.drop(session_id)  # ends its turns and removes its payload files
                 await self._lifecycle.leaving(domain_id)
                 await self._documents.drop(domain_id)
                 if workspace:
@@ -90,7 +89,8 @@ class Deletion:
                         sessions.delete(conn, session_id)
                         conversations.delete(conn, conversation_id)
                     budgets.forget(conn, Scope.DOMAIN, domain_id)
-                    domains.delete(conn, domain_id)  # with documents, secrets and all else that has its id
+                    # The database deletes documents, secrets and all other rows with its id.
+                    domains.delete(conn, domain_id)
                     audit(conn, told)
 
                 await self._db.write(forget, durable=True)
@@ -100,10 +100,10 @@ class Deletion:
         return folder if await self._threads.run(domain_id, folder.exists) else None
 
     async def conversation(self, user: User, conversation_id: ConversationId) -> None:
-        """Delete a conversation with its session, after ending its turns.
+        """Delete a conversation and its session, after ending its turns.
 
         Raises:
-            NotFound: there is no such conversation of this user.
+            NotFound: this user has no such conversation.
         """
         record = await self._conversations.get(user, conversation_id)
         told = change("conversation.delete", conversation_id, domainId=record.domain_id)
@@ -118,9 +118,9 @@ class Deletion:
         await self._db.write(forget, durable=True)
 
     async def end_call(self, conversation: ConversationRecord) -> None:
-        """Remove a transient conversation, after ending its turn: nobody can ask for it any more.
+        """Remove a transient conversation after ending its turn, because its answer cannot be requested again.
 
-        What the store refuses now, or takes too long, `end_left_calls` removes later.
+        If the store refuses or takes too long, `end_left_calls` removes the rest later.
         """
         with anyio.move_on_after(END_SECONDS, shield=True):
             try:
@@ -129,10 +129,10 @@ class Deletion:
                 log.warning("what is left of a call is removed later: %s", exc)
 
     async def end_left_calls(self, *, at_start: bool = False) -> None:
-        """Remove what ended processes and refusing stores left of calls.
+        """Remove abandoned transient conversations.
 
-        ``at_start``: nothing runs yet, and all that there is was left. Else those in which nothing has happened for
-        `LEFT_SECONDS` and no turn goes on.
+        With ``at_start``, nothing runs yet, and all of them are removed. Otherwise only those that were idle for
+        `LEFT_SECONDS` and have no running turn.
         """
         before = datetime.now(UTC) - timedelta(seconds=LEFT_SECONDS)
         find = partial(
@@ -144,7 +144,7 @@ class Deletion:
             await self.remove(conversation)
 
     async def remove(self, conversation: ConversationRecord, *, because: str = "") -> None:
-        """Delete a conversation, whosever it is, after ending its turns. ``because``: what the audit log is told."""
+        """Delete a conversation of any user after ending its turns. ``because`` is the reason in the audit log."""
         told = change("conversation.delete", conversation.id, domainId=conversation.domain_id, because=because)
         await self._runtime.drop(conversation.session_id)
 
@@ -158,7 +158,7 @@ class Deletion:
         await self._db.write(forget)
 
     async def document(self, domain_id: str, document_id: DocumentId) -> None:
-        """Delete a document: its file, its chunks, its record. No turn is interrupted.
+        """Delete a document: its file, its chunks and its record. No turn is interrupted.
 
         Raises:
             NotFound: the domain has no such document.

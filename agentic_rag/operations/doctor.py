@@ -1,8 +1,8 @@
-"""The consistency check: what does not fit together in a data folder, and its repair.
+"""The consistency check of a data folder and its repair.
 
-Owns what is asked of records and index, quickly enough for each start, and the remedies; ``contents`` reads the rest. A
-remedy never removes what a user wrote: it gives a session without a
-conversation a conversation again, and has documents indexed anew. Knows no HTTP and no model.
+This module checks records and index, quickly enough for every start of a server. `agentic_rag.operations.contents`
+checks the bytes. A repair never removes data that a user wrote: a session without a conversation gets a new one, and
+damaged documents are indexed again. Knows no HTTP and no model.
 """
 
 from collections.abc import Callable
@@ -31,11 +31,11 @@ from mcp_servers.retriever.errors import IndexDamaged
 from mcp_servers.retriever.index import Index
 
 MAX_UNSEEN = 64
-"""Events that readers may have seen and the log does not hold; see `agentic_rag.runtime.log.runlog`."""
+"""Events that readers may have received but the log does not hold; see `agentic_rag.runtime.log.runlog`."""
 
 
 class Doctor:
-    """Examines the records of one data folder. A repair wants the folder for itself: no server may run on it."""
+    """Examines the records of one data folder. A repair needs exclusive access: no server may run on the folder."""
 
     def __init__(self, database: Database, files: PayloadFiles, index: Index) -> None:
         self._db = database
@@ -43,20 +43,20 @@ class Doctor:
         self._index = index
 
     async def examine(self, *, repair: bool = False, sums: bool = False) -> list[Finding]:
-        """Return what does not fit, in a stable order; with ``repair``, remedied.
+        """Return the findings in a stable order. ``repair`` also repairs them.
 
-        ``sums``: documents are looked at one by one only in domains whose chunks are more or fewer than all their
-        records say.
+        ``sums`` skips the check of single documents in domains whose number of chunks matches the records.
 
         Raises:
-            IndexFault: the index cannot be asked.
+            IndexFault: the index does not answer.
             StorageFull: a repair could not be stored.
         """
         findings = await examine_records(self._db, repair=repair)
         return [*findings, *await self._payloads(repair), *await self._documents(repair, sums)]
 
     async def _payloads(self, repair: bool) -> list[Finding]:
-        # Records first: a file that is written meanwhile is listed with its record missing, never the reverse.
+        # Read the records first: a file written meanwhile is then listed without its record, never the reverse. The
+        # second read of the records removes such files from the findings.
         known = await self._db.read(payloads.all_refs)
         files = await anyio.to_thread.run_sync(self._files.list_refs)
         known |= await self._db.read(payloads.all_refs)
@@ -77,7 +77,7 @@ class Doctor:
             try:
                 if await self._index.count(collection) == recorded.get(domain.id, 0) and sums:
                     continue
-            except IndexDamaged as exc:  # put aside by now: what it held is missing below
+            except IndexDamaged as exc:  # now moved aside: its chunks are missing below
                 findings.append(Finding("INDEX_DAMAGED", domain.id, exc.reason, f"was put aside as {exc.place}"))
             of_domain = await self._db.read(lambda conn, key=domain.id: documents.list_of(conn, key))  # type: ignore[misc]
             counted = 0
@@ -113,7 +113,7 @@ def _give_session(conn: Connection, conversation_id: ConversationId) -> None:
 
 def _give_conversation(conn: Connection, session_id: SessionId) -> None:
     session = sessions.get(conn, session_id)
-    if session is None:  # deleted with its parent a moment ago
+    if session is None:  # deleted with its parent in the meantime
         return
     labels = session.labels
     labelled = all((labels.conversation_id, labels.domain_id, labels.user_id))
@@ -172,7 +172,7 @@ def _queue(conn: Connection, document_id: DocumentId) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """What may be wrong with rows: ``find`` returns the ids, ``mend`` remedies one."""
+    """A check of rows. ``find`` returns the ids of bad rows, ``mend`` repairs one."""
 
     code: str
     problem: str
@@ -214,7 +214,7 @@ _CHECKS = (
 
 
 async def examine_records(database: Database, *, repair: bool = False) -> list[Finding]:
-    """Return what does not fit among the records alone, in a stable order; with ``repair``, remedied."""
+    """Return the findings among the records alone, in a stable order. ``repair`` also repairs them."""
     return [finding for check in _CHECKS for finding in await _examine(database, check, repair)]
 
 

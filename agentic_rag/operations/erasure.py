@@ -1,8 +1,8 @@
-"""How a person is erased: everything that is theirs goes, and a number stays in the usage.
+"""Erase a person: delete all personal data and keep only a number in the usage statistics.
 
-Owns the order. First nobody comes in as them any more, then go conversations and memories, of which each step finds by
-the rows what is left; the user's own row goes last, in one transaction with the audit's. An erasure that is cut off
-anywhere is repeated by the same command, and ends what it began.
+The order of the steps is fixed. First the person's access ends. Then conversations and memories are deleted; each step
+finds the remaining ones through the rows. The user's row goes last, in one transaction with the audit entry. After an
+interruption, the same command finishes the erasure.
 """
 
 from pathlib import Path
@@ -38,7 +38,7 @@ from agentic_rag.store.users import UserRecord, UserState
 
 
 class Erasure:
-    """Erases people. ``access``: who may come in."""
+    """Erases users. ``access`` ends their access."""
 
     def __init__(
         self, database: Database, directory: Directory, access: Access, deletion: Deletion, memories: Memories
@@ -50,13 +50,16 @@ class Erasure:
         self._memories = memories
 
     async def erase(self, user_id: str) -> int:
-        """Remove a person's conversations, memories, tokens, logins and keys; return the number that usage has now.
+        """Delete a person's conversations, memories, tokens, logins and keys.
 
-        The audit log keeps the name in rows that are there already: they cannot be changed.
+        Returns the number that replaces the user in the usage.
+
+        Existing rows of the audit log keep the name: they cannot be changed.
 
         Raises:
             NotFound: there is no such user.
-            WorkspaceUnavailable, StorageError: something cannot be removed now; repeat it, nobody comes in meanwhile.
+            WorkspaceUnavailable, StorageError: something cannot be removed now. The user stays locked out; repeat the
+                call.
         """
         told = change("user.erase", user_id)
 
@@ -75,7 +78,7 @@ class Erasure:
         self._access.drop(user_ids=(user_id,))
         failpoints.reached("erase.shut")
         while found := await self._db.read(lambda conn: conversations.of_owner(conn, user_id)):
-            for each in found:  # a request that was under way may have begun one more
+            for each in found:  # a request in progress may have started another one
                 await self._deletion.remove(each)
                 failpoints.reached("erase.conversation")
         for domain in await self._directory.list_all():
@@ -84,7 +87,7 @@ class Erasure:
 
         def forget(conn: Connection) -> None:
             images.forget_of_user(conn, user_id)
-            prompts.prune(conn, made_before=now())  # each names its user
+            prompts.prune(conn, made_before=now())  # each prompt names its user
             extractions.delete_of_user(conn, user_id)
             history.rename_author(conn, user_id, f"#{user.number}")
             tool_lists.delete_of_user(conn, user_id)
@@ -102,6 +105,6 @@ class Erasure:
 
 
 def _number_of(user: UserRecord) -> UserRecord:
-    """Return what stays of an erased user: the number, which nobody gets again, and when."""
+    """Return the row that remains of an erased user: the date and the number, which is never assigned again."""
     at = now()
     return UserRecord(id=f"#{user.number}", number=user.number, state=UserState.ERASED, created_at=at, updated_at=at)

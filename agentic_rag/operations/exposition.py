@@ -1,6 +1,6 @@
-"""What the server shows at ``/metrics``: its counts, and how its parts are at that moment, as Prometheus reads it.
+"""The metrics at ``/metrics`` in Prometheus format: counters and the current health of the server.
 
-Owns names and units of what is shown. The library that writes the format is loaded when it is first asked for.
+Defines names and units. The library that writes the format is imported on the first request.
 """
 
 from collections import Counter as Tally
@@ -26,16 +26,16 @@ PREFIX: Final = "agentic_rag_"
 
 
 class OpenConnections(Protocol):
-    """What clients hold open."""
+    """The connections that clients hold open."""
 
     @property
     def open_count(self) -> int:
-        """How many sockets and event streams there are."""
+        """Number of open sockets and event streams."""
         ...
 
 
 class Exposition:
-    """Writes the metrics of one process. ``counts``: None where nothing is counted, and nothing is shown."""
+    """Writes the metrics of one process. ``counts`` is None if metrics are off."""
 
     def __init__(
         self, counts: Counts | None, health: Health, budgets: Budgets, runtime: Runtime, connections: OpenConnections
@@ -47,10 +47,10 @@ class Exposition:
         self._connections = connections
 
     async def text(self) -> bytes:
-        """Return the metrics of now.
+        """Return the current metrics.
 
         Raises:
-            NotFound: nothing is counted.
+            NotFound: metrics are off.
             StorageError: the budgets cannot be read.
         """
         if self._counts is None:
@@ -63,7 +63,7 @@ class Exposition:
 
 
 class _Present:
-    """What is shown at one moment; a collector of the library's."""
+    """The metrics of one moment; a collector for the Prometheus library."""
 
     def __init__(
         self, counts: Counts, report: HealthReport, budgets: Sequence[BudgetState], readers: int, connections: int
@@ -82,7 +82,7 @@ class _Present:
         return generate_latest(registry)
 
     def collect(self) -> "Iterator[Metric]":
-        """Yield all metrics; the library's name for it."""
+        """Yield all metrics. The library requires this name."""
         yield from self._collect_counts()
         yield from self._collect_state()
 

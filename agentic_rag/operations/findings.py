@@ -1,13 +1,13 @@
-"""A finding of the consistency check: what does not fit, what that means, and what becomes of it."""
+"""A finding of the consistency check: the problem and its remedy."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that does not fit. ``subject`` is its id or place; ``remedy`` says what a repair does, or has done.
+    """One inconsistency. ``subject`` is its id or path. ``remedy`` says how a repair fixes it or has fixed it.
 
-    ``by_hand``: no repair can bring it back; ``remedy`` says what its owner does.
+    ``by_hand`` means that no repair can restore the data; ``remedy`` then tells the owner how.
     """
 
     code: str

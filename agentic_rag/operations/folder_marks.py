@@ -1,7 +1,7 @@
-"""Which workspaces are as they were when they were last looked into, told by sizes and times alone.
+"""Detect unchanged workspaces by the sizes and times of their files.
 
-Owns what counts as unchanged, and how often a workspace is looked into all the same: what waits there may wait for
-something that is in no folder, as a quota that was raised. Knows neither documents nor history; ``upkeep`` looks.
+A workspace is scanned from time to time even if it is unchanged, because a waiting file may depend on something outside
+the folder, such as a raised quota. Knows neither documents nor history; `agentic_rag.operations.upkeep` scans.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from mcp_servers.beneath import Entry, Folder
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
 
 WHOLE_EVERY = 10
-"""One of so many looks is a whole one, changed or not; of many domains a tenth with each."""
+"""Each domain is scanned fully in one of this many rounds, changed or not. Rounds differ between domains."""
 
 
 class FolderMarks:
-    """What was seen of each domain's workspace when it was last found in order."""
+    """The last mark of each domain's workspace that needed no further work."""
 
     def __init__(self, threads: DomainThreads) -> None:
         self._threads = threads
@@ -28,11 +28,11 @@ class FolderMarks:
         self._looks = 0
 
     def begin(self) -> None:
-        """Note that a round of looks begins."""
+        """Begin a new round of scans."""
         self._looks += 1
 
     async def new_mark(self, domain: DomainRecord) -> bytes | None:
-        """Return what is to be kept once a domain's workspace was found in order; None where it need not be looked at.
+        """Return the mark to keep after a scan of the workspace, or None if no scan is needed.
 
         Raises:
             WorkspaceUnavailable: the workspace does not answer.
@@ -43,16 +43,16 @@ class FolderMarks:
         return None if self._marks.get(domain.id) == mark and not due else mark
 
     def keep(self, domain_id: str, mark: bytes) -> None:
-        """Note that nothing is left to be done about what a mark stands for."""
+        """Keep a mark: the state that it stands for needs no further work."""
         self._marks[domain_id] = mark
 
     def forget(self, domain_id: str) -> None:
-        """Keep nothing of a domain that is gone."""
+        """Forget the mark of a deleted domain."""
         self._marks.pop(domain_id, None)
 
 
 def _list_places(workspace: Path) -> bytes:
-    """Return what stands in the folders that are looked into. Blocks."""
+    """Return one line per entry of the watched folders. Blocks."""
     root = Folder(workspace)
     places = root.at("documents"), root.at(PROMPT_FOLDER), root.at(RESOURCE_FOLDER)
     return b"\n".join(line for place in places for line in (place.is_there().to_bytes(), *_lines(place)))

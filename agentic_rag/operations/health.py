@@ -1,7 +1,8 @@
-"""How the parts of the server are: the model, the embedder, the index, the store, the disk, the MCP servers.
+"""Health of the server's components: model, embedder, index, store, disk and MCP servers.
 
-Owns what is shown of them together, to whom, and the write that asks the store. Each part knows what lately became of
-it (``outcomes``). Members see states; operators also why, without secrets. Knows no request.
+This module combines them into one report, decides which user sees which fields, and probes the store by writing. Each
+component records its recent outcomes itself. Members see states; operators also see reasons, without secrets. Knows no
+request.
 """
 
 import time
@@ -34,9 +35,9 @@ NEEDS_QDRANT = (
 )
 PROBE_SECONDS = 15.0
 ROOM_BYTES = 1024 * 1024
-"""How much has to fit after a refused write before the server is ready again."""
+"""Free bytes that the disk must have after a refused write before the server is ready again."""
 
-"""Between two writes that ask the store whether it takes any."""
+"""Interval of the writes that probe the store."""
 
 _SERVER_STATES = {
     State.STARTING: PartState.READY,
@@ -45,12 +46,12 @@ _SERVER_STATES = {
     State.FAILED: PartState.DOWN,
     State.STOPPED: PartState.READY,
 }
-"""Nothing has failed of one that starts, or was stopped because nobody used it."""
+"""A starting server and one that was stopped as unused have not failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastFailure:
-    """When a part failed last, and with which code."""
+    """Time and error code of a component's last failure."""
 
     at: str
     code: str
@@ -58,7 +59,7 @@ class LastFailure:
 
 @dataclass(frozen=True, slots=True)
 class RecentCalls:
-    """How often a part was asked in the last five minutes, and how often it failed."""
+    """Calls and failures of a component in the last five minutes."""
 
     calls: int
     failures: int
@@ -66,7 +67,7 @@ class RecentCalls:
 
 @dataclass(frozen=True, slots=True)
 class DomainRebuilding:
-    """How many documents of a domain whose index was lost are back, of how many."""
+    """Progress of rebuilding a domain's lost index, in documents."""
 
     domain: str
     done: int
@@ -75,9 +76,11 @@ class DomainRebuilding:
 
 @dataclass(frozen=True, slots=True)
 class PartHealth:
-    """A part of the server. ``mode`` says what it does if that is not simply its work: an embedder is ``lexical``,
-    ``loading``, ``fetching`` (so many ``bytes`` ``of`` all) or ``failing``, an index ``rebuilding``, a store
-    ``stalled`` or ``full``. From ``reason`` on it is for operators.
+    """A component of the server.
+
+    ``mode`` describes an unusual state. An embedder is ``lexical``, ``loading``, ``fetching`` (``bytes`` downloaded
+    ``of`` all) or ``failing``; an index is ``rebuilding``; a store is ``stalled`` or ``full``. Only operators see the
+    fields from ``reason`` on.
     """
 
     name: str | None
@@ -95,7 +98,10 @@ class PartHealth:
 
 @dataclass(frozen=True, slots=True)
 class DiskHealth:
-    """The disk of the data folder; bytes ``free``, of which ``reserve`` are left by uploads, for operators."""
+    """The disk of the data folder. ``free`` and ``reserve`` are bytes; uploads leave the reserve free.
+
+    Only operators see the numbers and the reason.
+    """
 
     state: PartState
     reason: Absent[str] = None
@@ -105,7 +111,7 @@ class DiskHealth:
 
 @dataclass(frozen=True, slots=True)
 class QueueHealth:
-    """Turns that run and that wait, documents that are not indexed yet; ``waiting`` is absent without the store."""
+    """Running and waiting turns, and documents that are not indexed yet. ``waiting`` is absent if the store fails."""
 
     running: int
     documents: int
@@ -114,8 +120,9 @@ class QueueHealth:
 
 @dataclass(frozen=True, slots=True)
 class BackupHealth:
-    """The newest of the backups that the server writes by itself: how many seconds ago it was made, absent where there
-    is none; how many hours apart they are wished for, absent where they are not.
+    """The newest automatic backup.
+
+    ``age_seconds`` is absent if there is none. ``every_hours`` is absent if automatic backups are off.
     """
 
     state: PartState
@@ -126,9 +133,10 @@ class BackupHealth:
 
 @dataclass(frozen=True, slots=True)
 class ServerHealth:
-    """A running MCP server; ``mode`` is where its connection is in its life, ``domain`` is absent for our own.
+    """A running MCP server. ``mode`` is the state of its connection; ``domain`` is absent for built-in servers.
 
-    ``dropped_tools``: tools that it lists and no model is shown; for operators, and absent where there are none.
+    ``dropped_tools`` are listed by the server but hidden from models. Only operators see them; absent if there are
+    none.
     """
 
     name: str
@@ -141,11 +149,11 @@ class ServerHealth:
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """Every part with its state; ``status``: ``ok``, or the worst state of what serves turns.
+    """All components with their states. ``status`` is ``ok`` or the worst state of the components that turns need.
 
-    ``anyCommand`` and ``unsandboxed``: what a single user allows its MCP servers. From ``providers`` on it is for
-    operators; these are the models' providers that were asked, where there are several. ``replicas``: the living
-    servers of the database, where several share one.
+    ``anyCommand`` and ``unsandboxed`` show the launch policy for MCP servers of a single user. Only operators see the
+    fields from ``providers`` on. ``providers`` are the model providers that were called, if there are several.
+    ``replicas`` are the living servers of a shared database.
     """
 
     status: str
@@ -164,15 +172,15 @@ class HealthReport:
 
 
 class BackupAges(Protocol):
-    """Where backups are written."""
+    """The place of the automatic backups."""
 
     async def report(self) -> BackupHealth:
-        """Return how old the newest is."""
+        """Return the age of the newest backup."""
         ...
 
 
 class ServerStates(Protocol):
-    """Where MCP servers run."""
+    """The running MCP servers."""
 
     def status(self) -> Sequence[ConnectionState]:
         """Return the state of each connection."""
@@ -180,7 +188,7 @@ class ServerStates(Protocol):
 
 
 class Health:
-    """Asks every part."""
+    """Builds health reports and decides whether the server is ready."""
 
     def __init__(
         self,
@@ -207,28 +215,28 @@ class Health:
         self._members = members
         self._loading = False
         self._refused: str | None = None
-        """Why the disk refused the last write of a file, until `probe` finds room."""
+        """Reason of the last refused file write, until `probe` finds space."""
         self._room_at = 0.0
-        """When `probe` last found room after a refused write."""
+        """When `probe` last found space after a refused write."""
 
     def note_refused(self, reason: str) -> None:
-        """Note that the disk refused a write: the server is not ready until `probe` finds room.
+        """Record that the disk refused a write. The server is not ready until `probe` finds space.
 
-        Where the database is a server of its own, turns go on without that disk, and `report` shows it.
+        With a separate database server, turns do not need this disk; then only `report` shows the problem.
         """
         if not self._db.shared:
             self._refused = reason
 
     def begin_loading(self) -> None:
-        """Be not ready until `end_loading`: turns would wait for what is loaded now."""
+        """Mark the server as not ready until `end_loading`, because turns would wait for a component that loads."""
         self._loading = True
 
     def end_loading(self) -> None:
-        """Be ready, as far as it is for loading."""
+        """Mark loading as finished."""
         self._loading = False
 
     async def report(self, user: User) -> HealthReport:
-        """Return the states as this user may see them."""
+        """Return the health report for a user."""
         at = time.time()
         disk = self._disk()
         model = replace(_part(self._model.name, self._model.outcomes, at, calls=True), state=self._model.state(at))
@@ -245,7 +253,7 @@ class Health:
             index=index,
             store=store,
             disk=disk,
-            # whose servers and documents these are is nobody else's business
+            # users see only the servers and documents of their own domains
             servers=[each for each in servers if each.domain is None or user.sees(each.domain)],
             any_command=self._policy.any_command,
             unsandboxed=self._policy.unsandboxed,
@@ -261,10 +269,10 @@ class Health:
         """Check that messages may be sent now.
 
         Raises:
-            ServerStarting: what turns need is being loaded.
+            ServerStarting: a component that turns need is loading.
             ServerStopping: the server drains.
-            WritesRefused: the disk refused a write, and no room was found since.
-            StorageUnavailable: the store took nothing when it was asked last.
+            WritesRefused: the disk refused a write, and no space was found since.
+            StorageUnavailable: the last write to the store failed.
         """
         if self._runtime.draining:
             raise ServerStopping
@@ -276,9 +284,9 @@ class Health:
             raise StorageUnavailable("it takes nothing now")
 
     def _why_full(self) -> str | None:
-        """Return why writes are refused; None: the last one was not, or there is room since.
+        """Return the reason for refusing writes, or None if the last write succeeded or there is space again.
 
-        The last refused write counts, not a small one that still fits: `probe` has to find `ROOM_BYTES`.
+        A small write that still fits does not end the refusal: `probe` must find `ROOM_BYTES`.
         """
         failure = self._db.outcomes.last_failure
         if failure is not None and failure.code == StorageFull.code and failure.at > self._room_at:
@@ -286,13 +294,13 @@ class Health:
         return self._refused
 
     async def probe(self) -> None:
-        """Write something, so that a store or a disk that takes nothing is known before somebody needs it."""
+        """Write a row to detect a failing store or disk before a user needs it."""
         began, is_full = time.time(), self._why_full() is not None
         await self._reserve.probe(ROOM_BYTES if is_full else 0)
         try:
             await self._db.write(lambda conn: probe.touch(conn, now()))
         except StorageError:
-            return  # the database remembers it
+            return  # the database records the failure
         if is_full and self._reserve.refused is None:
             self._refused, self._room_at = None, began
 
@@ -327,7 +335,7 @@ class Health:
         name = None if embedding.state == "lexical" else embedding.name
         part = _part(name, embedding.outcomes, at)
         here, expected = embedding.progress if embedding.state == "fetching" and embedding.progress else (None, None)
-        # searches go on by words alone: without it nothing is down
+        # searches continue with keywords only, so this is not an outage
         missing = embedding.required and not embedding.usable and embedding.reason is not None
         return replace(
             part,
@@ -365,7 +373,7 @@ class Health:
 
 
 def _part(name: str | None, outcomes: Outcomes, at: float, *, calls: bool = False) -> PartHealth:
-    """Return a part by what lately became of it. ``calls``: show how many there were."""
+    """Return a component's health from its recent outcomes. ``calls`` adds the number of calls."""
     success, failure = outcomes.last_success, outcomes.last_failure
     count = outcomes.count(at)
     return PartHealth(
@@ -379,7 +387,7 @@ def _part(name: str | None, outcomes: Outcomes, at: float, *, calls: bool = Fals
 
 
 def _for_members(report: HealthReport, user: User) -> HealthReport:
-    """Return what chat clients may see: no reason, and nothing that says where something lies."""
+    """Return the report without reasons and locations, for chat clients."""
     embedder = report.embedder
     remote = embedder.name is not None and embedder.name.startswith("http:")
     return replace(

@@ -1,6 +1,7 @@
-"""A domain's history as its admin and its authors see it: what changed, what it was before, and back to that.
+"""The history of a domain: its changes, their previous values, and how to restore one.
 
-Owns who may see which kind, and that going back is a change like any other: checked, told, and itself in the history.
+This module decides which kinds of changes a user may see. A restore is validated and audited like any other change, and
+appears in the history itself.
 """
 
 import json
@@ -30,10 +31,11 @@ JSON_KINDS = (HistoryKind.SETTINGS, HistoryKind.SERVER)
 
 @dataclass(frozen=True, slots=True)
 class HistoryChange:
-    """One change. ``content``: after it, a JSON value or a text, None: it is gone. ``before``: the number that it is
-    compared with, None: there is none, or it is kept no longer.
+    """One change.
 
-    ``changes`` are of JSON, ``lines`` a unified difference of texts.
+    ``content`` is the JSON value or text after the change, None if the subject was deleted. ``before`` is the number of
+    the change it is compared with, None if there is none or it was pruned. ``changes`` compares JSON values; ``lines``
+    is a unified diff of texts.
     """
 
     record: HistoryRecord
@@ -44,7 +46,7 @@ class HistoryChange:
 
 
 class History:
-    """The history of all domains. Each method raises `NotFound` where there is no such domain."""
+    """The history of all domains. Each method raises `NotFound` for an unknown domain."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class History:
         subject: str | None = None,
         below: int | None = None,
     ) -> Sequence[HistoryLine]:
-        """Return changes, newest first, of the kinds that the user may see; files are looked at before.
+        """Return changes of the kinds that the user may see, newest first, after recording changed files.
 
         Raises:
             WorkspaceUnavailable: the workspace does not answer.
@@ -85,11 +87,11 @@ class History:
         )
 
     async def get(self, user: User, domain_id: str, n: int, against: int | None = None) -> HistoryChange:
-        """Return a change beside the one before it, or beside another of the same thing.
+        """Return a change compared with the previous one, or with another change of the same subject.
 
         Raises:
-            NotFound: there is none of this number, any more or for this user.
-            InvalidInput: ``against`` is of another thing.
+            NotFound: there is no change with this number, or this user may not see it.
+            InvalidInput: ``against`` is a change of another subject.
         """
         record = await self._find(user, domain_id, n)
         if against is None:
@@ -106,11 +108,11 @@ class History:
         return HistoryChange(record, record.content, None if before is None else before.n, (), lines)
 
     async def restore(self, user: User, domain_id: str, n: int) -> None:
-        """Make a thing what it was after a change, as a new change by the user.
+        """Restore the state after a change, as a new change by the user.
 
         Raises:
-            NotFound: there is no such change; a prompt component that was deleted then is gone already.
-            InvalidInput, ServerReserved, CommandNotAllowed: it cannot be so any more; says why. Nothing was changed.
+            NotFound: there is no such change, or the prompt component to delete is already gone.
+            InvalidInput, ServerReserved, CommandNotAllowed: the old state is not valid any more. Nothing was changed.
         """
         record = await self._find(user, domain_id, n)
         if record.redacted:

@@ -1,8 +1,8 @@
-"""Homes of stateful MCP servers: which process of a shared store runs those of a domain.
+"""Leases that decide which process of a shared store runs a domain's stateful MCP servers.
 
-Owns the lease of a domain's home, from before the first of its children starts until after the last has ended.
-Implements `agentic_rag.tools.homes.Homes`. That no two children of one entry live at once is not left to time alone:
-a child holds a lock on the shared volume, too (`agentic_rag.tools.transports.stdio`).
+A process holds the lease of a domain from before its first child starts until after its last child has ended.
+Implements `agentic_rag.tools.homes.Homes`. The lease alone does not prevent two children of one entry at once: each
+child also locks a file on the shared volume (`agentic_rag.tools.transports.stdio`).
 """
 
 import logging
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 3.0
 LOST_SECONDS = 9.0
-"""After so long without a renewal the children are ended, which takes them less than the rest of the lease."""
+"""After this long without a renewal the children are ended, which takes less than the rest of the lease."""
 SILENT_SECONDS = 5.0
-"""A home whose process says nothing for so long is waited for: it is about to be free."""
+"""If the owning process has been silent this long, wait for its lease to expire instead of failing."""
 WAIT_SECONDS = 2 * LEASE_SECONDS
 LOOK_SECONDS = 0.5
 RELEASE_SECONDS = 5.0
 
 
 class DomainHomes:
-    """The homes that this process has. ``owner``: its name in leases."""
+    """The leases that this process holds. ``owner`` is its name in leases."""
 
     def __init__(self, database: Database, owner: str) -> None:
         self._db = database
@@ -95,7 +95,7 @@ class DomainHomes:
                 if self._children[name] <= 0:
                     del self._children[name]
                     await self._db.write(partial(leases.rest, name=name, owner=self._owner, seconds=0.0))
-        except StorageError as exc:  # it is free in a moment
+        except StorageError as exc:  # the lease expires soon
             log.debug("%s is given back by time: %s", name, exc)
 
 

@@ -1,6 +1,6 @@
-"""What roles, models and MCP servers do in the life of a domain: implements `DomainLifecycle`.
+"""Reactions of roles, models and MCP servers to changes of a domain. Implements `DomainLifecycle`.
 
-Owns which of them is asked what. Knows no database.
+Knows no database.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ from mcp_servers.retriever.model_files import reranker_problem
 
 
 class ServerPool(Protocol):
-    """Where a domain's MCP servers run."""
+    """The pool that runs a domain's MCP servers."""
 
     async def servers_changed(self, domain: str, entries: Mapping[str, str] | None) -> None:
-        """End what runs for other servers than ``entries`` (name → hash); None: end all, with what they kept."""
+        """Stop the servers that are not in ``entries`` (name → hash). None stops all and deletes their stored data."""
         ...
 
 
 class Lifecycle:
     """Implements `agentic_rag.domains.lifecycle.DomainLifecycle`.
 
-    ``model_cache``: the folder of the rerankers. ``default_model``: the model of domains that name none.
+    ``model_cache`` is the folder of the rerankers. ``default_model`` is used by domains that name no model.
     """
 
     def __init__(self, roles: Roles, servers: ServerPool, model_cache: Path, default_model: str = "") -> None:
@@ -54,7 +54,7 @@ class Lifecycle:
         return [Note(f"settings.{key}", problem) for key, problem in notes if problem]
 
     def _unused_temperature(self, settings: DomainSettings) -> str:
-        """Return why the temperature has no effect, empty if it has one or none is set."""
+        """Return why the temperature has no effect; empty if it has one or none is set."""
         model = settings.model or self._default_model
         if settings.temperature is None or not model or (profile := profile_of(model)).sampling:
             return ""

@@ -1,7 +1,4 @@
-"""Who measures in this process: counts, traces, both or nobody, as the operator says.
-
-Owns that choice. Knows no series and no span.
-"""
+"""Choose what this process measures: metrics, traces, both or nothing, as the settings say."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +14,7 @@ from agentic_rag.startup_errors import BadConfiguration
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """``observer``: what the engine tells of its work; ``counts``: None where nothing is counted."""
+    """``observer`` receives the engine's spans. ``counts`` is None if metrics are off."""
 
     observer: Observer
     counts: Counts | None
@@ -25,10 +22,10 @@ class Measuring:
 
 @asynccontextmanager
 async def open_measuring(settings: Settings, redactor: Redactor) -> AsyncIterator[Measuring]:
-    """Return who measures; at the end what waits is sent.
+    """Yield the configured observers. On exit, send the waiting spans.
 
     Raises:
-        BadConfiguration: traces are wanted and the extra for them is not installed.
+        BadConfiguration: traces are configured, but the ``otel`` extra is not installed.
     """
     counts = Counts() if settings.metrics == "on" else None
     own: list[Observer] = [] if counts is None else [counts]

@@ -1,7 +1,7 @@
-"""The processes of one store: this one among the others.
+"""Registration of this process among the processes that share a store.
 
-Owns its row, the heartbeat that keeps it, and that no two have one name. Knows no turn; ``run`` is the name under which
-its turns have their leases.
+Maintains this process's row and its heartbeat, and keeps names unique. ``run`` is the name under which turns of this
+process hold their leases. Knows no turn.
 """
 
 import logging
@@ -25,17 +25,17 @@ from agentic_rag.store.replicas import ReplicaRecord
 log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 2.0
-"""How often a process says that it lives."""
+"""Interval of the heartbeat."""
 SILENT_SECONDS = 5.0
-"""After how long without a word a process is taken to be dead whose name another one wants."""
+"""Silence after which a process counts as dead if another one wants its name."""
 JOIN_LOOK_SECONDS = 0.5
 FORGET_SECONDS = 3600.0
-"""How long rows of processes stay that died without a word."""
+"""How long rows of dead processes are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A process as operators see it. ``own``: whether it is the one that was asked."""
+    """A process as operators see it. ``own`` marks the process that answered."""
 
     id: str
     version: str
@@ -57,13 +57,13 @@ class Members:
         self._address = f"{socket.gethostname()} (process {os.getpid()})"
 
     async def join(self) -> None:
-        """Take the name. Who has it and says nothing for a while is dead: killed, and this is its next start.
+        """Register the name. If its holder stays silent for `SILENT_SECONDS`, take over the name from the dead process.
 
-        The turns of that one are free at once.
+        The turns of the dead process are free at once.
 
         Raises:
-            BadConfiguration: a living process has it.
-            StorageError: the store takes nothing now.
+            BadConfiguration: a living process has the name.
+            StorageError: the store accepts no writes now.
         """
         before = await self._db.read(lambda conn: replicas.get(conn, self.name))
         since = anyio.current_time()
@@ -91,11 +91,11 @@ class Members:
         return await self._db.write(store, durable=True)
 
     def locate(self, address: str) -> None:
-        """Take notice of where this process listens."""
+        """Set the address where this process listens."""
         self._address = address
 
     async def run(self) -> None:
-        """Say that this process lives, until cancelled."""
+        """Send heartbeats until cancelled."""
         while True:
             await anyio.sleep(BEAT_SECONDS)
             try:
@@ -105,10 +105,12 @@ class Members:
                 log.debug("the heartbeat comes later: %s", exc)
 
     async def beat(self) -> None:
-        """Say that this process lives; one that was given up meanwhile, paused perhaps, takes its name again.
+        """Send a heartbeat.
+
+        If other processes declared this one dead, for example after a pause, register the name again.
 
         Raises:
-            StorageError: the store takes nothing now.
+            StorageError: the store accepts no writes now.
         """
         beat = partial(replicas.beat, run=self._run, address=self._address, leaving=self._leaving)
         if await self._db.write(beat):
@@ -117,23 +119,23 @@ class Members:
             log.error("another server has taken the name %r", self.name)
 
     async def tell_leaving(self) -> None:
-        """Say that this process is about to end, and takes no turns any more. Raises as `beat`."""
+        """Announce that this process is about to end and takes no more turns. Raises as `beat`."""
         self._leaving = True
         await self.beat()
 
     async def leave(self) -> None:
-        """Give the name back."""
+        """Release the name so that the next start can reuse it."""
         try:
             with anyio.move_on_after(BEAT_SECONDS, shield=True):
                 await self._db.write(partial(replicas.leave, run=self._run))
-        except StorageError as exc:  # it counts as dead in a moment
+        except StorageError as exc:  # the row counts as dead soon
             log.debug("the name is given back by time: %s", exc)
 
     async def list_alive(self) -> Sequence[MemberView]:
         """Return the living processes by name.
 
         Raises:
-            StorageError: it cannot be read now.
+            StorageError: the store cannot be read now.
         """
         return [
             MemberView(

@@ -1,6 +1,6 @@
-"""Several observers as one.
+"""Combine several observers into one.
 
-Owns the passing on. A span of it has one of each; what the second would answer the first does, as far as it answers.
+A combined span holds one span of each observer. For values such as ``trace_id``, the first span that has one answers.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from agentic_rag.observer import NOBODY, Content, Fact, Kind, Observer, Span
 
 
 def join(observers: Sequence[Observer]) -> Observer:
-    """Return one observer for all of them; for none, the one that listens to nothing."""
+    """Return one observer that calls all of them, or `NOBODY` if there are none."""
     if not observers:
         return NOBODY
     return observers[0] if len(observers) == 1 else _Several(tuple(observers))

@@ -1,6 +1,6 @@
-"""Where browsers reach this server: implements `agentic_rag.domains.sign_in_secrets.OwnAddress`.
+"""The address where browsers reach this server. Implements `agentic_rag.domains.sign_in_secrets.OwnAddress`.
 
-Owns the order: what the operator says, else the address on this machine, for a server that listens there alone.
+The operator's public address comes first, then the local address if the server listens on this machine only.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,10 @@ from agentic_rag.operations.data_folder import find_server
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """``public``: what the operator says, or nothing; ``local``: the settings' own address, None if others reach it."""
+    """The candidates for the server's own address.
+
+    ``public`` is the operator's setting or empty. ``local`` is the configured address, None if other machines reach it.
+    """
 
     public: str
     local: str | None
@@ -19,7 +22,10 @@ class ServerAddress:
 
     @property
     def url(self) -> str | None:
-        """See `OwnAddress.url`. What a running server announced counts more than the settings: its port may be any."""
+        """See `OwnAddress.url`.
+
+        The address that a running server announced beats the settings, whose port may be any.
+        """
         if self.public or self.local is None:
             return self.public or None
         return find_server(self.data) or self.local

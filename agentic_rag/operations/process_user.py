@@ -32,11 +32,11 @@ def warn_if_root() -> None:
 
 
 def become_user(name: str, settings: Settings) -> None:
-    """Make this process run as another user of this machine. A missing data folder is made for that user.
+    """Switch this process to another user of this machine. A missing data folder is created for that user.
 
     Raises:
-        BadConfiguration: only root can do that; there is no such user; or the user may not read this installation or
-            use the data folder.
+        BadConfiguration: this process is not root, the user does not exist, or the user may not read this installation
+            or use the data folder.
     """
     if not is_root():
         raise BadConfiguration("user", f"only root can serve as another user; this is {os.geteuid()}")

@@ -1,7 +1,7 @@
-"""What this process remembers of domains, tools and people, dropped when another process of the store changes it.
+"""Invalidate this process's caches of domains, tools and users when another process changes the shared store.
 
-Owns which memory goes with which signal. What takes a read of the store is done in the background, one after the other;
-each is read by whoever needs it next, or here. Knows no turn: those hear for themselves.
+Maps each signal to the caches it invalidates. Reloads that read the store run one after the other in the background.
+Knows no turn: turns receive their own signals.
 """
 
 import logging
@@ -18,7 +18,7 @@ from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.store.signals import SignalKind, SignalRecord
 from agentic_rag.workers import Queue, attempt
 
-if TYPE_CHECKING:  # it brings PostgreSQL's driver along
+if TYPE_CHECKING:  # imports PostgreSQL's driver
     from agentic_rag.store.signal_feed import SignalFeed
 
 Change = Callable[[], Awaitable[None]]
@@ -27,22 +27,22 @@ log = logging.getLogger(__name__)
 
 
 class ServerPool(Protocol):
-    """Where domains' MCP servers run."""
+    """The pool that runs domains' MCP servers."""
 
     def forget_lists(self, domain: str | None) -> None:
-        """Drop what is remembered of tool lists; None: of all domains."""
+        """Drop the cached tool lists of a domain; None: of all domains."""
         ...
 
     async def servers_changed(self, domain: str, entries: Mapping[str, str] | None) -> None:
-        """End what runs for other servers than ``entries`` (name → hash); None: end all."""
+        """Stop the servers that are not in ``entries`` (name → hash); None stops all."""
         ...
 
 
 class Budgets(Protocol):
-    """What model calls may cost, as this process knows it."""
+    """This process's copy of the budgets."""
 
     async def refresh(self) -> None:
-        """Read it anew."""
+        """Reload the budgets."""
         ...
 
     def tell_returned(self) -> None:
@@ -51,15 +51,15 @@ class Budgets(Protocol):
 
 
 class Titles(Protocol):
-    """Who tells titles to those who follow conversations."""
+    """Sends titles to the clients that follow conversations."""
 
     async def tell_stored(self, conversation_id: ConversationId, turn_id: TurnId) -> None:
-        """Tell a title that another process has stored."""
+        """Send a title that another process has stored."""
         ...
 
 
 class ReplicaNews:
-    """Hears a feed for what is remembered here; `run` does what takes time."""
+    """Subscribes to a feed of signals. `run` does the reloads."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class ReplicaNews:
             self._changed.put(take)
 
     async def run(self) -> None:
-        """Read what changed, until cancelled."""
+        """Run the queued reloads until cancelled."""
         while True:
             await attempt("reading what another server changed", await self._changed.get())
 
@@ -119,5 +119,5 @@ class ReplicaNews:
         for each in changed:
             try:
                 await self._pool.servers_changed(each, enabled_hashes(await self._directory.settings(each)))
-            except NotFound:  # it is deleted, and what its servers kept here goes, too
+            except NotFound:  # deleted: also remove the stored data of its servers
                 await self._pool.servers_changed(each, None)

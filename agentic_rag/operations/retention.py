@@ -1,7 +1,7 @@
-"""Conversations that a domain keeps for so many days after the last thing that happened in them.
+"""Remove conversations that are older than their domain's retention period.
 
-Owns which are due. One is archived before it is removed, in the transaction that sees that it is due and that nothing
-runs or waits in it: from then on it takes no message, so that no turn can begin in what is being removed.
+A due conversation is archived in the transaction that finds it due and without running or waiting turns. An archived
+conversation takes no message, so no turn can begin while it is removed.
 """
 
 import logging
@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 3600.0
 AT_ONCE = 100
-"""Conversations that are made due in one transaction."""
+"""Maximum number of conversations archived in one transaction."""
 
 
 class Retention:
-    """Removes what a domain's ``keepConversationsDays`` says is kept no longer."""
+    """Removes conversations that have been idle for longer than their domain's ``keepConversationsDays``."""
 
     def __init__(self, database: Database, directory: Directory, deletion: Deletion) -> None:
         self._db = database
@@ -30,19 +30,19 @@ class Retention:
         self._deletion = deletion
 
     async def run(self) -> None:
-        """Remove what is due now."""
+        """Remove the conversations that are due now."""
         count = await self.sweep(datetime.now(UTC))
         if count:
             log.info("%d conversations were kept as long as their domains say, and are removed", count)
 
     async def sweep(self, moment: datetime) -> int:
-        """Remove what is due at a moment; return how many conversations."""
+        """Remove the conversations that are due at ``moment``. Returns their number."""
         count = 0
         for domain in await self._directory.list_all():
             try:
                 days = (await self._directory.settings(domain.id)).keep_conversations_days
             except NotFound:
-                continue  # deleted meanwhile
+                continue  # the domain was deleted meanwhile
             if days is None:
                 continue
             before = (moment - timedelta(days=days)).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"

@@ -1,9 +1,9 @@
-"""Traces of turns for OpenTelemetry, by its conventions for GenAI and MCP, sent by OTLP over HTTP.
+"""Traces of turns for OpenTelemetry, with its conventions for GenAI and MCP, sent by OTLP over HTTP.
 
-Owns the names and attributes of spans, what of content is recorded, and the queue to the collector: bounded, emptied by
-a thread of its own, so that a collector which is slow or gone costs spans and no turn. A turn whose client told no
-trace has one that follows from its id: what a restart or a wait cuts it into is one trace all the same. OpenTelemetry
-is the extra ``otel``: only `measuring` imports this module, where traces are wanted.
+Defines the names and attributes of spans and the recorded content. A bounded queue with its own thread feeds the
+collector, so a slow or missing collector costs spans but delays no turn. If the client sent no trace context, the trace
+id derives from the turn id: a turn interrupted by a restart or a wait stays one trace. OpenTelemetry is the extra
+``otel``; only `agentic_rag.operations.measuring` imports this module, and only if traces are configured.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ from agentic_rag.observer import Content, Fact, Kind, Span
 from agentic_rag.redaction import Redactor
 
 QUEUE: Final = 4_096
-"""Spans that wait for the collector; what comes beyond is dropped."""
+"""Maximum number of spans that wait for the collector; further spans are dropped."""
 BATCH: Final = 512
-"""Spans that are sent together."""
+"""Number of spans in one request to the collector."""
 DELAY_SECONDS: Final = 1.0
 EXPORT_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
-"""How long the end of the process waits for the last spans to be taken."""
+"""How long the end of the process waits for the last spans to be sent."""
 MAX_CONTENT: Final = 65_536
-"""Characters of one attribute of content."""
+"""Maximum characters of one content attribute."""
 
 _ATTRIBUTES: Final = {
     "conversation_id": "gen_ai.conversation.id",
@@ -56,7 +56,7 @@ _ATTRIBUTES: Final = {
     "source": "gen_ai.data_source.id",
     "hits": "agentic_rag.retrieval.hits",
 }
-"""Facts that are an attribute each; the conventions have no name for those that are ours."""
+"""Attribute names of facts. The conventions have no name for the ``agentic_rag.`` ones."""
 _OPERATIONS: Final = {
     Kind.TURN: "invoke_agent",
     Kind.STEP: "chat",
@@ -75,7 +75,7 @@ _CONTENT: Final = {
 
 
 class _Ids(RandomIdGenerator):
-    """Ids by chance, but for the trace that is wanted next."""
+    """Generates random ids, except for a requested trace id."""
 
     wanted: int | None = None
 
@@ -85,9 +85,9 @@ class _Ids(RandomIdGenerator):
 
 
 class Tracing:
-    """Implements `Observer`; `aclose` ends it.
+    """Implements `Observer`. Call `aclose` at the end.
 
-    ``content``: whether what is said is recorded, without the secrets that ``redactor`` knows.
+    ``content`` records messages and tool data, without the secrets that ``redactor`` knows.
     """
 
     def __init__(self, endpoint: str, redactor: Redactor, *, content: bool) -> None:
@@ -114,13 +114,13 @@ class Tracing:
         return _Traced(self, kind, name, around, facts, str(facts.get("domain_id") or ""))
 
     def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
-        """Commits are counted, and no part of any trace: one may hold events of many turns."""
+        """Do nothing: one commit may hold events of many turns, so commits belong to no trace."""
 
     def note_error(self, code: str) -> None:
-        """Refusals of requests are counted, and no part of any trace."""
+        """Do nothing: refused requests belong to no trace."""
 
     async def aclose(self) -> None:
-        """Send what waits, as far as the collector takes it in time."""
+        """Send the waiting spans, for at most `CLOSE_SECONDS`."""
         with anyio.move_on_after(CLOSE_SECONDS):
             await anyio.to_thread.run_sync(self._provider.shutdown, abandon_on_cancel=True)
 
@@ -156,7 +156,7 @@ class _Traced:
 
     @property
     def wants_content(self) -> bool:
-        # without a domain nobody knows whose secrets are to be left out
+        # without a domain, the secrets to redact are unknown
         return self._tracing.content and bool(self._domain) and self._span.is_recording()
 
     def begin(self, kind: Kind, name: str, **facts: Fact) -> Span:
@@ -171,7 +171,7 @@ class _Traced:
         for name, value in facts.items():
             if value is None or value == "":
                 continue
-            if name == "input":  # as the conventions count it: all that was sent
+            if name == "input":  # the conventions count all tokens that were sent
                 sent = [facts.get(each) for each in ("input", "cache_read", "cache_write")]
                 self._span.set_attribute("gen_ai.usage.input_tokens", sum(int(each or 0) for each in sent))
             elif name == "stop_reason":
@@ -219,7 +219,7 @@ def _attributes_of(kind: Kind, name: str) -> dict[str, str]:
 
 
 def _show(what: Content, value: Any) -> object:
-    """Return what was said in the form that the conventions have for it."""
+    """Return the content in the form that the conventions define."""
     match what:
         case Content.SYSTEM:
             return _parts(value)

@@ -1,6 +1,6 @@
-"""What a server does beside answering: the demo domain, the documents folders, old logs, the consistency check.
+"""Background work of a server: the demo domain, scans of documents folders, log cleanup and the consistency check.
 
-Owns what is done and how often. Each part may fail and is met again; `Workers` sees to that. Knows no route.
+Defines the jobs and their intervals. `Workers` retries a job that fails. Knows no route.
 """
 
 import logging
@@ -39,20 +39,21 @@ from mcp_servers.retriever.errors import IndexFault
 log = logging.getLogger(__name__)
 
 SCAN_SECONDS = 30.0
-"""Between two looks for files that were put into a documents folder, changed or taken away."""
+"""Interval of the scans for files that were added to, changed in or removed from a documents folder."""
 SPARE_SECONDS = 60.0
-"""Between two looks whether room is kept for a start on a full disk."""
+"""Interval of the checks that disk space is reserved for a start on a full disk."""
 PRUNE_SECONDS = 3600.0
-"""How often logs of turns that ended long ago are removed."""
+"""Interval of removing logs of turns that ended long ago."""
 
 REST = 0.9
-"""For how much of the time between two looks nobody else looks."""
+"""Part of an interval in which no other process repeats the job."""
 
 
 class Upkeep:
-    """The background work of one process; what one of several is enough for, ``alone`` does.
+    """The background work of one process. ``alone`` runs the jobs that only one of several processes needs to do.
 
-    ``incoming``: where its uploads grow. ``scan_seconds``: between two looks into the documents folders.
+    ``incoming`` is the folder of this process's uploads. ``scan_seconds`` is the interval of the documents folder
+    scans.
     """
 
     def __init__(
@@ -87,19 +88,20 @@ class Upkeep:
         self._scan_seconds = scan_seconds
 
     async def prepare(self) -> None:
-        """Clear what a killed process left half received, and make the demo domain at the first start."""
+        """Remove unfinished uploads of a killed process, and create the demo domain at the first start."""
         await anyio.to_thread.run_sync(partial(shutil.rmtree, self._incoming, ignore_errors=True))
         await self._imports.finish()
         finish = self._knowledge.intake.finish_removals
-        await self.alone.run("finishing removals", finish)  # before a search can find what a kill left of them
-        if not self._db.shared:  # nobody else has turns there
+        # Before a search can find leftovers of an interrupted removal.
+        await self.alone.run("finishing removals", finish)
+        if not self._db.shared:  # no other process has turns there
             await self._deletion.end_left_calls(at_start=True)
         await self.alone.run("making the demo domain", self._load_demo)
         await self._look_for_default_domain()
 
     async def _look_for_default_domain(self) -> None:
         if "default_domain" not in self._settings.model_fields_set:
-            return  # nobody asked for it
+            return  # the setting was not set explicitly
         name = self._settings.default_domain
         try:
             await self._directory.get(name)
@@ -114,9 +116,9 @@ class Upkeep:
         health: Health,
         keep_spare: Callable[[], Awaitable[None]],
     ) -> None:
-        """Begin what every serving process does, whether it listens yet or not.
+        """Start the jobs that every serving process does, even before it listens.
 
-        ``keep_spare`` keeps room of the data folder's disk; see `DataFolder.keep_spare`.
+        ``keep_spare`` reserves space on the data folder's disk; see `DataFolder.keep_spare`.
         """
         retention = Retention(self._db, self._directory, self._deletion)
         for name, work, seconds, at_once in (
@@ -131,25 +133,25 @@ class Upkeep:
         workers.repeat("writing the audit log", audit.write_due, FLUSH_SECONDS)
 
     def begin(self, workers: Workers) -> None:
-        """Begin what waits until the server listens."""
+        """Start the jobs that wait until the server listens."""
         workers.start("taking up files", partial(self._take_up_files, workers))
         workers.start("dense vectors", self._knowledge.begin)
         workers.start("the consistency check", self._examine)
 
     async def _take_up_files(self, workers: Workers) -> None:
-        """Go on with what was left, then follow what operators do in the documents folders."""
+        """Resume unfinished documents, then watch the documents folders."""
         await attempt("going on with documents", self._knowledge.resume, (IndexFault,))
         workers.repeat("looking into the documents folders", self._look_into_folders, self._scan_seconds)
 
     async def _look_into_folders(self) -> None:
-        await attempt("going on with imports", self._imports.resume)  # of its own only
+        await attempt("going on with imports", self._imports.resume)  # imports of this process only
         every = REST * self._scan_seconds
         await self.alone.run("looking into the documents folders", self._look_for_files, every)
-        for domain in await self._directory.list_all():  # by whomever
+        for domain in await self._directory.list_all():  # whichever process scanned
             self._directory.folder_seen(domain.id)
 
     async def _look_for_files(self) -> None:
-        """Look into each domain's folders; what one of them has in it keeps nobody from the others."""
+        """Scan the folders of each domain. A problem in one domain does not stop the others."""
         await attempt("removing documents", self._knowledge.intake.finish_removals)
         self._marks.begin()
         for domain in await self._directory.list_all():
@@ -164,7 +166,7 @@ class Upkeep:
             changed = await self._history.notice(domain.id)
             if not came and not changed:
                 self._marks.keep(domain.id, mark)
-        except NotFound:  # deleted meanwhile
+        except NotFound:  # the domain was deleted meanwhile
             self._marks.forget(domain.id)
         except WorkspaceUnavailable as exc:
             log.warning("%s is looked into later: %s", domain.id, exc)
@@ -172,7 +174,7 @@ class Upkeep:
             self._directory.folder_seen(domain.id)
 
     async def _load_demo(self) -> None:
-        """Make the demo domain; once it was deleted it does not come back."""
+        """Create the demo domain. A deleted demo domain is not created again."""
         marker = self._settings.workspaces / ".demo-loaded"
         template = self._settings.templates / "demo"
         if await anyio.to_thread.run_sync(lambda: marker.exists() or not (template / "domain.json").is_file()):
@@ -184,21 +186,21 @@ class Upkeep:
             try:
                 await self._domains.load_template(template)
                 self._directory.expect_files(template.name)
-            except (InvalidInput, ValueError) as exc:  # somebody edited the template: no reason not to start
+            except (InvalidInput, ValueError) as exc:  # an edited template must not prevent the start
                 log.warning("the demo domain was not made: %s", exc)
                 return
         await anyio.to_thread.run_sync(marker.touch)
 
     async def _prune_logs(self) -> None:
-        """Remove logs of turns that ended long ago and what nothing refers to; in small steps: there is one writer."""
+        """Remove old logs and unreferenced data, in small transactions because the database has one writer."""
         keep = timedelta(hours=self._settings.run_log_hours)
         before = (datetime.now(UTC) - keep).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
         while await self._db.write(partial(run_events.prune, ended_before=before)):
             pass
-        for prune in (images.prune, prompts.prune):  # whose turns and sessions were deleted
+        for prune in (images.prune, prompts.prune):  # rows of deleted turns and sessions
             await self._db.write(partial(prune, made_before=before))
 
     async def _examine(self) -> None:
-        """Say in the log what does not fit together; ``agentic-rag doctor --repair`` mends it."""
+        """Log the findings of the consistency check; ``agentic-rag doctor --repair`` repairs them."""
         for finding in await self._doctor.examine(sums=True):
             log.warning("consistency check: %s", finding)

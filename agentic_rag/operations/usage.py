@@ -1,6 +1,7 @@
-"""What model calls have cost, as far as a user may see it: his own, that of domains he administers, or all.
+"""Cost and token reports of model calls.
 
-Owns who sees which rows, what they cost by the operator's prices, and the table that spreadsheets read.
+Users see their own usage, admins that of their domains, operators all. This module applies the operator's prices and
+writes the CSV table.
 """
 
 import csv
@@ -24,7 +25,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.usage import Group, UsageTotal
 
 COLUMNS: Final = ("calls", "input", "cacheRead", "cacheWrite", "output", "cost", "currency", "unpricedCalls")
-"""Of a table, after those of its groups."""
+"""Columns of the CSV table after those of its groups."""
 
 _NAMES: Final = {
     Group.DOMAIN: "domainId",
@@ -35,12 +36,12 @@ _NAMES: Final = {
     Group.DAY: "day",
 }
 _FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")
-"""What a cell must not begin with: a spreadsheet would run what follows."""
+"""First characters that make a spreadsheet treat a cell as a formula."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCost:
-    """What a turn has cost with its delegates. ``unpriced_calls``: those of its calls whose model has no price."""
+    """The cost of a turn with its delegates. ``unpriced_calls`` counts the calls of models without a price."""
 
     amount: str
     currency: str
@@ -55,10 +56,13 @@ class UsageReports:
         self._prices = prices
 
     async def totals(self, user: User, groups: Sequence[Group], since: str, until: str) -> list[UsageTotal]:
-        """Return the sums of each group, largest first. ``since`` (included) and ``until`` (not): times, or empty."""
+        """Return the sums of each group, largest first.
+
+        ``since`` (inclusive) and ``until`` (exclusive) are times; empty means no limit.
+        """
         domains = None if user.operator else sorted(user.administered)
         wanted = list(dict.fromkeys(groups))
-        # a price is a model's, of a day: money is summed over those, whatever is asked for
+        # Prices depend on the model and the day, so costs are summed by both, whatever groups are requested.
         finest = list(dict.fromkeys([*wanted, Group.MODEL, Group.DAY])) if self._prices.currency else wanted
         found = await self._db.read(
             lambda conn: usage.totals(conn, finest, since, until, user_id=user.id, domain_ids=domains)
@@ -68,7 +72,7 @@ class UsageReports:
         return sorted(found, key=lambda each: -(each.input + each.cache_read + each.cache_write + each.output))
 
     async def costs(self, turn_ids: Sequence[TurnId]) -> dict[TurnId, TurnCost]:
-        """Return what turns have cost, those that called a model; nothing where the operator named no prices."""
+        """Return the cost of each turn that called a model; empty if the operator set no prices."""
         if not self._prices.currency or not turn_ids:
             return {}
         found = await self._db.read(lambda conn: _totals_of(conn, turn_ids))
@@ -82,7 +86,7 @@ class UsageReports:
 
 
 def _totals_of(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, list[UsageTotal]]:
-    """Return what turns and their delegates have spent, by the turn that a person began."""
+    """Return the usage of turns and their delegates, by the turn that a person began."""
     root = {turn_id: turn_id for turn_id in turn_ids}
     asking: Sequence[TurnId] = turn_ids
     while sessions_of := sessions.delegated_by(conn, asking):
@@ -96,7 +100,10 @@ def _totals_of(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, lis
 
 
 def table_of(groups: Sequence[Group], totals: Sequence[UsageTotal]) -> str:
-    """Return totals as CSV (RFC 4180) with a head; no cell is one that a spreadsheet takes for a formula."""
+    """Return totals as CSV (RFC 4180) with a header row.
+
+    Cells are escaped so that no spreadsheet runs them as formulas.
+    """
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow([*(_NAMES[group] for group in groups), *COLUMNS])
@@ -126,7 +133,7 @@ def _price(total: UsageTotal, prices: Prices) -> UsageTotal:
 
 
 def _join(parts: Sequence[UsageTotal], groups: Sequence[Group]) -> list[UsageTotal]:
-    """Return the sums of parts that have the same groups in common, and nothing else."""
+    """Merge the parts that have the same groups."""
     by_groups: dict[tuple[str, ...], list[UsageTotal]] = {}
     names = [_attribute(group) for group in groups]
     for each in parts:
