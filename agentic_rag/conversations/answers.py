@@ -1,6 +1,6 @@
-"""What a person's answer to a wait must look like. Pure.
+"""Validation of a person's answer to a wait. Pure.
 
-Owns the checks of each kind of answer, and the form in which it is stored and given to the call that waits.
+Checks each kind of answer and defines the form in which it is stored and passed to the waiting call.
 """
 
 from collections.abc import Sequence
@@ -14,20 +14,22 @@ from agentic_rag.store.waits import WaitRecord
 from agentic_rag.tools.elicited_forms import fill_form
 
 Scope = Literal["once", "conversation"]
-"""For how long an approval counts: this call, or the same tool of the same server in the rest of the conversation."""
+"""Validity of an approval: this call only, or the same tool of the same server for the rest of the conversation."""
 
 MAX_TEXT = 10_000
-"""Characters of a text in an answer."""
+"""Maximum characters of a text in an answer."""
 
 
 def read_answer(wait: WaitRecord, action: WaitAction, content: Json) -> Json:
     """Return a person's answer in the form that is stored.
 
-    Of an approval: ``arguments`` (those that are sent) and ``scope``. Of a form: its fields, defaults filled in. Of a
-    question: ``choices`` and ``text``. Of what was not accepted: a ``reason``, if one is given.
+    - An approval has ``arguments`` (those to send) and ``scope``.
+    - A form has its fields, with defaults filled in.
+    - A question has ``choices`` and ``text``.
+    - A declined wait has a ``reason``, if one was given.
 
     Raises:
-        InvalidInput: names the field that does not fit and says what would.
+        InvalidInput: a field is invalid; the error names it and the expected value.
     """
     if action is not WaitAction.ACCEPT:
         return _read_reason(content)

@@ -1,6 +1,6 @@
-"""What conversations and the audit log keep of turns.
+"""Rows that conversations and the audit log keep about turns.
 
-Owns the rows that are stored in the turns' own transactions, and which message a conversation cannot take.
+The rows are written in the turns' own transactions. This module also decides whether a conversation takes a message.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from agentic_rag.store.conversations import ConversationStatus, TitleSource
 from agentic_rag.store.turns import TurnRecord
 
 MAX_MESSAGES = 1_000
-"""Of a conversation, as clients count; those that a summary stands for do not count."""
+"""Maximum messages of a conversation as clients count them, without those that a summary replaces."""
 
 
 class TurnBookkeeping:
-    """What conversations and the audit log keep of turns, inside the turns' own transactions.
+    """Writes conversation and audit rows inside the turns' own transactions.
 
-    Implements `agentic_rag.runtime.services.TurnHooks`. ``naming``: hears of first turns; ``spending``: what may be
-    spent on them.
+    Implements `agentic_rag.runtime.services.TurnHooks`. ``naming`` is notified of first turns. ``spending`` checks the
+    budgets.
     """
 
     def __init__(self, naming: Naming, spending: Spending) -> None:
@@ -38,14 +38,14 @@ class TurnBookkeeping:
         self._spending = spending
 
     def turn_accepted(self, conn: Connection, turn: TurnRecord) -> Sequence[EventBody]:
-        """Refuse a message that the conversation cannot take; else note it and give an untitled one its title.
+        """Refuse a message that the conversation cannot take; otherwise record it and set a missing title.
 
-        The state that counts is the one in this transaction, not one that was remembered.
+        The check reads the conversation in this transaction, not from a cache.
 
         Raises:
             NotFound: the conversation was deleted.
-            ConversationArchived, ConversationFull: it takes no message.
-            BudgetExceeded: the domain, the user or the key has nothing left to spend.
+            ConversationArchived, ConversationFull: the conversation takes no message.
+            BudgetExceeded: the budget of the domain, the user or the key is used up.
         """
         current = conversations.note_message(conn, turn.conversation_id, turn.started_at, turn.image_id)
         if current is None:
@@ -66,7 +66,7 @@ class TurnBookkeeping:
         return (Title(title),)
 
     def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
-        """Count a turn's messages, and note it where a title or memories are made from what was said."""
+        """Count the messages of a turn, and queue the turn for a title or for memory extraction where that applies."""
         place = conversations.add_messages(conn, turn.conversation_id, _count_of(conn, turn, final), now())
         if place is None or not isinstance(final, Done) or final.stop_reason == "refusal":
             return
@@ -76,26 +76,26 @@ class TurnBookkeeping:
             self._naming.note_turn(turn, first)
 
     def session_branched(self, conn: Connection, session_id: SessionId) -> None:
-        """Count the messages of the branch that is the conversation from now on."""
+        """Update the message counts to those of the newly active branch."""
         counts = sessions.count_messages(conn, session_id)
         conversations.update_of_session(conn, session_id, message_count=counts.every, compacted_count=counts.compacted)
 
     def session_compacted(self, conn: Connection, session_id: SessionId) -> None:
-        """Count the messages that a summary stands for."""
+        """Update the number of messages that a summary replaces."""
         counts = sessions.count_messages(conn, session_id)
         conversations.update_of_session(conn, session_id, compacted_count=counts.compacted)
 
     def call_denied(self, conn: Connection, turn: TurnRecord, call: PlannedCall) -> None:
-        """Write a call that was denied into the audit log."""
+        """Write a denied call to the audit log."""
         denied_call(conn, turn, call)
 
     def call_made(self, conn: Connection, turn: TurnRecord, call: PlannedCall, status: ToolStatus) -> None:
-        """Write a call that changes something of ours into the audit log."""
+        """Write a call that changes server data to the audit log."""
         made_call(conn, turn, call, status)
 
 
 def _count_of(conn: Connection, turn: TurnRecord, final: Terminal) -> int:
-    """Return how many messages of a turn that has ended clients see."""
+    """Return how many messages of an ended turn clients see."""
     if isinstance(final, Done):
         return 2
     if not sessions.has_message(conn, turn.session_id, turn.user_message_id):  # it was queued and never began

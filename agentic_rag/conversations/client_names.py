@@ -1,7 +1,7 @@
-"""Conversations and turns under the ids that clients of other protocols choose for them.
+"""Look up conversations and turns by ids that clients of other protocols chose.
 
-Owns which conversation and which turn such an id means. A client's id counts for its own user in one domain: the same
-id of another user is another conversation, and nobody learns of it. Ids of ours are taken, too.
+A client's id is valid for its own user in one domain: another user may use the same id for another conversation and
+learns nothing of the first. Ids of this server are accepted, too.
 """
 
 from agentic_rag.access.users import User
@@ -14,24 +14,24 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.turns import TurnRecord
 
 MAX_NAME = 200
-"""Characters of an id that a client chooses."""
+"""Maximum characters of an id that a client chooses."""
 _OURS = "conv_"
 
 
 class ClientNames:
-    """What the clients of all users call their conversations and turns."""
+    """The ids that all users' clients chose for their conversations and turns."""
 
     def __init__(self, database: Database, conversations: Conversations) -> None:
         self._db = database
         self._conversations = conversations
 
     async def find(self, user: User, domain_id: str, name: str) -> ConversationRecord | None:
-        """Return the conversation that a user's client calls so, None when there is none yet.
+        """Return the conversation with this client id, or None if there is none yet.
 
         Raises:
-            NotFound: the domain does not exist for this user, or the name is an id of ours and not of such a
-                conversation of this user in this domain.
-            InvalidInput: no client may choose such an id.
+            NotFound: the domain does not exist for this user, or the id is a server id of no conversation of this user
+                in this domain.
+            InvalidInput: the id is not valid.
         """
         check_name("id", name)
         if not user.sees(domain_id):
@@ -44,15 +44,15 @@ class ClientNames:
         return found
 
     async def find_or_begin(self, user: User, domain_id: str, name: str) -> ConversationRecord:
-        """Return the conversation that a user's client calls so; one that is not there begins. Raises as `find`."""
+        """Return the conversation with this client id, or create it. Raises as `find`."""
         found = await self.find(user, domain_id, name)
         return found or await self._conversations.create(user, domain_id, client_name=name)
 
     async def turn(self, user: User, domain_id: str, client_message_id: str) -> TurnRecord:
-        """Return the newest turn that a client message made in any of a user's conversations in a domain.
+        """Return the newest turn that a client message started in any of a user's conversations in a domain.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such turn.
         """
         check_name("runId", client_message_id)
         turn = await self._db.read(
@@ -63,7 +63,7 @@ class ClientNames:
         return turn
 
     async def turn_in(self, conversation: ConversationRecord, client_message_id: str) -> TurnRecord | None:
-        """Return the turn that a client message made in a conversation, None when it made none."""
+        """Return the turn that a client message started in a conversation, or None."""
         return await self._db.read(
             lambda conn: turns.by_client_message(conn, conversation.session_id, client_message_id)
         )
@@ -73,7 +73,7 @@ def check_name(field: str, name: str) -> None:
     """Check an id that a client chose.
 
     Raises:
-        InvalidInput: it is empty, too long, or has a NUL.
+        InvalidInput: the id is empty, too long, or contains a NUL.
     """
     if not 0 < len(name) <= MAX_NAME or "\0" in name:
         raise InvalidInput(field, f"1 to {MAX_NAME} characters are expected, none of them NUL.")

@@ -1,7 +1,7 @@
-"""Conversations: who talks in which domain, what was said, and sending the next message.
+"""Conversations: their records, owners, limits and titles, and sending the next message.
 
-Owns the records, their limits, titles and owners. Holds no messages: those are the session's, read and shown as
-clients count them, two a turn. Knows no socket. Another owner's id looks like one that does not exist.
+Messages belong to the session; this module reads them as clients see them, two per turn. Knows no socket. Another
+user's conversation looks like one that does not exist.
 """
 
 from collections import OrderedDict
@@ -55,7 +55,7 @@ READ_TITLE = 2_000
 """Characters of a title that are read; a longer one is refused."""
 MAX_CONTEXT_DOCUMENTS = 1_000
 MAX_KNOWN = 1_024
-"""Conversations whose places are remembered between two messages."""
+"""Maximum number of cached conversation records."""
 
 
 class Conversations:
@@ -71,7 +71,7 @@ class Conversations:
         trials: Trials,
         default_domain: str,
     ) -> None:
-        """``default_domain``: where a conversation is begun for which nobody named one."""
+        """Create the service. ``default_domain`` is used for conversations created without a domain."""
         self._db = database
         self._births = births
         self._trials = trials
@@ -94,18 +94,22 @@ class Conversations:
         client_name: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> ConversationRecord:
-        """Begin a conversation, in the default domain if none is named.
+        """Create a conversation, in the default domain if none is named.
 
-        ``context_document_ids`` limits what its searches see. ``exchanges``: what was said before, elsewhere.
-        ``transient``: it is not listed, and whoever began it ends it (`Deletion.end_call`); what a stop leaves of it
-        is removed by the server. ``client_name``: what the client calls it; the user's conversation of that name in
-        the domain, if there is one, is returned instead of a new one. ``metadata``: the client's own, stored as given.
+        Args:
+            context_document_ids: limits the searches of the conversation to these documents.
+            exchanges: earlier messages from elsewhere.
+            transient: do not list the conversation. The caller ends it (`Deletion.end_call`); after a crash, the server
+                removes it.
+            client_name: the client's id for the conversation. If the user has a conversation with this id in the
+                domain, return that one.
+            metadata: the client's own data, stored unchanged.
 
         Raises:
             NotFound: there is no such domain, or it has no such document.
-            InvalidInput: the title is too long, there are too many documents, or no domain is named and the default
-                one is not there for this user.
-            QuotaExceeded: the domain has as many conversations as it may.
+            InvalidInput: the title is too long, there are too many documents, or no domain is named and this user
+                cannot see the default domain.
+            QuotaExceeded: the domain has reached its limit of conversations.
         """
         domain_id, created = await self._find_domain(user, domain_id), now()
         conversation = ConversationRecord(
@@ -138,7 +142,7 @@ class Conversations:
 
         try:
             return await self._db.write(store, durable=True)
-        except IntegrityError:  # another process has begun it since it was looked for
+        except IntegrityError:  # another process has created it since the check
             found = await self._db.read(lambda conn: _find_named(conn, conversation))
             if found is None:
                 raise
@@ -146,7 +150,7 @@ class Conversations:
 
     @property
     def default_domain(self) -> str:
-        """Where a conversation is begun for which nobody named a domain; it need not be there."""
+        """The domain of conversations created without one. It may not exist."""
         return self._default_domain
 
     async def _find_domain(self, user: User, named: str | None) -> str:
@@ -158,7 +162,7 @@ class Conversations:
         return (await self._directory.get(named)).id
 
     async def _find_default(self, user: User) -> str:
-        """Return the id of the default domain. Raises `InvalidInput` when this user has none."""
+        """Return the id of the default domain. Raises `InvalidInput` if this user cannot see it."""
         try:
             if user.sees(self._default_domain):
                 return (await self._directory.get(self._default_domain)).id
@@ -168,10 +172,10 @@ class Conversations:
         raise InvalidInput("domainId", problem)
 
     async def get(self, user: User, conversation_id: ConversationId) -> ConversationRecord:
-        """Return the record.
+        """Return the record of a conversation.
 
         Raises:
-            NotFound: there is no such conversation of this user.
+            NotFound: this user has no such conversation.
         """
         found = await self._db.read(lambda conn: conversations.get(conn, conversation_id), single=True)
         if found is None or not _owns(user, found):
@@ -179,7 +183,7 @@ class Conversations:
         return found
 
     async def owns(self, user: User, conversation_id: ConversationId) -> bool:
-        """Whether there is such a conversation of this user."""
+        """Return whether this user has such a conversation."""
         found = await self._db.read(lambda conn: conversations.get(conn, conversation_id), single=True)
         return found is not None and _owns(user, found)
 
@@ -195,7 +199,7 @@ class Conversations:
         status: ConversationStatus | None = None,
         q: str | None = None,
     ) -> Page:
-        """Return one page of the user's conversations; ``q`` is part of the title."""
+        """Return one page of the user's conversations. ``q`` searches in titles."""
         items, total = await self._db.read(
             lambda conn: conversations.list_page(
                 conn,
@@ -221,10 +225,10 @@ class Conversations:
         status: ConversationStatus | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> ConversationRecord:
-        """Change what is given; ``metadata`` replaces the whole.
+        """Change the given fields. ``metadata`` replaces all previous metadata.
 
         Raises:
-            NotFound: there is no such conversation of this user.
+            NotFound: this user has no such conversation.
             InvalidInput: the title is blank or too long.
         """
         await self.get(user, conversation_id)
@@ -246,31 +250,31 @@ class Conversations:
         before: MessageId | None = None,
         leaf: MessageId | None = None,
     ) -> ShownPage:
-        """Return the last messages in order, two a turn; ``before``: those before this message.
+        """Return the last messages in order, two per turn; with ``before``, the last ones before that message.
 
-        ``leaf``: of the newest branch that has this message, instead of the active one.
+        ``leaf`` selects the newest branch with this message instead of the active branch.
 
         Raises:
-            NotFound: there is no such conversation of this user, or it has no message ``before`` or ``leaf``.
+            NotFound: this user has no such conversation, or it has no message ``before`` or ``leaf``.
         """
         return await self._transcripts.page(await self.get(user, conversation_id), limit, before, leaf=leaf)
 
     async def message(self, user: User, conversation_id: ConversationId, message_id: MessageId) -> ShownMessage:
-        """Return one message, of whichever branch.
+        """Return one message of any branch.
 
         Raises:
-            NotFound: there is no such conversation of this user, or it has no such message.
+            NotFound: this user has no such conversation, or it has no such message.
         """
         return await self._transcripts.message(await self.get(user, conversation_id), message_id)
 
     async def compact(self, user: User, conversation_id: ConversationId) -> CompactionRecord:
-        """Put a summary in the place of the messages in what the model is sent; people go on reading them.
+        """Replace the messages by a summary in the model's context. Clients still see the messages.
 
         Raises:
-            NotFound: there is no such conversation of this user, or its domain is gone.
+            NotFound: this user has no such conversation, or its domain was deleted.
             TurnInProgress: a turn runs.
             CompactionNotNeeded: there are too few messages.
-            ModelError, GenerationTimeout, GenerationAborted, StorageFull: nothing has changed.
+            ModelError, GenerationTimeout, GenerationAborted, StorageFull: the compaction failed; nothing has changed.
         """
         conversation = await self.get(user, conversation_id)
         definition, _ = await self._definitions.definition(user, conversation)
@@ -278,10 +282,10 @@ class Conversations:
         return await session.compact(definition, user.key_id)
 
     async def archives(self, user: User, conversation_id: ConversationId) -> list[CompactionRecord]:
-        """Return what was compacted, newest first.
+        """Return the compactions of a conversation, newest first.
 
         Raises:
-            NotFound: there is no such conversation of this user.
+            NotFound: this user has no such conversation.
         """
         return await self._transcripts.archives(await self.get(user, conversation_id))
 
@@ -293,10 +297,10 @@ class Conversations:
         limit: int = 50,
         before: MessageId | None = None,
     ) -> ShownPage:
-        """Return the messages that one summary stands for, as `messages` does all of them.
+        """Return a page of the messages that one summary replaces, like `messages`.
 
         Raises:
-            NotFound: there is no such conversation of this user, archive or message.
+            NotFound: this user has no such conversation, archive or message.
         """
         return await self._transcripts.page(await self.get(user, conversation_id), limit, before, archive_id)
 
@@ -311,10 +315,12 @@ class Conversations:
         agent: str | None = None,
         turn_id: TurnId | None = None,
     ) -> list[ToolCallRecord]:
-        """Return the last tool calls in order, delegates' included; only those of tools, a status or agent when given.
+        """Return the last tool calls in order, including those of delegates.
+
+        Tools, status, agent and turn filter the calls.
 
         Raises:
-            NotFound: there is no such conversation of this user.
+            NotFound: this user has no such conversation.
         """
         conversation = await self.get(user, conversation_id)
         return await self._transcripts.tool_calls(
@@ -331,9 +337,9 @@ class Conversations:
         since: str = "",
         until: str = "",
     ) -> tuple[list[ToolCallRecord], list[ToolTotal]]:
-        """Return the newest tool calls of all users of a domain, newest first, and the totals of all that match.
+        """Return the newest tool calls of all users of a domain, newest first, and the totals of all matching calls.
 
-        For the domain's admins, who may read what ran but not what was said.
+        For admins of the domain, who may see which tools ran but not the messages.
 
         Raises:
             NotFound: there is no such domain.
@@ -359,22 +365,24 @@ class Conversations:
         attended: bool = True,
         tried: TriedRole | None = None,
     ) -> Accepted:
-        """Accept a message: durable when this returns. The first one gives the conversation its title.
+        """Accept a message; the message is durable when this returns. The first message sets the conversation's title.
 
-        ``context_document_ids`` limits what the searches of this turn see; none: those of the conversation do.
-        ``wishes``: what the client's program asks of this one answer; it stands behind the domain's own prompt.
-        ``attended``: whether somebody reads along who can be asked. ``tried``: a draft of a role, for this turn.
+        Args:
+            context_document_ids: limits the searches of this turn; if empty, the conversation's documents apply.
+            wishes: instructions of the client's program for this answer, placed after the domain's own prompt.
+            attended: whether a person reads along and can be asked.
+            tried: a draft of a role, used for this turn.
 
         Raises:
-            NotFound: there is no such conversation of this user, its domain is gone, or has no such document.
-            InvalidInput: there are too many documents, or the draft is no role.
-            Forbidden: a draft is not for this user.
-            MessageContentRequired, MessageTooLong: the content does not fit.
-            ConversationArchived, ConversationFull: it takes no messages.
-            TurnInProgress: a turn runs and ``on_busy`` is ``reject``, or is ``join`` and the words differ, or the queue
-                is full.
-            IdempotencyMismatch: the client message id came with other content.
-            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be taken.
+            NotFound: this user has no such conversation, its domain was deleted, or it has no such document.
+            InvalidInput: there are too many documents, or the draft is not a valid role.
+            Forbidden: this user may not try drafts.
+            MessageContentRequired, MessageTooLong: the content is empty or too long.
+            ConversationArchived, ConversationFull: the conversation takes no messages.
+            TurnInProgress: a turn runs, and ``on_busy`` is ``reject``, or is ``join`` with a different text, or the
+                queue is full.
+            IdempotencyMismatch: the client message id was used with other content.
+            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be accepted.
         """
         check_content(content, needed=not images)
         sent = await anyio.to_thread.run_sync(read_images, images) if images else []
@@ -405,7 +413,7 @@ class Conversations:
         images: Sequence[GivenImage] = (),
         wishes: str = "",
     ) -> Accepted:
-        """Accept a message that follows this answer, on a new branch if another message follows it already.
+        """Accept a message after this answer, on a new branch if another message already follows.
 
         Raises:
             NotFound, MessageContentRequired, MessageTooLong, ConversationArchived, ConversationFull, TurnInProgress: as
@@ -433,17 +441,18 @@ class Conversations:
         images: Sequence[GivenImage] | None = None,
         wishes: str = "",
     ) -> Accepted:
-        """Answer a user's message (or the one of that answer) again, or with other words: on a new branch.
+        """Answer a user's message again on a new branch, with the same or with new content.
 
-        ``images`` come with other words; None: the message keeps its own.
+        ``message_id`` may also be the id of the answer. ``images`` belong to new content; None keeps the message's
+        images.
 
         Raises:
-            NotFound: there is no such conversation of this user, no such message in it, or its domain is gone.
-            MessageContentRequired, MessageTooLong: the content does not fit.
-            ConversationArchived, ConversationFull: it takes no messages.
+            NotFound: this user has no such conversation, it has no such message, or its domain was deleted.
+            MessageContentRequired, MessageTooLong: the content is empty or too long.
+            ConversationArchived, ConversationFull: the conversation takes no messages.
             TurnInProgress: a turn runs.
-            IdempotencyMismatch: the client message id came with another message or other content.
-            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be taken.
+            IdempotencyMismatch: the client message id was used with another message or other content.
+            ImageUnsupported, ImageTooLarge, InvalidInput: an image cannot be accepted.
         """
         if content is not None:
             check_content(content, needed=not images)
@@ -465,18 +474,18 @@ class Conversations:
             raise
 
     async def branches(self, user: User, conversation_id: ConversationId) -> list[Branch]:
-        """Return the branches, the newest last.
+        """Return the branches, oldest first.
 
         Raises:
-            NotFound: there is no such conversation of this user.
+            NotFound: this user has no such conversation.
         """
         return await self._transcripts.branches(await self.get(user, conversation_id))
 
     async def activate(self, user: User, conversation_id: ConversationId, message_id: MessageId) -> None:
-        """Make the newest branch that has a message the conversation.
+        """Make the newest branch with this message the active one.
 
         Raises:
-            NotFound: there is no such conversation of this user, or no such message in it.
+            NotFound: this user has no such conversation, or it has no such message.
             TurnInProgress: a turn runs.
         """
         conversation = await self.get(user, conversation_id)
@@ -485,7 +494,7 @@ class Conversations:
     async def _open(
         self, user: User, conversation_id: ConversationId, document_ids: Sequence[DocumentId] = ()
     ) -> tuple[LiveSession, Definition, Sequence[Notice]]:
-        """Return what a turn of a conversation begins with; its searches see these documents, if any are named."""
+        """Return the session, definition and notices for a turn. ``document_ids`` limit its searches, if given."""
         conversation = await self._place(user, conversation_id)
         if document_ids:
             conversation = replace(conversation, context_document_ids=_distinct(document_ids))
@@ -496,16 +505,16 @@ class Conversations:
         return await self._runtime.session(conversation.session_id), definition, notices
 
     async def _forget(self, user: User, conversation_id: ConversationId) -> None:
-        """Forget where a conversation stands, in which something was not found.
+        """Drop the cached record of a conversation after a lookup failed.
 
         Raises:
-            NotFound: the conversation was deleted since it was last seen.
+            NotFound: the conversation was deleted after it was cached.
         """
         if self._known.pop(conversation_id, None) is not None:
             await self.get(user, conversation_id)
 
     async def _place(self, user: User, conversation_id: ConversationId) -> ConversationRecord:
-        """Return where a conversation stands: owner, domain, session and documents, which never change."""
+        """Return a conversation from the cache if possible: its owner, domain, session and documents never change."""
         known = self._known.get(conversation_id)
         if known is None or not _owns(user, known):
             known = self._known[conversation_id] = await self.get(user, conversation_id)
@@ -517,19 +526,21 @@ class Conversations:
     async def interrupt(
         self, user: User, conversation_id: ConversationId, *, turn_id: TurnId | None = None, queued: bool = False
     ) -> bool:
-        """Interrupt what runs (or the named turn); an ended one stays as it is. Returns whether anything was.
+        """Interrupt the running turn or the named one. Returns whether a turn was interrupted.
+
+        An ended turn is unchanged.
 
         Raises:
-            NotFound: there is no such conversation of this user.
+            NotFound: this user has no such conversation.
         """
         conversation = await self.get(user, conversation_id)
         return await self._runtime.interrupt(conversation.session_id, turn_id=turn_id, queued=queued)
 
     async def image(self, user: User, image_id: str) -> ImageRecord:
-        """Return what turns ran on, for who may see the settings of its domain.
+        """Return the image that turns ran on, for admins of its domain.
 
         Raises:
-            NotFound: there is no such image of a domain that this user administers.
+            NotFound: there is no such image in a domain that this user administers.
         """
         found = await self._db.read(lambda conn: images.record(conn, image_id))
         if found is None or not user.administers(found.domain_id):
@@ -537,7 +548,10 @@ class Conversations:
         return found
 
     async def current_turns(self, found: Sequence[ConversationRecord]) -> dict[str, TurnRecord]:
-        """Return the turns that run or wait in these conversations, by session: of each the one that runs first."""
+        """Return the running or queued turn of each conversation, by session.
+
+        If a conversation has several, return the one that runs first.
+        """
 
         def read(conn: Connection) -> dict[str, TurnRecord]:
             current = turns.current(conn, [each.session_id for each in found])
@@ -546,10 +560,10 @@ class Conversations:
         return await self._db.read(read)
 
     async def payload(self, user: User, ref: str) -> KeptPayload:
-        """Return a tool result that is kept whole, for whoever may read its conversation.
+        """Return a stored tool result for the owner of its conversation.
 
         Raises:
-            NotFound: there is no such payload in a conversation of this user, or its file is gone.
+            NotFound: there is no such payload in a conversation of this user, or its file is missing.
         """
 
         def read(conn: Connection) -> tuple[SessionId, ConversationRecord | None]:
@@ -566,7 +580,7 @@ class Conversations:
         return KeptPayload(conversation.domain_id, *kept)
 
     async def children(self, user: User, turn_id: TurnId) -> list[Child]:
-        """Return the delegates that a turn has made. Raises as `turn` does."""
+        """Return the delegates of a turn. Raises as `turn`."""
         return await self._transcripts.children(await self.turn(user, turn_id))
 
     async def turn(self, user: User, turn_id: TurnId) -> TurnRecord:
@@ -596,23 +610,23 @@ class Conversations:
         return await self._db.read(lambda conn: turns.is_first(conn, turn))
 
     async def turns(self, conversation: ConversationRecord) -> list[TurnRecord]:
-        """Return the turns of a conversation, of all its branches and those that wait."""
+        """Return all turns of a conversation, on all branches, including queued ones."""
         return await self._db.read(lambda conn: turns.of_session(conn, conversation.session_id))
 
     def events(self, turn_id: TurnId, after: int = 0) -> AsyncGenerator[AgentEvent, None]:
-        """Read a turn's events; the caller has asked `turn` whether this user may."""
+        """Iterate over a turn's events. The caller must have checked the user's access with `turn`."""
         return self._runtime.follow(turn_id, after)
 
     def log(self, turn_id: TurnId, after: int = 0) -> LogReader:
-        """Return a reader of a turn's events; the caller has asked `turn` whether this user may."""
+        """Return a reader of a turn's events. The caller must have checked the user's access with `turn`."""
         return self._runtime.read(turn_id, after)
 
 
 def check_content(content: str, *, needed: bool = True) -> None:
-    """Check what a user says; ``needed``: there is nothing beside it.
+    """Check the text of a user's message. It may be empty unless ``needed``.
 
     Raises:
-        MessageContentRequired, MessageTooLong: it does not fit.
+        MessageContentRequired, MessageTooLong: the text is empty or too long.
     """
     if len(content) > MAX_CHARACTERS:  # first: what follows reads each character
         raise MessageTooLong(len(content), MAX_CHARACTERS)
@@ -621,12 +635,12 @@ def check_content(content: str, *, needed: bool = True) -> None:
 
 
 def _owns(user: User, conversation: ConversationRecord) -> bool:
-    """Whether a conversation exists for a user: his own, in a domain that he (still) sees."""
+    """Return whether a user owns a conversation and still sees its domain."""
     return conversation.owner_id == user.id and user.sees(conversation.domain_id)
 
 
 def _find_named(conn: Connection, new: ConversationRecord) -> ConversationRecord | None:
-    """Return the conversation that has a new one's name already, None when none has or it has no name."""
+    """Return the existing conversation with the client name of a new one, or None."""
     if new.client_name is None:
         return None
     return conversations.by_client_name(conn, new.owner_id, new.domain_id, new.client_name)

@@ -1,7 +1,7 @@
-"""What was said before a conversation was begun here: questions and answers that a client brings along.
+"""Earlier questions and answers that a client brings into a new conversation.
 
-Owns how they are stored: as turns that have ended, so that the model is sent them as what was said, and people read
-them as any message. They are words only: nobody brings along tool calls, results or citations.
+They are stored as ended turns, so that model and clients see them like other messages. They contain text only: no tool
+calls, results or citations.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 BROUGHT = "brought"
-"""The end reason of a turn that did not happen here."""
+"""End reason of a turn that was brought in by a client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Exchange:
 def store_exchanges(
     conn: Connection, session_id: SessionId, conversation_id: ConversationId, exchanges: Sequence[Exchange], at: str
 ) -> None:
-    """Store what was said before, as the first turns of an empty session."""
+    """Store earlier exchanges as the first turns of an empty session."""
     last: MessageId | None = None
     for number, exchange in enumerate(exchanges):
         place = 2 * number + 1

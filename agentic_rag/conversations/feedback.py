@@ -1,6 +1,6 @@
-"""Feedback of people on answers: given, changed, taken back, and read by a domain's admins.
+"""Feedback on answers: users give, change and withdraw it, and admins of the domain read it.
 
-Owns who may do which, and the audit row. Knows no request.
+This module checks the rights and writes the audit rows. Knows no request.
 """
 
 from functools import partial
@@ -19,7 +19,7 @@ from agentic_rag.store.feedback import FeedbackRecord, Rating
 
 
 class Feedback:
-    """What people think of answers. Each is the conversation owner's to give; ``conversations`` knows who that is."""
+    """Feedback on answers. Only the owner of a conversation, as ``conversations`` knows, may give it."""
 
     def __init__(self, database: Database, conversations: Conversations) -> None:
         self._db = database
@@ -28,11 +28,11 @@ class Feedback:
     async def give(
         self, user: User, conversation_id: ConversationId, message_id: MessageId, rating: Rating | None, reason: str
     ) -> FeedbackRecord | None:
-        """Store what a user thinks of an answer, in place of what they thought before; None takes it back.
+        """Store a user's rating of an answer. It replaces an earlier one; None withdraws it.
 
         Raises:
-            NotFound: there is no such conversation of this user, or no such message in it.
-            InvalidInput: the message is a person's own.
+            NotFound: this user has no such conversation, or it has no such message.
+            InvalidInput: the message is a question.
         """
         conversation = await self._conversations.get(user, conversation_id)
         message = await self._conversations.message(user, conversation_id, message_id)
@@ -63,10 +63,10 @@ class Feedback:
         return made
 
     async def of_conversation(self, user: User, conversation_id: ConversationId) -> list[FeedbackRecord]:
-        """Return what a user thinks of the answers of a conversation.
+        """Return a user's feedback on the answers of a conversation.
 
         Raises:
-            NotFound: there is no such conversation of this user.
+            NotFound: this user has no such conversation.
         """
         conversation = await self._conversations.get(user, conversation_id)
         return await self._db.read(partial(feedback.of_session, session_id=conversation.session_id))

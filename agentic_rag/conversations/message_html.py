@@ -1,8 +1,8 @@
-"""A message as HTML that a page may show: Markdown rendered, sanitised, with its citations. Pure.
+"""Render a message's Markdown with its citations as sanitised HTML for a web page. Pure.
 
-Owns which elements, attributes and addresses are left of what a model or a user wrote, and where a citation's mark
-stands. Nothing in the result runs, loads anything from elsewhere, or takes a name in the page around it; a link says
-nothing of where it was followed from. The time it takes grows with the text and not faster (``tests/server``).
+Decides which elements, attributes and addresses of a model's or user's text remain, and where citation marks go. The
+result contains no scripts, loads nothing from other servers and cannot clobber names in the page. Links send no
+referrer. Rendering time grows linearly with the text (``tests/server``).
 """
 
 import html
@@ -22,19 +22,25 @@ from agentic_rag.conversations.shown_messages import Citation
 from agentic_rag.events import Reference
 
 MAX_RENDERED: Final = 65_536
-"""Characters; a longer text is shown as it was written."""
+"""Maximum characters; a longer text is shown unrendered."""
 
 MOST_CELLS: Final = 10_000
-"""Of the tables of a text. A row may leave cells out that its table then has all the same: a short text could be a
-large table. What is beyond is shown as it was written."""
+"""Maximum table cells of a text.
+
+Markdown rows may omit cells, which the rendered table still has, so a short text could become a large table. Tables
+beyond the limit are shown unrendered.
+"""
 
 _OPEN, _CLOSE = "\U00012473", "\U00012474"
-"""Stand around the number of a citation while the text is rendered. Punctuation, since what follows the end of an
-emphasis decides whether it is one; of a script in which nobody has written for two thousand years."""
+"""Enclose the number of a citation while the text is rendered.
+
+They are punctuation, because the character after an emphasis decides whether Markdown accepts it, and they come from
+cuneiform, a script that no message uses.
+"""
 _MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 _MARK_OR_ENCODED = re.compile(f"{_OPEN}\\d+{_CLOSE}|%F0%92%91%B3\\d+%F0%92%91%B4")
 _NO_WORDS = re.compile(r"[\s`~=\-*_>#|:+]*")
-"""A line of Markdown that says how other lines are meant; a mark would change that."""
+"""Matches a Markdown line that only formats other lines; a mark would change its meaning."""
 
 _OWN_PICTURE = re.compile(r"/api/(?:payloads|conversations|domains|images)(?:/[\w.~-]+)+", re.ASCII)
 _LANGUAGE = re.compile(r"language-[\w+#.-]{1,40}", re.ASCII)
@@ -59,11 +65,11 @@ def to_html(
 ) -> str:
     """Return a message's text as sanitised HTML.
 
-    Each citation is a ``sup`` with the class ``citation`` after what it stands behind, with ``data-number``,
-    ``data-document`` and ``data-chunk``; one that has no place there stands at the end.
+    Each citation becomes a ``sup`` of class ``citation`` after the cited words, with ``data-number``, ``data-document``
+    and ``data-chunk``. A citation without a place there is appended.
 
     Args:
-        breaks: a line end is one in the result, too, as in what people write.
+        breaks: keep line ends as line breaks, as people expect of their own messages.
     """
     known = {each.number: each for each in references}
     text = text.replace(_OPEN, "\ufffd").replace(_CLOSE, "\ufffd")
@@ -88,7 +94,7 @@ def _render(text: str, citations: Sequence[Citation], *, breaks: bool) -> str:
 
 
 def _place_before(text: str, start: int, end: int) -> int:
-    """Return where the mark of a citation stands: after the last words before its end, on their line."""
+    """Return the place of a citation's mark: after the last words before its end, on their line."""
     while end > start:
         line = max(start, text.rfind("\n", start, end) + 1)
         place = line + len(text[line:end].rstrip(" \t\r|"))
@@ -115,7 +121,10 @@ def _to_sup(reference: Reference) -> str:
 
 
 class _Renderer(RendererHTML):
-    """As the library's, but for pictures of elsewhere, which are their words alone, and marks, which are text only."""
+    """The library's renderer with two changes.
+
+    An external picture is replaced by its alternative text, and attributes contain no citation marks.
+    """
 
     def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         if _OWN_PICTURE.fullmatch(str(tokens[idx].attrs.get("src", ""))):
@@ -127,7 +136,7 @@ class _Renderer(RendererHTML):
         return super().fence(tokens, idx, options, env)
 
     @staticmethod
-    def renderAttrs(token: Token) -> str:  # the library's own name
+    def renderAttrs(token: Token) -> str:  # the library's name
         token.attrs = {
             name: _MARK_OR_ENCODED.sub("", value) if isinstance(value, str) else value
             for name, value in token.attrs.items()
@@ -139,7 +148,7 @@ _CELLS_LEFT = "cells left"
 
 
 def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Take a table, as the library does, as far as cells are left for it."""
+    """Parse a table like the library, limited to the remaining number of cells."""
     columns = state.getLines(start, start + 1, state.blkIndent, False).count("|") + 1
     rows = state.env[_CELLS_LEFT] // columns
     if rows < 2 or not table(state, start, min(end, start + 1 + rows), silent):
@@ -169,12 +178,12 @@ def _cleaner() -> nh3.Cleaner:
 
 
 def _filter_attribute(tag: str, name: str, value: str) -> str | None:
-    """Return the value an attribute keeps, None to drop it."""
+    """Return the value of an allowed attribute, or None to drop it."""
     match tag, name:
         case "img", "src":
             fits = _OWN_PICTURE.fullmatch(value) is not None and "/.." not in value
         case "a", "href":
-            fits = "://" in value or value.lower().startswith("mailto:")  # no page knows what a relative one is of
+            fits = "://" in value or value.lower().startswith("mailto:")  # the base of a relative address is unknown
         case "code", "class":
             fits = _LANGUAGE.fullmatch(value) is not None
         case "sup", "class":

@@ -1,8 +1,9 @@
-"""Better titles: after a conversation's first turn a model is asked once what to call it.
+"""Better titles: after a conversation's first turn, ask a model once for a title.
 
-Owns when it is asked and for how long it is waited for. It delays and fails no turn: the turn has ended before, and a
-model that fails, is slow, refuses or says something else leaves the title of the first message. What is to be asked is
-kept in memory alone, so a stop leaves that title, too. What is asked and which answers count is `titles`'.
+Naming neither delays nor fails a turn: it starts after the turn has ended. If the model fails, is slow, refuses or
+returns no usable title, the conversation keeps its first message as the title. Pending conversations are held in memory
+only, so a stop of the process also leaves that title. The prompt and the validation are in
+`agentic_rag.conversations.titles`.
 """
 
 import logging
@@ -36,26 +37,26 @@ from agentic_rag.store.usage import UsageRecord
 log = logging.getLogger(__name__)
 
 AGENT: Final = "(title)"
-"""Under which its calls stand in the usage; no role can have this id."""
+"""Agent name of these calls in the usage; no role can have this id."""
 LOOK_SECONDS: Final = 1.0
 CALL_SECONDS: Final = 3.0
 MAX_AT_ONCE: Final = 4
 MAX_WAITING: Final = 200
-"""Conversations that wait for a title; one more keeps that of its first message."""
+"""Maximum pending conversations; further ones keep the title of their first message."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Untitled:
-    """A conversation that has the title of its first message, with its first turn."""
+    """A conversation titled with its first message, and its first turn."""
 
     conversation: ConversationRecord
     turn: TurnRecord
 
 
 class Naming:
-    """Asks for titles; `run` is called again and again.
+    """Asks a model for titles. Call `run` repeatedly.
 
-    ``model``: None where there is no language model, or the operator wants no titles of it.
+    ``model`` is None if there is no language model or the operator turned titles off.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Naming:
         self._stopped = False
 
     def note_turn(self, turn: TurnRecord, conversation: ConversationRecord) -> None:
-        """Note a turn that ended well, if it is a conversation's first and nobody has named the conversation yet.
+        """Queue a conversation after its first successful turn, unless a person has named it.
 
         Called in the thread that writes to the store.
         """
@@ -83,7 +84,7 @@ class Naming:
             self._waiting[conversation.id] = _Untitled(conversation, turn)
 
     async def run(self) -> None:
-        """Ask for the titles of the conversations that wait for one."""
+        """Ask for the titles of all pending conversations."""
         limiter = anyio.CapacityLimiter(MAX_AT_ONCE)
         async with self._running:
             if self._model is None or self._stopped:
@@ -94,7 +95,7 @@ class Naming:
                         tasks.start_soon(self._improve, self._waiting.pop(conversation_id), self._model, limiter)
 
     async def stop(self) -> None:
-        """Ask for nothing any more, end what is asked for and store what it cost: the process is about to stop."""
+        """Stop asking, cancel calls in progress and store their cost. Called before the process stops."""
         self._stopped = True
         if self._scope is not None:
             self._scope.cancel()
@@ -117,7 +118,7 @@ class Naming:
             log.info("the conversation %s keeps the title of its first message: %s", turn.conversation_id, exc)
 
     async def _ask(self, model: Model, request: ModelRequest, row: UsageRecord) -> str | None:
-        """Return the title of a model, None when it has none; what it cost is stored in any case."""
+        """Return the model's title, or None. The cost is stored in any case."""
         pieces: list[str] = []
         reported, stop_reason = Usage(), ""
         account = self._spending.account(Payer(row.domain_id, row.user_id, row.key_id))
@@ -158,7 +159,7 @@ class Naming:
         return titles.read_title("".join(pieces), stop_reason)
 
     async def _store(self, turn: TurnRecord, title: str) -> None:
-        """Store a title unless the conversation was named meanwhile, and tell it to who follows the conversation."""
+        """Store a title unless the conversation was renamed meanwhile, and notify its followers."""
         before = titles.title_of(turn.content)
 
         def store(conn: Connection) -> bool:
@@ -171,7 +172,7 @@ class Naming:
             self._tell(turn.conversation_id, turn.id, title)
 
     async def tell_stored(self, conversation_id: ConversationId, turn_id: TurnId) -> None:
-        """Tell a title that another process has stored to who follows the conversation here."""
+        """Notify local followers of a conversation about a title that another process has stored."""
         if not self._news.is_heard(conversation_id):
             return
         found = await self._db.read(lambda conn: conversations.get(conn, conversation_id))

@@ -1,7 +1,4 @@
-"""What conversations show of themselves besides messages: pages of records, kept results, and how turns stand.
-
-Owns the values, and that a turn which waits for a person is shown as waiting.
-"""
+"""Values that conversations return besides messages: pages, stored tool results and turn states."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +12,7 @@ from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list; ``total`` counts what matches on all pages."""
+    """One page of a list. ``total`` counts the matches on all pages."""
 
     items: list[ConversationRecord]
     total: int
@@ -25,7 +22,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class KeptPayload:
-    """A tool result that is kept whole, with the domain whose secrets it may not show."""
+    """A stored tool result, and the domain whose secrets must be redacted from it."""
 
     domain_id: str
     media_type: str
@@ -33,7 +30,7 @@ class KeptPayload:
 
 
 def with_waiting(conn: Connection, found: Sequence[TurnRecord]) -> list[TurnRecord]:
-    """Return turns as people see them: one that runs but waits for a person is waiting, whether in memory or not."""
+    """Return turns as people see them: a running turn that waits for a person has the status ``WAITING``."""
     running = [turn.id for turn in found if turn.status is TurnStatus.RUNNING]
     waiting = waits.waiting(conn, running) if running else set()
     return [replace(turn, status=TurnStatus.WAITING) if turn.id in waiting else turn for turn in found]

@@ -1,6 +1,6 @@
-"""Images that a user sends with a message: what of them is taken.
+"""Validate the images that a user sends with a message.
 
-Owns their form and their bounds; what an image is, its bytes say. Knows no store and no model.
+Checks form and size. The kind of an image is detected from its bytes. Knows no store and no model.
 """
 
 import base64
@@ -18,37 +18,37 @@ from agentic_rag.store.clock import new_id
 from agentic_rag.tools.pictures import MAX_SIDE, read_picture
 
 MAX_IMAGES = 8
-"""Of one message."""
+"""Maximum images of one message."""
 MAX_IMAGE_BYTES = 15 * 256 * 1024
-"""Of one image, and of all of a message: as base64 the Messages API takes 5 MiB."""
+"""Maximum bytes of one image, and of all images of a message. The Messages API takes 5 MiB of base64."""
 
 
 MAX_IMAGES_JSON = 8 * 1024 * 1024
-"""Bytes of the JSON of a message with its images, at every door."""
+"""Maximum JSON bytes of a message with its images, for every protocol."""
 
 
 class GivenImage(Form):
-    """An image as a client sends it: ``data`` is base64, ``mediaType`` must be what its content is, if it is given."""
+    """An image as a client sends it: ``data`` is base64; ``mediaType``, if given, must match the content."""
 
     data: str
     media_type: str | None = None
 
 
 class PlacedImage(GivenImage):
-    """An image of another protocol's message; ``place``: what a refusal calls it."""
+    """An image from another protocol's message. ``place`` names it in error texts."""
 
     place: str
 
 
 _ALIASES: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg", "image/x-png": "image/png", "image/*": None}
-"""What clients also call a kind of image; None: they do not say."""
+"""Other names that clients use for media types; None: the client does not say."""
 
 
 def image_in(place: str, data: str, media_type: str | None) -> PlacedImage:
     """Return an image that another protocol's message carries as base64.
 
     Raises:
-        ImageUnsupported: it says itself that it is none.
+        ImageUnsupported: its media type is not an image type.
     """
     kind = (media_type or "image/*").partition(";")[0].strip().lower()
     if not kind.startswith("image/"):
@@ -57,11 +57,11 @@ def image_in(place: str, data: str, media_type: str | None) -> PlacedImage:
 
 
 def image_at(place: str, url: object, media_type: str | None = None) -> PlacedImage:
-    """Return the image in a ``data:`` address. Nothing is fetched from any other address.
+    """Return the image in a ``data:`` address. Other addresses are refused and never fetched.
 
     Raises:
-        InvalidInput: it is another address, or not base64.
-        ImageUnsupported: it says itself that it is no image.
+        InvalidInput: it is another kind of address, or not base64.
+        ImageUnsupported: its media type is not an image type.
     """
     head, comma, data = url.partition(",") if isinstance(url, str) else ("", "", "")
     scheme, _, kind = head.partition(":")
@@ -75,12 +75,12 @@ def image_at(place: str, url: object, media_type: str | None = None) -> PlacedIm
 
 
 def read_images(given: Sequence[GivenImage]) -> list[SentImage]:
-    """Return the images of a message, each under a new ref. Blocks for milliseconds: decoding and hashing.
+    """Return the images of a message, each under a new ref. Blocks for milliseconds to decode and hash.
 
     Raises:
-        InvalidInput: one is not base64, or another one than it says.
-        ImageUnsupported: one is no PNG, JPEG, GIF or WebP.
-        ImageTooLarge: one has too many bytes or pixels, or all together too many bytes.
+        InvalidInput: an image is not base64, or does not match its media type.
+        ImageUnsupported: an image is not PNG, JPEG, GIF or WebP.
+        ImageTooLarge: an image has too many bytes or pixels, or all together have too many bytes.
     """
     left, found = MAX_IMAGE_BYTES, []
     if len(given) > MAX_IMAGES:

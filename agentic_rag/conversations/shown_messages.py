@@ -1,7 +1,6 @@
-"""Messages as clients see them: two a turn, the user's and the answer of all its steps.
+"""Messages as clients see them: two per turn, the user's message and the answer of all its steps.
 
-Owns that view of the transcript, and what stands where a stored reference (``{"_ref": …}``) was. Pure: rows in,
-values out.
+Builds that view from transcript rows and replaces stored references (``{"_ref": …}``). Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,12 +27,12 @@ from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 MAX_DEPTH = 100
-"""How deep references are looked for; JSON that is nested deeper is shown as it is."""
+"""Maximum depth at which references are resolved; deeper JSON is shown unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A citation that ends at a place (an offset in Unicode code points) of a message's text."""
+    """A citation that ends at an offset (in Unicode code points) of a message's text."""
 
     end: int
     number: int
@@ -41,7 +40,7 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class ShownMessage:
-    """One message. ``content`` is its plain text, ``blocks`` what it is made of, tool calls and results included.
+    """One message. ``content`` is its plain text, ``blocks`` its content blocks with tool calls and results.
 
     ``citations`` say where in ``content`` each of the ``references`` is cited.
     """
@@ -50,7 +49,7 @@ class ShownMessage:
     conversation_id: ConversationId
     turn_id: TurnId
     parent_message_id: MessageId | None
-    """The message that it follows or answers; None: it is a conversation's first."""
+    """The message that this one follows or answers; None for the first message of a conversation."""
     role: Literal["user", "assistant"]
     content: str
     blocks: list[Block]
@@ -62,7 +61,10 @@ class ShownMessage:
 
 @dataclass(frozen=True, slots=True)
 class TextRun:
-    """Text of a message without a call in it. ``block``: the place of its first block; citations are those inside."""
+    """Text of a message without a tool call in it.
+
+    ``block`` is the index of its first block. ``citations`` are those inside the run.
+    """
 
     block: int
     text: str
@@ -70,14 +72,14 @@ class TextRun:
 
 
 def text_runs(message: ShownMessage) -> list[TextRun]:
-    """Return a message's text as it stands between its calls; joined by empty lines it is ``content``."""
+    """Return the text runs between a message's tool calls. Joined by empty lines they equal ``content``."""
     runs: list[TextRun] = []
     at, start, first = 0, 0, -1
     for place, block in enumerate([*message.blocks, {"type": "end"}]):
         if block["type"] == "text" and block.get("text"):
             gap = "" if message.content.startswith(block["text"], at) else "\n\n"
             if not message.content.startswith(gap + block["text"], at):
-                continue  # white space that is no part of the content
+                continue  # white space that is not part of the content
             if first < 0:
                 at += len(gap)
                 first, start, gap = place, at, ""
@@ -97,10 +99,10 @@ def shown_messages(
     found: Mapping[str, Any] | None = None,
     compacted_to: int = 0,
 ) -> list[ShownMessage]:
-    """Group the rows of whole messages (in transcript order) into what clients see.
+    """Group the rows of whole messages (in transcript order) into messages that clients see.
 
-    ``of`` holds their turns, ``found`` the objects that `refs_in` named. For the messages up to ``compacted_to`` a
-    summary stands in what the model is sent. A turn that failed has an answer also when the model said nothing.
+    ``of`` holds their turns, ``found`` the objects that `refs_in` named. In the model's context, a summary replaces the
+    messages up to ``compacted_to``. A failed turn has an answer even if the model wrote no text.
     """
     shown = []
     answered = {row.message_id for row in rows if row.role == "assistant"}
@@ -118,7 +120,7 @@ def shown_messages(
 
 
 def _question(conversation_id: ConversationId, row: MessageRecord, turn: TurnRecord, metadata: Json) -> ShownMessage:
-    # The stored message may begin with notes to the model; the user's own words are the turn's.
+    # The stored message may begin with notes for the model; the turn holds the user's own text.
     return ShownMessage(
         id=row.message_id,
         conversation_id=conversation_id,
@@ -133,7 +135,7 @@ def _question(conversation_id: ConversationId, row: MessageRecord, turn: TurnRec
 
 
 def refs_in(rows: Sequence[MessageRecord]) -> set[str]:
-    """Return the refs that the structured contents of these messages hold."""
+    """Return the refs in the structured contents of these messages."""
     refs: set[str] = set()
 
     def note(ref: object) -> object:
@@ -149,12 +151,12 @@ def refs_in(rows: Sequence[MessageRecord]) -> set[str]:
 
 
 def unavailable(reason: str) -> dict[str, Any]:
-    """Return what stands for an object that cannot be shown."""
+    """Return the placeholder of an object that cannot be shown."""
     return {"unavailable": True, "reason": reason}
 
 
 def _resolve(value: Any, look_up: Callable[[object], Any], depth: int = 0) -> Any:
-    """Replace each ``{"_ref": …}`` in a JSON value by what it stands for; what was looked up is not searched."""
+    """Replace each ``{"_ref": …}`` in a JSON value by its object. Replacements are not searched for further refs."""
     if depth > MAX_DEPTH:
         return value
     if isinstance(value, dict):
@@ -179,7 +181,7 @@ def _shown_block(block: Block, found: Mapping[str, Any]) -> Block:
 
 
 def _text_of(steps: Iterable[Sequence[Block]]) -> tuple[str, tuple[Citation, ...]]:
-    """Return the text of an answer's steps and what it cites; a step that was cut off is joined with its rest."""
+    """Return the text and citations of an answer's steps. A continued step is joined to its beginning without a gap."""
     text = ""
     citations: list[Citation] = []
     for content in steps:

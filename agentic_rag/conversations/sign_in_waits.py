@@ -1,6 +1,6 @@
-"""Turns that wait until somebody has signed in at an MCP server: they go on by themselves once that is done.
+"""Resume turns that wait for a sign-in at an MCP server, once the sign-in is done.
 
-Owns which waits a sign-in answers. Made before the runtime, which it reaches by `Answers`.
+Created before the runtime, which it reaches through `Answers`.
 """
 
 from sqlalchemy import Connection
@@ -21,7 +21,10 @@ class SignInWaits:
         self._answers = answers
 
     async def signed_in(self, domain_id: str, server: str, user_id: str) -> None:
-        """Let go on what waited for a sign-in at this server. ``user_id`` empty: one account serves everybody."""
+        """Resume the turns that wait for a sign-in at this server.
+
+        An empty ``user_id`` means that one account serves all users.
+        """
         at = now()
 
         def store(conn: Connection) -> list[WaitRecord]:
@@ -36,5 +39,5 @@ class SignInWaits:
 
 
 def _waits_for(wait: WaitRecord, server: str, user_id: str) -> bool:
-    """Whether a wait is for a sign-in at this server, of this user or (empty) of anybody."""
+    """Return whether a wait is for a sign-in at this server by this user. An empty ``user_id`` matches all users."""
     return SIGN_IN in (wait.held or {}) and wait.request.get("server") == server and user_id in ("", wait.user_id)

@@ -1,6 +1,6 @@
-"""New titles between turns, told to those who follow a conversation.
+"""Notify clients that follow a conversation of a title stored between turns.
 
-Owns who listens. A listener that has gone hears nothing more; what nobody hears stands in the conversation's record.
+Without a listener, a new title is only in the conversation's record.
 """
 
 from typing import Protocol
@@ -10,21 +10,21 @@ from agentic_rag.ids import ConversationId
 
 
 class TitleListener(Protocol):
-    """Who follows conversations."""
+    """A client connection that follows conversations."""
 
     def hear_title(self, conversation_id: ConversationId, event: AgentEvent) -> None:
-        """Take notice of a title; it is no part of a turn's log. It must not wait and not raise."""
+        """Handle a new title. The event is not part of a turn's log. Must neither block nor raise."""
         ...
 
 
 class TitleNews:
-    """Who listens to which conversations."""
+    """The listeners of each conversation."""
 
     def __init__(self) -> None:
         self._listeners: dict[ConversationId, list[TitleListener]] = {}
 
     def listen(self, conversation_id: ConversationId, listener: TitleListener) -> None:
-        """Tell a listener the new titles of a conversation from now on."""
+        """Register a listener for new titles of a conversation."""
         self._listeners.setdefault(conversation_id, []).append(listener)
 
     def unlisten(self, conversation_id: ConversationId, listener: TitleListener) -> None:
@@ -34,10 +34,10 @@ class TitleNews:
             self._listeners[conversation_id] = left
 
     def is_heard(self, conversation_id: ConversationId) -> bool:
-        """Whether anybody listens to a conversation."""
+        """Return whether a conversation has listeners."""
         return conversation_id in self._listeners
 
     def tell(self, conversation_id: ConversationId, event: AgentEvent) -> None:
-        """Tell everybody who listens to a conversation."""
+        """Notify all listeners of a conversation."""
         for each in tuple(self._listeners.get(conversation_id, ())):
             each.hear_title(conversation_id, event)

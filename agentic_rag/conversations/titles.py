@@ -1,7 +1,6 @@
-"""A conversation's title: from its first message, and from what a model makes of that message. Pure.
+"""A conversation's title: from its first message, or from a model that reads that message. Pure.
 
-Owns how long a title is, what a model is asked for one, and which of its answers count. Knows no store and no model's
-name.
+Defines the length of a title, the request to the model and the answers that count. Knows no store and no model name.
 """
 
 import re
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 60
 MAX_READ: Final = 2_000
-"""Characters of a message that are looked at for its title."""
+"""Maximum characters of a message that are read for its title."""
 MAX_ANSWER: Final = 60
-"""Tokens of a model's answer."""
+"""Maximum tokens of a model's answer."""
 
 PROMPT: Final = (
     "Name the conversation that begins with the user's message: two to seven words, in the language of the message, as "
@@ -32,16 +31,17 @@ PROMPT: Final = (
 
 _SENTENCE = re.compile(r"[.!?]+(?=\s)|[。！？；…]+")
 _MARKUP = re.compile(r"[`*_#>~\[\]\\&=]|^[ \t]*(?:[-+]|\d{1,9}[.)]|-{3,})[ \t]*", re.MULTILINE)
-"""What a text needs to have for there to be any Markdown in it."""
+"""Matches texts that may contain Markdown."""
 _QUOTES: Final = ('""', "''", "“”", "„“", "«»", "»«", "‘’", "‚‘", "「」", "『』", "《》", "``")
 _NO_TITLE: Final = frozenset("{}<>|")
-"""In a model's answer these mean that it is no name but JSON, markup or a table."""
+"""Characters that mark a model's answer as JSON, markup or a table instead of a title."""
 
 
 def title_of(content: str) -> str:
-    """Return at most `MAX_CHARACTERS` of a message's beginning without its markup, ended at a sentence, else at a word.
+    """Return the beginning of a message without markup, ended at a sentence or else at a word.
 
-    A text that is cut at a word, or within a sentence without spaces, ends with an ellipsis.
+    At most `MAX_CHARACTERS` characters. A text cut at a word, or inside a sentence without spaces, ends with an
+    ellipsis.
     """
     text = without_markup(content) or one_line(content) or "…"
     if len(text) <= MAX_CHARACTERS:
@@ -55,7 +55,7 @@ def title_of(content: str) -> str:
 
 
 def without_markup(text: str) -> str:
-    """Return the words of the beginning of a Markdown text on one line; links and images are their words."""
+    """Return the beginning of a Markdown text as words on one line. Links and images become their text."""
     text = text[:MAX_READ]
     if _MARKUP.search(text) is None:
         return one_line(text)
@@ -90,7 +90,7 @@ def ask(model: str, content: str) -> ModelRequest:
 
 
 def read_title(answer: str, stop_reason: str) -> str | None:
-    """Return the title that a model's answer is; None: it is refused, cut off, too long, or no name at all."""
+    """Return the title in a model's answer. None if the answer is refused, cut off, too long or not a title."""
     if stop_reason not in ("end_turn", "stop_sequence") or len(answer.strip().splitlines()) != 1:
         return None
     if len(answer) > MAX_READ or _NO_TITLE.intersection(answer):

@@ -1,7 +1,7 @@
-"""Reading what was said: messages as clients see them, archives, tool calls.
+"""Read messages as clients see them, archives and tool calls.
 
-Owns the look-up of stored references: what a structured content refers to is read from the payloads of its own
-session, and one that cannot be read costs that one item. Knows no user and no permission.
+Stored references are resolved from the payloads of the same session; an unreadable reference affects only its own item.
+Knows no user and no permission.
 """
 
 import json
@@ -26,12 +26,12 @@ from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 MAX_RESOLVED = 4 * 1024 * 1024
-"""Bytes of one stored object that a page of messages holds; a larger one is named as unavailable."""
+"""Maximum bytes of a stored object in a page of messages; a larger one is shown as unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPage:
-    """Messages in order; ``has_more``: there are earlier ones."""
+    """Messages in order. ``has_more`` says that there are earlier ones."""
 
     messages: list[ShownMessage]
     has_more: bool
@@ -39,7 +39,7 @@ class ShownPage:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A delegate's records: its path, the call it worked for, its turn, its task and answer, and its calls."""
+    """A delegate's records: its path, the tool call that started it, its turn, messages and tool calls."""
 
     agent: str
     parent_tool_call_id: str
@@ -50,10 +50,11 @@ class Child:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """One way through a conversation. ``leaf`` is its last answer, under which it can be read and chosen.
+    """One path through a conversation. ``leaf`` is its last answer, the id to read or activate the branch.
 
-    ``parent_message_id`` is the answer after which it is alone (None: it shares nothing), ``first_message_id`` and
-    ``content`` the user's message that follows, ``turn_count`` the turns of the whole way, ``status`` its last turn's.
+    ``parent_message_id`` is the last answer shared with another branch (None: it shares nothing). ``first_message_id``
+    and ``content`` are the user's next message. ``turn_count`` counts the turns of the whole path, ``status`` is that
+    of the last turn.
     """
 
     leaf: MessageId
@@ -67,7 +68,7 @@ class Branch:
 
 
 class Transcripts:
-    """What conversations hold."""
+    """Reads the contents of conversations."""
 
     def __init__(self, database: Database, runtime: Runtime) -> None:
         self._db = database
@@ -81,9 +82,9 @@ class Transcripts:
         archive_id: str | None = None,
         leaf: MessageId | None = None,
     ) -> ShownPage:
-        """Return the last messages in order, two a turn, or the last of those that one archive's summary stands for.
+        """Return the last messages in order, two per turn, or the last of those that one archive's summary replaces.
 
-        ``leaf``: of the newest branch that has this message, instead of the active one.
+        ``leaf`` selects the newest branch with this message instead of the active branch.
 
         Raises:
             NotFound: there is no message ``before`` or ``leaf``, or no such archive.
@@ -113,7 +114,7 @@ class Transcripts:
         return ShownPage(shown[-limit:], has_more=len(shown) > limit)
 
     async def message(self, conversation: ConversationRecord, message_id: MessageId) -> ShownMessage:
-        """Return one message, of whichever branch; a question that was asked again is its newest turn's.
+        """Return one message of any branch. A question that was asked again belongs to its newest turn.
 
         Raises:
             NotFound: there is no such message.
@@ -137,7 +138,7 @@ class Transcripts:
         raise NotFound("message", message_id)
 
     async def branches(self, conversation: ConversationRecord) -> list[Branch]:
-        """Return the branches, the newest last."""
+        """Return the branches, oldest first."""
 
         def read(conn: Connection) -> list[Branch]:
             session = sessions.get(conn, conversation.session_id)
@@ -179,7 +180,7 @@ class Transcripts:
         agent: str | None = None,
         turn_id: TurnId | None = None,
     ) -> list[ToolCallRecord]:
-        """Return the last calls in order; only those of these tools, one status or one agent when given."""
+        """Return the last calls in order, filtered by tools, status, agent and turn."""
 
         def read(conn: Connection) -> list[ToolCallRecord]:
             family = sessions.family(conn, conversation.session_id)
@@ -190,7 +191,7 @@ class Transcripts:
         return await self._db.read(read)
 
     async def children(self, turn: TurnRecord) -> list[Child]:
-        """Return the delegates that a turn has made, in the order in which they began."""
+        """Return the delegates of a turn, in the order in which they began."""
 
         def read(conn: Connection) -> list[tuple[SessionRecord, TurnRecord, list[MessageRecord], list[ToolCallRecord]]]:
             return [
@@ -207,7 +208,7 @@ class Transcripts:
         return children
 
     async def _object(self, session_id: SessionId, ref: str) -> Any:
-        """Return the object that a ref stands for, or why there is none."""
+        """Return the object behind a ref, or a placeholder with the reason."""
         kept = await self._runtime.payload(session_id, ref)
         if kept is None:
             return unavailable("it is not kept")
@@ -223,10 +224,10 @@ class Transcripts:
 
 
 def _leaf(conn: Connection, session_id: SessionId, message_id: MessageId) -> MessageId:
-    """Return the leaf of the newest branch that has a message.
+    """Return the leaf of the newest branch with a message.
 
     Raises:
-        NotFound: there is none.
+        NotFound: no branch has the message.
     """
     leaf = branches.read_tree(conn, session_id).leaf_after(message_id)
     if leaf is None:

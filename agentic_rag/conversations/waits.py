@@ -1,7 +1,7 @@
-"""Waits: what turns ask people for, listed for whom they concern, and their answers.
+"""List the waits that concern a user, and store answers to them.
 
-Owns who may see and who may answer which, and that the first answer counts. An answer and the turn's waking are one
-transaction, so that no kill loses one of them. Knows no socket.
+Decides who may see and answer a wait. Only the first answer counts. An answer and the turn's wake-up are one
+transaction, so a crash loses neither. Knows no socket.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from agentic_rag.store.waits import STATE_OF, WaitRecord, WaitState
 
 @dataclass(frozen=True, slots=True)
 class WaitPage:
-    """One page of a list; ``total`` counts what matches on all pages."""
+    """One page of a list. ``total`` counts the matches on all pages."""
 
     items: Sequence[WaitRecord]
     total: int
@@ -47,7 +47,7 @@ class Waits:
         page: int = 1,
         page_size: int = 50,
     ) -> WaitPage:
-        """Return the waits of the user's conversations, and those for admins of the user's domains; newest first."""
+        """Return the waits of the user's conversations and those for admins of the user's domains, newest first."""
         domains, admin_of = (None, None) if user.operator else (user.domains, user.administered)
         items, total = await self._db.read(
             lambda conn: waits.list_page(
@@ -67,7 +67,7 @@ class Waits:
         """Return one wait.
 
         Raises:
-            NotFound: there is none that concerns this user.
+            NotFound: there is no such wait that concerns this user.
         """
         found = await self._db.read(lambda conn: waits.get(conn, wait_id))
         if found is None or not _sees(user, found):
@@ -75,14 +75,14 @@ class Waits:
         return found
 
     async def ended_of(self, turn_id: TurnId) -> frozenset[str]:
-        """Return which waits of a user's turn have ended; the caller has asked whether this user may know."""
+        """Return the ended waits of a turn. The caller must have checked the user's access."""
         return frozenset(await self._db.read(lambda conn: waits.ended_of(conn, turn_id)))
 
     async def settle(self, user: User, wait: WaitRecord, action: WaitAction, content: Json) -> None:
-        """Answer a wait; one that was accepted before, or was not, as is wanted now, is left as it is.
+        """Answer a wait. If it was already answered with the same decision, do nothing.
 
         Raises:
-            AgenticRagError: as `answer`; `WaitAnswered` only where the other was answered before.
+            AgenticRagError: as `answer`; `WaitAnswered` only if the earlier decision was different.
         """
         if wait.state is WaitState.OPEN:
             try:
@@ -95,13 +95,13 @@ class Waits:
             raise WaitAnswered(wait.state, wait.answered_by)
 
     async def answer(self, user: User, wait_id: WaitId, action: WaitAction, content: Json) -> WaitRecord:
-        """Take a person's answer and let the turn go on; durable when this returns.
+        """Store a person's answer and resume the turn; the answer is durable when this returns.
 
         Raises:
-            NotFound: there is none that concerns this user.
-            Forbidden: it is for an admin of the domain to answer.
-            WaitAnswered: it was answered before, or its time is over.
-            InvalidInput: the answer does not fit what was asked; the wait stays open.
+            NotFound: there is no such wait that concerns this user.
+            Forbidden: only an admin of the domain may answer.
+            WaitAnswered: the wait was already answered or has expired.
+            InvalidInput: the answer does not match the request; the wait stays open.
         """
         wait = await self.get(user, wait_id)
         if wait.answerer is Answerer.ADMIN and not user.administers(wait.domain_id):
@@ -130,7 +130,7 @@ class Waits:
 
 
 def _sees(user: User, wait: WaitRecord) -> bool:
-    """Whether a wait exists for a user: of an own conversation, or to be answered by an admin of its domain."""
+    """Return whether a user sees a wait: in an own conversation, or as an admin who may answer it."""
     if not user.sees(wait.domain_id):
         return False
     return wait.user_id == user.id or (wait.answerer is Answerer.ADMIN and user.administers(wait.domain_id))
