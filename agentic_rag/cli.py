@@ -1,8 +1,8 @@
 """The command line: serve, chat, ingest, domains, roles, mcp, models, secrets, keys, users, usage, audit, backup.
 
-Owns arguments, what is printed, and exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration,
-3 the data folder belongs to another process, 4 the port is in use. Everything but `serve` talks REST
-(`commands.client`). Imports little: a command loads what it needs.
+Defines arguments, output and exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 the data folder
+belongs to another process, 4 the port is in use. All commands except `serve` use REST (`agentic_rag.commands.client`).
+This module imports little: each command imports what it needs.
 """
 
 import sys
@@ -74,7 +74,7 @@ def options(
         typer.Option(help="API key to come in with; better in AGENTIC_RAG_KEY, which other users cannot list."),
     ] = None,
 ) -> None:
-    """What every command takes."""
+    """Handle the options of all commands."""
     from agentic_rag.commands.client import given_key
 
     if key:
@@ -82,7 +82,7 @@ def options(
 
 
 def main() -> None:
-    """Run the command line; errors are one line on stderr."""
+    """Run the command line. Errors are printed as one line on stderr."""
     try:
         app()
     except Exception as exc:
@@ -119,11 +119,11 @@ def serve(
 
     from agentic_rag import garbage
 
-    garbage.do_not_look()  # until all that turns need is loaded: it takes 8 % of the start
+    garbage.do_not_look()  # collection takes 8 % of the start, so it is off until turns can run
     from agentic_rag.settings import load_settings
 
     settings = load_settings(host=host, port=port, data=data, workers=workers)
-    # Before anything else is imported: MCPServer configures logging if nothing did.
+    # Before other imports: `MCPServer` configures logging if nothing else has.
     handler = log_handler(sys.stderr, lines_of_json=settings.log_format == "json")
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
     for chatty in ("alembic", "httpx2", "httpcore2", "mcp", "uvicorn.error"):
@@ -136,7 +136,7 @@ def serve(
 
 
 def _serve(settings: "Settings", *, any_command: bool, unsandboxed: bool) -> None:
-    """Serve in this process, or in workers that it begins and looks after."""
+    """Serve in this process, or start and supervise workers."""
     from contextlib import suppress
     from functools import partial
 
@@ -154,7 +154,7 @@ def _serve(settings: "Settings", *, any_command: bool, unsandboxed: bool) -> Non
     else:
         workers_here = LocalWorkers(settings)
         worker = workers_here.begin()
-        if worker is None:  # in the process that was started: it ends in `look_after`, and only workers go on from here
+        if worker is None:  # the parent process: it ends in `look_after`, and only workers continue below
             announce(workers_here.address)
             worker = workers_here.look_after()
         settings, listener = worker.settings, worker.listener
@@ -170,8 +170,8 @@ def _serve(settings: "Settings", *, any_command: bool, unsandboxed: bool) -> Non
             ready = worker.tell_ready if worker else partial(announce, address_of(listener))
             await serve(application, listener, ready, AT_ONCE if worker else STOPS)
 
-    with listener, suppress(ServerStopping):  # that is raised where it was stopped before there was a store
-        anyio.run(run, backend_options={"use_uvloop": True})  # cheaper for each delta; uvicorn would choose it too
+    with listener, suppress(ServerStopping):  # raised at a stop before the store was open
+        anyio.run(run, backend_options={"use_uvloop": True})  # less CPU per delta; uvicorn's own choice, too
 
 
 def _announce(data: Path, any_command: bool, unsandboxed: bool, address: str) -> None:
@@ -188,7 +188,7 @@ def _announce(data: Path, any_command: bool, unsandboxed: bool, address: str) ->
 
 
 def _own_name() -> str:
-    """Return how this program is called: from the working folder if it lies there, else by its whole path."""
+    """Return the command to run this program: relative if it is below the working folder, else the whole path."""
     from os.path import normpath
 
     called = Path(normpath(Path(sys.argv[0]).absolute()))
@@ -196,7 +196,7 @@ def _own_name() -> str:
 
 
 def _warn(any_command: bool, unsandboxed: bool) -> None:
-    """Say what of a start is worth a second look."""
+    """Print warnings about risky options."""
     from agentic_rag.server.peers import system_tells
 
     if any_command:
@@ -219,7 +219,7 @@ def ingest(
 ) -> None:
     """Upload files to a domain and wait until they can be searched.
 
-    Exits with 1 if a file could not be ingested, with 3 if all could but files of a folder were skipped.
+    Exit code 1: a file failed. Exit code 3: all files succeeded, but files in a folder were skipped.
     """
     from agentic_rag.commands.ingest import ingest_files
 
@@ -235,7 +235,7 @@ def reindex(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Index a domain's documents anew, with the embedder of now, beside the live index; then exchange them."""
+    """Rebuild a domain's index with the current embedder, while searches use the old one; then switch to it."""
     from agentic_rag.commands.ingest import reindex as run
 
     problem = run_command(data, url, lambda client: run(client, domain, rollback))
@@ -248,7 +248,7 @@ def reindex(
 def fetch_model(
     name: Annotated[str | None, typer.Argument(help="A fastembed model; default: the configured or small one.")] = None,
 ) -> None:
-    """Fetch an embedding model onto this machine."""
+    """Download an embedding model to this machine."""
     import anyio
 
     from agentic_rag.commands.model import fetch_model as run
@@ -265,10 +265,9 @@ def doctor(
     repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
     data: Data = None,
 ) -> None:
-    """Check database, documents, kept results, memories, secrets and index (exit code 1: something is left to do).
+    """Check database, documents, stored results, memories, secrets and index. Exit code 1: a problem remains.
 
-    Stop the server first. A repair makes anew what follows from something else and is damaged; of what does not, a line
-    says how it is restored.
+    Stop the server first. `--repair` rebuilds derived data. Damaged source data is listed with how to restore it.
     """
     import anyio
 
@@ -298,7 +297,7 @@ def open_page(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Print the server's address with a ticket that lets one page in, and open the browser."""
+    """Print the server's address with a ticket for one sign-in, and open the browser."""
     from agentic_rag.commands.page import open_browser, ticket_address
 
     address = ticket_address(data, url)
@@ -309,7 +308,7 @@ def open_page(
 
 @domains_app.command("list")
 def list_domains(data: Data = None, url: Url = None) -> None:
-    """List all domains."""
+    """List all domains: id, name, number of documents, version."""
     found = run_command(data, url, lambda client: client.call("GET", "/api/domains"))
     rows = [[each["id"], each["name"], str(each["documentCount"]), str(each["version"])] for each in found["items"]]
     table(["id", "name", "documents", "version"], rows)

@@ -1,7 +1,8 @@
 """`agentic-rag chat`: talk to a domain in the terminal.
 
-Owns the command's arguments and exit codes. What happens on the wire is ``talk``'s, what is seen is
-``screen``'s; both are loaded when the command runs, since every command imports this module.
+Defines the command's arguments and exit codes. `agentic_rag.chat.talk` handles the connection,
+`agentic_rag.chat.screen` the output. Both are imported when the command runs, because every command imports this
+module.
 """
 
 from pathlib import Path
@@ -24,10 +25,10 @@ def chat(
     key: Annotated[str | None, typer.Option(envvar="AGENTIC_RAG_KEY", help="API key.", show_envvar=True)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as one line of JSON.")] = False,
 ) -> None:
-    """Ask a domain and watch it work: answer, tool calls, hits and citations as they happen.
+    """Ask a domain and follow its work live: answer, tool calls, hits and citations.
 
-    Ctrl-C stops the answer, a second one leaves. Exit codes: 0 done, 1 refused or failed, 2 wrong usage,
-    5 no server, 130 interrupted.
+    Ctrl-C stops the answer, a second Ctrl-C leaves. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 5 no
+    server, 130 interrupted.
     """
     from agentic_rag.chat.command import run
 

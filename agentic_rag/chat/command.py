@@ -1,6 +1,6 @@
-"""What `agentic-rag chat` does: find the server, open a conversation, one turn or many.
+"""The flow of `agentic-rag chat`: find the server, open a conversation, run one turn or many.
 
-Owns the order of it and the exit codes. Between two turns no connection is held.
+Defines the exit codes. No connection is held between two turns.
 """
 
 import sys
@@ -47,8 +47,8 @@ def run(
 ) -> int:
     """Run the command and return its exit code."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # it may be closed
-            stream.reconfigure(errors="replace")  # odd bytes in, narrow encodings out
+        if isinstance(stream, TextIOWrapper):  # a stream may be closed
+            stream.reconfigure(errors="replace")  # for undecodable input and narrow output encodings
     screen = Screen(Console(), Console(stderr=True), as_json=as_json)
     try:
         settings = load_settings(data=data)
@@ -76,6 +76,7 @@ async def open_conversation(server: Server, domain: str, conversation: str | Non
     Raises:
         RequestRefused: there is no such domain or conversation.
         ServerUnreachable: no server answers.
+        InvalidInput: the conversation belongs to another domain.
     """
     async with _http(server) as http:
         if conversation is None:
@@ -88,7 +89,7 @@ async def open_conversation(server: Server, domain: str, conversation: str | Non
 
 
 async def stored_answer(server: Server, conversation_id: str, turn_id: str | None) -> str:
-    """Return the text of a turn's answer from the conversation's messages; empty if it has none."""
+    """Return the stored answer of a turn; empty if it has none."""
     async with _http(server) as http:
         found = await Client(http).call("GET", f"/api/conversations/{quote(conversation_id, safe='')}/messages")
     for message in found["items"]:
@@ -111,11 +112,11 @@ class Chat:
 
     def once(self, message: str) -> int:
         """Run one turn and return the exit code."""
-        text = message.encode(errors="replace").decode()  # argv may hold what is no text
+        text = message.encode(errors="replace").decode()  # an argument may contain undecodable bytes
         return _CODES[anyio.run(partial(self.turn, text, signals=True))]
 
     def prompt(self) -> int:
-        """Run turns until the input ends. A refused message does not end it; Ctrl-C at the prompt does."""
+        """Run turns until the input ends. A refused message continues the loop; Ctrl-C at the prompt ends it."""
         for line in self._lines():
             try:
                 ending = anyio.run(partial(self.turn, line, signals=True))
@@ -127,7 +128,7 @@ class Chat:
         return DONE
 
     async def turn(self, text: str, *, signals: bool = False) -> Ending:
-        """Run one turn and say how it ended."""
+        """Run one turn and return how it ended."""
         talk = Talk(self._server, self.conversation_id, self._screen)
         ending = await talk.say(text, signals=signals)
         if ending == "resync":

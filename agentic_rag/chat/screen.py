@@ -1,7 +1,7 @@
-"""What a person sees of a turn: text as it streams, tools, hits, notices, citations.
+"""Terminal output of a turn: streamed text, tools, hits, notices and citations.
 
-Owns the rendering of events. Whatever comes from the server is data: it is never read as markup, and its
-control characters do not reach the terminal. Knows no connection.
+Texts from the server are never interpreted as markup, and their control characters do not reach the terminal. Knows no
+connection.
 """
 
 import json
@@ -36,7 +36,7 @@ _BODIES: dict[str, type[EventBody]] = {kind.type: kind for kind in get_args(Even
 MAX_ARGUMENTS = 160
 MAX_SNIPPET = 100
 MAX_RESULT = 200
-"""Characters of a line that only tells what happens; citations are shown whole."""
+"""Maximum characters of a progress line; citations are shown whole."""
 
 
 def one_line(text: object, limit: int) -> str:
@@ -46,7 +46,7 @@ def one_line(text: object, limit: int) -> str:
 
 
 def read_event(frame: Json) -> EventBody | None:
-    """Return what an event's frame says; None for an event that only a newer server knows."""
+    """Return the event in a frame, or None for an unknown event of a newer server."""
     kind = _BODIES.get(frame["type"])
     if kind is None:
         return None
@@ -55,12 +55,12 @@ def read_event(frame: Json) -> EventBody | None:
         frame = frame | {"usage": {"input": usage["inputTokens"], "output": usage["outputTokens"]}}
     try:
         return from_json(kind, frame)
-    except (TypeError, KeyError, ValueError):  # it lacks a member, or has one of another kind
+    except (TypeError, KeyError, ValueError):  # a member is missing or has the wrong type
         return None
 
 
 class Screen:
-    """Shows one turn after the other. With ``as_json`` each event is one line as it came."""
+    """Shows one turn after the other. With ``as_json``, each event is printed as received, one per line."""
 
     def __init__(self, console: Console, errors: Console, *, as_json: bool = False) -> None:
         self._console = console
@@ -81,7 +81,7 @@ class Screen:
             self._show(body, frame.get("agent") or "")
 
     def answer(self, text: str) -> None:
-        """Show a stored answer whose events are gone."""
+        """Show a stored answer whose events were removed."""
         if self._json:
             self._console.out(json.dumps({"type": "message", "content": text}), highlight=False)
         else:
@@ -89,18 +89,18 @@ class Screen:
             self._break()
 
     def note(self, text: str) -> None:
-        """Tell something about the connection, beside the answer."""
+        """Print a note about the connection."""
         self._break()
         self._errors.out(safe(text), highlight=False, style="dim")
 
     def problem(self, text: str) -> None:
-        """Tell what went wrong, in one line."""
+        """Print an error on one line."""
         self._break()
         self._errors.out(f"error: {one_line(text, 1000)}", highlight=False, style="red")
 
     @singledispatchmethod
     def _show(self, body: EventBody, agent: str) -> None:
-        """Show one kind of event; ``agent`` is the path of the delegate it comes from. Others are not for a person."""
+        """Show one kind of event. ``agent`` is the path of the delegate that sent it. Other events are not shown."""
 
     @_show.register
     def _(self, body: TurnStarted, agent: str) -> None:
@@ -209,7 +209,7 @@ class Screen:
         self._after_line = True
 
     def _break(self) -> None:
-        """Begin a new line unless one has begun."""
+        """Begin a new line unless the cursor is at the start of one."""
         if self._midline:
             self._console.out("", highlight=False)
             self._midline = False

@@ -1,6 +1,6 @@
-"""One conversation over a WebSocket, from a message to the end of its turn, however often the connection drops.
+"""Run one turn over a WebSocket, from the message to the end, across reconnections.
 
-Owns sending once, following by number, reconnecting and stopping. Knows nothing of what is shown.
+Sends the message once, follows events by number, reconnects and stops. Knows no output.
 """
 
 import json
@@ -20,25 +20,25 @@ from agentic_rag.json_form import Json
 from agentic_rag.store.clock import new_id
 
 OPEN_SECONDS = 10.0
-"""How long a connection may take to open."""
+"""Time limit for opening a connection."""
 
 CLOSE_SECONDS = 1.0
-"""How long a closed connection may take to end."""
+"""Time limit for closing a connection."""
 
 RETRIES = 8
-"""Attempts without a new event after which a server counts as gone: about 25 seconds."""
+"""Attempts without a new event after which the server counts as gone: about 25 seconds."""
 
 FIRST_DELAY = 0.2
 LAST_DELAY = 5.0
-"""Seconds before a reconnection; each wait is twice the one before."""
+"""Seconds before a reconnection; each wait is twice the previous one."""
 
 Ending = Literal["done", "error", "interrupted", "resync", "left"]
-"""How a turn ended for us: its terminal event, its log gone, or the user left."""
+"""How a turn ended for this client: a terminal event, a removed log, or the user left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where the server is and how to be let in."""
+    """Address and API key of a server."""
 
     url: str
     key: str | None = field(default=None, repr=False)
@@ -53,14 +53,14 @@ class Server:
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     def connect(self) -> connect:
-        """Return the connection to `/ws`, to be entered."""
+        """Return the connection to `/ws`, an asynchronous context manager."""
         return connect(
             "ws" + self.url.removeprefix("http").rstrip("/") + "/ws",
             additional_headers=self.headers,
             compression=None,
             open_timeout=OPEN_SECONDS,
             close_timeout=CLOSE_SECONDS,
-            max_size=None,  # a tool's result may be large, and the server is the user's own choice
+            max_size=None,  # a tool's result may be large, and the user chose the server
             proxy=None if self._loopback else True,
         )
 
@@ -73,18 +73,18 @@ class Server:
 
 
 class Watcher(Protocol):
-    """What sees a turn: the screen."""
+    """Receives the events of a turn; implemented by the screen."""
 
     def show(self, raw: str, frame: Json) -> None:
-        """Take one event, its text and its JSON; each comes once, in order."""
+        """Handle one event, as text and JSON. Each event comes once, in order."""
 
     def note(self, text: str) -> None:
-        """Take news of the connection."""
+        """Handle a note about the connection."""
 
 
 @dataclass(slots=True)
 class Talk:
-    """One turn seen from the client."""
+    """One turn as the client sees it."""
 
     server: Server
     conversation_id: str
@@ -98,10 +98,10 @@ class Talk:
     _stop: bool = False
 
     async def say(self, content: str, *, signals: bool = False) -> Ending:
-        """Send a message and follow its turn to the end. ``signals``: Ctrl-C interrupts the turn, twice leaves.
+        """Send a message and follow its turn to the end. With ``signals``, Ctrl-C interrupts the turn, twice leaves.
 
         Raises:
-            ServerUnreachable: no server answers, or none any more.
+            ServerUnreachable: no server answers, or it is gone.
             RequestRefused: the server refused the message or the connection.
         """
         ending: Ending = "left"
@@ -111,7 +111,8 @@ class Talk:
                 await tasks.start(self._obey_signals, tasks.cancel_scope)
             try:
                 ending = await self._follow(content)
-            except (RequestRefused, ServerUnreachable) as exc:  # leaves the task group as itself, not inside a group
+            # Raised below, outside the task group, so that it is not wrapped.
+            except (RequestRefused, ServerUnreachable) as exc:
                 problem = exc
             tasks.cancel_scope.cancel()
         if problem is not None:
@@ -119,7 +120,7 @@ class Talk:
         return ending
 
     async def stop(self) -> None:
-        """Ask the server to interrupt the turn: now, or as soon as there is a connection."""
+        """Ask the server to interrupt the turn now, or at the next connection."""
         self._stop = True
         if self._socket is not None:
             with suppress(ConnectionClosed):
@@ -166,8 +167,8 @@ class Talk:
         await anyio.sleep(delay)
 
     async def _read(self, socket: ClientConnection, content: str) -> Ending | None:
-        """Say what this connection is for and take what comes; None: it was closed before the turn ended."""
-        if self.turn_id is None:  # sent again it is the same message: the server knows its id
+        """Send the message or subscription, then read events. Returns None if the connection closed before the end."""
+        if self.turn_id is None:  # a repeated message is recognised by its id
             await self._send("message", content=content, clientMessageId=self._client_message_id)
         else:
             await self._send("subscribe", turnId=self.turn_id, after=self.seq)
@@ -190,7 +191,7 @@ class Talk:
                 return "resync"
             case {"type": "error", "code": code, "message": message} if "turnId" not in frame:
                 raise RequestRefused(0, code, message)
-            case {"type": "notice", "turnId": self.turn_id} if "seq" not in frame:  # of the stream, not of the turn
+            case {"type": "notice", "turnId": self.turn_id} if "seq" not in frame:  # about the stream, not the turn
                 self.watcher.show(raw, frame)
             case {"type": kind, "turnId": self.turn_id, "seq": int(seq)} if seq > self.seq:
                 self.seq, self._failures = seq, 0

@@ -1,1 +1,1 @@
-"""The commands of `agentic-rag`, one module a noun."""
+"""The commands of `agentic-rag`, one module for each noun."""

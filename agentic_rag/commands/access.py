@@ -1,7 +1,6 @@
-"""``agentic-rag keys`` and ``agentic-rag audit``: who may come in, and what was done.
+"""``agentic-rag keys`` and ``agentic-rag audit``: API keys and the audit log.
 
-Owns the commands. The key of a new user goes to standard output alone, so that it can be piped; what is said about
-it goes to standard error.
+A new key goes to standard output alone, so that it can be piped. Messages about it go to standard error.
 """
 
 import sys
@@ -19,7 +18,7 @@ Key = Annotated[str | None, typer.Option("--key", help="API key to come in with 
 
 
 class RoleName(StrEnum):
-    """What a key can be for."""
+    """The role of a key."""
 
     operator = "operator"
     admin = "admin"
@@ -39,9 +38,9 @@ def create_key(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Create a key and print it. It is shown only this once.
+    """Create a key and print it. The key is shown only this once.
 
-    The first key of a server ends access without keys; the command then prints a key for the operator, too.
+    The first key of a server ends access without keys. The command then also prints a key for you as the operator.
     """
     body = {"user": user, "role": role.value if role else None, "domains": domain or []}
     made = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
@@ -58,7 +57,7 @@ def create_key(
 
 @keys_app.command("list")
 def list_keys(data: Data = None, url: Url = None, key: Key = None) -> None:
-    """List all keys, revoked ones too: id, user, role, domains, when made, when revoked."""
+    """List all keys, including revoked ones: id, user, role, domains, creation time, state."""
     found = run(data, url, lambda client: client.call("GET", "/api/keys"), key)
     rows = [
         (
@@ -81,7 +80,7 @@ def revoke_key(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Revoke a key: its requests are refused and its sockets closed from now on."""
+    """Revoke a key. Its requests are refused and its sockets closed from now on."""
     run(data, url, lambda client: client.call("DELETE", f"/api/keys/{quote_part(key_id)}"), key)
 
 
@@ -93,7 +92,7 @@ def list_entries(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """List entries: number, time, outcome, who, what, target, how many, details."""
+    """List audit entries: number, time, outcome, actor, action, target, count, details."""
     import json
 
     params = {"limit": str(limit), **({"before": str(before)} if before is not None else {})}
@@ -112,7 +111,7 @@ def verify(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Check that no row was changed, removed or inserted; exit code 1 when one was."""
+    """Check that no row was changed, removed or inserted. Exit code 1: the log is broken."""
     params = {"head": head} if head is not None else None
     found = run(data, url, lambda client: client.call("GET", "/api/audit/verify", params=params), key)
     for each in found["problems"]:

@@ -1,7 +1,6 @@
-"""``agentic-rag backup`` and ``restore``: everything a server keeps, in one file and back.
+"""``agentic-rag backup`` and ``restore``: write all data of a server to one file, and restore it.
 
-Owns the commands and what they say. A backup is made beside a running server, by this process; a restore has the
-folder for itself.
+A backup is written by this process while a server may run. A restore needs exclusive access to the data folder.
 """
 
 import json
@@ -46,10 +45,10 @@ def backup(
     tell: Annotated[bool, typer.Option("--tell", help="Say how far it is, in lines of JSON.", hidden=True)] = False,
     data: Data = None,
 ) -> None:
-    """Back up everything the server keeps into one file, while it runs; verify FILE reads one to its end.
+    """Back up all data of the server into one file, while it runs. `backup verify FILE` reads a backup to its end.
 
-    Secrets stay sealed: keep secret.key, or AGENTIC_RAG_SECRET_KEY, somewhere else. The index and installed packages
-    are made anew from what is in it.
+    Secrets stay sealed: keep secret.key, or AGENTIC_RAG_SECRET_KEY, somewhere else. After a restore, the server
+    rebuilds the index and reinstalls packages.
     """
     import anyio
 
@@ -127,7 +126,7 @@ def restore(
     """Restore a backup into an empty data folder (--data), and check it.
 
     With AGENTIC_RAG_DATABASE_URL the records go into that database. The backup may come from the other kind of
-    database. If this is cut off, run it again: it begins anew.
+    database. If a restore is interrupted, run it again: it starts from the beginning.
     """
     import anyio
 
@@ -155,7 +154,7 @@ async def _restore(
     from agentic_rag.commands.doctor import examine
 
     done = await restore(Plan(file, settings.data, settings.database, end_turns), progress)
-    return done, await examine(settings, True)  # a backup holds no file that follows from others
+    return done, await examine(settings, True)  # rebuild derived files, which a backup does not hold
 
 
 def _tell_restored(settings: "Settings", done: "Restored") -> None:
@@ -183,7 +182,7 @@ def _tell_restored(settings: "Settings", done: "Restored") -> None:
 
 
 class _Shown:
-    """Shows how far it is, where somebody looks."""
+    """Shows progress on a terminal, if there is one."""
 
     def __init__(self, bar: "Bar | None", task: int) -> None:
         self._bar = bar
@@ -197,7 +196,7 @@ class _Shown:
 
 
 class _Told:
-    """Says how far it is to the process that began this one, a few times a second: a line of JSON each."""
+    """Reports progress to the calling process as lines of JSON, a few times a second."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -217,7 +216,7 @@ def _lines() -> "Iterator[Progress]":
 
 @contextmanager
 def _bar(words: str) -> "Iterator[Progress]":
-    """Show a bar on a terminal: what is done now, and how much is."""
+    """Show a progress bar on a terminal."""
     import sys
 
     if not sys.stderr.isatty():

@@ -1,6 +1,6 @@
-"""``agentic-rag domains export`` and ``import``: a domain in one file, and back.
+"""``agentic-rag domains export`` and ``import``: write a domain to one file, and read it back.
 
-Owns the commands and what they say. Both talk REST; the file grows under another name, and is whole or not there.
+Both commands use REST. The file is written under a temporary name and renamed when it is complete.
 """
 
 import sys
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from agentic_rag.commands.client import Client
 
 SECONDS = 3600.0
-"""How long the server may take over one bundle: it hashes every document."""
+"""Time limit for the server to process one bundle; it hashes every document."""
 PIECE = 256 * 1024
 SHOWN_LINES = 20
-"""Of the difference of one text."""
+"""Lines of one text's difference that are shown."""
 SIGNS = {"add": "+", "change": "~", "remove": "-", "keep": "="}
 
 
@@ -32,7 +32,7 @@ def export_domain(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Write a domain into one file: settings, prompts, roles, skills, MCP servers, documents. No secret is in it."""
+    """Write a domain into one file: settings, prompts, roles, skills, MCP servers and documents, but no secrets."""
     from agentic_rag.backup.whole_file import write_whole
     from agentic_rag.bundle_errors import BundleNotWritten
     from agentic_rag.errors import BackupNotWritten
@@ -75,9 +75,9 @@ def import_domain(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Make a domain of a bundle, or bring one over a domain; then ask for the secrets that are not set.
+    """Create a domain from a bundle, or apply a bundle to a domain. Then ask for missing secrets.
 
-    No line of an MCP server is run: one that nothing allows here comes switched off.
+    No command line of an MCP server is run. Servers that are not allowed here are imported disabled.
     """
     if into is not None and name is not None:
         raise typer.BadParameter("--name is for a new domain; one that a bundle comes over keeps its name.")
@@ -139,7 +139,7 @@ def _tell(report: Any) -> None:
 
 
 def _ask_secrets(data: Path | None, url: str | None, domain: str, names: list[str]) -> None:
-    """Ask for each value that is not set; an empty one leaves it so."""
+    """Ask for the value of each missing secret. An empty answer skips it."""
     for name in names:
         value = typer.prompt(
             f"Value of {printable(name)} (empty: later)", default="", hide_input=True, show_default=False

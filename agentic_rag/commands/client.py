@@ -1,7 +1,7 @@
-"""How the command line reaches the business layer: always over REST.
+"""The connection of the command line to the application, always over REST.
 
-Owns the choice between the server that runs on a data folder and the same application in this process, under
-the folder's lock, when none runs. Knows no command.
+If a server runs on the data folder, commands call it. Otherwise they run the same application in this process, under
+the folder's lock. Knows no command.
 """
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
@@ -19,11 +19,11 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 60.0
 
 given_key: ContextVar[str | None] = ContextVar("given_key", default=None)
-"""The key of the command line's ``--key``."""
+"""The API key of the command line's ``--key``."""
 
 
 class Client:
-    """REST calls that return JSON (or text) or raise what the server said."""
+    """REST calls that return JSON or text, or raise the server's error."""
 
     def __init__(self, http: httpx2.AsyncClient) -> None:
         self._http = http
@@ -40,12 +40,12 @@ class Client:
         headers: Mapping[str, str] | None = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> Any:
-        """Make one request; ``file`` is (name, open file) of an upload, ``content`` a body as it is.
+        """Send one request and return the answer.
 
-        ``seconds``: how long an answer may take.
+        ``file`` is the name and open file of an upload. ``content`` is a raw body. ``seconds`` is the time limit.
 
         Raises:
-            RequestRefused: the server said no.
+            RequestRefused: the server refused the request.
             ServerUnreachable: there was no answer.
         """
         try:
@@ -68,11 +68,11 @@ class Client:
         raise self._refusal(response)
 
     async def fetch(self, path: str, params: Mapping[str, str], file: IO[bytes], seconds: float) -> Mapping[str, str]:
-        """Write the body of an answer into a file as it comes; return the answer's headers.
+        """Stream the body of an answer into a file. Returns the answer's headers.
 
         Raises:
-            RequestRefused: the server said no.
-            ServerUnreachable: there was no answer, or it ended early: what is in the file is not whole.
+            RequestRefused: the server refused the request.
+            ServerUnreachable: there was no answer, or it ended early, so the file is incomplete.
         """
         try:
             async with self._http.stream("GET", path, params=params, timeout=seconds) as response:
@@ -98,10 +98,10 @@ class Client:
 
 
 async def with_client(settings: Settings, url: str | None, command: Callable[[Client], Awaitable[T]]) -> T:
-    """Run a command against the server at ``url``, else the one on the data folder, else on the folder itself.
+    """Run a command against the server at ``url``, else the server on the data folder, else on the folder itself.
 
     Raises:
-        DataFolderOwned: a process that does not listen has the folder.
+        DataFolderOwned: a process that does not listen has locked the folder.
     """
     address = url or find_server(settings.own)
     if address is not None:
@@ -120,9 +120,9 @@ async def with_client(settings: Settings, url: str | None, command: Callable[[Cl
 
 
 def key_for(settings: Settings, url: str | None) -> str | None:
-    """Return the key to come in with: the one given, else the one set, else that of the folder's own user.
+    """Return the API key: the given one, else the configured one, else that of the folder's own user.
 
-    The folder's key is for the server on the folder; it is never sent to an address somebody named.
+    The folder's key is for the server on the folder. It is never sent to an address that the user named.
     """
     if given_key.get() is not None:
         return given_key.get()
@@ -132,5 +132,5 @@ def key_for(settings: Settings, url: str | None) -> str | None:
 
 
 def bearer(key: str | None) -> dict[str, str]:
-    """Return the headers that show a key."""
+    """Return the headers with an API key."""
     return {"Authorization": f"Bearer {key}"} if key else {}

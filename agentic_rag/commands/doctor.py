@@ -1,7 +1,7 @@
 """`agentic-rag doctor`: the consistency check of a data folder that no server uses.
 
-Owns opening what each check needs and no more: what is damaged keeps nothing else from being looked at. Knows no rule
-of any check.
+Opens each component separately, so that a damaged one does not prevent the checks of the others. The rules of the
+checks are elsewhere.
 """
 
 from contextlib import AsyncExitStack
@@ -37,7 +37,7 @@ from mcp_servers.retriever.errors import IndexFault
 
 DATABASE = "agentic-rag.db"
 MADE_LATER = ("payloads", "index", "secret.key")
-"""What is made beside the database, so that one which is not there was lost."""
+"""Entries that are created after the database; if one exists without the database, the database was lost."""
 
 RESTORE = (
     "put it back from a backup, and take agentic-rag.db-wal and -shm away unless they are of the same one; until "
@@ -46,12 +46,12 @@ RESTORE = (
 
 
 async def examine(settings: Settings, repair: bool) -> list[Finding]:
-    """Return what does not fit; with ``repair``, remedied where that is possible.
+    """Return the findings. ``repair`` repairs those that can be repaired.
 
     Raises:
         DataFolderOwned: a server runs on the folder.
     """
-    # First: owning closes the folder itself.
+    # This comes first, because taking the folder closes it to other users.
     lent = await anyio.to_thread.run_sync(partial(lent_files, settings.data, repair=repair))
     async with AsyncExitStack() as stack:
         folder = DataFolder.of(settings)
@@ -70,7 +70,7 @@ async def examine(settings: Settings, repair: bool) -> list[Finding]:
 
 
 async def _open_database(stack: AsyncExitStack, settings: Settings) -> tuple[Database | None, list[Finding]]:
-    """Open the database if it is sound; what is wrong with it otherwise."""
+    """Open the database if it is sound. Returns the findings otherwise."""
     path = settings.data / DATABASE
     if not settings.database_url and (damage := await anyio.to_thread.run_sync(_damage_of, path)):
         return None, [Finding("DATABASE_DAMAGED", str(path), name_some(damage), RESTORE, by_hand=True)]
@@ -98,12 +98,12 @@ def _damage_of(path: Path) -> list[str]:
 async def _examine_records(settings: Settings, database: Database, repair: bool) -> list[Finding]:
     files = PayloadFiles(settings.data / "payloads")
     if not database.shared:
-        await database.write(run_groups.settle)  # as a start would: turns are looked at with all their events
+        await database.write(run_groups.settle)  # complete the turns' events first, as a start would
     findings = await examine_payloads(database, files)
     findings += await examine_originals(database, repair=repair)
     try:
         async with open_knowledge(settings, database, Directory(database), DomainThreads()) as knowledge:
-            await knowledge.intake.finish_removals()  # what is left of them would be found otherwise
+            await knowledge.intake.finish_removals()  # otherwise their leftovers would be reported
             findings += await Doctor(database, files, knowledge.index).examine(repair=repair)
     except (IndexFault, BadConfiguration) as exc:
         remedy = "mend what it says, and run this again: records and index were not compared"

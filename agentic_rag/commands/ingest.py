@@ -1,6 +1,6 @@
-"""``agentic-rag ingest`` and ``reindex``: upload files and show how they become searchable; index them anew.
+"""``agentic-rag ingest`` and ``reindex``: upload files and show their indexing progress, or rebuild the index.
 
-Owns the choice of files, the watching of folders and the progress bar. Knows REST only.
+Selects the files, watches folders and shows progress bars. Uses REST only.
 """
 
 import os
@@ -23,20 +23,20 @@ from mcp_servers.retriever.formats import why_unread
 
 POLL_SECONDS = 0.25
 WATCH_MILLISECONDS = 500
-"""How long the first look for changes takes at most; later ones end at a change."""
+"""Maximum duration of the first wait for changes; later waits end at a change."""
 STAGES = ("queued", "parsing", "chunking", "indexing", "indexed")
 SETTLED = ("indexed", "failed")
 
 
 FAILED, SKIPPED = 1, 3
-"""Exit codes: a file could not be ingested; all could, but files of the named folders were skipped."""
+"""Exit codes: a file failed; or all files succeeded, but files in the named folders were skipped."""
 
 
 @dataclass(slots=True)
 class Choice:
-    """The files to upload, and those of named folders that are not, with the reason for each.
+    """The files to upload, and the skipped files of named folders, each with the reason.
 
-    ``hidden`` counts hidden files, and folders with all that is in them.
+    ``hidden`` counts hidden files and hidden folders. A hidden folder counts once.
     """
 
     files: list[Path] = field(default_factory=list)
@@ -47,11 +47,11 @@ class Choice:
 async def ingest_files(client: Client, domain: str, paths: Sequence[Path], watch: bool = False) -> int:
     """Upload all files, wait until each is indexed or failed, and return the exit code: 0, `FAILED` or `SKIPPED`.
 
-    ``watch``: never return, but upload each file that is added to the paths or changed; a changed file replaces its
+    With ``watch``, never return: upload each file that is added to the paths or changed. A changed file replaces its
     document.
     """
     uploads = _Uploads(client, _base(domain))
-    await client.call("GET", uploads.base)  # an unknown domain is one error, not one for each file
+    await client.call("GET", uploads.base)  # report an unknown domain once, not for each file
     choice = await anyio.to_thread.run_sync(choose_files, paths)
     failed = await uploads.take(choice.files, watch)
     _show_skipped(choice)
@@ -63,7 +63,7 @@ async def ingest_files(client: Client, domain: str, paths: Sequence[Path], watch
 
 
 def _show_skipped(choice: Choice) -> None:
-    """Name each file that was skipped and why, and how many hidden ones there are."""
+    """Print each skipped file with the reason, and the number of hidden ones."""
     console = Console(stderr=True)
     for path, why in choice.skipped:
         console.print(safe(f"{path}: skipped, {why}"), markup=False, highlight=False, soft_wrap=True)
@@ -81,7 +81,7 @@ async def _watch(uploads: "_Uploads", paths: Sequence[Path]) -> None:
         if watching:
             names = {name for change, name in changes if change is not Change.deleted}
             changed = await anyio.to_thread.run_sync(_still_there, sorted(names), paths)
-        else:  # what came or changed while the first files were taken in
+        else:  # files that changed during the first upload
             Console(stderr=True).print("Watching. Stop with Ctrl-C.", highlight=False)
             watching = True
             changed = (await anyio.to_thread.run_sync(choose_files, paths)).files
@@ -90,7 +90,7 @@ async def _watch(uploads: "_Uploads", paths: Sequence[Path]) -> None:
 
 
 async def reindex(client: Client, domain: str, rollback: bool) -> str | None:
-    """Make a domain's collection anew and wait for it, or take the last one back; return why that failed."""
+    """Rebuild a domain's collection and wait, or restore the previous one. Returns the error text, or None."""
     path = f"/api/domains/{quote(domain, safe='')}/reindex"
     state = await client.call("POST", path, json={"rollback": rollback})
     while state["state"] == "rebuilding":
@@ -103,7 +103,7 @@ async def reindex(client: Client, domain: str, rollback: bool) -> str | None:
 
 
 def choose_files(paths: Sequence[Path]) -> Choice:
-    """Return the named files, and of named folders all files that can be read, in order of their names."""
+    """Return the named files, and all readable files of named folders, in name order."""
     choice = Choice()
     for path in paths:
         if path.is_dir():
@@ -145,7 +145,7 @@ def _counts(path: Path, folder: Path) -> bool:
 
 
 def _still_there(names: Iterable[str], paths: Sequence[Path]) -> list[Path]:
-    """Return the changed files that count below one of the paths."""
+    """Return the changed files below the paths that would be uploaded."""
     chosen = []
     for path in (Path(name) for name in names):
         roots = [root.absolute() for root in paths if path.is_relative_to(root.absolute())]
@@ -155,7 +155,7 @@ def _still_there(names: Iterable[str], paths: Sequence[Path]) -> list[Path]:
 
 
 class _Uploads:
-    """What this command has sent: the name and the state of each file, so that its changes find their document."""
+    """The name and state of each uploaded file, so that a changed file replaces its own document."""
 
     def __init__(self, client: Client, base: str) -> None:
         self.base = base
@@ -163,16 +163,16 @@ class _Uploads:
         self._names: dict[str, str] = {}
         self._stamps: dict[str, str] = {}
         self._copies: dict[str, str] = {}
-        """Files with the bytes of another one's document: the name of that."""
+        """Duplicates: the path of each, and the name of the document with the same bytes."""
         self._again: list[Path] = []
-        """Files that were copies until the other one changed."""
+        """Former duplicates to upload again, because the other file changed."""
 
     def news(self, paths: Iterable[Path]) -> list[Path]:
-        """Return the files that are not as they were sent."""
+        """Return the files that changed since their upload."""
         return [path for path in paths if self._stamps.get(_key(path)) != _stamp_of(path)]
 
     async def take(self, paths: Sequence[Path], replace: bool) -> int:
-        """Upload files and show how they become searchable; return how many could not be taken in."""
+        """Upload files and show their indexing progress. Returns how many failed."""
         console = Console(stderr=True)
         same_name = Counter(path.name for path in paths)
         left = list(paths)
@@ -199,7 +199,7 @@ class _Uploads:
         return failed
 
     async def _count_settled(self, progress: Progress, waiting: dict[str, TaskID], console: Console) -> int:
-        """Wait until all documents are indexed or failed; return how many failed."""
+        """Wait until all documents are indexed or failed. Returns how many failed."""
         failed = 0
         while waiting:
             for document_id, task in list(waiting.items()):
@@ -216,7 +216,7 @@ class _Uploads:
         return failed
 
     async def _upload(self, path: Path, replace: bool) -> dict[str, Any]:
-        """Send a file, under the name its document has: two files of one name in two folders are two documents."""
+        """Upload a file under its document's name. Files of one name in two folders are two documents."""
         known = _key(path)
         stamp = await anyio.to_thread.run_sync(_stamp_of, path)
         name = self._names.get(known)
@@ -230,7 +230,7 @@ class _Uploads:
         return document
 
     def _remember(self, known: str, name: str) -> None:
-        """Note whose the document is that a file became or already was: a copy must never replace it."""
+        """Record which file owns a document. A duplicate must never replace another file's document."""
         before = self._names.pop(known, None)
         self._copies.pop(known, None)
         if name in self._names.values():
@@ -243,7 +243,7 @@ class _Uploads:
 
 
 def _key(path: Path) -> str:
-    """Return one text for a file, be it named from here or from the root."""
+    """Return the same key for a file whether its path is relative or absolute."""
     return str(path.absolute())
 
 
@@ -265,12 +265,12 @@ def _base(domain: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a name that Rich shows as it is."""
+    """Return a name escaped for Rich."""
     return safe(name).replace("[", r"\[")
 
 
 def _stamp_of(path: Path) -> str:
-    """What changes when a file is written: its size and time. Empty when it is gone."""
+    """Return a value that changes when the file is written: size and time. Empty if the file is gone."""
     try:
         status = path.stat()
     except OSError:

@@ -1,7 +1,7 @@
-"""``agentic-rag mcp requests``, ``approve``, ``refuse``, ``propose``: the road to a server the catalogue does not have.
+"""``agentic-rag mcp requests``, ``approve``, ``refuse``, ``propose``: allow servers that the catalogue does not have.
 
-Owns the arguments and what is printed. All of it talks REST: a request is a record, and who may decide is the server's
-to say. What strangers wrote is printed so that it cannot steer a terminal.
+All commands use REST; the server decides who may approve. Texts by other users are escaped, so that they cannot control
+the terminal.
 """
 
 import json
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 requests_app = typer.Typer()
 
 INSTALL_SECONDS = 900.0
-"""How long an approval is waited for; it goes on without us."""
+"""How long to wait for an approval's installation, which continues in the server after that."""
 LOOK_SECONDS = 0.5
 
 Ident = Annotated[str, typer.Argument(help="The request's id, as `mcp requests` prints it.")]
@@ -35,7 +35,7 @@ def show_requests(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """List what domain admins asked for, with what would run."""
+    """List the requests of domain admins, with the program that would run."""
     query = "" if state == "all" else f"?state={quote_part(state)}"
     found = run(data, url, lambda client: client.call("GET", f"/api/launch-requests{query}"))
     head = ("id", "domain", "server", "state", "asked by", "line", "would run")
@@ -117,7 +117,7 @@ def propose(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Ask for the server of a file, and print the entry to save once it may run."""
+    """Request approval for the server in a file, and print the entry to save once the server may run."""
     content = file.read_bytes()
     place = f"/api/domains/{quote_part(domain)}/mcp-servers"
 
@@ -142,7 +142,7 @@ def _read_json(content: bytes, file: Path) -> Any:
 
 
 def _name_in(document: object) -> str:
-    """Return the name that a document gives its server."""
+    """Return the server name in a document."""
     from agentic_rag.tools.entries.names import fit_name
     from agentic_rag.tools.entries.reading import read_entries
 
@@ -155,14 +155,14 @@ def _name_in(document: object) -> str:
 
 
 def _what(facts: Mapping[str, Any]) -> str:
-    """Return what would run in a few words."""
+    """Return a short description of the program that would run."""
     name = f"{facts['registry']} {facts['name']} {facts['version']}".strip()
     size = f"{facts['sizeBytes'] / 1024:.0f} KiB in {facts['fileCount']} files"
     return f"{name}, {facts['license'] or 'no license'}, {size}"
 
 
 def _describe(request: Mapping[str, Any]) -> None:
-    """Print a request as an operator has to see it before deciding."""
+    """Print a request with everything that an operator needs for a decision."""
     facts = request["facts"]
     lines = [
         ("request", f"{request['id']} ({request['state']}) by {request['requestedBy']} for {request['domainId']}"),

@@ -1,6 +1,6 @@
-"""What commands share: their options, the way to the server, and how a table is printed.
+"""Shared parts of commands: their options, the connection to the server, and table output.
 
-Owns no command. Imports little: every command imports it.
+Every command imports this module, so it imports little.
 """
 
 import sys
@@ -40,7 +40,7 @@ def run(data: Path | None, url: str | None, command: "Callable[[Client], Awaitab
 
 
 def quote_part(part: str) -> str:
-    """Return one part of a path."""
+    """Return text quoted as one segment of a URL path."""
     return quote(part, safe="")
 
 
@@ -52,14 +52,14 @@ def show_json(value: object) -> None:
 
 
 def say(text: object, *, err: bool = False) -> None:
-    """Print text, on stderr with ``err``. What is in it cannot steer a terminal, whoever wrote it."""
+    """Print text, on stderr with ``err``. Its control characters do not reach the terminal."""
     typer.echo(safe(text), err=err)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; when a program reads it, lines with tabs and without a head.
+    """Print a table on a terminal, otherwise tab-separated lines without a header.
 
-    No cell can steer a terminal or break a line, whoever wrote what is in it.
+    Control characters and line breaks in cells are replaced.
     """
     lines = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
@@ -73,12 +73,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     shown = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(head):
-        shown.add_column(name, no_wrap=number == 0)  # ids are copied
+        shown.add_column(name, no_wrap=number == 0)  # ids stay on one line, so that they can be copied
     for line in lines:
         shown.add_row(*(Text(cell) for cell in line))
     Console().print(shown)
 
 
 def printable(text: str) -> str:
-    """Return text on one line that cannot steer a terminal."""
+    """Return text on one line without terminal control characters."""
     return safe(" ".join(text.split()))

@@ -1,8 +1,8 @@
-"""``agentic-rag mcp``: what the operator allows MCP entries to start, and a trial of entries from a file.
+"""``agentic-rag mcp``: allow, list, revoke, check and test MCP servers.
 
-Owns the arguments and what is printed. ``allow``, ``list`` and ``revoke`` write in the data folder itself, where a
-running server sees them: a line of one's own is allowed by whoever owns the machine. What admins of domains asked for
-is decided over REST (``launch_requests``). ``check`` and ``test`` talk REST.
+``allow``, ``list`` and ``revoke`` write in the data folder itself, where a running server sees the change: the owner of
+the machine may allow any command line. Requests of domain admins are decided over REST
+(`agentic_rag.commands.launch_requests`). ``check`` and ``test`` use REST.
 """
 
 import json
@@ -29,10 +29,10 @@ STATUS_WORDS = {
     "change_proposed": "change proposed",
     "not_possible": "not possible",
 }
-"""States of a checked server, as they are printed."""
+"""Printed words for the states of a checked server."""
 
 TEST_SECONDS = 900.0
-"""How long the test of a file may take: each of its packages may have to be installed."""
+"""Time limit for the test of a file, including the installation of its packages."""
 
 mcp_app = typer.Typer(
     help="Allow, list, revoke, check and test MCP servers; decide what admins ask for.", no_args_is_help=True
@@ -58,11 +58,11 @@ def allow(
     read: Annotated[list[Path] | None, typer.Option("--read", help="A folder it may read, beside its own.")] = None,
     data: Data = None,
 ) -> None:
-    """Allow one whole command line, bound to what it is now.
+    """Allow one exact command line, bound to the current version of its program.
 
-    A package (npx, uvx) is installed at the version given, else the newest; a program and each file its line names
-    are bound to their SHA-256. A script is named by its absolute path, or lies in mcp/local of the data folder and is
-    named from there (python3 ./server.py). The slots {path:workspace}, {text} and {url} may stand for arguments.
+    A package (npx, uvx) is installed at the given version, else the newest. A program and each file in its command line
+    are bound to their SHA-256. Name a script by its absolute path, or put it into mcp/local of the data folder and name
+    it from there (python3 ./server.py). The slots {path:workspace}, {text} and {url} may stand for arguments.
     """
     import anyio
 
@@ -86,7 +86,7 @@ def allow(
 def list_allowed(
     all_entries: Annotated[bool, typer.Option("--all", help="With the built-in ones.")] = False, data: Data = None
 ) -> None:
-    """List what the operator allowed."""
+    """List the command lines that the operator allowed."""
     from agentic_rag.settings import load_settings
     from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
@@ -97,7 +97,7 @@ def list_allowed(
 
 @mcp_app.command("revoke")
 def revoke(ident: Annotated[str, typer.Argument(help="The id that allow and list print.")], data: Data = None) -> None:
-    """Take back what was allowed; it counts from the next start of a server."""
+    """Revoke a permission. The change takes effect at the next start of an MCP server."""
     from agentic_rag.access.acts import Acts, act
     from agentic_rag.settings import load_settings
     from agentic_rag.tools.launch.allowed import LaunchCatalogue
@@ -116,7 +116,7 @@ def try_entries(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Start the entries of a file, list their tools, and stop them; nothing is saved."""
+    """Start the servers in a file, list their tools, and stop them. Nothing is saved."""
     import anyio
 
     from agentic_rag.commands.client import with_client
@@ -157,9 +157,9 @@ def check_file(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Report on each server of a file: ready, or what it needs. Saves only the servers that --add names.
+    """Check each server in a file: ready, or missing something. Only the servers named with --add are saved.
 
-    The file may have comments and trailing commas. Exit code 1: a server is not possible as it is.
+    The file may have comments and trailing commas. Exit code 1: a server cannot run as configured.
     """
     import anyio
 
@@ -191,7 +191,7 @@ def check_file(
 
 
 def _print_row(row: dict[str, Any], domain: str) -> None:
-    """Print what a server is and needs, with the commands that give it."""
+    """Print the state and needs of a server, with the commands that provide them."""
     name = row["name"] or row["key"]
     tools = row.get("connection", {}).get("tools", ())
     say(
@@ -222,10 +222,10 @@ def _print_row(row: dict[str, Any], domain: str) -> None:
 
 
 def _read_file(file: Path) -> bytes:
-    """Return a file's bytes, which the server reads as JSON with comments.
+    """Return the bytes of a file, which the server reads as JSON with comments.
 
     Raises:
-        InvalidInput: it cannot be read, or is too large for the server.
+        InvalidInput: the file cannot be read or is too large.
     """
     try:
         with file.open("rb") as opened:

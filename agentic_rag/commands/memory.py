@@ -1,8 +1,7 @@
-"""``agentic-rag memory``: show, export and import what a role remembers.
+"""``agentic-rag memory``: show, export and import the memory of a role.
 
-Owns the commands, and the reading and writing of PromptX folders on this machine: over REST go engrams, never a
-database file, since a server must not open one that somebody else made. Whose memory it is follows from the caller
-and the domain's ``memoryScope``.
+Reads and writes PromptX folders on this machine. REST transfers engrams, never a database file, because a server must
+not open a foreign database. The caller and the domain's ``memoryScope`` determine whose memory it is.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 memory_app = typer.Typer(help="Show, export and import the memory of a role.", no_args_is_help=True)
 
 BATCH_BYTES = 512 * 1024
-"""Of one request of an import; a server takes twice as much."""
+"""Maximum bytes of an import request; a server accepts twice as much."""
 BATCH_ENGRAMS = 500
 BATCH_WORDS = 5_000
-"""Recall counts of one request: each makes the server write the memory's network."""
+"""Maximum recall counts of a request: the server writes the memory's network for each request."""
 
 Role = Annotated[str, typer.Argument(help="Id of the role.")]
 Domain = Annotated[str, typer.Option("--domain", help="Id of the domain.", show_default=False)]
@@ -63,7 +62,7 @@ def export_memory(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Write a role's memory as a PromptX folder, ready to lie in ~/.promptx/cognition/.
+    """Write a role's memory as a PromptX folder, ready for ~/.promptx/cognition/.
 
     An existing memory is never replaced.
     """
@@ -84,9 +83,9 @@ def import_memory(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Add the memories of a PromptX folder; those already there stay as they are, so it can be repeated.
+    """Add the memories of a PromptX folder. Existing memories stay unchanged, so you can repeat the import.
 
-    Ids, times, strengths and recall counts are kept. What cannot be taken is named on stderr.
+    Ids, times, strengths and recall counts are kept. Rejected memories are listed on stderr.
     """
     source = memory_in(folder, role)
     memory, skipped = read_folder(source)
@@ -110,7 +109,10 @@ def import_memory(
 
 @memory_app.command("take-over")
 def take_over_memories(data: Data = None) -> None:
-    """Bring the PromptX files of all workspaces into PostgreSQL now. Servers take each when it is next used."""
+    """Move the PromptX files of all workspaces into PostgreSQL.
+
+    Otherwise a server moves each file when it uses it.
+    """
     import anyio
 
     from agentic_rag.settings import load_settings
@@ -133,10 +135,10 @@ async def _take_over(settings: "Settings") -> int:
 
 
 def memory_in(folder: Path, role: str) -> Path:
-    """Return where in a folder the role's memory lies.
+    """Return the path of a role's memory in a folder.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: the folder has none.
     """
     for place in (folder, folder / role, folder / "cognition" / role, folder / ".promptx" / "cognition" / role):
         if (place / "engrams.db").is_file():
@@ -146,17 +148,17 @@ def memory_in(folder: Path, role: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFolder:
-    """What a PromptX folder holds: engrams as REST has them, and how often each cue was recalled."""
+    """Contents of a PromptX folder: engrams in their REST form, and the recall count of each cue."""
 
     engrams: "Sequence[EngramJson]"
     frequencies: Mapping[str, int]
 
 
 def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
-    """Return what a PromptX folder holds, and what of it cannot be taken.
+    """Return the contents of a PromptX folder, and the rejected engrams with reasons.
 
     Raises:
-        InvalidInput: it cannot be read.
+        InvalidInput: the folder cannot be read.
     """
     from agentic_rag.forms import read_form
     from agentic_rag.server.role_routes import NewEngram
@@ -183,7 +185,7 @@ def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
         raise InvalidInput("folder", exc.reason) from exc
     finally:
         ledger.close()
-        if not locked_before:  # the folder is somebody else's: leave it as it was
+        if not locked_before:  # leave a foreign folder unchanged
             place.remove(LOCK_FILE)
     file = read_network(place)
     return MemoryFolder(good, file.frequencies if file else {}), skipped
@@ -193,7 +195,7 @@ def write_folder(folder: Path, content: MemoryFolder) -> None:
     """Write a PromptX folder.
 
     Raises:
-        InvalidInput: it cannot be written.
+        InvalidInput: the folder cannot be written.
     """
     from mcp_servers.beneath import Folder
     from mcp_servers.promptx.errors import MemoryUnavailable
@@ -215,7 +217,7 @@ def write_folder(folder: Path, content: MemoryFolder) -> None:
 
 
 def split_batches(engrams: "Sequence[EngramJson]") -> "Iterator[list[EngramJson]]":
-    """Yield the engrams in parts that a request can hold."""
+    """Yield the engrams in batches that fit into a request."""
     part: list[EngramJson] = []
     size = 0
     for engram in engrams:

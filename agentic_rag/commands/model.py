@@ -1,7 +1,4 @@
-"""``agentic-rag fetch-model``: get a model onto this machine, with progress, or say what is wrong with a folder.
-
-Owns the progress bar, and which model is meant.
-"""
+"""``agentic-rag fetch-model``: download a model with a progress bar, or check a model folder."""
 
 from pathlib import Path
 
@@ -18,9 +15,9 @@ _PATHS = ("/", "./", "../", "~")
 
 
 async def fetch_model(settings: Settings, name: str | None) -> str | None:
-    """Fetch the named model (an embedder or a reranker), else the configured one, else the default one.
+    """Download the named model (an embedder or a reranker), else the configured one, else the default one.
 
-    A folder is only tried: nothing can be fetched into it. Return why it failed.
+    A folder is only checked, because nothing can be downloaded into it. Returns the error text, or None.
     """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))

@@ -1,7 +1,7 @@
-"""``agentic-rag models``: what each model that the operator names can do, asked of its service, and what it costs.
+"""``agentic-rag models``: test the configured models and show their prices.
 
-Owns the commands and how findings are printed. They need neither server nor data folder: they read settings and the
-files of providers, profiles and prices that a server would read.
+The commands need neither server nor data folder: they read the settings and the files of providers, profiles and prices
+that a server would read.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ def check(
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long each call may take.", min=0.1)] = CALL_SECONDS,
 ) -> None:
-    """Ask each model for a sentence, a tool call, a citation and an image (exit code 1: something does not work).
+    """Ask each model for a sentence, a tool call, a citation and an image. Exit code 1: something does not work.
 
-    Up to four tiny calls a model, which cost what they cost. A code says what is missing.
+    Each model gets up to four tiny calls, billed as usual. A code says what is missing.
     """
     import anyio
 
@@ -43,7 +43,7 @@ def check(
 def show_prices(
     file: Annotated[Path | None, typer.Argument(help="A file of prices; default: that of AGENTIC_RAG_PRICES.")] = None,
 ) -> None:
-    """Check a file of prices and show what it says (exit code 2: something in it is wrong, at the line named)."""
+    """Check a price list and show it. Exit code 2: the file has an error at the line named."""
     from agentic_rag.models.prices import read_prices
     from agentic_rag.settings import load_settings
 
@@ -62,7 +62,7 @@ def show_prices(
 
 
 async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequence[Finding]]]:
-    """Try models at once; each by itself one call after the other."""
+    """Test the models concurrently; the calls of one model run one after the other."""
     import anyio
 
     from agentic_rag.models.profiles import profile_of

@@ -1,6 +1,6 @@
-"""`agentic-rag open`: the address of a page, with a ticket that lets it in once.
+"""`agentic-rag open`: print the address of the web page with a ticket for one sign-in.
 
-Owns no page. The ticket lies behind the ``#``, which a browser sends to nobody.
+The ticket is in the fragment after ``#``, which browsers do not send to servers.
 """
 
 import os
@@ -20,7 +20,7 @@ def ticket_address(data: Path | None, url: str | None) -> str:
 
     Raises:
         ServerUnreachable: no server runs on the data folder.
-        RequestRefused: it gives none.
+        RequestRefused: the server issues no ticket.
     """
     folder = load_settings(data=data).own
     address = url or find_server(folder)
@@ -31,7 +31,7 @@ def ticket_address(data: Path | None, url: str | None) -> str:
 
 
 def open_browser(address: str) -> None:
-    """Open an address in the user's browser where there is a screen for one; a text browser would take the terminal."""
+    """Open an address in the user's browser if there is a display; a text browser would block the terminal."""
     if sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
         with suppress(webbrowser.Error):
             webbrowser.open(address)

@@ -1,6 +1,6 @@
-"""``agentic-rag roles``: list, show, check and make roles.
+"""``agentic-rag roles``: list, show, check and create roles.
 
-Owns the commands. All talk REST but `check` of a folder, which needs neither a server nor a data folder.
+All commands use REST, except `check` of a folder, which needs neither server nor data folder.
 """
 
 import os
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_servers.promptx.rolefiles import Reading
 
 MAX_BYTES = 512 * 1024
-"""Of one role file; what the server takes is less."""
+"""Maximum bytes of one role file; the server accepts less."""
 
 roles_app = typer.Typer(help="List, show, check and make the roles of a domain.", no_args_is_help=True)
 
@@ -39,7 +39,7 @@ def list_roles(domain: Domain, data: Data = None, url: Url = None) -> None:
 
 @roles_app.command("show")
 def show_role(domain: Domain, role: Role, data: Data = None, url: Url = None) -> None:
-    """Show a role as a model gets it; findings go to stderr. Exit code 1 when it cannot be used."""
+    """Show a role as the model gets it. Findings go to stderr. Exit code 1: the role cannot be used."""
     view = run(data, url, lambda client: client.call("GET", _path(domain, role)))
     if view["text"] is not None:
         say(view["text"])
@@ -60,9 +60,9 @@ def check_roles(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Check all role files of a domain or a folder; exit code 1 when one has an error.
+    """Check all role files of a domain or a folder. Exit code 1: a file has an error.
 
-    One line each: file:line:column: severity code: message (hint).
+    Each line has the form file:line:column: severity code: message (hint).
     """
     if os.sep in target or Path(target).is_dir():
         findings = check_folder(Path(target))
@@ -76,9 +76,9 @@ def check_roles(
 
 @roles_app.command("new")
 def new_role(domain: Domain, role: Role, data: Data = None, url: Url = None) -> None:
-    """Make a role from the template in the domain's workspace and print its files.
+    """Create a role in the domain's workspace from the template, and print its files.
 
-    A role, a thought and an execution file are written and checked; a file that exists is never replaced.
+    Writes and checks a role, a thought and an execution file. Existing files are never replaced.
     """
     written = run(data, url, lambda client: client.call("PUT", _path(domain, role), json={"replace": False}))
     for path in written["written"]:
@@ -93,9 +93,9 @@ def push_roles(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Write the roles of a folder into a domain, each with the thoughts and executions beside it; print the files.
+    """Write the roles of a folder into a domain, with the thoughts and executions beside them, and print the files.
 
-    A folder with an error is not sent. It needs the grant `author` of the domain, no more.
+    A folder with an error is not sent. You need the grant `author` of the domain.
     """
     findings = check_folder(folder)
     _print(findings, err=True)
@@ -123,7 +123,7 @@ def export_skill(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Write a role in the form of a skill, FOLDER/NAME/SKILL.md, and print its path. A file that exists stays."""
+    """Write a role as a skill, FOLDER/NAME/SKILL.md, and print its path. An existing file is not replaced."""
     from agentic_rag.errors import InvalidInput
 
     skill = run(data, url, lambda client: client.call("GET", f"{_path(domain, role)}/skill"))
@@ -138,7 +138,7 @@ def export_skill(
 
 
 def check_folder(folder: Path) -> "list[Finding]":
-    """Return the findings of a folder's role files, by file and line; references may lead to built-in files.
+    """Return the findings of a folder's role files, by file and line. References may point to built-in files.
 
     Raises:
         InvalidInput: there is no such folder.
@@ -159,14 +159,14 @@ def check_folder(folder: Path) -> "list[Finding]":
     collect(index, "workspace", root)
     reading = Reading(index)
     findings = [*index.findings, *_lint(reading)]
-    # findings name files as in a workspace; here they are named so that an editor finds them
+    # Findings name files as in a workspace. Here they get paths that an editor can open.
     base = root.path.parent.parent
     named = [replace(each, file=(folder / (base / each.file).relative_to(whole)).as_posix()) for each in findings]
     return sorted(named, key=lambda each: (each.file, each.line, each.column))
 
 
 def files_by_role(folder: Path) -> dict[str, list[Json]]:
-    """Return the files of each role in a folder, as the server takes them: those that lie where its own file does."""
+    """Return the files of each role in the server's form: all files in the folder of the role's own file."""
     from mcp_servers.beneath import Folder
     from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, collect
 
@@ -189,7 +189,7 @@ def files_by_role(folder: Path) -> dict[str, list[Json]]:
 
 
 def _findings(items: Iterable[Json]) -> "list[Finding]":
-    """Return findings as they come from the server."""
+    """Return the findings in a server's answer."""
     from mcp_servers.promptx.lint import Finding
 
     return [from_json(Finding, each) for each in items]

@@ -1,7 +1,7 @@
-"""``agentic-rag secrets``: set, list and delete a domain's secrets, and rotate the key that seals them.
+"""``agentic-rag secrets``: set, list and delete a domain's secrets, and rotate their key.
 
-Owns the commands. A value comes from standard input, never from an argument, which every process could read.
-`rotate` works on the data folder itself, so no server may run on it; the others talk REST like every command.
+A value is read from standard input, because every process could read an argument. `rotate` works on the data folder
+itself, so no server may run on it; the other commands use REST.
 """
 
 import sys
@@ -19,7 +19,7 @@ Name = Annotated[str, typer.Argument(help="Its name, as ${NAME} uses it.")]
 
 @secrets_app.command("set")
 def set_secret(domain: Domain, name: Name, data: Data = None, url: Url = None) -> None:
-    """Store a secret; its value is read from standard input."""
+    """Store a secret. Its value is read from standard input."""
     if sys.stdin.isatty():
         value = typer.prompt(f"Value of {name}", hide_input=True, err=True)
     else:
@@ -29,7 +29,7 @@ def set_secret(domain: Domain, name: Name, data: Data = None, url: Url = None) -
 
 @secrets_app.command("list")
 def list_secrets(domain: Domain, data: Data = None, url: Url = None) -> None:
-    """List the names of a domain's secrets; no command shows a value."""
+    """List the names of a domain's secrets. No command shows a value."""
     found = run(data, url, lambda client: client.call("GET", _path(domain)))
     rows = [(each["name"], "…" + each["last4"] if "last4" in each else "set") for each in found["items"]]
     table(("name", "value"), rows)
@@ -48,7 +48,7 @@ def rotate_key(
         bool, typer.Option("--drop-unreadable", help="Delete secrets that no key here can open.")
     ] = False,
 ) -> None:
-    """Seal all secrets anew: with a new key, or with the first one in AGENTIC_RAG_SECRET_KEY. Can be repeated."""
+    """Seal all secrets with a new key, or with the first key in AGENTIC_RAG_SECRET_KEY. The command can be repeated."""
     from functools import partial
 
     import anyio

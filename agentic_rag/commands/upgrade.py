@@ -1,6 +1,6 @@
-"""``agentic-rag upgrade`` and ``downgrade``: the tables of the records, to this version's and back.
+"""``agentic-rag upgrade`` and ``downgrade``: migrate the database to this version, or restore an earlier one.
 
-Owns the commands and what they say. A start upgrades by itself; these do it beforehand, or show what it would do.
+A server's start upgrades automatically. These commands do it beforehand, or show what it would do.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def upgrade(
     ] = False,
     data: Data = None,
 ) -> None:
-    """Bring the records to this version: backed up first, then changed, then checked. A start does the same."""
+    """Migrate the database to this version: back up, migrate, check. A server's start does the same."""
     import anyio
 
     from agentic_rag.settings import load_settings
@@ -52,7 +52,7 @@ async def _upgrade(settings: "Settings") -> "list[Finding]":
         before = await back_up_before(settings, OWN)
     finally:
         folder.release()
-    found = await examine(settings, False)  # which opens the database, and so brings it to this version
+    found = await examine(settings, False)  # opens the database, which migrates it
     say(f"As they were, the records are in {before}." if before else "The records are of this version already.")
     return found
 
@@ -80,9 +80,9 @@ def downgrade(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     data: Data = None,
 ) -> None:
-    """Put the records back as they were before an upgrade, for the version of then. Stop every server first.
+    """Restore the database from before an upgrade, for the version of that time. Stop every server first.
 
-    Says what is lost. The records of now are backed up before.
+    The command prints what will be lost, and backs up the current database first.
     """
     import anyio
 

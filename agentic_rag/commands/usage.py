@@ -1,7 +1,4 @@
-"""``agentic-rag usage`` and ``agentic-rag budgets``: what model calls have cost, and what they may cost.
-
-Owns the commands.
-"""
+"""``agentic-rag usage`` and ``agentic-rag budgets``: the cost of model calls, and its limits."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -15,7 +12,7 @@ budgets_app = typer.Typer(help="List, set and remove budgets of domains, users a
 
 
 class ScopeName(StrEnum):
-    """Whose a budget is."""
+    """The kind of subject that a budget applies to."""
 
     domain = "domain"
     user = "user"
@@ -23,14 +20,14 @@ class ScopeName(StrEnum):
 
 
 class UnitName(StrEnum):
-    """What a budget counts."""
+    """The unit of a budget."""
 
     tokens = "tokens"
     money = "money"
 
 
 class PeriodName(StrEnum):
-    """When a budget begins anew."""
+    """The period after which a budget renews."""
 
     day = "day"
     month = "month"
@@ -44,7 +41,7 @@ def usage(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Show the tokens of model calls, and what they cost where the operator named prices."""
+    """Show the tokens of model calls, and their cost if the operator set prices."""
     given = {"groupBy": by, "from": since, "to": until, "format": "csv" if as_csv else None}
     params = {name: value for name, value in given.items() if value}
     if as_csv:
@@ -69,7 +66,7 @@ def _cells(total: Json) -> tuple[str, ...]:
 
 @budgets_app.command("list")
 def list_budgets(data: Data = None, url: Url = None) -> None:
-    """List budgets: id, whose, unit, period, spent, reserved by running calls, soft and hard bound, when it renews."""
+    """List budgets: id, subject, unit, period, spent, reserved by running calls, soft and hard limit, renewal time."""
     found = run(data, url, lambda client: client.call("GET", "/api/budgets"))
     head = ("id", "whose", "unit", "period", "spent", "reserved", "soft", "hard", "renews")
     table(head, [_row(each) for each in found["items"]])
@@ -86,7 +83,7 @@ def set_budget(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Set a budget, in the place of the one for the same scope, subject, unit and period."""
+    """Set a budget. It replaces the budget with the same scope, subject, unit and period."""
     body: Json = {
         "scope": scope.value,
         "subject": subject,
@@ -105,7 +102,7 @@ def remove_budget(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Remove a budget: nothing is refused for it any more."""
+    """Remove a budget. It limits no calls from now on."""
     run(data, url, lambda client: client.call("DELETE", f"/api/budgets/{quote_part(budget_id)}"))
 
 

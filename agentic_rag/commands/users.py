@@ -1,7 +1,4 @@
-"""``agentic-rag users``: who may come in, and what they may do.
-
-Owns the commands.
-"""
+"""``agentic-rag users``: user accounts and their rights."""
 
 from typing import Annotated
 
@@ -25,7 +22,7 @@ Display = Annotated[str | None, typer.Option("--display-name", help="The name th
 
 @users_app.command("list")
 def list_users(data: Data = None, url: Url = None) -> None:
-    """List users: name, state, where they come from, what they may do, the name that is shown."""
+    """List users: name, state, origin, rights, display name."""
     found = run(data, url, lambda client: client.call("GET", "/api/users"))
     rows = [
         (each["name"], each["state"], each["origin"], _rights(each), each["displayName"]) for each in found["items"]
@@ -42,7 +39,7 @@ def create_user(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Create a user; `keys create --user NAME` makes a key with what they may do."""
+    """Create a user; `keys create --user NAME` makes a key with the user's rights."""
     body: Json = {"name": name, "grants": _grants(grant), "operator": bool(operator), "displayName": display_name or ""}
     made = run(data, url, lambda client: client.call("POST", "/api/users", json=body))
     say(f"{made['name']}: {_rights(made)}")
@@ -58,7 +55,7 @@ def change_user(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Change what a user may do: grants that are not named stay. What they may no longer do ends now."""
+    """Change a user's rights. Grants that are not named stay. Revoked rights end at once."""
     path, given = f"/api/users/{quote_part(name)}", _grants(grant)
     body: Json = {"operator": operator, "displayName": display_name}
     if given or remove:
@@ -70,14 +67,14 @@ def change_user(
 
 @users_app.command("disable")
 def disable_user(name: Name, data: Data = None, url: Url = None) -> None:
-    """Let a user in no more: keys, sign-ins, sockets and streams end now."""
+    """Disable a user: keys, sign-ins, sockets and streams end at once."""
     run(data, url, lambda client: client.call("POST", f"/api/users/{quote_part(name)}/disable"))
     say(f"{name} is disabled: keys, sign-ins, sockets and streams have ended.")
 
 
 @users_app.command("enable")
 def enable_user(name: Name, data: Data = None, url: Url = None) -> None:
-    """Let a disabled user in again, with the keys that were not revoked."""
+    """Enable a disabled user, with the keys that were not revoked."""
     run(data, url, lambda client: client.call("POST", f"/api/users/{quote_part(name)}/enable"))
     say(f"{name} is let in again.")
 
@@ -89,9 +86,9 @@ def erase_user(
     data: Data = None,
     url: Url = None,
 ) -> None:
-    """Remove a person for good: conversations, memories, logins, keys. Usage stays, under the number that is printed.
+    """Erase a person for good: conversations, memories, logins and keys. The usage is kept under the printed number.
 
-    It cannot be undone. One that was cut off is repeated, and ends what it began.
+    This cannot be undone. If it is interrupted, run it again to finish.
     """
     if not yes:
         typer.confirm(f"Erase {name} with all conversations, memories and keys? It cannot be undone.", abort=True)
