@@ -1,7 +1,7 @@
 """Prompt components: the Markdown files of ``{workspace}/prompt/`` as texts for the bootstrap prompt.
 
-Owns which files count, how they are cleaned and cut, and the last good version of a file that broke. Knows
-no domain and no model. An edit counts from the next read; nothing is watched.
+Decides which files count, how they are cleaned and cut, and keeps the last good version of a broken file. Knows no
+domain and no model. An edit takes effect at the next read; nothing is watched.
 """
 
 import os
@@ -15,13 +15,13 @@ from pathlib import Path
 from mcp_servers.beneath import Entry, Folder, Kind, is_text
 
 FILE_LIMIT = 8_000
-"""Characters kept of one file."""
+"""Maximum characters of one file."""
 
 TOTAL_LIMIT = 32_000
-"""Characters kept of all files together."""
+"""Maximum characters of all files together."""
 
 READ_LIMIT = 256 * 1024
-"""Bytes; a larger file is broken, not cut: nobody writes a prompt of that size on purpose."""
+"""Maximum bytes; a larger file is refused instead of cut, because no real prompt is that large."""
 
 _NAMES = (
     r"(?:system(?:[-_ ]?(?:reminder|prompt|message|instructions?))?|developer|assistant|user|human"
@@ -31,28 +31,30 @@ _TAG = re.compile(
     rf"<\s{{0,8}}/?\s{{0,8}}(?:antml:\w+|{_NAMES})\b[^<>\n]*>|<\|[\w-]{{1,40}}\|>",
     re.IGNORECASE,
 )
-"""A tag between one ``<`` and the next ``>``."""
+"""A system tag between one ``<`` and the next ``>``."""
 _SHORT_TAG = re.compile(r"(?:\[/?INST\]|<</?SYS>>)\Z", re.IGNORECASE)
 _SHORT_TAG_CHARS = 8
 _PIECE = re.compile(r"[^<>\]]*[<>\]]?")
-"""A text up to and with the next character that may begin or end a tag."""
+"""A piece of text up to and including the next character that may begin or end a tag."""
 _KEPT_CONTROLS = "\n\t"
 _REMOVED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 _INVISIBLE = frozenset(
     map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180C, 0x180D, 0x180F, 0x3164, 0xFFA0))
 ) | frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
-"""Letters and marks without a shape: fillers, joiners, and variation selectors, which can carry a hidden text."""
+"""Invisible letters and marks: fillers, joiners, and variation selectors, which can hide text."""
 _LOOK_ALIKE = str.maketrans(
     "аеорсухѕіјһԁмтнгкεορυιαѵտո﹤＜〈‹⟨﹥＞〉›⟩",
     "aeopcyxsijhdmthrkeopuiavtn<<<<<>>>>>",
 )
-"""Cyrillic, Greek and Armenian letters, and brackets, that are drawn like those of a tag."""
+"""Cyrillic, Greek and Armenian letters, and brackets, that look like the characters of a tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """What was read: texts in name order with the names of their files, and ``(file name, problem)`` of files
-    that could not be read. ``cuts``: the same of files that are used, but not whole."""
+    """The result of a read: texts in name order, with the names of their files.
+
+    ``problems`` holds ``(file name, problem)`` of unreadable files, ``cuts`` the same of files that were cut.
+    """
 
     texts: tuple[str, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
@@ -62,7 +64,7 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A good version: what is kept of it, and how many characters there were."""
+    """A good version of a file: its kept text, and the length of the whole."""
 
     stamp: tuple[int, ...]
     text: str
@@ -71,29 +73,29 @@ class _Kept:
 
 @dataclass(slots=True)
 class ComponentFiles:
-    """Reads the components of any workspace. Keeps the last good text of each file.
+    """Reads the components of any workspace, and keeps the last good text of each file.
 
-    `read` blocks for a few system calls (an unchanged file is not opened again); several threads may call it.
+    `read` blocks for a few system calls; an unchanged file is not opened again. Thread-safe.
     """
 
     _kept: dict[Folder, dict[str, _Kept]] = field(default_factory=dict)
-    """By name, of each folder."""
+    """By folder and file name."""
 
     def read(self, workspace: Path, drafts: Mapping[str, str | None] | None = None) -> Components:
-        """Return the components as they are now. Never raises: a broken file is a problem, not a failure.
+        """Return the current components. Never raises: a broken file becomes a problem in the result.
 
-        ``drafts``: texts that stand in the place of files, by name; None: as if there were no such file. They are not
-        kept.
+        ``drafts`` maps file names to texts that replace the files, None to hide a file. Drafts are not kept.
         """
         folder = Folder(workspace).at("prompt")
         kept = dict(self._kept.get(folder, {}))  # another thread may read the same folder
         problems: list[tuple[str, str]] = []
         try:
             entries = [entry for entry in folder.entries() if counts(entry.name)]
-        except OSError as exc:  # the folder cannot be listed now: what was read last stays
+        except OSError as exc:  # the folder cannot be listed now: use the last result
             problems.append(("", _reason(exc)))
         else:
-            for name in kept.keys() - {entry.name for entry in entries}:  # a new file of that name holds its own
+            # A later file of that name must not get the old text.
+            for name in kept.keys() - {entry.name for entry in entries}:
                 del kept[name]
             for entry in entries:
                 try:
@@ -117,7 +119,7 @@ _STRANGE: dict[Kind, str] = {
 
 
 def _read(folder: Folder, entry: Entry, kept: _Kept | None) -> _Kept:
-    """Return the file's good version; the one that is kept, if nothing changed."""
+    """Return the file's good version, from the cache if the file is unchanged."""
     if entry.status is None:
         raise ValueError(_STRANGE[entry.kind])
     stamp = _stamp(entry.status)
@@ -141,9 +143,9 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
 
 
 def clean_within(text: str, limit: int) -> tuple[str, int]:
-    """Cut a text to ``limit`` characters, then clean it; return that and the length of the whole for `cut`.
+    """Cut a text to ``limit`` characters and clean it. Returns it with the length of the whole, for `cut`.
 
-    The cut comes first: a stranger's text may be a megabyte long, and cleaning looks at each character.
+    The cut comes first, because a stranger's text may be a megabyte long, and cleaning reads each character.
     """
     text = text.strip()
     cleaned = clean(text[:limit]).strip()
@@ -151,7 +153,7 @@ def clean_within(text: str, limit: int) -> tuple[str, int]:
 
 
 def clean(text: str) -> str:
-    """Remove control, zero-width and bidirectional characters and all that looks like a system tag, in linear time."""
+    """Remove control, zero-width and bidirectional characters and all look-alikes of system tags, in linear time."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n")
     return _without_tags("".join(c for c in text if c in _KEPT_CONTROLS or not _is_hidden(c)))
 
@@ -161,16 +163,16 @@ def _is_hidden(char: str) -> bool:
 
 
 def _without_tags(text: str) -> str:
-    """Remove tags in one pass, also those that only close up because an inner tag was removed.
+    """Remove tags in one pass, including tags that only form when an inner tag is removed.
 
-    Tags are looked for in the text's plain form, which has one character for each of the text's. A tag always ends with
-    the character that was added last, so that removing it leaves nothing to search again.
+    Tags are searched in the plain form of the text, which has one character for each character of the text. A tag
+    always ends with the last added character, so after its removal nothing must be searched again.
     """
     plain = text if text.isascii() else "".join(map(_plain, text))
     kept: list[str] = []
     kept_plain: list[str] = []
     brackets: list[int] = []
-    """Places in ``kept`` of each ``<``, and of each ``>`` that ends no tag: a tag holds neither."""
+    """Indices in ``kept`` of each ``<``, and of each ``>`` that ends no tag: a tag contains neither."""
     for piece in _PIECE.finditer(plain):
         begin, end = piece.span()
         kept += text[begin:end]
@@ -186,7 +188,7 @@ def _without_tags(text: str) -> str:
 
 
 def _tag_start(plain: Sequence[str], brackets: Sequence[int]) -> int | None:
-    """Return where a tag begins that ends with the last character of ``plain``, or None."""
+    """Return the start of a tag that ends with the last character of ``plain``, or None."""
     short = _SHORT_TAG.search("".join(plain[-_SHORT_TAG_CHARS:]))
     if short is not None:
         return len(plain) - len(short[0])
@@ -198,15 +200,15 @@ def _tag_start(plain: Sequence[str], brackets: Sequence[int]) -> int | None:
 
 @lru_cache(4096)
 def _plain(char: str) -> str:
-    """Return the ASCII character that a character is drawn like, if there is one."""
+    """Return the ASCII character that looks like this character, if there is one."""
     folded = unicodedata.normalize("NFKC", char)
     return (folded if len(folded) == 1 else char).casefold()[:1].translate(_LOOK_ALIKE) or char
 
 
 def cut(text: str, limit: int, length: int | None = None) -> str:
-    """Return at most ``limit`` characters of ``text``; a cut one ends with a visible mark beyond the limit.
+    """Return at most ``limit`` characters of ``text``. If it is cut, a visible mark follows beyond the limit.
 
-    ``length``: of the whole, when ``text`` is only its beginning.
+    ``length`` is the length of the whole, if ``text`` is only its beginning.
     """
     whole = len(text) if length is None else length
     kept = text[:limit]
@@ -216,7 +218,7 @@ def cut(text: str, limit: int, length: int | None = None) -> str:
 
 
 def _within_total(found: Sequence[tuple[str, _Kept]]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """Return the texts of files by name, with `TOTAL_LIMIT` characters in all, and which files were cut."""
+    """Return the texts in name order, limited to `TOTAL_LIMIT` characters in all, and the files that were cut."""
     texts: list[str] = []
     cuts: list[tuple[str, str]] = []
     left = TOTAL_LIMIT
@@ -232,7 +234,7 @@ def _within_total(found: Sequence[tuple[str, _Kept]]) -> tuple[tuple[str, ...], 
 
 
 def counts(name: str) -> bool:
-    """Whether a file of this name is a component. A name that is no text can be told nobody."""
+    """Return whether a file with this name is a component. An undecodable name does not count."""
     return name.lower().endswith(".md") and not name.startswith(".") and is_text(name)
 
 

@@ -1,6 +1,6 @@
-"""What a turn of a domain runs on: its record, settings, collection and prompt components as a `Definition`.
+"""Build the `Definition` of a turn from the domain's record, settings, collection and prompt components.
 
-Owns what the operator decides for all domains, and how the two meet. Knows no message and no request.
+Combines the operator's defaults with the domain's settings. Knows no message and no request.
 """
 
 from collections import OrderedDict
@@ -32,16 +32,16 @@ from mcp_servers.promptx.roles import RoleLibrary
 from mcp_servers.promptx.skills import SkillLibrary
 
 MOST_KEPT = 1_024
-"""Definitions that are kept, those that were used last."""
+"""Maximum number of cached definitions; the least recently used one is dropped."""
 _path = lru_cache(MOST_KEPT)(Path)
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the operator decides for all domains. ``only_model``: no other model can be asked for.
+    """The operator's settings for all domains.
 
-    ``names``: what the names of models mean. ``fallbacks``: by provider, what is asked in the place of its models where
-    a domain names nothing else.
+    ``only_model`` allows no other model. ``names`` resolves model names. ``fallbacks`` maps a provider to the models to
+    ask in place of its own, for domains that name no fallback models.
     """
 
     model: str
@@ -51,7 +51,7 @@ class Defaults:
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def chain(self, settings: DomainSettings) -> tuple[str, ...]:
-        """Return the models of a domain, in the order in which they are asked, none twice."""
+        """Return the models of a domain in the order in which they are asked, without duplicates."""
         if self.only_model:
             return (self.model,)
         model = self.names.keep(settings.model or self.model)
@@ -63,7 +63,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceTexts:
-    """What a workspace adds to the prompt: texts of its prompt files, and its skills."""
+    """The parts of the prompt that come from the workspace: prompt files and skills."""
 
     components: tuple[str, ...] = ()
     skills: tuple[SkillLine, ...] = ()
@@ -71,8 +71,10 @@ class WorkspaceTexts:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What an admin or author has not saved: settings as they would be, and texts of prompt files by name, None for one
-    that would be deleted."""
+    """Unsaved changes of an admin or author: settings, and texts of prompt files by name.
+
+    A text of None means that the file would be deleted.
+    """
 
     settings: DomainSettings | None = None
     components: Mapping[str, str | None] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a workspace holds for a turn. ``misplaced``: what stands where it cannot be used, with the reason."""
+    """The contents of a workspace for a turn. ``misplaced`` lists unusable entries, each with the reason."""
 
     role_lines: Mapping[str, str]
     components: Components
@@ -90,7 +92,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A definition, what its reader is told first, and all that it was made of besides the conversation's own."""
+    """A cached definition with its notices, and all inputs that it was built from."""
 
     user: User
     record: DomainRecord
@@ -111,17 +113,17 @@ class _Made:
         *,
         alone: bool,
     ) -> bool:
-        """Whether it would be made of the same now: the directory and a look give the same objects until a change."""
+        """Return whether a new definition would be the same. Unchanged inputs are the same objects."""
         same = self.record is record and self.settings is settings and self.facts is facts and self.found is found
         return same and self.alone is alone and (self.user is user or self.user == user)
 
 
 class Definitions:
-    """Makes the definitions of turns.
+    """Builds the definitions of turns, and caches them.
 
     Args:
-        access: tells whether nobody but the local user can come in: memories are then shared, and effects allowed.
-        arrivals: tells whether a domain's documents are on their way; the first one is waited for.
+        access: tells whether only the local user has access. Then memories are shared and effects allowed.
+        arrivals: tells whether documents of a domain are still being indexed; the first one is waited for.
     """
 
     def __init__(
@@ -143,23 +145,23 @@ class Definitions:
         self._sights: Sights[tuple[Path, tuple[str, ...]], _Found] = Sights(watched)
         """By workspace and sub-roles."""
         self._made: OrderedDict[tuple[str, str, tuple[DocumentId, ...], bool], _Made] = OrderedDict()
-        """By domain, user, and what counts of the conversation: its documents, and whether it is one call's."""
+        """By domain, user, context documents, and whether the conversation is transient."""
 
     async def definition(
         self, user: User, conversation: ConversationRecord, draft: Draft | None = None
     ) -> tuple[Definition, tuple[Notice, ...]]:
-        """Return what a turn of the conversation runs on now, and what its reader should be told first.
+        """Return the definition for a turn of the conversation now, and notices for the reader.
 
-        ``draft``: what it would run on if that were saved.
+        ``draft`` replaces saved settings and prompt files.
 
         Raises:
-            NotFound: the domain is gone.
+            NotFound: the domain was deleted.
             WorkspaceUnavailable: its workspace does not answer.
         """
         domain_id = conversation.domain_id
         if draft is None:
             facts = await self._directory.first_facts(domain_id, self._arrivals)
-        else:  # who types does not wait for documents
+        else:  # a preview while typing does not wait for documents
             facts = await self._directory.facts(domain_id)
         saved = await self._directory.settings(domain_id)
         settings = saved if draft is None or draft.settings is None else draft.settings
@@ -184,7 +186,7 @@ class Definitions:
         return definition, notices
 
     async def _find(self, domain_id: str, workspace: Path, sub_roles: tuple[str, ...], draft: Draft | None) -> _Found:
-        """Return what a look would find; where it is known that nothing has changed, what the last one did."""
+        """Return the contents of a workspace, from the cache if nothing has changed."""
         if draft is not None:
             return await self._threads.read(domain_id, self._look, workspace, sub_roles, draft)
         key = (workspace, sub_roles)
@@ -195,10 +197,14 @@ class Definitions:
         return seen.found
 
     def _look_watched(self, workspace: Path, sub_roles: Sequence[str]) -> Seen[_Found]:
-        return Seen(self._watched.begin(workspace), self._look(workspace, sub_roles, None))  # in this order
+        # Begin watching before the read.
+        return Seen(self._watched.begin(workspace), self._look(workspace, sub_roles, None))
 
     def _look(self, workspace: Path, sub_roles: Sequence[str], draft: Draft | None) -> _Found:
-        """Look at all that a turn needs of a workspace; in one go, since each way to a thread costs more than that."""
+        """Read all parts of a workspace that a turn needs.
+
+        One call reads them all, because switching to a thread costs more than the read.
+        """
         return _Found(
             RoleLibrary(workspace, self._watched.roles).summaries(sub_roles) if sub_roles else {},
             self._read_components(workspace, draft),
@@ -210,7 +216,7 @@ class Definitions:
         return self._components.read(workspace, None if draft is None else draft.components)
 
     async def components(self, domain_id: str, workspace: Path, draft: Draft | None = None) -> Components:
-        """Return the prompt components of a domain's workspace as they are now, or would be.
+        """Return the current prompt components of a domain, with the changes of a draft.
 
         Raises:
             WorkspaceUnavailable: the workspace does not answer.
@@ -219,13 +225,13 @@ class Definitions:
 
 
 WISHES = "The client's program asks for this answer (wishes of form and subject, below all rules above):"
-"""Stands before what a client's own system messages say."""
+"""Precedes the text of a client's own system messages."""
 
 
 def with_wishes(definition: Definition, wishes: str) -> Definition:
-    """Add a client's own system messages to a definition as its last prompt component, cut and cleaned as a file is.
+    """Add a client's own system messages to a definition as the last prompt component, cut and cleaned like a file.
 
-    The component stands below the domain's own words, and changes neither tools nor policy.
+    The component ranks below the domain's own texts and changes neither tools nor policy.
     """
     text, length = clean_within(wishes, FILE_LIMIT)
     if not text:
@@ -236,12 +242,12 @@ def with_wishes(definition: Definition, wishes: str) -> Definition:
 
 
 def without_person(definition: Definition) -> Definition:
-    """Return a definition of a turn along which nobody reads: what would wait for a person is declined."""
+    """Return a definition for a turn without a reader: requests to a person are declined."""
     return replace(definition, has_person=False, ask_user=False)
 
 
 def _grant_of(user: User, domain_id: str) -> GrantName:
-    """Return what a user who sees a domain may do in it."""
+    """Return the grant of a user who sees a domain."""
     if user.administers(domain_id):
         return "admin"
     return "author" if user.writes(domain_id) else "member"
@@ -258,7 +264,7 @@ def _limits_of(settings: DomainSettings) -> Limits:
 
 
 def _rules_of_enabled(settings: DomainSettings, rules: Mapping[str, Verdict]) -> dict[str, Verdict]:
-    """Return the rules without those that allow a tool of a disabled server: another server may list its name."""
+    """Return the rules without those that allow a tool of a disabled server: another server may use that name."""
     disabled = {name for name, entry in settings.mcp_servers.items() if not entry.enabled}
     return {
         glob: verdict
@@ -278,9 +284,9 @@ def definition_of(
     *,
     alone: bool,
 ) -> Definition:
-    """Return what a turn of the conversation runs on.
+    """Return the definition for a turn of the conversation.
 
-    ``alone``: nobody but the local user can come in.
+    ``alone`` says that only the local user has access.
     """
     chain = defaults.chain(settings)
     return Definition(

@@ -1,7 +1,7 @@
-"""Domains: named knowledge areas with their workspace, settings and versions.
+"""Create and change domains: named knowledge areas with a workspace, settings and versions.
 
-Owns how they are made and changed, and their folders. What is read of them is the directory's; how they are deleted
-is `operations.deletion`'s. Knows no document, no message and no request.
+The directory reads domains; `agentic_rag.operations.deletion` deletes them. Knows no document, no message and no
+request.
 """
 
 import json
@@ -62,7 +62,7 @@ class DomainView:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A stored domain, and what its admin should be told: what was changed to fit, what was not used."""
+    """A stored domain, with notes for its admin about adjusted and unused values."""
 
     record: DomainRecord
     changes: tuple[Note, ...] = ()
@@ -71,7 +71,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A domain as it would be stored. ``before``: the record that is changed, None: it is new."""
+    """A domain as it would be stored. ``before`` is the record to change, None for a new domain."""
 
     record: DomainRecord
     before: DomainRecord | None
@@ -83,20 +83,20 @@ ModelRefusal = Callable[[str], Awaitable[str | None]]
 
 
 async def refuse_no_model(name: str) -> None:
-    """Take every name, where no model is asked."""
+    """Accept every model name, if there is no model to check with."""
 
 
 class Domains:
-    """The domains of one data folder; this process is the only one that changes them.
+    """Creates and changes the domains of one data folder.
 
     Args:
-        folder: where workspaces are made.
+        folder: the folder of new workspaces.
         vault: seals the secrets in MCP entries.
         policy: decides which MCP entries may be stored.
-        lifecycle: what others have to say to a change, and do after it.
-        threads: where folders are looked at and made.
-        default_model: what answers in a domain that names none; empty: no language model at all.
-        model_refusal: says why a domain cannot name a model, None when it can.
+        lifecycle: validates changes and reacts to them.
+        threads: runs blocking work on folders.
+        default_model: the model of domains that name none; empty if there is no language model.
+        model_refusal: returns why a domain cannot use a model, or None.
     """
 
     def __init__(
@@ -121,18 +121,18 @@ class Domains:
         self._threads = threads
         self._model_refusal = model_refusal
         self._merging: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        """Held from reading a record to writing what was merged from it."""
+        """Held from the read of a record until the write of the merged result."""
 
     async def create(self, name: str, description: str = "", settings: Json | None = None) -> Saved:
-        """Make a domain with an empty workspace.
+        """Create a domain with an empty workspace.
 
         Raises:
-            InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit; nothing was made.
+            InvalidInput, ServerReserved, CommandNotAllowed: a value is invalid; nothing was created.
         """
         return await self._make(new_id("dom"), name, description, settings or {})
 
     async def load_template(self, template: Path) -> Saved:
-        """Make the domain of a template: its id is the folder's name, ``domain.json`` holds name and settings."""
+        """Create a domain from a template folder. Its name is the id; ``domain.json`` holds name and settings."""
         workspace = self._folder / template.name
         about = json.loads(await self._threads.run(template.name, (template / "domain.json").read_text, "utf-8"))
         await self._threads.run(template.name, copy_template, template, workspace)
@@ -154,13 +154,13 @@ class Domains:
         roles_in: Path | None = None,
         withheld: dict[str, CommandNotAllowed] | None = None,
     ) -> Draft:
-        """Return a new domain as `insert` would store it; nothing is made.
+        """Return a new domain as `insert` would store it, without side effects.
 
-        ``roles_in``: the workspace in which the roles are that it names, as long as its own is not there.
-        ``withheld``: as in `merge_settings`.
+        ``roles_in`` is the workspace to look up roles in, while the domain's own does not exist yet. ``withheld`` is as
+        in `merge_settings`.
 
         Raises:
-            InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit.
+            InvalidInput, ServerReserved, CommandNotAllowed: a value is invalid.
         """
         workspace = (self._folder / domain_id).absolute()
         merge = partial(
@@ -192,7 +192,7 @@ class Domains:
         return Draft(record, None, change, tuple(advice))
 
     async def insert(self, draft: Draft, tell: Callable[[Connection], object]) -> Saved:
-        """Store a new domain, whose workspace is there. ``tell``: what is stored in the same transaction."""
+        """Store a new domain whose workspace exists. ``tell`` writes to the same transaction."""
         record = draft.record
         sealed = self._seal_values(record.id, draft.change)
         changes = record_changes(None, record, acting().user_id, self._vault.redact.of(record.id))
@@ -208,7 +208,7 @@ class Domains:
         return Saved(record, draft.change.changes, (*draft.change.warnings, *draft.advice))
 
     async def _check_models(self, before: DomainSettings, after: DomainSettings) -> None:
-        """Refuse the name of a model that nobody here serves; one that stays is not asked about again."""
+        """Refuse unknown model names. A name that was already set is not checked again."""
         kept = {before.model, *(before.fallback_models or ())}
         named = [("model", after.model), *(("fallbackModel", name) for name in after.fallback_models or ())]
         problems = [
@@ -219,7 +219,7 @@ class Domains:
         raise_first(problems)
 
     def _install(self, change: MergedSettings) -> None:
-        """Begin to install what the new entries need, so that no turn finds it missing."""
+        """Start installing the packages of new entries, so that the first turn finds them."""
         for package in change.wanted:
             self._policy.install(package)
 
@@ -234,20 +234,20 @@ class Domains:
             check_limits(conn, domain_id, "mcpServers")
 
     async def view(self, record: DomainRecord) -> DomainView:
-        """Return what a client sees of a domain. ``documents`` counts those that can be searched."""
+        """Return a domain as a client sees it. ``documents`` counts the searchable ones."""
         facts = await self._directory.facts(record.id)
-        settings = DomainSettings.model_validate(record.settings)  # of this record, not of a later one
+        settings = DomainSettings.model_validate(record.settings)  # this record may be older than the directory's
         shown = to_json(settings)
         masks = await self._vault.masks(record.id) if settings.mcp_servers else {}
         shown["mcpServers"] = server_map(record, settings, facts, masks)
         return DomainView(record, shown, facts.count)
 
     async def settings_after(self, domain_id: str, settings: Json) -> DomainSettings:
-        """Return the settings as a change (`update`, merged) would make them; nothing is stored, sealed or installed.
+        """Return the settings after a merged change (`update`). Nothing is stored, sealed or installed.
 
         Raises:
             NotFound: there is no such domain.
-            InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit.
+            InvalidInput, ServerReserved, CommandNotAllowed: a value is invalid.
         """
         record = await self._directory.get(domain_id)
         return (await self._merge(record, settings, replace_maps=False)).settings
@@ -273,7 +273,7 @@ class Domains:
             default_model=self._default_model,
             withheld=withheld,
         )
-        return await self._threads.read(record.id, merge)  # programs are looked at
+        return await self._threads.read(record.id, merge)  # checks programs on disk
 
     async def update(
         self,
@@ -285,12 +285,12 @@ class Domains:
         replace_maps: bool,
         version: int | None = None,
     ) -> Saved:
-        """Merge a change (`merge_settings` has the rules) and return the record with its new version.
+        """Merge a change into a domain (for the rules see `merge_settings`) and return it with its new version.
 
         Raises:
             NotFound: there is no such domain.
             VersionConflict: ``version`` is given and not the current one.
-            InvalidInput, ServerReserved, CommandNotAllowed: a value does not fit; nothing was changed.
+            InvalidInput, ServerReserved, CommandNotAllowed: a value is invalid; nothing was changed.
         """
         await self._directory.get(domain_id)
         async with self.changing(domain_id):
@@ -302,14 +302,15 @@ class Domains:
                     fields |= {"description"} if description is not None else set()
                     told = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(given))
                     return await self.store_change(draft, lambda conn, told=told: audit(conn, told))  # type: ignore[misc]
-                except VersionConflict:  # another process's: each one is a change that was stored, so this ends
+                # Another process stored a change; every retry means that one succeeded, so this loop ends.
+                except VersionConflict:
                     self._forget(domain_id)
                     if version is not None:
                         raise
 
     @asynccontextmanager
     async def changing(self, domain_id: str) -> AsyncIterator[None]:
-        """Let nobody else of this process change the domain meanwhile."""
+        """Lock a domain against other changes by this process."""
         merging = self._merging.setdefault(domain_id, anyio.Lock())
         async with merging:
             yield
@@ -326,7 +327,7 @@ class Domains:
         roles_in: Path | None = None,
         withheld: dict[str, CommandNotAllowed] | None = None,
     ) -> Draft:
-        """Return a domain as `store_change` would store it; nothing is changed. See `update` and `draft`."""
+        """Return a domain as `store_change` would store it, without side effects. See `update` and `draft`."""
         record = await self._directory.get(domain_id)
         if version is not None and version != record.version:
             raise VersionConflict(version, record.version)
@@ -358,11 +359,11 @@ class Domains:
         return Draft(replace(after, settings=found.settings.to_json()), record, found, tuple(advice))
 
     async def store_change(self, draft: Draft, tell: Callable[[Connection], object]) -> Saved:
-        """Store a changed domain; `changing` is held. ``tell``: what is stored in the same transaction.
+        """Store a changed domain. The caller holds `changing`; ``tell`` writes to the same transaction.
 
         Raises:
-            VersionConflict: another process has changed it since; nothing was stored.
-            NotFound: it is gone.
+            VersionConflict: another process has changed the domain; nothing was stored.
+            NotFound: the domain was deleted.
         """
         record, found = draft.record, draft.change
         assert draft.before is not None
@@ -387,7 +388,7 @@ class Domains:
 
         try:
             saved = await self._db.write(save, durable=True)
-        finally:  # a cancelled writer does not know whether it was stored
+        finally:  # a cancelled writer cannot know whether the change was stored
             self._forget(record.id)
         if saved is None:
             raise NotFound("domain", record.id)
@@ -396,6 +397,6 @@ class Domains:
         return Saved(saved, found.changes, (*found.warnings, *draft.advice))
 
     def _forget(self, domain_id: str) -> None:
-        """Drop what is remembered of a domain and its secrets."""
+        """Drop the caches of a domain and its secrets."""
         self._directory.forget(domain_id)
         self._vault.forget(domain_id)

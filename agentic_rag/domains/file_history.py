@@ -1,7 +1,7 @@
-"""Prompt components and roles' files of a workspace, looked at for changes: each enters the history once.
+"""Record changes of prompt components and role files of a workspace in the history, each once.
 
-Owns who counts as author: whoever changed a file through us, the user whose turn wrote a role, else the disk. A look at
-files that did not change reads their sizes and times alone. What is no text, or larger than any of ours, is not kept.
+The author is the user who changed a file through the server, else the user whose turn wrote the role, else the disk. A
+check of unchanged files reads only sizes and times. Files that are not text or too large are not recorded.
 """
 
 import hashlib
@@ -36,19 +36,19 @@ log = logging.getLogger(__name__)
 
 PROMPT_FOLDER = "prompt"
 Thing = tuple[HistoryKind, str]
-"""Of a file: its kind, and its name or path in the workspace."""
+"""Identifies a file: its kind, and its name or path in the workspace."""
 
 
 class Notice(Protocol):
-    """`FileHistory.notice` of one domain, for whoever changes its files."""
+    """`FileHistory.notice` bound to one domain, for callers that change its files."""
 
     def __call__(self, author: str = DISK, mine: Collection[Thing] | None = None) -> Awaitable[int]:
-        """Keep what changed."""
+        """Record the changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file as it was looked at last. ``sha256``: empty where it holds no text of ours."""
+    """A file at the last check. ``sha256`` is empty if its content is not recorded."""
 
     stamp: str
     sha256: str
@@ -56,12 +56,12 @@ class _File:
 
 @dataclass(slots=True)
 class _Look:
-    """What is on disk now. ``folders``: kinds whose folder is there; of others nothing is known to be gone."""
+    """The files on disk now. ``folders`` holds the kinds whose folder exists; in others no file counts as deleted."""
 
     files: dict[Thing, _File] = field(default_factory=dict)
     folders: set[HistoryKind] = field(default_factory=set)
     texts: dict[Thing, str] = field(default_factory=dict)
-    """Of files whose stamp is another."""
+    """Texts of the files whose stamp has changed."""
 
 
 class FileHistory:
@@ -76,9 +76,9 @@ class FileHistory:
         self._looking: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     async def notice(self, domain_id: str, author: str = DISK, mine: Collection[Thing] | None = None) -> int:
-        """Keep what changed since the last look; return how many files did.
+        """Record the changes since the last check. Returns the number of changed files.
 
-        ``author``: who changed ``mine`` (None: all of them); whatever else changed was the disk's.
+        ``author`` changed the files in ``mine`` (None: all files). Other changes are attributed to the disk.
 
         Raises:
             NotFound: there is no such domain.
@@ -89,12 +89,14 @@ class FileHistory:
 
     @asynccontextmanager
     async def changing(self, domain_id: str) -> AsyncIterator[Notice]:
-        """Let nobody look at a domain's files while they are changed; yields `notice` of it, for when they are.
+        """Lock a domain's files against checks during a change.
 
-        Else another's look in between would take the change for the disk's.
+        Yields `notice` of the domain, to call after the change.
+
+        Without the lock, a check in the meantime would attribute the change to the disk.
 
         Raises:
-            WorkspaceUnavailable: what others do there does not end.
+            WorkspaceUnavailable: another change holds the lock for too long.
         """
         lock = self._looking.setdefault(domain_id, anyio.Lock())
         with anyio.move_on_after(PATIENCE_SECONDS) as waiting:
@@ -118,7 +120,7 @@ class FileHistory:
             return 0
         known = await self._db.read(partial(history.last_hashes, domain_id=domain_id))
         redaction = self._vault.redact.of(domain_id)
-        await self._vault.values(domain_id)  # what is to be looked for
+        await self._vault.values(domain_id)  # load the secrets to redact
         changes = list(_changes(look, known, author, mine, redaction))
         at = now()
 
@@ -156,7 +158,7 @@ def _changes(
 def _with_writer(
     conn: Connection, domain_id: str, change: NewHistory, known: dict[Thing, tuple[str, str]]
 ) -> NewHistory:
-    """Return a change of a role's file with the user whose turn wrote the role since, if there was one."""
+    """Return a role file's change attributed to the user whose turn wrote the role, if any."""
     if change.author != DISK or change.kind is not HistoryKind.ROLE:
         return change
     role = change.subject.rpartition("/")[2].partition(".")[0]
@@ -171,7 +173,7 @@ def _with_writer(
 
 
 def _look(workspace: Path, seen: dict[Thing, _File]) -> _Look:
-    """Look at the files; read those that are not as they were ``seen``. Blocks."""
+    """Read the files that differ from ``seen``. Blocks."""
     look = _Look()
     root = Folder(workspace)
     for kind, place in ((HistoryKind.PROMPT, root.at(PROMPT_FOLDER)), (HistoryKind.ROLE, root.at(RESOURCE_FOLDER))):
@@ -188,7 +190,7 @@ def _look(workspace: Path, seen: dict[Thing, _File]) -> _Look:
             with suppress(OSError, UnicodeDecodeError):
                 data = place.read(inner, READ_LIMIT)
                 text = data.decode()
-                if "\0" not in text:  # PostgreSQL would not keep it
+                if "\0" not in text:  # PostgreSQL cannot store NUL
                     look.texts[thing] = text
                     sha256 = hashlib.sha256(data).hexdigest()
             look.files[thing] = _File(stamp, sha256)

@@ -1,7 +1,8 @@
 """A turn's tools with the vault's rules around them.
 
-Owns three rules: a call whose arguments hold a secret of its domain is denied, whatever the policy says; nothing that
-comes back shows one; and what an admin excluded is not offered. Also an entry's own timeout. Knows no vault and no hub.
+Three rules apply. A call whose arguments contain a secret of its domain is denied, whatever the policy says. Secrets
+are redacted from all results. Tools that an admin excluded are not offered. Also applies each entry's own timeout.
+Knows no vault and no hub.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from agentic_rag.tools.listing import SHOWN_TOOLS
 
 
 class GuardedTools:
-    """Implements `Toolset` over another one. ``timeouts``: seconds by server."""
+    """Implements `Toolset` around another one. ``timeouts`` holds seconds by server."""
 
     def __init__(
         self,
@@ -40,11 +41,11 @@ class GuardedTools:
         self.timeouts = timeouts
         self._offered = tuple(tool for tool in inner.tools if (tool.server, tool.remote_name) not in excluded)
         self._shown: tuple[int, tuple[ToolInfo, ...]] = (-1, ())
-        """For which version of the redaction, and how they are shown."""
+        """The redaction's version, and the tools as redacted with it."""
 
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
-        """The inner tools; a description with a secret in it is redacted too, and a tool that is called so is none."""
+        """The inner tools with redacted descriptions. A tool with a secret in its name is hidden."""
         version = self.redact.version
         if self._shown[0] != version:
             shown = (_redact_tool(tool, self.redact) for tool in self._offered)
@@ -58,12 +59,12 @@ class GuardedTools:
 
     @property
     def missing(self) -> Mapping[str, bool]:
-        """The inner ones."""
+        """Return `missing` of the inner tools."""
         return self.inner.missing
 
     @property
     def fresh(self) -> bool:
-        """Whether the inner ones are."""
+        """Return `fresh` of the inner tools."""
         return self.inner.fresh
 
     async def call(
@@ -87,7 +88,7 @@ class GuardedTools:
         outcome = await self.inner.call(request, timeout, sink, asker)
         if isinstance(outcome, InputNeeded):
             return self._redact_needed(outcome)
-        # The names of members too: a user's server chooses them. Those of ours are structure.
+        # A user's server also chooses the member names. Those of built-in servers are fixed.
         redact = self.redact.members if request.tool.origin == "user" else self.redact.json
         return replace(
             outcome,
@@ -104,7 +105,7 @@ class GuardedTools:
 
 
 _SHOWN: dict[tuple[int, int], tuple[ToolInfo, Redaction, int, ToolInfo | None]] = {}
-"""Redacted tools, by the identities of tool and domain's redaction, which stay the same from turn to turn."""
+"""Cache of redacted tools, by the identities of tool and redaction, which stay the same from turn to turn."""
 
 
 def _redact_tool(tool: ToolInfo, redact: Redaction) -> ToolInfo | None:

@@ -1,7 +1,7 @@
-"""What is kept of sign-ins: the accounts with their tokens, sealed, and the form of what is sealed.
+"""Storage of sign-in accounts and their sealed tokens.
 
-Owns that a row and its sealed half are of one generation, and that every token is known to the redactor before it is
-used. Asks nobody for anything.
+A row and its sealed part belong to the same generation. Every token is registered with the redactor before it is used.
+Makes no network requests.
 """
 
 import json
@@ -28,7 +28,7 @@ from agentic_rag.tools.oauth.grants import Client, Tokens
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account with what is secret of it. ``asked``: the scopes that were asked for, granted or not."""
+    """An account with its secrets. ``asked`` holds the requested scopes, granted or not."""
 
     record: AccountRecord
     access: str
@@ -46,7 +46,7 @@ class KeptTokens:
         self._vault = vault
 
     async def find(self, spec: LaunchSpec, url: str) -> Account | None:
-        """Return the account of whoever a connection is for; none of a server that had another address then."""
+        """Return the account for a connection, or None, also if the server had another address at sign-in."""
 
         def read(conn: Connection) -> tuple[AccountRecord, SecretRecord | None] | None:
             record = sign_ins.account(conn, spec.domain, spec.name, spec.owner)
@@ -71,7 +71,7 @@ class KeptTokens:
         asked: str,
         told: Entry | None = None,
     ) -> Account:
-        """Store an account with its tokens in place of what was there. ``told``: its audit row."""
+        """Store an account with its tokens, replacing an earlier one. ``told`` is the audit row."""
         kept = {**place_to(place), **client_to(client), "access": tokens.access, "refresh": tokens.refresh}
         kept |= {"asked": asked, "generation": record.generation}
         self._hide(record.domain_id, record.server, kept)
@@ -91,12 +91,12 @@ class KeptTokens:
         return Account(record, tokens.access, tokens.refresh, place, client, asked)
 
     async def read(self, domain_id: str, name: str) -> dict[str, Any] | None:
-        """Return what was sealed under a name, None when there is nothing that opens."""
+        """Return the content sealed under a name, or None if there is none or it does not open."""
         row = await self._db.read(lambda conn: secrets.get(conn, domain_id, name))
         return None if row is None else self.unseal(row)
 
     def unseal(self, row: SecretRecord) -> dict[str, Any] | None:
-        """Return what was sealed; what does not open counts as gone, and is asked for anew."""
+        """Return the sealed content, or None if it does not open; then it counts as missing."""
         try:
             kept: dict[str, Any] = json.loads(self._vault.open_text(row))
         except SecretUnreadable:
@@ -104,7 +104,7 @@ class KeptTokens:
         return kept
 
     def _hide(self, domain_id: str, server: str, kept: Mapping[str, Any]) -> None:
-        """Let no token, and no secret of a client, stand in any text that leaves."""
+        """Register tokens and client secrets with the redactor."""
         for value in (kept["access"], kept["refresh"], kept["client"].get("client_secret")):
             if value:
                 self._vault.redact.add(domain_id, f"{server}.oauth", value)
@@ -117,7 +117,7 @@ def place_to(place: Place) -> dict[str, Any]:
 
 
 def place_from(kept: Mapping[str, Any]) -> Place:
-    """Return the place of `place_to`."""
+    """Return the place from its JSON form."""
     scopes = None if kept["scopes"] is None else tuple(kept["scopes"])
     return Place(OAuthMetadata.model_validate(kept["metadata"]), kept["resource"], scopes, kept["guessed"])
 
@@ -128,5 +128,5 @@ def client_to(client: Client) -> dict[str, Any]:
 
 
 def client_from(kept: Mapping[str, Any]) -> Client:
-    """Return the client of `client_to`."""
+    """Return the client from its JSON form."""
     return Client(OAuthClientInformationFull.model_validate(kept["client"]), kept["key"])

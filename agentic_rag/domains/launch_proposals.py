@@ -1,7 +1,7 @@
-"""What an admin asks to be allowed: out of a pasted document, a saved entry or a bundle, one line without its values.
+"""Read the command line that an admin wants allowed, from a pasted document, a saved entry or a bundle.
 
-Owns the forms that are taken and what may not be in them. Asks nobody and stores nothing: a secret that stands in a
-pasted variable is left where it is, and an argument that holds one is refused.
+Defines the accepted forms. Makes no requests and stores nothing: a secret in a pasted variable is not stored, and an
+argument that contains one is refused.
 """
 
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ _ENTRY_KEYS = frozenset({"command", "cmd", "url", "serverUrl", "httpUrl"})
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """One line as it is asked for. ``env``: names of its variables; ``secrets``: those of them that are secret.
+    """One command line as requested, without values.
 
-    ``kinds``: the slot of each placeholder that is known. ``values``: secrets that stood in the document, by their
-    names in the vault; nothing of them is kept.
+    ``env`` holds the names of its variables, ``secrets`` those that are secret. ``kinds`` maps known placeholders to
+    their slots. ``values`` holds secrets from the document by their vault names; they are not stored.
     """
 
     server: str
@@ -42,14 +42,14 @@ class Proposal:
 
     @property
     def path(self) -> str:
-        """Of the entry, in messages."""
+        """The entry's path in messages."""
         return f"mcpServers.{self.server}"
 
     def plan(self) -> PackageLine | ProgramLine:
-        """Return what has to be bound.
+        """Return the package or program that has to be bound.
 
         Raises:
-            CommandNotAllowed: the line cannot be bound to a hash; says what would be right.
+            CommandNotAllowed: the line cannot be bound to a hash; the error says how to change it.
         """
         plan = plan_line(self.command, self.args, self.env)
         if isinstance(plan, Refusal):
@@ -57,7 +57,7 @@ class Proposal:
         return plan
 
     def check_secrets(self, secrets: Secrets, redaction: Redaction) -> None:
-        """Refuse a line that names or holds a secret, which every process could read and every operator would see.
+        """Refuse a line that contains or names a secret, because processes and operators can read command lines.
 
         Raises:
             InvalidInput: names the argument.
@@ -69,12 +69,12 @@ class Proposal:
 
 
 def read_proposal(record: DomainRecord, settings: DomainSettings, name: str, document: object) -> Proposal:
-    """Return the line that a document asks for under a name; an empty document asks for the entry as it is saved.
+    """Return the command line in a document for a server name. An empty document means the saved entry.
 
-    The document: an entry, a map of them as people paste it, or a ``server.json`` of the MCP registry.
+    The document is an entry, a map of entries, or a ``server.json`` of the MCP registry.
 
     Raises:
-        InvalidInput, ServerReserved, NotFound: names what cannot be asked for.
+        InvalidInput, ServerReserved, NotFound: names the part that cannot be requested.
     """
     described: Described | None = None
     if isinstance(document, Mapping) and is_server_json(document):
@@ -105,14 +105,14 @@ def read_proposal(record: DomainRecord, settings: DomainSettings, name: str, doc
 
 
 def proposal_of(bundle: Bundle, server: str) -> Proposal:
-    """Return the line of a bundle."""
+    """Return the command line of a bundle."""
     facts = bundle.facts
     line = f"{facts.name}@{facts.version}"
     return Proposal(server, "mcpb", (line, *bundle.args), tuple(sorted(bundle.env)), bundle.secrets, bundle.kinds)
 
 
 def _only(document: object, name: str) -> object:
-    """Return the entry of a map that is meant: the one of this name, or the only one."""
+    """Return the entry of this name in a map, or its only entry."""
     entries = read_entries(document).entries
     if name not in entries and len(entries) != 1:
         raise InvalidInput(

@@ -1,8 +1,8 @@
-"""The road to a server that the launch catalogue does not have: an admin asks, an operator looks and decides.
+"""Requests for servers that the launch catalogue does not have: an admin requests, an operator decides.
 
-Owns the life of a request: stored once for each line of a domain, approved exactly as it was shown or refused with a
-reason, then carried out in the background: installed, allowed, recorded. A kill at any place leaves a request that the
-next start takes up; each step may be done twice. Knows no route.
+A request is stored once per command line of a domain. The operator approves exactly what was shown, or refuses with a
+reason. Approved requests are carried out in the background: install, allow, record. After a crash the next start
+resumes; each step is idempotent. Knows no route.
 """
 
 import logging
@@ -66,18 +66,18 @@ from agentic_rag.workers import Queue
 log = logging.getLogger(__name__)
 
 MAX_OPEN = 20
-"""Open requests of one domain."""
+"""Maximum open requests of one domain."""
 MAX_REASON = 500
 MOST_SHOWN = 500
 INSPECTIONS = 2
-"""How many packages are asked about at once: each is a program that runs."""
+"""Maximum packages inspected at once: each inspection runs a program."""
 UPLOADS = 2
-"""How many bundles are taken in at once: each is in memory until it was looked at."""
+"""Maximum bundles received at once: each is in memory until it has been checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequests:
-    """The requests of all domains. ``policy`` has the catalogue, the packages and the operator's folder."""
+    """The requests of all domains. ``policy`` provides the catalogue, the packages and the operator's folder."""
 
     directory: Directory
     database: Database
@@ -85,21 +85,22 @@ class LaunchRequests:
     policy: LaunchPolicy
     threads: DomainThreads
     approved: Queue[str]
-    """Ids of requests that wait to be carried out; `run` takes them."""
+    """Ids of approved requests that `run` has to carry out."""
     inspections: anyio.CapacityLimiter
     uploads: anyio.CapacityLimiter
 
     # -- an admin ---------------------------------------------------------------------------------------------
 
     async def request(self, user: User, domain_id: str, name: str, document: object) -> LaunchRequestRecord:
-        """Ask for the line of a document (see `read_proposal`); asked for twice it is the same request.
+        """Request approval of a document's command line (see `read_proposal`). A repeated request returns the same one.
 
         Raises:
             NotFound: there is no such domain, or no such saved entry.
-            InvalidInput, ServerReserved, CommandNotAllowed: the line cannot be allowed as it is; says what would do.
-            LineAllowed: it may run already.
+            InvalidInput, ServerReserved, CommandNotAllowed: the line cannot be allowed; the error says how to change
+                it.
+            LineAllowed: the line is already allowed.
             PackageProblem: the registry does not know the package, or cannot be reached.
-            LaunchRequestsFull: the domain asks for too much.
+            LaunchRequestsFull: the domain has too many open requests.
         """
         record = await self.directory.get(domain_id)
         settings = DomainSettings.model_validate(record.settings)
@@ -121,13 +122,13 @@ class LaunchRequests:
     async def propose_bundle(
         self, user: User, domain_id: str, name: str, pieces: AsyncIterator[bytes]
     ) -> LaunchRequestRecord:
-        """Ask for the server in a bundle (``.mcpb``); see `request`. An empty name is the bundle's own.
+        """Request approval of the server in a bundle (``.mcpb``); see `request`. An empty name means the bundle's own.
 
-        ``pieces``: of the file as they come; few are taken in at once.
+        ``pieces`` are the chunks of the uploaded file. Few uploads are accepted at once.
 
         Raises:
-            InvalidInput: the bundle cannot be taken; says why.
-            BodyTooLarge: larger than any bundle.
+            InvalidInput: the bundle is not acceptable; the error says why.
+            BodyTooLarge: the file exceeds the size limit.
         """
         await self.directory.get(domain_id)
         try:
@@ -147,16 +148,16 @@ class LaunchRequests:
         return await self._store(user, domain_id, proposal, bundle.facts)
 
     async def of_domain(self, domain_id: str) -> list[LaunchRequestRecord]:
-        """Return what a domain asked for, newest first."""
+        """Return the requests of a domain, newest first."""
         find = partial(launch_requests.list_newest, limit=MOST_SHOWN, domain_id=domain_id)
         return await self.database.read(find)
 
     async def withdraw(self, domain_id: str, request_id: str) -> None:
-        """Take back an open request of a domain.
+        """Withdraw an open request of a domain.
 
         Raises:
             NotFound: the domain has no such request.
-            LaunchRequestClosed: it was decided meanwhile.
+            LaunchRequestClosed: the request was already decided.
         """
         record = await self.get(request_id)
         if record.domain_id != domain_id:
@@ -176,7 +177,7 @@ class LaunchRequests:
         """Return one request.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such request.
         """
         record = await self.database.read(partial(launch_requests.get, request_id=request_id))
         if record is None:
@@ -186,15 +187,15 @@ class LaunchRequests:
     async def approve(
         self, user: User, request_id: str, seen: str, grant: LaunchGrant | None = None
     ) -> LaunchRequestRecord:
-        """Approve an open request; it is installed in the background. None grants the line as it was proposed.
+        """Approve an open request and queue its installation. A ``grant`` of None allows the line as proposed.
 
-        ``seen``: the fingerprint under which the request was shown.
+        ``seen`` is the fingerprint of the request as it was shown.
 
         Raises:
-            NotFound: there is none.
-            LaunchRequestClosed: it is not open.
-            LaunchRequestChanged: something else would run than was shown.
-            InvalidInput: under this grant the line that was asked for would not run.
+            NotFound: there is no such request.
+            LaunchRequestClosed: the request is not open.
+            LaunchRequestChanged: the program differs from the one shown.
+            InvalidInput: the grant does not cover the requested line.
         """
         record = await self.get(request_id)
         if record.state is not RequestState.OPEN:
@@ -222,10 +223,12 @@ class LaunchRequests:
         return approved
 
     async def refuse(self, user: User, request_id: str, reason: str) -> LaunchRequestRecord:
-        """Refuse an open request; its admin reads the reason.
+        """Refuse an open request. The reason is shown to its admin.
 
         Raises:
-            NotFound, LaunchRequestClosed, InvalidInput.
+            NotFound: there is no such request.
+            LaunchRequestClosed: the request is not open.
+            InvalidInput: the reason is blank or too long.
         """
         record = await self.get(request_id)
         reason = line("reason", reason, MAX_REASON, required=True)
@@ -238,19 +241,19 @@ class LaunchRequests:
     # -- carrying out -----------------------------------------------------------------------------------------
 
     async def take_up(self) -> None:
-        """Go on with what was approved before this process began."""
+        """Resume the requests that were approved before this process started."""
         find = partial(launch_requests.list_newest, limit=MOST_SHOWN, states=(RequestState.APPROVED,))
         for record in reversed(await self.database.read(find)):
             self.approved.put(record.id)
         await self._forget_bundles()
 
     async def run(self) -> None:
-        """Carry out what is approved, one after the other, until cancelled."""
+        """Carry out approved requests one after the other until cancelled."""
         while True:
             request_id = await self.approved.get()
             try:
                 await self._carry_out(request_id)
-            except StorageError as exc:  # it stays approved, and is taken up at the next start
+            except StorageError as exc:  # it stays approved, and the next start resumes it
                 log.error("the approved request %s is not installed: %s", request_id, exc)
 
     async def _carry_out(self, request_id: str) -> None:
@@ -276,21 +279,21 @@ class LaunchRequests:
         details = {"request": record.id, "sha256": sha256, "domain": record.domain_id}
         told = Entry(record.decided_by, "mcp.allow", ident, details=details)
         if not await self._end(record, RequestState.INSTALLED, told, sha256=sha256, catalogue_id=ident):
-            # gone with its domain; another process that recorded it keeps it
+            # The request was deleted with its domain, or another process has recorded the entry, which then stays.
             left = await self.database.read(partial(launch_requests.get, request_id=record.id))
             if left is None:
                 await anyio.to_thread.run_sync(self.policy.catalogue.revoke, ident)
         await self._forget_bundles(record)
 
     async def _forget_bundles(self, record: LaunchRequestRecord | None = None) -> None:
-        """Remove the bundle of a request that has ended, and what was left of others that nobody asks for any more."""
+        """Remove the bundle of an ended request, and all bundles that no pending request needs."""
         find = partial(launch_requests.list_newest, limit=MOST_SHOWN, states=PENDING)
         kept = {each.facts.integrity for each in await self.database.read(find)}
         integrity = "" if record is None or record.facts.registry != "mcpb" else record.facts.integrity
         await anyio.to_thread.run_sync(self._packages.forget_bundles, kept, integrity)
 
     async def _give_back(self, record: LaunchRequestRecord, reason: str) -> None:
-        """Open a request again whose approval could not be carried out; the operator sees why."""
+        """Reopen a request whose approval could not be carried out, with the reason for the operator."""
         reason = self.vault.redact.of(record.domain_id)(reason)[:MAX_REASON]
         log.warning("the approved request %s was not carried out: %s", record.id, reason)
         target = f"{record.domain_id}/{record.server}"
@@ -298,7 +301,10 @@ class LaunchRequests:
         await self._end(record, RequestState.OPEN, told, reason=reason)
 
     async def _end(self, record: LaunchRequestRecord, state: RequestState, told: Entry, **values: object) -> bool:
-        """End what was approved, with its audit row; False when it is no longer."""
+        """Change the state of an approved request and write the audit row.
+
+        Returns False if the request was no longer approved.
+        """
 
         def save(conn: Connection) -> bool:
             moved = launch_requests.move(conn, record.id, RequestState.APPROVED, state, **values)
@@ -323,7 +329,7 @@ class LaunchRequests:
             raise LineAllowed(found.entry.id)
 
     async def _look_up(self, plan: PackageLine, proposal: Proposal) -> tuple[PackageLine, Facts]:
-        """Return the line at its exact version, and what the registry says of that."""
+        """Return the line with the package's exact version, and the registry's facts about it."""
         if plan.package.registry == "mcpb":
             place = f"{proposal.path}.command"
             raise InvalidInput(place, "a bundle is proposed by its file: agentic-rag mcp propose DOMAIN FILE.mcpb")
@@ -373,7 +379,7 @@ class LaunchRequests:
 
         try:
             return await self.database.write(save, durable=True)
-        except IntegrityError as exc:  # another process was faster
+        except IntegrityError as exc:  # another process stored the request first
             found = await self.database.read(partial(launch_requests.of_line, domain_id=domain_id, pending=pending))
             if found is None:
                 raise LaunchRequestChanged("The line was asked for and decided at the same time.") from exc
@@ -382,7 +388,7 @@ class LaunchRequests:
     async def _move(
         self, record: LaunchRequestRecord, state: RequestState, told: Entry, **values: object
     ) -> LaunchRequestRecord:
-        """Change the state of an open request, with its audit row."""
+        """Change the state of an open request and write the audit row."""
 
         def save(conn: Connection) -> LaunchRequestRecord | None:
             if launch_requests.move(conn, record.id, RequestState.OPEN, state, **values):
@@ -396,10 +402,10 @@ class LaunchRequests:
         return moved
 
     async def _places(self, record: LaunchRequestRecord) -> dict[str, str]:
-        """Return where a program's files lie, which must still be those that were shown; none for a package.
+        """Return the paths of a program's files, which must be unchanged since they were shown. Empty for a package.
 
         Raises:
-            LaunchRequestChanged: they are others.
+            LaunchRequestChanged: the files have changed.
         """
         if record.facts.registry:
             return {}
@@ -422,13 +428,13 @@ class LaunchRequests:
 def make_launch_requests(
     directory: Directory, database: Database, vault: Vault, policy: LaunchPolicy, threads: DomainThreads
 ) -> LaunchRequests:
-    """Return the requests of all domains, with nothing to do yet."""
+    """Return the requests of all domains, with an empty queue."""
     inspections, uploads = anyio.CapacityLimiter(INSPECTIONS), anyio.CapacityLimiter(UPLOADS)
     return LaunchRequests(directory, database, vault, policy, threads, Queue(), inspections, uploads)
 
 
 def _pin(proposal: Proposal, plan: PackageLine) -> Proposal:
-    """Return the line as it is stored: at its exact version."""
+    """Return the proposal with the exact package version."""
     args = (*plan.package.line[1:], *plan.args)
     return Proposal(proposal.server, proposal.command, args, proposal.env, proposal.secrets, proposal.kinds)
 
@@ -443,7 +449,7 @@ def _fingerprint(record: LaunchRequestRecord) -> str:
 
 
 def _check_slots(grant: LaunchGrant) -> None:
-    """Refuse what looks like a slot and is none: it would stand for itself, and match nothing."""
+    """Refuse a text that looks like a slot but is none, because it would match only itself."""
     for index, text in enumerate(grant.args):
         value: str = text.partition("=")[2] if text.startswith("-") and "=" in text else text
         if value.startswith("{") and value.rstrip("?*.") not in SLOTS:

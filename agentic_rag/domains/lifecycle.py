@@ -1,6 +1,6 @@
-"""What happens outside the record when a domain changes or goes: a protocol.
+"""Protocol for components that react when a domain changes or is deleted.
 
-Owns the names of these moments. The composition root passes one object that knows roles, models and MCP servers.
+The composition root passes one object that knows roles, models and MCP servers.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from agentic_rag.tools.entries.reading import Note
 
 
 class DomainLifecycle(Protocol):
-    """What others do at the moments of a domain's life."""
+    """Reactions to changes of a domain."""
 
     def changing(self, workspace: Path, before: DomainSettings | None, after: DomainSettings) -> Sequence[Note]:
         """Check settings that are about to be stored; return the warnings for their admin. Blocking.
@@ -21,14 +21,14 @@ class DomainLifecycle(Protocol):
         new domain, whose roles may be written later.
 
         Raises:
-            InvalidInput: they name something that does not exist.
+            InvalidInput: a setting names something that does not exist.
         """
         ...
 
     async def settings_changed(self, domain_id: str, before: DomainSettings, after: DomainSettings) -> None:
-        """Follow settings that were stored."""
+        """Apply settings that were stored."""
         ...
 
     async def leaving(self, domain_id: str) -> None:
-        """End what still runs for a domain whose turns have ended, and remove what that kept outside the workspace."""
+        """Stop everything that still runs for a domain without turns, and remove its data outside the workspace."""
         ...

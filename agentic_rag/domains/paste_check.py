@@ -1,8 +1,9 @@
-"""Checks a pasted document of MCP servers: one row per entry, with all its problems and what to do about them.
+"""Check a pasted document of MCP servers: one row per entry, with all problems and their remedies.
 
-Owns the states of a row, which changes are proposed, and the bounded, concurrent test of the entries that can start.
-`check` saves nothing; `add` saves the rows that an admin accepts. What an entry may be is decided elsewhere: by
-`tools.entries.reading` (its form), `directory.settings` (its secrets) and the launch policy (what may run).
+Decides the state of each row, proposes changes, and tests startable entries concurrently within limits.
+`PasteChecks.check` saves nothing; `PasteChecks.add` saves the rows that an admin accepts. The rules for entries are
+elsewhere: their form in `agentic_rag.tools.entries.reading`, their secrets in the directory's settings, and permissions
+in the launch policy.
 """
 
 import re
@@ -32,17 +33,17 @@ from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
 from agentic_rag.tools.status import ConnectionState, State
 
 MAX_TESTED = 20
-"""Entries that one check starts; the others are reported without a test."""
+"""Maximum entries that one check starts; others are reported untested."""
 CONCURRENT_TESTS = 4
 TEST_SECONDS = 60.0
-"""For one entry, from its turn to its tool list. The installation of its package counts."""
+"""Time limit for the test of one entry, including the installation of its package."""
 VALUE_CHARS = 200
 
 _OUTSIDE = re.compile(
     r"[/~]|\\\\|[A-Za-z]:[\\/]|file:|%[A-Za-z]+%"
     r"|\$\{(?:workspaceFolder|workspaceFolderBasename|workspaceRoot|userHome|HOME|cwd|pathSeparator)\}"
 )
-"""How an argument begins that names a folder of its author's machine."""
+"""Beginnings of arguments that name a folder of the author's machine."""
 _PARENT = re.compile(r"(?:^|[/\\])\.\.(?:[/\\]|$)")
 _OPTION = re.compile(r"--?[\w-]+=")
 ALL_FILES = "."
@@ -50,11 +51,11 @@ ALL_FILES = "."
 _SHOWN_KEYS = frozenset(
     ("command", "cmd", "args", "type", "transport", "transportType", "identity", "timeout", "timeoutMs")
 ) | frozenset(("timeoutSeconds", "enabled", "disabled", "stateful", "cwd", "envFile"))
-"""Keys of an entry whose values hold no secret, so that a problem may repeat them."""
+"""Keys of an entry whose values contain no secrets, so problems may quote them."""
 
 
 class RowStatus(StrEnum):
-    """What stands between an entry and its use."""
+    """The state of an entry: ready, or the step that is still needed."""
 
     READY = "ready"
     NEEDS_SECRET = "needs_secret"
@@ -66,7 +67,7 @@ class RowStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowProblem:
-    """One problem of an entry. ``value``: the offending value, where it can hold no secret."""
+    """One problem of an entry. ``value`` is the offending value, unless it may contain a secret."""
 
     path: str
     message: str
@@ -75,7 +76,7 @@ class RowProblem:
 
 @dataclass(frozen=True, slots=True)
 class NeededValue:
-    """A placeholder without a value. ``kind``: ``secret``, or ``variable`` where every process can read the text."""
+    """A placeholder without a value. ``kind`` is ``secret``, or ``variable`` if the text is public."""
 
     name: str
     kind: str
@@ -84,7 +85,7 @@ class NeededValue:
 
 @dataclass(frozen=True, slots=True)
 class NeededApproval:
-    """A command line that no launch catalogue entry allows. ``request``: where an admin asks for it (POST)."""
+    """A command line that the launch catalogue does not allow. ``request`` is the path to request it with POST."""
 
     reason: str
     command: str
@@ -96,9 +97,9 @@ class NeededApproval:
 class CheckedRow:
     """One entry of a pasted document.
 
-    ``key``: its name as pasted, ``name`` as it would be stored. ``entry``: as it would be stored, secrets masked;
-    ``proposed``: the same after the proposed change. ``saveable``: `PasteChecks.add` takes it. ``connection``: how its
-    test ended, None if it was not tested.
+    ``key`` is its pasted name, ``name`` the stored name. ``entry`` is the entry as it would be stored, with masked
+    secrets; ``proposed`` is the same after the proposed change. ``saveable`` says that `PasteChecks.add` accepts the
+    row. ``connection`` is the result of its test, None if it was not tested.
     """
 
     key: str
@@ -118,7 +119,7 @@ class CheckedRow:
 
 @dataclass(frozen=True, slots=True)
 class PasteCheck:
-    """The rows of a document in its order, and what concerns the document as a whole."""
+    """The rows of a document in order, and notes about the document as a whole."""
 
     rows: tuple[CheckedRow, ...]
     changes: tuple[Note, ...]
@@ -127,9 +128,10 @@ class PasteCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Assessed:
-    """A row before its test. ``entry``: what `PasteChecks.add` saves, with the proposed change, None if there is none.
+    """A row before its test.
 
-    ``spec``: what the test starts; None: it cannot be started now. ``review``: of the entry that can be started.
+    ``entry`` is the entry that `PasteChecks.add` saves, with the proposed change, or None. ``spec`` is the server to
+    test, None if it cannot be started now. ``review`` is the policy's review of a startable entry.
     """
 
     row: CheckedRow
@@ -140,7 +142,7 @@ class _Assessed:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The domain for which a document is checked. ``unsealed``: receives the secrets that were pasted."""
+    """The domain that a document is checked for. ``unsealed`` receives the pasted secrets."""
 
     record: DomainRecord
     settings: DomainSettings
@@ -151,7 +153,7 @@ class _Place:
     unsealed: dict[str, str] = field(default_factory=dict, repr=False)
 
     def assess(self, pasted: PastedRow) -> _Assessed:
-        """Return a row without its test. Blocks: programs and folders are looked at."""
+        """Return a row without its test. Blocks to check programs and folders."""
         if pasted.entry is None:
             problems = tuple(_row_problem(each, pasted) for each in pasted.problems)
             row = CheckedRow(
@@ -235,7 +237,7 @@ class _Place:
         return self.policy.review(self._spec(entry, draft=True))
 
     def _names_foreign_folder(self, entry: McpEntry) -> bool:
-        """Whether an argument begins with another client's word for a folder, such as ``${workspaceFolder}``."""
+        """Return whether an argument begins with another client's folder variable, such as ``${workspaceFolder}``."""
         args = entry.target.args if isinstance(entry.target, StdioTarget) else ()
         found = (
             each for text in args if text.startswith("${") and _OUTSIDE.match(text) for each in find_placeholders(text)
@@ -243,7 +245,7 @@ class _Place:
         return any(each.name not in self.settings.variables for each in found)
 
     def _propose_folders(self, entry: McpEntry, pasted: PastedRow) -> tuple[McpEntry, Review | None, list[RowProblem]]:
-        """Return the entry with `ALL_FILES` in place of folders outside the domain's, if it may run then."""
+        """Return the entry with `ALL_FILES` in place of folders outside the domain's, if that may run."""
         if not isinstance(entry.target, StdioTarget):
             return entry, None, []
         unfit = self.policy.unfit_paths(self._spec(entry, draft=True))
@@ -276,7 +278,7 @@ class _Place:
         )
 
     def _needs(self, entry: McpEntry) -> tuple[NeededValue, ...]:
-        """Return the placeholders that have neither a value nor a default."""
+        """Return the placeholders without a value or default."""
         given = {*self.settings.variables, *self.secrets}
         public: set[str] = set()
         if isinstance(entry.target, HttpTarget):
@@ -314,11 +316,11 @@ class PasteChecks:
         self._threads = threads
 
     async def check(self, user: User, domain_id: str, document: object) -> PasteCheck:
-        """Return one row for each entry of a document; entries that can start are tested. Saves nothing.
+        """Return one row for each entry of a document, and test the entries that can start. Saves nothing.
 
         Raises:
             NotFound: there is no such domain.
-            InvalidInput: the document as a whole cannot be read, or has no entry.
+            InvalidInput: the document is not readable or has no entry.
         """
         collected, place = await self._read(user, domain_id, document)
         assessed = await self._threads.read(domain_id, lambda: [place.assess(row) for row in collected.rows])
@@ -339,9 +341,9 @@ class PasteChecks:
         return PasteCheck(tuple(rows[at] for at in range(len(rows))), collected.changes, collected.warnings)
 
     async def add(self, user: User, domain_id: str, document: object, accepted: Sequence[str]) -> Saved:
-        """Save those entries of a document that an admin accepts, with the changes that were proposed for them.
+        """Save the accepted entries of a document with their proposed changes.
 
-        ``accepted``: names as the rows have them; nothing is saved unless all of them can be.
+        ``accepted`` holds names of rows. Either all of them are saved or none.
 
         Raises:
             NotFound: there is no such domain.
@@ -418,7 +420,7 @@ def _status_of(
     approval: NeededApproval | None,
     needs: Sequence[NeededValue],
 ) -> tuple[RowStatus, str]:
-    """Return the state of a row before its test: the one that an admin has to deal with first."""
+    """Return the state of a row before its test: the first step that an admin has to take."""
     if found:
         return RowStatus.NOT_POSSIBLE, problems[0].message
     if proposals:
@@ -432,7 +434,7 @@ def _status_of(
 
 
 def _with_args(entry: McpEntry, changed: McpEntry) -> McpEntry:
-    """Return the entry, whose secrets are not sealed yet, with the arguments of the changed one."""
+    """Return the entry, with its unsealed secrets, but with the changed entry's arguments."""
     if isinstance(entry.target, StdioTarget) and isinstance(changed.target, StdioTarget):
         return replace(entry, target=replace(entry.target, args=changed.target.args))
     return entry
@@ -444,7 +446,7 @@ def _leads_out(text: str) -> bool:
 
 
 def _prefix(text: str) -> str:
-    """Return ``--option=`` of an argument, if it begins so."""
+    """Return the ``--option=`` prefix of an argument, or an empty text."""
     found = _OPTION.match(text[:200])
     return found[0] if found else ""
 
@@ -454,7 +456,7 @@ def _problem(pasted: PastedRow, key: str, message: str) -> RowProblem:
 
 
 def _row_problem(error: AgenticRagError, pasted: PastedRow) -> RowProblem:
-    """Return a problem as a row shows it, with the value that caused it where that can hold no secret."""
+    """Return a problem for a row, with the offending value unless it may contain a secret."""
     path = str(getattr(error, "path", pasted.path)).replace("settings.mcpServers", "mcpServers", 1)
     message = str(error).removeprefix(f"{path}: ").removeprefix(f"settings.{path}: ")
     value: object = None

@@ -1,6 +1,6 @@
-"""Prompt components as an author writes them: the Markdown files of ``{workspace}/prompt/``.
+"""List, write and delete prompt components: the Markdown files of ``{workspace}/prompt/``.
 
-Owns listing, writing and deleting them. What of a file counts, and how it is cleaned and cut, is ``components``'s.
+`agentic_rag.domains.components` cleans and cuts their texts.
 """
 
 import hashlib
@@ -22,16 +22,16 @@ from agentic_rag.threads import DomainThreads
 from mcp_servers.beneath import Folder
 
 NOT_THERE = ""
-"""The version of a component that is not there."""
+"""The version of a component that does not exist."""
 _UNREADABLE = "unreadable"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}\.md")
 
 
 @dataclass(frozen=True, slots=True)
 class PromptFile:
-    """One component: ``name`` of its file, and its text as it was written; None: it cannot be read.
+    """One component: its file name, and its text as written, None if it is unreadable.
 
-    ``version`` says whether it is still the same: it follows from the file's bytes.
+    ``version`` is a hash of the file's bytes.
     """
 
     name: str
@@ -40,7 +40,7 @@ class PromptFile:
 
 
 class PromptFiles:
-    """The components of all domains. Each method raises `NotFound` where there is no such domain."""
+    """The components of all domains. Each method raises `NotFound` for an unknown domain."""
 
     def __init__(self, database: Database, directory: Directory, threads: DomainThreads, history: FileHistory) -> None:
         self._db = database
@@ -49,7 +49,7 @@ class PromptFiles:
         self._threads = threads
 
     async def list_of(self, domain_id: str) -> Sequence[PromptFile]:
-        """Return the components of a domain in the order in which a model is told them."""
+        """Return the components of a domain in the order of the prompt."""
         folder = await self._folder(domain_id)
 
         def read() -> list[PromptFile]:
@@ -60,13 +60,13 @@ class PromptFiles:
         return await self._threads.read(str(folder.root), read)
 
     async def write(self, domain_id: str, name: str, content: str, version: str | None = None) -> PromptFile:
-        """Write a component and return it; it counts from the next turn.
+        """Write a component and return it. The change takes effect at the next turn.
 
-        ``version``: only if it is still this one, `NOT_THERE` for one that is to be new.
+        ``version`` is the expected current version, `NOT_THERE` for a new component.
 
         Raises:
-            ComponentChanged: it is another version by now; nothing was written.
-            InvalidInput: the name cannot be one, the text is too long, or the disk refuses.
+            ComponentChanged: the component has another version; nothing was written.
+            InvalidInput: the name is invalid, the text is too long, or the disk refuses the write.
         """
         check_name(name)
         data = content.encode()
@@ -79,7 +79,7 @@ class PromptFiles:
                 raise ComponentChanged(name)
             folder.write(name, [data])
 
-        async with self._history.changing(domain_id) as notice:  # nobody writes between looking and writing
+        async with self._history.changing(domain_id) as notice:  # blocks other writes between check and write
             try:
                 await self._threads.run(str(folder.root), put)
             except OSError as exc:
@@ -91,7 +91,7 @@ class PromptFiles:
         """Delete a component.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: there is no component with this name.
             InvalidInput: the disk refuses.
         """
         folder = await self._folder(domain_id)
@@ -121,7 +121,7 @@ class PromptFiles:
 
 
 def check_name(name: str, path: str = "name") -> None:
-    """Refuse what can be no component's name. Raises `InvalidInput`, which names ``path``."""
+    """Refuse an invalid component name. Raises `InvalidInput`, which names ``path``."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(path, "letters, digits and . _ - are expected, and .md at the end.")
 

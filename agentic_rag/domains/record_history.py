@@ -1,7 +1,6 @@
-"""What a change of a domain's record leaves in its history: the settings as one text, each MCP server as another.
+"""Turn a change of a domain's record into history texts: one for the settings, one for each MCP server.
 
-Owns these texts: JSON as a person reads it, with no value of a secret in it, whoever wrote it where. Pure but for the
-hash. Where rows are kept is ``store.history``'s.
+The texts are readable JSON without secret values. Pure. The store's ``history`` module keeps the rows.
 """
 
 import hashlib
@@ -15,7 +14,7 @@ from agentic_rag.store.history import GONE, Content, HistoryKind, NewHistory
 
 
 def content_of(text: str, redaction: Redaction) -> Content:
-    """Return a text as it is kept."""
+    """Return a text with its hash and without secrets."""
     shown = redaction(text)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return Content(shown, digest, redacted=shown != text)
@@ -24,7 +23,7 @@ def content_of(text: str, redaction: Redaction) -> Content:
 def record_changes(
     before: DomainRecord | None, after: DomainRecord, author: str, redaction: Redaction
 ) -> list[NewHistory]:
-    """Return what of a record is another by now, thing by thing. ``before`` None: the domain is new."""
+    """Return the changed settings and servers of a record. ``before`` is None for a new domain."""
     changes: list[NewHistory] = []
     at = "" if before is None else before.updated_at
 

@@ -1,7 +1,7 @@
-"""A domain's MCP servers while they run: the effective set with states, a trial, a restart, an admin's acceptance.
+"""A domain's running MCP servers: their states, trials, restarts, and an admin's acceptance of tools.
 
-Owns what an admin sees and may do there. Knows no MCP: connections are the pool's, which the composition root gives.
-Everything that is shown is redacted with that domain's secrets, a trial's answer also with those it brought.
+Decides what an admin may see and do. The pool, given by the composition root, speaks MCP. All output is redacted with
+the domain's secrets, and a trial's output also with the secrets in its document.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,49 +32,50 @@ from agentic_rag.tools.server_answers import DroppedTool
 from agentic_rag.tools.status import LISTED_TWICE, ConnectionState, PendingTools, State
 
 MAX_TRIALS = 10
-"""How many entries one trial starts."""
+"""Maximum entries that one trial starts."""
 
 
 class Pool(Protocol):
     """The part of the hub that this module needs."""
 
     async def running(self, domain: str) -> Sequence[ConnectionState]:
-        """Return the connections of a domain, and those to our own servers."""
+        """Return the connections of a domain and those to the built-in servers."""
         ...
 
     async def restart(self, spec: LaunchSpec) -> ConnectionState:
-        """Start a server anew, wherever it runs for its domain, and wait for it."""
+        """Restart a server in the process where it runs, and wait for it."""
         ...
 
     async def trial(self, spec: LaunchSpec) -> ConnectionState:
-        """Start a server beside all others, list its tools, and end it."""
+        """Start a separate instance of a server, list its tools, and stop it."""
         ...
 
     async def pending(self, domain: str, entries: Mapping[str, str]) -> Mapping[str, PendingTools]:
-        """Return server → what an admin has to look at: tools that wait for `accept`, and names listed twice.
+        """Return by server the tools that wait for `accept`, and duplicate tool names.
 
-        ``entries``: the servers there are, each with its `McpEntry.hash`.
+        ``entries`` maps each server to its `McpEntry.hash`.
         """
         ...
 
     async def known_tools(self, definition: Definition) -> Sequence[ToolInfo]:
-        """Return the tools of a turn as far as they are known; no server of users is started."""
+        """Return the known tools of a turn without starting users' servers."""
         ...
 
     async def accept(self, domain: str, server: str, entry: str, seen: str, told: Entry) -> Sequence[str]:
-        """Accept what waits of a server under ``entry``, as it was ``seen``; return the names. ``told``: its audit row.
+        """Accept the waiting tools of a server if they match ``seen``. Returns their names. ``told`` is the audit row.
 
         Raises:
-            ToolsChanged: something else waits by now.
+            ToolsChanged: other tools are waiting now.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveServer:
-    """One server of a domain's merged set. ``document``: as a GET shows it; ``connections``: how many are not stopped.
+    """One server of a domain's merged set.
 
-    ``state``: of several connections (``identity: user``) the first one's. ``pending``: what an admin has to look at.
+    ``document`` is its REST form. ``connections`` counts those that are not stopped. ``state`` is that of the first
+    connection, if there are several (``identity: user``). ``pending`` holds the tools that an admin has to review.
     """
 
     name: str
@@ -93,7 +94,7 @@ class EffectiveServer:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a trial of pasted entries found; nothing was saved."""
+    """The result of a trial of pasted entries; nothing was saved."""
 
     servers: tuple[ConnectionState, ...]
     changes: tuple[Note, ...]
@@ -113,7 +114,7 @@ class Servers:
         threads: DomainThreads,
         refused: RefusedTools,
     ) -> None:
-        """``refused``: the tools that models' services refused."""
+        """Create the service. ``refused`` holds the tools that model providers refused."""
         self._refused = refused
         self._directory = directory
         self._domains = domains
@@ -123,14 +124,14 @@ class Servers:
         self._threads = threads
 
     async def effective(self, domain_id: str) -> list[EffectiveServer]:
-        """Return the merged set with what its connections are doing.
+        """Return the merged set of servers with the states of their connections.
 
         Raises:
             NotFound: there is no such domain.
         """
         record = await self._directory.get(domain_id)
         view = await self._domains.view(record)
-        settings = DomainSettings.model_validate(record.settings)  # of the record that is shown
+        settings = DomainSettings.model_validate(record.settings)  # settings of the record that is shown
         secrets = await self._vault.values(domain_id) if settings.mcp_servers else {}
         connections = await self._pool.running(domain_id)
         hashes = {name: entry.hash() for name, entry in settings.mcp_servers.items()}
@@ -151,7 +152,7 @@ class Servers:
         return servers
 
     def _obstacle(self, spec: LaunchSpec) -> tuple[State, str]:
-        """Return why a server would not start now; empty when nothing is known to stand in its way. Blocks."""
+        """Return why a server would not start now; empty if no obstacle is known. Blocks."""
         try:
             review = self._policy.review(spec)
         except AgenticRagError as exc:
@@ -160,15 +161,15 @@ class Servers:
         return state, self._policy.advise(review)
 
     async def known_tools(self, definition: Definition) -> Sequence[ToolInfo]:
-        """Return the tools of a turn: of a server of users those that it last listed. None is started."""
+        """Return the tools of a turn without starting servers: for users' servers, the last list."""
         return await self._pool.known_tools(definition)
 
     async def restart(self, user: User, domain_id: str, name: str) -> ConnectionState:
-        """Start a user's server anew and return how it fares.
+        """Restart a user's server and return its state.
 
         Raises:
             NotFound: the domain has no such server of its own.
-            InvalidInput: it is disabled.
+            InvalidInput: the server is disabled.
         """
         record = await self._directory.get(domain_id)
         entry = _own_entry(DomainSettings.model_validate(record.settings), name)
@@ -178,7 +179,7 @@ class Servers:
         return (await self._pool.restart(spec)).redact(self._vault.redact.of(domain_id))
 
     async def pending(self, domain_id: str, name: str) -> PendingTools:
-        """Return which tools of a user's server are new or changed, each as it was accepted and as it is now.
+        """Return the new and changed tools of a user's server, each in its accepted and its current form.
 
         Raises:
             NotFound: the domain has no such server of its own.
@@ -187,24 +188,24 @@ class Servers:
         return (await self._pool.pending(domain_id, {name: entry.hash()}))[name]
 
     async def accept(self, domain_id: str, name: str, seen: str) -> list[str]:
-        """Accept the tools of a user's server that wait, as they were seen; return their names.
+        """Accept the waiting tools of a user's server as they were shown. Returns their names.
 
-        ``seen``: the fingerprint of `pending`.
+        ``seen`` is the fingerprint from `pending`.
 
         Raises:
             NotFound: the domain has no such server of its own.
-            ToolsChanged: other tools wait by now, or other words of theirs.
+            ToolsChanged: other tools, or other descriptions, are waiting now.
         """
         entry = _own_entry(await self._directory.settings(domain_id), name)
         told = change("mcp.accept", f"{domain_id}/{name}", fingerprint=seen)
         return list(await self._pool.accept(domain_id, name, entry.hash(), seen, told))
 
     async def trial(self, user: User, domain_id: str, document: object) -> Trial:
-        """Start the entries of a document as if they were saved, one after the other, and list their tools.
+        """Start the entries of a document one after the other without saving them, and list their tools.
 
         Raises:
             NotFound: there is no such domain.
-            InvalidInput, ServerReserved, CommandNotAllowed: an entry could not be saved either; nothing was started.
+            InvalidInput, ServerReserved, CommandNotAllowed: an entry could not be saved; nothing was started.
         """
         record = await self._directory.get(domain_id)
         settings = DomainSettings.model_validate(record.settings)
@@ -219,7 +220,8 @@ class Servers:
             for name, entry in change.entries.items():
                 entry = entry.with_variables(settings.variables)
                 draft = spec_of(entry, domain=record.id, workspace=record.workspace, secrets=secrets, draft=True)
-                await self._threads.read(domain_id, self._policy.review, draft)  # a missing value comes second
+                # Check the command before missing values.
+                await self._threads.read(domain_id, self._policy.review, draft)
                 spec = _spec(record, entry, secrets, user.id)
                 review = await self._threads.read(domain_id, self._policy.review, spec)
                 notes += [Note(f"mcpServers.{name}", sentence) for sentence in review.changes]
@@ -233,7 +235,7 @@ def _spec(record: DomainRecord, entry: McpEntry, secrets: Secrets, user: str = "
 
 
 def _own_entry(settings: DomainSettings, name: str) -> McpEntry:
-    """Return one of the domain's own entries, with the variables of now."""
+    """Return one of the domain's own entries with the current variables."""
     entry = settings.mcp_servers.get(name)
     if entry is None and is_reserved(name):
         raise ServerReserved(f"mcpServers.{name}", "this is a server of ours; it cannot be restarted or accepted.")

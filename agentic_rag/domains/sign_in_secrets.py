@@ -1,7 +1,7 @@
-"""Where what is secret of sign-ins lies among a domain's sealed values, and who is told when one is completed.
+"""Names of sealed sign-in secrets, and listeners for completed sign-ins.
 
-Owns the names: tokens are sealed under issuer, server and user, so that a row copied elsewhere does not open. Cheap to
-import, unlike `sign_ins`.
+Tokens are sealed under issuer, server and user, so that a row copied elsewhere does not open. Cheap to import, unlike
+`agentic_rag.domains.sign_ins`.
 """
 
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ ISSUER_CHARS = 16
 
 
 class SignInListener(Protocol):
-    """Hears of sign-ins that were completed."""
+    """Is notified of completed sign-ins."""
 
     async def signed_in(self, domain_id: str, server: str, user_id: str) -> None:
-        """Take note that a server lets somebody in from now on. ``user_id`` empty: everybody in the domain."""
+        """Handle a completed sign-in. An empty ``user_id`` means all users of the domain."""
         ...
 
 
 class OwnAddress(Protocol):
-    """Where browsers reach this server."""
+    """The address where browsers reach this server."""
 
     @property
     def url(self) -> str | None:
-        """The address without a path; None: nobody has said, and it cannot be known."""
+        """The address without a path, or None if it is unknown."""
         ...
 
 
@@ -39,17 +39,17 @@ def account_name(issuer: str, server: str, user_id: str) -> str:
 
 
 def client_name(issuer: str, server: str, redirect: str) -> str:
-    """Return the name under which the client is sealed that an issuer registered for a server."""
+    """Return the name under which the client that an issuer registered for a server is sealed."""
     return f"{secrets.OWN}client:{digest([issuer, redirect])[:ISSUER_CHARS]}:{server}"
 
 
 def pending_name(ident: str) -> str:
-    """Return the name under which is sealed what completes a sign-in."""
+    """Return the name under which the data of a pending sign-in is sealed."""
     return f"{secrets.OWN}pending:{ident}"
 
 
 def forget_account(conn: Connection, account: AccountRecord) -> bool:
-    """Remove an account and its tokens, if it still has this token; return whether it had."""
+    """Remove an account and its tokens if its generation is unchanged. Returns whether it was removed."""
     place = account.domain_id, account.server, account.user_id
     if not sign_ins.delete_account(conn, *place, account.generation):
         return False
@@ -58,7 +58,7 @@ def forget_account(conn: Connection, account: AccountRecord) -> bool:
 
 
 def forget_servers(conn: Connection, domain_id: str, servers: Sequence[str]) -> None:
-    """Remove all accounts and open sign-ins at servers that a domain has no longer."""
+    """Remove all accounts and pending sign-ins at servers that a domain has removed."""
     if not servers:
         return
     for account in sign_ins.accounts_of(conn, domain_id):
@@ -69,7 +69,7 @@ def forget_servers(conn: Connection, domain_id: str, servers: Sequence[str]) -> 
 
 
 def forget_user(conn: Connection, user_id: str, instead: str) -> None:
-    """Remove a user's accounts, their tokens and the sign-ins that wait; ``instead``: who signed in for a domain."""
+    """Remove a user's accounts, tokens and pending sign-ins. ``instead`` replaces the user in sign-ins for a domain."""
     for account in sign_ins.of_user(conn, user_id):
         forget_account(conn, account)
     for waiting in sign_ins.forget_user(conn, user_id, instead):

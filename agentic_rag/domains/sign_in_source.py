@@ -1,4 +1,4 @@
-"""Where the sign-ins are, for who must not load what they need. Owns nothing."""
+"""Protocol to get the sign-ins without importing their dependencies."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -7,8 +7,8 @@ if TYPE_CHECKING:
 
 
 class SignInSource(Protocol):
-    """Has the sign-ins, once what they need is loaded."""
+    """Provides the sign-ins once their dependencies are loaded."""
 
     async def sign_ins(self) -> "SignIns":
-        """Return them."""
+        """Return the sign-ins."""
         ...

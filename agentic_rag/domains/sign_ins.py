@@ -1,8 +1,8 @@
-"""Signing in at MCP servers: who has to, who has, and the tokens of those who have.
+"""Sign-ins at MCP servers: begin, complete, renew and revoke them.
 
-Owns the two halves of a sign-in (begun when a server refuses, completed when a browser comes back, on any process and
-after any restart), the renewal of tokens, once however many ask, and their end. The network half is `tools.oauth`'s;
-what is secret lies in the vault. Importing this module brings the protocol library along.
+A sign-in begins when a server refuses a request, and completes when a browser returns, on any process and after any
+restart. Concurrent callers share one renewal of a token. The network requests are in `agentic_rag.tools.oauth`; secrets
+are in the vault. Importing this module loads the protocol library.
 """
 
 import hashlib
@@ -53,35 +53,37 @@ BEGIN = "/api/oauth/begin"
 DOCUMENT = "/client-metadata.json"
 
 OPEN_SECONDS = 600.0
-"""How long a person has for a sign-in."""
+"""Time limit for a person to complete a sign-in."""
 LEFT_SECONDS = 60.0
-"""Of an open one that is shown again so much must be left."""
+"""Remaining time that an open sign-in needs to be shown again."""
 RENEW_SECONDS = 60.0
-"""So long before its end a token is renewed."""
+"""A token is renewed this long before it expires."""
 LEASE_SECONDS = 30.0
-"""How long one process may take for a renewal before another tries; longer than a token endpoint may take."""
+"""Maximum time for one process to renew a token; longer than a request to a token endpoint may take."""
 POLL_SECONDS = 0.1
 FRESH_SECONDS = 30.0
-"""A token of the client's own that is refused so soon is not asked for anew."""
+"""A client-credentials token that is refused within this time is not requested again."""
 
 STEP_UP_SECONDS, STEP_UPS = 3_600.0, 4
-"""How many further rights a server may ask an account for, in so long. Asking again for what it was asked for before
-counts as `REPEATED`: it hardly helps."""
+"""Limit of further requests for scopes: the weight that may be used in a time window.
+
+A request for scopes that were asked for before weighs `REPEATED`, because repeating it rarely helps.
+"""
 REPEATED = 3
 
 
 class Reaching(Protocol):
-    """Which addresses may be connected to now."""
+    """Provides the current rules for outgoing connections."""
 
     @property
     def reach(self) -> Reach:
-        """The rules of users' servers."""
+        """The rules for users' servers."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A sign-in that was completed."""
+    """A completed sign-in."""
 
     server: str
     host: str
@@ -128,7 +130,7 @@ class SignIns:
         async with self._lock(spec):
             found = await self._kept.find(spec, _url(spec))
             if found is not None and found.access != challenge.token:
-                return  # meanwhile there is another one
+                return  # a newer token exists meanwhile
             asked = ""
             if challenge.more:
                 asked = self._allow_more(spec, found, challenge)
@@ -137,16 +139,17 @@ class SignIns:
                 raise waiting
             try:
                 await self._begin(spec, challenge, found)
-            except NoSignIn as exc:  # the refusal is the reason, not what the server lacks
+            except NoSignIn as exc:  # report the server's refusal, not the missing OAuth support
                 raise ServerUnavailable(spec.name, challenge.reason or exc.reason) from exc
             except SignInProblem as exc:
                 raise ServerUnavailable(spec.name, exc.reason) from exc
 
     async def _begin(self, spec: LaunchSpec, challenge: Challenge, found: Account | None) -> None:
-        """Get a token without a person, or open a sign-in and say so.
+        """Get a token without a person, or open a sign-in and raise it.
 
         Raises:
-            SignInNeeded, SignInProblem.
+            SignInNeeded: a person has to sign in.
+            SignInProblem: no sign-in is possible.
         """
         oauth = _client_of(spec)
         web = CheckedWeb(self._rules.reach)
@@ -172,7 +175,7 @@ class SignIns:
             if place.guessed:
                 raise NoSignIn(exc.reason) from exc
             raise
-        if found is not None and not challenge.more:  # its token is refused, and there is no newer one
+        if found is not None and not challenge.more:  # the token is refused and there is no newer one
             await self._db.write(lambda conn: forget_account(conn, found.record))
         cost = 0
         if challenge.more and found is not None:
@@ -201,7 +204,7 @@ class SignIns:
     async def _choose_client(
         self, spec: LaunchSpec, web: CheckedWeb, place: Place, oauth: OAuthClient[str] | None, redirect: str
     ) -> Client:
-        """Return who we are at a place: what an admin registered, our published document, or a registration."""
+        """Return the OAuth client: the admin's, the published metadata document's, or a registered one."""
         if oauth is not None:
             return grants.configured_client(place, oauth)
         described = grants.described_client(place, self.document_url)
@@ -225,7 +228,7 @@ class SignIns:
     async def _open(
         self, spec: LaunchSpec, place: Place, client: Client, redirect: str, scope: str, cost: int
     ) -> SignInNeeded:
-        """Store a sign-in that waits for a person, and return what that person is told."""
+        """Store a pending sign-in and return the message for the person."""
         state, pkce, ident = random.token_urlsafe(32), PKCEParameters.generate(), new_id("sgn")
         address = grants.authorization_address(self._rules.reach, place, client, redirect, scope, state, pkce)
         record = SignInRecord(
@@ -263,7 +266,7 @@ class SignIns:
         return SignInNeeded(record.server, reason, record.id, address, begin, who, host, record.expires_at)
 
     async def _waiting(self, spec: LaunchSpec, scope: str) -> SignInNeeded | None:
-        """Return the sign-in that waits for an account already, if it asks for these scopes too."""
+        """Return the pending sign-in of an account, if it covers these scopes."""
         place = spec.domain, spec.name, spec.owner
         found = await self._db.read(lambda conn: sign_ins.open_of(conn, *place, later(LEFT_SECONDS)))
         for record in found:
@@ -274,10 +277,10 @@ class SignIns:
         return None
 
     def _allow_more(self, spec: LaunchSpec, found: Account | None, challenge: Challenge) -> str:
-        """Return what an account was asked for, if it may be asked for more.
+        """Return the scopes that the account was asked for, if further requests are allowed.
 
         Raises:
-            ServerUnavailable: it was asked too often.
+            ServerUnavailable: the server asked for more scopes too often.
         """
         if found is None:
             return ""
@@ -291,12 +294,12 @@ class SignIns:
     # -- renewal ------------------------------------------------------------------------------------------------
 
     async def _renew(self, spec: LaunchSpec, seen: Account) -> Account | None:
-        """Return the account with another token than was seen; the same where none can be had without a person.
+        """Return the account with a renewed token, or unchanged if no token can be had without a person.
 
-        None: it is gone, and a person has to sign in again.
+        Returns None if the account was removed and a person has to sign in again.
 
         Raises:
-            ServerUnavailable: nothing is known now, and the token has ended.
+            ServerUnavailable: the token has expired and could not be renewed now.
         """
         async with self._lock(spec):
             found = await self._kept.find(spec, _url(spec))
@@ -313,7 +316,8 @@ class SignIns:
 
     async def _ask_newer(self, spec: LaunchSpec, found: Account, oauth: OAuthClient[str] | None) -> Account | None:
         answers: list[Account | None] = []
-        with anyio.CancelScope(shield=True):  # what was renewed and not kept is lost; each step has its own limit
+        # A renewed token that is not stored is lost; each step has its own time limit.
+        with anyio.CancelScope(shield=True):
             answers.append(await self._exchange(spec, found, oauth))
         return answers[0]
 
@@ -346,7 +350,7 @@ class SignIns:
         return await self._kept.keep(renewed, tokens, found.place, found.client, found.asked)
 
     async def _give_up(self, record: AccountRecord, found: Account, exc: SignInProblem) -> None:
-        """Forget an account whose token is not renewed any more, with a client that is not known any more."""
+        """Remove an account whose token cannot be renewed, and its client if the issuer no longer knows it."""
         redirect = [str(each) for each in found.client.registration.redirect_uris or ()]
         told = change("mcp.sign-in.end", f"{record.domain_id}/{record.server}", user=record.user_id, reason=exc.reason)
 
@@ -360,7 +364,7 @@ class SignIns:
         await self._db.write(forget, durable=True)
 
     async def _await_other(self, spec: LaunchSpec, seen: Account) -> Account | None:
-        """Return what another process made of a renewal that it has begun."""
+        """Wait for a renewal by another process and return its result."""
         failpoints.reached("sign_in.waits")
         with anyio.move_on_after(LEASE_SECONDS):
             while True:
@@ -368,7 +372,7 @@ class SignIns:
                 if found is None or found.record.generation != seen.record.generation:
                     return found
                 if found.record.renewing_until is None:
-                    break  # it came to nothing
+                    break  # the renewal failed
                 await anyio.sleep(POLL_SECONDS)
         if _ends_within(seen.record, 0):
             raise ServerUnavailable(spec.name, "its token could not be renewed now")
@@ -378,12 +382,12 @@ class SignIns:
 
     @property
     def document_url(self) -> str | None:
-        """Where our client metadata document is, None where nobody can be shown one: it needs https."""
+        """Address of the client metadata document, or None without https."""
         url = self._address.url
         return f"{url}{DOCUMENT}" if url is not None and url.startswith("https://") else None
 
     def document(self) -> dict[str, Any] | None:
-        """Return our client metadata document, None where there is none."""
+        """Return the client metadata document, or None if it cannot be published."""
         url = self.document_url
         if url is None:
             return None
@@ -391,10 +395,10 @@ class SignIns:
         return {"client_id": url, "client_uri": f"{self._address.url}/", **said}
 
     async def start(self, user: User, ident: str) -> tuple[str, str]:
-        """Bind a sign-in to a browser of this user's; return the authorization address and the cookie's value.
+        """Bind a sign-in to this user's browser. Returns the authorization address and the cookie's value.
 
         Raises:
-            NotFound: there is none, it has ended, or it is another's.
+            NotFound: there is no such sign-in, it has ended, or it belongs to another user.
         """
         record = await self._db.read(lambda conn: sign_ins.get(conn, ident))
         if record is None or record.expires_at <= now() or not _may_complete(user, record):
@@ -407,11 +411,11 @@ class SignIns:
         return kept["address"], cookie
 
     async def complete(self, answer: Mapping[str, str], user: User | None, cookie: str) -> Completed:
-        """Complete the sign-in of an authorization response, once. ``user``: who comes, None: nobody known.
+        """Complete a sign-in with an authorization response, once. ``user`` is None for an unknown caller.
 
         Raises:
-            SignInProblem: the state is not known, has ended or is another browser's; another issuer answers; it was
-                refused.
+            SignInProblem: the state is unknown, expired or bound to another browser, another issuer answered, or access
+                was refused.
         """
         state = answer.get("state", "")
         record = await self._db.read(lambda conn: sign_ins.by_state(conn, _hash(state)))
@@ -432,7 +436,7 @@ class SignIns:
         place, client = place_from(kept), client_from(kept)
         code = _code_of(answer, place)
         web = CheckedWeb(self._rules.reach)
-        with anyio.CancelScope(shield=True):  # a code is good for one answer, which must not be lost
+        with anyio.CancelScope(shield=True):  # a code works once, so its answer must not be lost
             try:
                 tokens = await grants.exchange_code(web, place, client, kept["redirect"], code, kept["verifier"])
             except GrantRefused as exc:
@@ -481,12 +485,12 @@ class SignIns:
             await self._db.write(lambda conn: secrets.delete(conn, record.domain_id, [name]))
 
     async def accounts(self, user: User, domain_id: str, server: str) -> list[AccountRecord]:
-        """Return who is signed in at a domain's server: a user oneself, an admin everybody."""
+        """Return the accounts at a domain's server: all for admins, otherwise the user's own."""
         found = await self._db.read(lambda conn: sign_ins.accounts_of(conn, domain_id, server))
         return [each for each in found if user.administers(domain_id) or each.user_id == user.id]
 
     async def open_for(self, user: User, domain_id: str, server: str) -> list[SignInNeeded]:
-        """Return the sign-ins at a domain's server that wait for this user."""
+        """Return the pending sign-ins of this user at a domain's server."""
         owners = [user.id, *([""] if user.administers(domain_id) else [])]
         found = []
         for owner in owners:
@@ -498,10 +502,10 @@ class SignIns:
         return found
 
     async def revoke(self, user: User, domain_id: str, server: str, owner: str) -> bool:
-        """End an account here, then give its tokens back; return whether the authorization server took them.
+        """Remove an account, then revoke its tokens. Returns whether the authorization server revoked one.
 
         Raises:
-            NotFound: there is no such account, or it is not this user's to end.
+            NotFound: there is no such account, or this user may not end it.
         """
         record = await self._db.read(lambda conn: sign_ins.account(conn, domain_id, server, owner))
         if record is None or not (user.administers(domain_id) or (owner and owner == user.id)):
@@ -540,7 +544,7 @@ class SignIns:
 
 
 def wanted_scope(place: Place, challenge: Challenge, oauth: OAuthClient[str] | None) -> str | None:
-    """Return what to ask for: what the server asked for, else what the entry says, else all that the server knows."""
+    """Return the scopes to request: the server's, else the entry's, else all that the server supports."""
     scope: str | None = None
     if place.scopes is not None:
         scope = " ".join(place.scopes)
@@ -555,10 +559,10 @@ def wanted_scope(place: Place, challenge: Challenge, oauth: OAuthClient[str] | N
 
 
 def _code_of(answer: Mapping[str, str], place: Place) -> str:
-    """Return the code of an authorization response.
+    """Return the code in an authorization response.
 
     Raises:
-        SignInProblem: it comes from another issuer, or says that there is none.
+        SignInProblem: the response comes from another issuer or contains no code.
     """
     try:
         validate_authorization_response_iss(answer.get("iss"), place.metadata)

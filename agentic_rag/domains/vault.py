@@ -1,8 +1,8 @@
-"""The vault: a domain's secrets, sealed in the database, write-only for everybody outside.
+"""The vault: a domain's secrets, sealed in the database and write-only for clients.
 
-Owns the seal (AES-256-GCM, the domain and the name as associated data, so that a row copied elsewhere does not
-open), the masks that are shown, and the rotation of keys. Every value it opens or seals is told to the redactor, as a
-value of its domain. Knows no MCP server and no route.
+Seals with AES-256-GCM and with domain and name as associated data, so that a row copied elsewhere does not open. Also
+creates the masks that are shown, and rotates keys. Every opened or sealed value is registered with the redactor for its
+domain. Knows no MCP server and no route.
 
 A sealed value is ``1``, the key's id (8 bytes), the nonce (12), the ciphertext and its tag (16).
 """
@@ -43,12 +43,12 @@ from agentic_rag.store.secrets import SecretRecord
 FORMAT = b"\x01"
 NONCE_BYTES = 12
 LAST4_FROM = 12
-"""Of shorter values four characters would tell too much."""
+"""Minimum length for a mask with the last four characters; of shorter values they would reveal too much."""
 ROTATE_ROWS = 50
-"""How many secrets one transaction of a rotation seals anew."""
+"""Number of secrets that one transaction of a rotation seals."""
 
 MAX_SECRETS, MAX_BYTES = 200, 64 * 1024
-"""Of one domain, together. Every text of it is searched for each of them in each encoding."""
+"""Limits of one domain's secrets together, because every text is searched for each secret in each encoding."""
 SEAL_BYTES = 1 + ID_BYTES + NONCE_BYTES + 16
 
 Mask = Json
@@ -56,7 +56,7 @@ Mask = Json
 
 
 class Vault:
-    """The secrets of one store; what other processes of it change is heard of. Made by `open`."""
+    """The secrets of one store. Signals report changes by other processes. Created by `open`."""
 
     def __init__(self, database: Database, keys: Keyring, redact: Redactor) -> None:
         self.redact = redact
@@ -67,10 +67,10 @@ class Vault:
 
     @classmethod
     async def open(cls, database: Database, folder: Path, setting: SecretStr | None, redact: Redactor) -> "Vault":
-        """Find or make the keys and try them on everything that is stored.
+        """Load or create the keys and try them on all stored secrets.
 
         Raises:
-            BadConfiguration: a key is weak or malformed, or the one of a stored secret is missing.
+            BadConfiguration: a key is weak or malformed, or the key of a stored secret is missing.
         """
         rows = await database.read(secrets.list_all)
         given = setting.get_secret_value().strip() if setting is not None else ""
@@ -89,7 +89,7 @@ class Vault:
         return self
 
     def seal(self, domain_id: str, name: str, value: str) -> SecretRecord:
-        """Return the row that holds a value; the caller stores it."""
+        """Return the row for a value; the caller stores it."""
         self.redact.add(domain_id, name, value)
         return SecretRecord(
             domain_id=domain_id,
@@ -102,37 +102,37 @@ class Vault:
         """Return the value of a row.
 
         Raises:
-            SecretUnreadable: it does not open.
+            SecretUnreadable: the row does not open.
         """
         value = unseal(self._keys, row.domain_id, row.name, row.sealed)
         self.redact.add(row.domain_id, row.name, value)
         return value
 
     def seal_text(self, domain_id: str, name: str, text: str) -> SecretRecord:
-        """Return the row that holds a text with secrets in it, each of which the caller tells the redactor."""
+        """Return the row for a text that contains secrets. The caller registers each of them with the redactor."""
         sealed = seal(self._keys.current, domain_id, name, text)
         return SecretRecord(domain_id=domain_id, name=name, sealed=sealed, updated_at=now())
 
     def open_text(self, row: SecretRecord) -> str:
-        """Return the text of `seal_text`.
+        """Return the text from `seal_text`.
 
         Raises:
-            SecretUnreadable: it does not open.
+            SecretUnreadable: the row does not open.
         """
         return unseal(self._keys, row.domain_id, row.name, row.sealed)
 
     def _try(self, row: SecretRecord) -> str | None:
-        """Return the value, None for a damaged row, which must not keep the others from being used."""
+        """Return the value, or None for a damaged row, which must not block the others."""
         try:
             return self.open_text(row) if row.name.startswith(secrets.OWN) else self.unseal(row)
         except SecretUnreadable:
             return None
 
     async def put(self, domain_id: str, name: str, value: str) -> Mask:
-        """Store a value in place of an earlier one; returns its mask.
+        """Store a value, replacing an earlier one. Returns its mask.
 
         Raises:
-            SecretLimit: the domain would have more, or longer ones, than it may.
+            SecretLimit: the domain would exceed its number or size of secrets.
         """
         row = self.seal(domain_id, name, value)
         told = change("secret.set", f"{domain_id}/{name}")
@@ -144,16 +144,16 @@ class Vault:
 
         try:
             await self._db.write(save, durable=True)
-        finally:  # a cancelled writer does not know whether it was stored
+        finally:  # a cancelled writer cannot know whether the value was stored
             self.forget(domain_id)
-        await self.values(domain_id)  # the redactor keeps those that it saw last
+        await self.values(domain_id)  # reload: the redactor keeps the values that it saw last
         return mask(value)
 
     async def delete(self, domain_id: str, name: str) -> None:
         """Remove a value.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such secret.
         """
         told = change("secret.delete", f"{domain_id}/{name}")
 
@@ -171,7 +171,7 @@ class Vault:
             raise NotFound("secret", name)
 
     async def masks(self, domain_id: str) -> dict[str, Mask]:
-        """Return what may be shown, by name: of one that does not open only that it is set, and why not."""
+        """Return the masks by name. For an unreadable secret, the mask only says that it is set."""
         rows = await self._db.read(lambda conn: secrets.of_domain(conn, domain_id))
         return {row.name: self._mask(row) for row in rows}
 
@@ -180,9 +180,9 @@ class Vault:
         return {"set": True} if value is None else mask(value)
 
     async def values(self, domain_id: str) -> Mapping[str, str | None]:
-        """Return a domain's values by name, for a server that starts now; None: it does not open.
+        """Return a domain's values by name, for a server that starts now. None marks an unreadable value.
 
-        They are kept in memory, where each of them is looked for in any case.
+        The values are cached in memory, where the redactor needs them anyway.
         """
         found = self._opened.get(domain_id)
         if found is None:
@@ -194,22 +194,22 @@ class Vault:
         return found
 
     def forget(self, domain_id: str) -> None:
-        """Rows of a domain were, or may have been, written or removed."""
+        """Drop the cached values of a domain whose rows may have changed."""
         self._epoch += 1
         self._opened.pop(domain_id, None)
 
     async def refresh(self, domain_id: str | None) -> None:
-        """Read again what another process may have changed, so that the redactor knows it; None: all."""
+        """Reload values that another process may have changed, for the redactor. None reloads all cached domains."""
         for each in list(self._opened) if domain_id is None else [domain_id]:
             self.forget(each)
             await self.values(each)
 
 
 def check_limits(conn: Connection, domain_id: str, path: str) -> None:
-    """Refuse what was just put, in the same transaction, if the domain now keeps too much. ``path``: the field of it.
+    """Check a domain's limits in the transaction that stored a secret. ``path`` names the field in errors.
 
     Raises:
-        SecretLimit: names the field and what is possible.
+        SecretLimit: names the field and the limit.
     """
     count, sealed = secrets.total(conn, domain_id)
     if count > MAX_SECRETS:
@@ -220,7 +220,7 @@ def check_limits(conn: Connection, domain_id: str, path: str) -> None:
 
 
 def mask(value: str) -> Mask:
-    """Return what may be shown of a value."""
+    """Return the mask of a value."""
     return {"set": True, "last4": value[-4:]} if len(value) >= LAST4_FROM else {"set": True}
 
 
@@ -231,10 +231,10 @@ def seal(key: Key, domain_id: str, name: str, value: str) -> bytes:
 
 
 def unseal(keys: Keyring, domain_id: str, name: str, sealed: bytes) -> str:
-    """Return the value of `seal`.
+    """Return the value from `seal`.
 
     Raises:
-        SecretUnreadable: it was changed, was sealed for another domain or name, or with an unknown key.
+        SecretUnreadable: the value was changed, sealed for another domain or name, or sealed with an unknown key.
     """
     start = len(FORMAT) + ID_BYTES
     if sealed[:1] != FORMAT or len(sealed) < start + NONCE_BYTES + 16:
@@ -259,7 +259,7 @@ def _key_id(sealed: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableSecret:
-    """A stored secret that no key here opens, and why."""
+    """A stored secret that no key opens, with the reason."""
 
     domain_id: str
     name: str
@@ -267,14 +267,14 @@ class UnreadableSecret:
 
 
 def find_unreadable(rows: Sequence[SecretRecord], folder: Path, setting: SecretStr | None) -> list[UnreadableSecret]:
-    """Try the keys on stored secrets and return those that do not open. No value leaves this function. Blocks.
+    """Try the keys on stored secrets and return those that do not open. Returns no values. Blocks.
 
     Raises:
-        BadConfiguration: a key is weak, malformed or open to others, or there is none and there are secrets.
+        BadConfiguration: a key is weak, malformed or readable by others, or it is missing although there are secrets.
     """
     given = setting.get_secret_value().strip() if setting is not None else ""
     if not given and not rows and not os.path.lexists(folder / FILE_NAME):
-        return []  # the first server makes one
+        return []  # the first server creates the key
     keys = configured_keys(given, folder) if given else file_keys(folder, make=False)
     found = []
     for row in rows:
@@ -292,20 +292,20 @@ async def rotate(
     *,
     drop_unreadable: bool = False,
 ) -> tuple[int, int]:
-    """Seal every secret anew: with a new key of the key file, or with the first key of the operator's setting.
+    """Seal all secrets with a new key of the key file, or with the first key of the operator's setting.
 
-    Cut off at any moment, all secrets can be read, and the next rotation goes on where it was: the old key leaves
-    the file only when nothing needs it. Returns how many were sealed anew and how many were dropped.
+    If a rotation is interrupted, all secrets stay readable, and the next rotation continues: the old key is removed
+    from the file only when no secret needs it. Returns the numbers of sealed and of dropped secrets.
 
     Raises:
-        BadConfiguration: there is no second key to rotate to, or a key of a secret is missing.
-        SecretUnreadable: a secret does not open, and ``drop_unreadable`` was not asked for; nothing is lost.
+        BadConfiguration: there is no second key to rotate to, or the key of a secret is missing.
+        SecretUnreadable: a secret does not open and ``drop_unreadable`` is not set; nothing is lost.
     """
     given = setting.get_secret_value().strip() if setting is not None else ""
     rows = await database.read(secrets.list_all)
     keys = _rotation_keys(given, folder, stored=bool(rows) and not drop_unreadable)
     sealed, dropped = 0, 0
-    # with what was dropped on request also damaged ones of the new key: only opening tells
+    # With ``drop_unreadable``, also try secrets of the new key: damage shows only when they are opened.
     old = [row for row in rows if drop_unreadable or _key_id(row.sealed) != keys.current.id]
     for at in range(0, len(old), ROTATE_ROWS):
         batch: list[tuple[SecretRecord, bytes | None]] = []
@@ -325,12 +325,12 @@ async def rotate(
     if keys.file is not None:
         write_file(keys.file, (keys.current,))
     elif (folder / FILE_NAME).exists():
-        (folder / FILE_NAME).unlink()  # nothing is sealed with its key any more
+        (folder / FILE_NAME).unlink()  # no secret needs its key any more
     return sealed, dropped
 
 
 def _rotation_keys(given: str, folder: Path, *, stored: bool) -> Keyring:
-    """Return the keys to open with, the one to seal with first; a new one is on disk before it is used."""
+    """Return the keys, the sealing one first. A new key is on disk before it is used."""
     if given:
         keys = configured_keys(given, folder)
         if len(keys.keys) == 1:

@@ -1,9 +1,9 @@
-"""The keys that seal secrets: from the operator's setting or from a file of our own.
+"""The keys that seal secrets, from the operator's setting or a key file.
 
-Owns their form, what makes one too weak, and the key file: 0600, replaced whole, never half written. Knows no
-secret and no database.
+Defines their form, the check for weak keys, and the key file: mode 0600, replaced atomically. Knows no secret and no
+database.
 
-The first key seals; the others only open what was sealed before a rotation ended.
+The first key seals. The others only open secrets that were sealed before a rotation ended.
 """
 
 import base64
@@ -26,12 +26,12 @@ KEY_BYTES = 32
 ID_BYTES = 8
 
 MIN_DISTINCT = 16
-"""Of 32 random bytes fewer than this many differ once in 10^12 keys; patterns and repetitions have fewer."""
+"""Of 32 random bytes, fewer than this many differ once in 10^12 keys; patterns and repetitions have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """``id`` names the key in what it sealed and tells nothing about it."""
+    """A sealing key. ``id`` names the key in sealed values and reveals nothing about it."""
 
     data: bytes = field(repr=False)
 
@@ -42,7 +42,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """``keys[0]`` seals. ``file``: where they may be changed; None: the operator's setting holds them."""
+    """The keys in use; ``keys[0]`` seals. ``file`` is the key file, None if the operator's setting holds the keys."""
 
     keys: tuple[Key, ...]
     file: Path | None = None
@@ -56,7 +56,7 @@ class Keyring:
 
 
 def configured_keys(setting: str, folder: Path) -> Keyring:
-    """Return the keys of the operator's setting, and those of a key file as keys that open.
+    """Return the keys of the operator's setting, then those of a key file for opening.
 
     Raises:
         BadConfiguration: a key is malformed or weak.
@@ -69,10 +69,10 @@ def configured_keys(setting: str, folder: Path) -> Keyring:
 
 
 def file_keys(folder: Path, *, make: bool) -> Keyring:
-    """Return the keys of the key file; ``make``: write one with a new key if there is none.
+    """Return the keys of the key file. ``make`` creates the file with a new key if it is missing.
 
     Raises:
-        BadConfiguration: it is missing, readable by others, malformed or weak.
+        BadConfiguration: the file is missing, readable by others, malformed or weak.
     """
     file = folder / FILE_NAME
     if not file.exists():
@@ -87,10 +87,10 @@ def file_keys(folder: Path, *, make: bool) -> Keyring:
 
 
 def parse_key(text: str, setting: str, remedy: str = _REMEDY) -> Key:
-    """Return a key written as 64 hex digits or as base64 of 32 bytes. ``remedy``: what is said where it is none.
+    """Return a key written as 64 hex digits or as base64 of 32 bytes. ``remedy`` ends the error text.
 
     Raises:
-        BadConfiguration: it is neither, or no random number. The message holds nothing of it.
+        BadConfiguration: the text is no key, or the key is not random. The message does not quote it.
     """
     text = text.strip()
     data = b""
@@ -114,10 +114,10 @@ def _weak(data: bytes) -> bool:
 
 
 def read_file(file: Path) -> list[Key]:
-    """Return the keys of a key file, one a line.
+    """Return the keys of a key file, one per line.
 
     Raises:
-        BadConfiguration: it is no regular file of ours alone, or its content is no key.
+        BadConfiguration: the file is not a regular file readable by its owner only, or its content is not a key.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -134,7 +134,7 @@ def read_file(file: Path) -> list[Key]:
 
 
 def write_file(file: Path, keys: tuple[Key, ...]) -> None:
-    """Replace the key file whole; after a crash the old or the new one is there."""
+    """Replace the key file atomically: after a crash it holds the old or the new keys."""
     draft = file.with_name(f".{file.name}.new")
     draft.unlink(missing_ok=True)
     try:

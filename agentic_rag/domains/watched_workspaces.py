@@ -1,8 +1,8 @@
-"""Whether a workspace's prompt, skills and roles are as they were when somebody looked: known at once, without a look.
+"""Detect changes of a workspace's prompt, skills and roles without reading the files.
 
-Owns the watches (Linux' inotify, see its manual page) and which answers they are trusted for. The kernel notes a change
-before the system call that makes it returns, so what was written before a message came is known when it is answered.
-Where the system has no such notes, or a file system takes changes from elsewhere, nothing is known, and who asks looks.
+Uses Linux inotify watches (see its manual page). The kernel queues an event before the changing system call returns, so
+a change made before a message arrives is known when the message is answered. If inotify is missing, or the file system
+can be changed from elsewhere, callers have to read the files each time.
 """
 
 import ctypes
@@ -26,49 +26,54 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 MOST_WORKSPACES: Final = 256
-"""Workspaces that are watched, those that were used last."""
+"""Maximum watched workspaces; the least recently used one is dropped."""
 MOST_FOLDERS: Final = 128
-"""Folders of one, those on the way to it too; a workspace with more is looked at each time."""
+"""Maximum watched folders of a workspace, including those on its path; larger workspaces are read each time."""
 LOOK_ANEW: Final = 32
-"""After so many answers one looks all the same: a change through a second name of a file or a map gives no note, nor do
-a mount in the place of a folder, and the rights of the folders around a workspace."""
+"""Number of answers after which the files are read again in any case.
+
+Some changes cause no event: through a hard link or a memory map, a mount over a folder, and permissions of folders
+above a workspace.
+"""
 
 SHALLOW: Final = ("", ".promptx")
-"""Folders of which only the names and what stands under them counts."""
+"""Folders of which only the entries' names matter."""
 DEEP: Final = {"prompt": 0, "skills": 1, ".promptx/resource": MAX_DEPTH}
-"""Folders whose files count, with how deep those in them do."""
+"""Folders whose files matter, with the depth of watched subfolders."""
 
 _ADDED: Final = 0x20000000
-"""MASK_ADD: a folder of two workspaces may be on the way to one and count in the other."""
+"""MASK_ADD: a folder may be on the path to one workspace and inside another."""
 _WAY: Final = 0x400 | 0x800 | _ADDED
-"""DELETE_SELF, MOVE_SELF: what is in a folder on the way is nobody's business."""
+"""DELETE_SELF, MOVE_SELF: the contents of folders on the path do not matter."""
 _LINK: Final = _WAY | 0x4
-"""ATTRIB: a link that is open somewhere only loses its name."""
+"""ATTRIB: a symbolic link that is open only loses its name."""
 _NAMES: Final = _LINK | 0x40 | 0x80 | 0x100 | 0x200 | 0x01000000
 """MOVED_FROM, MOVED_TO, CREATE, DELETE; ONLYDIR."""
 _ALL: Final = _NAMES | 0x2 | 0x8
 """MODIFY, CLOSE_WRITE."""
 _OVERFLOW: Final = 0x4000
-"""Notes were lost."""
+"""Events were lost."""
 _NOTE: Final = struct.Struct("iIII")
-"""Watch, kind, cookie, length of the name that follows (inotify(7))."""
+"""Watch, event mask, cookie, length of the name that follows (inotify(7))."""
 _OWN_FILE_SYSTEMS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630, 0xF2F52010})
-"""ext4, XFS, Btrfs, tmpfs, overlayfs, F2FS (statfs(2)): what changes them goes through this machine's kernel, name by
-name. ZFS does not: it can be rolled back while it is in use."""
+"""File systems that only this kernel changes: ext4, XFS, Btrfs, tmpfs, overlayfs, F2FS (statfs(2)).
+
+ZFS is missing, because it can be rolled back while it is mounted.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Era:
-    """A time in which nothing has changed in a workspace, as far as is known."""
+    """A period without known changes in a workspace."""
 
     over: bool = False
     answers: int = LOOK_ANEW
-    """That may still be given without a look."""
+    """Remaining number of answers without reading the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen(Generic[T]):
-    """What a look found. ``era``: in which it holds; None: it holds for who looked."""
+    """The result of a read. ``era`` is the period in which it is valid, None if it must not be cached."""
 
     era: Era | None
     found: T
@@ -81,19 +86,19 @@ class _Watched:
 
 
 class WatchedWorkspaces:
-    """The watches of one process. ``roles``: the folder of the built-in roles, which are below those of workspaces."""
+    """The watches of one process. ``roles`` is the folder of the built-in roles, which workspaces extend."""
 
     def __init__(self, roles: Path) -> None:
         self.roles = roles
         self._lock = threading.Lock()
         self._kept: OrderedDict[Path, _Watched] = OrderedDict()
         self._users: dict[int, set[_Watched]] = {}
-        """Who needs a watch; also those for whom not all watches are there yet."""
+        """The workspaces that need each watch, including those still being set up."""
         self._libc = _libc()
         self._notes = -1 if self._libc is None else self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def begin(self, workspace: Path) -> Era | None:
-        """Return the era of a look that begins now; None: nothing is known between looks. Blocks, as a look does."""
+        """Return the era of a read that begins now, or None if changes cannot be detected. Blocks."""
         with self._lock:
             if self._notes < 0:
                 return None
@@ -122,7 +127,7 @@ class WatchedWorkspaces:
         return watched.era
 
     def holds(self, era: Era | None) -> bool:
-        """Whether what was seen by a look of this era is what one would see now. Does not block."""
+        """Return whether a result of this era is still valid. Does not block."""
         if era is None:
             return False
         with self._lock:
@@ -131,7 +136,7 @@ class WatchedWorkspaces:
             return not era.over and era.answers >= 0
 
     def close(self) -> None:
-        """End all watches; nothing is known any more."""
+        """Remove all watches; from now on nothing is cached."""
         with self._lock:
             for watched in set[_Watched]().union(*self._users.values()):
                 self._forget(watched)
@@ -141,7 +146,7 @@ class WatchedWorkspaces:
                 os.close(notes)
 
     def _forget(self, watched: _Watched | None) -> None:
-        """Watch for somebody no longer. The lock is held."""
+        """Remove the watches of a workspace. The caller holds the lock."""
         if watched is None:
             return
         watched.era.over = True
@@ -152,12 +157,12 @@ class WatchedWorkspaces:
             if not users:
                 del self._users[watch]
                 assert self._libc is not None
-                self._libc.inotify_rm_watch(self._notes, watch)  # it may be gone with its folder
+                self._libc.inotify_rm_watch(self._notes, watch)  # the watch may have ended with its folder
 
     def _take_notes(self) -> None:
-        """End the eras of what has changed. The lock is held.
+        """End the eras of changed workspaces. The caller holds the lock.
 
-        What is noted meanwhile is left: who writes all the time would keep this going.
+        Events that arrive meanwhile are left for later, so that a constant writer cannot keep this loop running.
         """
         if self._notes < 0:
             return
@@ -170,10 +175,10 @@ class WatchedWorkspaces:
                 for each in users:
                     each.era.over = True
 
-    # In a thread
+    # Setup in a thread
 
     def _watch(self, workspace: Path, watched: _Watched) -> None:
-        """Watch all that a look can see, and the way to it. Raises `OSError`: that cannot be."""
+        """Watch all folders that a read uses, and the path to them. Raises `OSError` if that is not possible."""
         for place in (workspace, self.roles):
             for opened, is_link in _way_to(place):
                 self._add(watched, opened, _LINK if is_link else _WAY)
@@ -184,7 +189,7 @@ class WatchedWorkspaces:
             raise OSError("the end of an empty folder may be told late")
 
     def _add(self, watched: _Watched, opened: int, mask: int) -> None:
-        """Watch what is open. Who needs it is known before a note of it can be taken."""
+        """Watch an open folder. The user of the watch is registered before its events can be read."""
         assert self._libc is not None
         status = ctypes.create_string_buffer(256)
         if self._libc.fstatfs(opened, status) or _kind_of(status) not in _OWN_FILE_SYSTEMS:
@@ -199,7 +204,7 @@ class WatchedWorkspaces:
             self._users.setdefault(watch, set()).add(watched)
 
     def _folders(self, workspace: Path) -> Iterator[tuple[Folder, int]]:
-        """Yield the folders that count, those around before those in them, each with what is to be noted."""
+        """Yield the folders to watch, parents first, each with its event mask."""
         root = Folder(workspace)
         for folder in (root.at(name) for name in SHALLOW):
             if _is_there(folder):
@@ -211,14 +216,14 @@ class WatchedWorkspaces:
 
 
 class Sights(Generic[K, T]):
-    """What was seen of workspaces last, by key: those that were used last."""
+    """Cache of the last results of reads, by key, least recently used dropped."""
 
     def __init__(self, watched: WatchedWorkspaces) -> None:
         self._watched = watched
         self._seen: OrderedDict[K, Seen[T]] = OrderedDict()
 
     def find(self, key: K) -> Seen[T] | None:
-        """Return what a look would find now; None: somebody has to look."""
+        """Return the cached result if it is still valid, else None."""
         seen = self._seen.get(key)
         if seen is None or not self._watched.holds(seen.era):
             return None
@@ -226,7 +231,7 @@ class Sights(Generic[K, T]):
         return seen
 
     def keep(self, key: K, seen: Seen[T]) -> None:
-        """Keep what a look found."""
+        """Cache the result of a read."""
         self._seen.pop(key, None)
         if seen.era is not None:
             self._seen[key] = seen
@@ -235,10 +240,10 @@ class Sights(Generic[K, T]):
 
 
 def _way_to(folder: Path) -> Iterator[tuple[int, bool]]:
-    """Open what a path leads through, itself too, each before what it leads to is looked for, and say what is a link.
+    """Open each folder and link on a path, before the next one is resolved, and tell which are links.
 
     Raises:
-        OSError: it leads nowhere, or through too much.
+        OSError: the path does not exist or has too many parts.
     """
     left, at = list(reversed(folder.absolute().parts)), ""
     for _ in range(MOST_FOLDERS):
@@ -258,7 +263,7 @@ def _way_to(folder: Path) -> Iterator[tuple[int, bool]]:
 
 
 def _is_there(folder: Folder) -> bool:
-    """Whether a look sees the folder; what stands in its place is told of by the one around it."""
+    """Return whether the folder exists. The parent's watch reports anything created in its place."""
     try:
         with folder.descriptor():
             return True
@@ -267,7 +272,7 @@ def _is_there(folder: Folder) -> bool:
 
 
 def _with_those_in(folder: Folder, depth: int) -> Iterator[Folder]:
-    """Yield a folder, then what is in it by then: who watches each as it comes misses none."""
+    """Yield a folder, then its subfolders. Watching each one as it comes misses no new subfolder."""
     yield folder
     for entry in folder.entries() if depth else ():
         if entry.kind == "folder":
@@ -275,16 +280,16 @@ def _with_those_in(folder: Folder, depth: int) -> Iterator[Folder]:
 
 
 def _kind_of(status: "ctypes.Array[ctypes.c_char]") -> int:
-    """Return what file system a ``statfs`` structure tells of: its first member."""
+    """Return the file system type in a ``statfs`` structure: its first member."""
     return int.from_bytes(status.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder) & 0xFFFFFFFF
 
 
 def _libc() -> Any:
-    """Return the C library, if it has these notes."""
+    """Return the C library if it supports inotify."""
     if sys.platform != "linux":
         return None
     try:
         library = ctypes.CDLL(None, use_errno=True)
-    except OSError:  # linked statically
+    except OSError:  # statically linked
         return None
     return library if hasattr(library, "inotify_init1") and hasattr(library, "fstatfs") else None

@@ -1,6 +1,6 @@
-"""Workspace folders on disk: made, copied from a template, removed.
+"""Create workspace folders, copy them from templates, and remove them.
 
-Owns their layout and which of them are ours to remove. Knows no record. Everything here blocks.
+Knows no record. Everything here blocks.
 """
 
 import shutil
@@ -12,11 +12,11 @@ from mcp_servers.beneath import Folder, Refused
 
 
 def make_workspace(workspace: Path) -> None:
-    """Make a workspace's folders.
+    """Create a workspace's folders.
 
     Raises:
-        WorkspaceRefused: something else stands where one should be.
-        StorageFull: the disk takes no folder.
+        WorkspaceRefused: another kind of file is in the place of a folder.
+        StorageFull: the disk is full.
     """
     for name in ("documents", "prompt", ".promptx/resource", FILES):
         try:
@@ -30,9 +30,9 @@ def make_workspace(workspace: Path) -> None:
 
 
 def find_misplaced(workspace: Path) -> list[tuple[str, str]]:
-    """Return the folders that cannot be used, since something else stands in their place, each with what it is.
+    """Return the folders that cannot be used because something else is in their place, each with its kind.
 
-    One that is missing is made by who needs it. What stands in place of ``prompt`` its components tell.
+    A missing folder is created on demand. A wrong ``prompt`` is reported by its components.
     """
     found: list[tuple[str, str]] = []
     for name in ("documents", ".promptx", FILES):
@@ -41,24 +41,24 @@ def find_misplaced(workspace: Path) -> list[tuple[str, str]]:
                 pass
         except Refused as exc:
             found.append((name, exc.strerror or exc.why))
-        except OSError:  # missing, or its disk is away: that is told where it is used
+        except OSError:  # missing, or its disk is unavailable: reported on use
             continue
     return found
 
 
 def copy_template(template: Path, workspace: Path) -> None:
-    """Copy beside, then rename: a start that is killed leaves no half workspace under the real name."""
+    """Copy to a temporary folder, then rename it, so that a crash leaves no partial workspace."""
     if workspace.exists():
         return
     draft = workspace.with_name(f".{workspace.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(template, draft, ignore=shutil.ignore_patterns("domain.json"), copy_function=shutil.copyfile)
     for folder in (draft, *(each for each in draft.rglob("*") if each.is_dir())):
-        folder.chmod(0o700)  # it would have the template's mode
+        folder.chmod(0o700)  # otherwise it keeps the template's mode
     draft.rename(workspace)
 
 
 def remove_workspace(folder: Path, workspace: Path) -> None:
-    """Remove a folder the server made; one that the operator linked from elsewhere is not ours to remove."""
+    """Remove a folder that the server created. A folder that the operator linked here is kept."""
     if workspace.parent == folder.absolute() and workspace.is_dir() and not workspace.is_symlink():
         Folder(workspace).remove_tree()
