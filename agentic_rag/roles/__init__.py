@@ -1,1 +1,1 @@
-"""Roles: role files of a workspace, the prompt they give, and the memories kept under them."""
+"""Roles: the role files of a workspace, their prompts and their memories."""

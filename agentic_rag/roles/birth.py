@@ -1,6 +1,6 @@
-"""A new domain that was only described: nuwa writes its role, and the role becomes primary once it is written.
+"""Create a domain from a description: the author role nuwa writes its role, which then becomes the primary role.
 
-Owns the settings such a domain begins with, the words nuwa is asked with, and when the role is taken. Knows no
+Defines the initial settings of such a domain, the first message to nuwa, and the adoption of the written role. Knows no
 conversation.
 """
 
@@ -14,21 +14,21 @@ from agentic_rag.roles.roles import Roles
 from agentic_rag.tools.system import ROLE_WRITE
 
 MAX_CHARACTERS = 8_000
-"""Of a description."""
+"""Maximum characters of a description."""
 
 
 def born_role(domain_id: str) -> str:
-    """Return the id of the role that is written for a domain at its birth."""
+    """Return the id of the role that is written for a new domain."""
     return f"{domain_id}-domain"
 
 
 def first_message(domain_id: str, description: str) -> str:
-    """Return what nuwa is asked: the description, and the id of the role."""
+    """Return the first message to nuwa: the description, and the id of the role."""
     return f"Write the role of this domain with the id `{born_role(domain_id)}`.\n\n{description}"
 
 
 class Births:
-    """Begins described domains, and takes their roles."""
+    """Creates domains from descriptions, and adopts their roles."""
 
     def __init__(self, directory: Directory, domains: Domains, roles: Roles) -> None:
         self._directory = directory
@@ -36,10 +36,10 @@ class Births:
         self._roles = roles
 
     async def begin(self, name: str, description: str, settings: Json, describe: str) -> Saved:
-        """Make a domain in which nuwa may write roles until the domain has its own.
+        """Create a domain in which nuwa may write roles until the domain has its own.
 
         Raises:
-            InvalidInput: the settings name a primary role already, or ``describe`` is blank or too long.
+            InvalidInput: the settings already name a primary role, or ``describe`` is blank or too long.
         """
         if not describe.strip() or len(describe) > MAX_CHARACTERS:
             raise InvalidInput("describe", f"between 1 and {MAX_CHARACTERS} characters are expected.")
@@ -51,9 +51,9 @@ class Births:
         return await self._domains.create(name, description, given)
 
     async def adopt(self, domain_id: str) -> None:
-        """Make the role that was written at a domain's birth its primary one, if it is there by now.
+        """Make the role written for a new domain its primary role, once the role exists.
 
-        Asked whenever the domain is looked at or used; nuwa may then write no more.
+        Called whenever the domain is read or used. Afterwards nuwa may not write roles any more.
 
         Raises:
             NotFound: there is no such domain.
@@ -63,5 +63,5 @@ class Births:
         if not settings.adopt_role or await self._roles.hash(domain_id, role) is None:
             return
         change = {"primaryRoleId": role, "adoptRole": None, "toolPolicy": {ROLE_WRITE.name: None}}
-        with acting_for(SYSTEM):  # nobody who merely looks at it
+        with acting_for(SYSTEM):  # attribute the change to the system, not to the reader
             await self._domains.update(domain_id, settings=change, replace_maps=False)

@@ -1,7 +1,7 @@
-"""What a model is sent before the first message, shown to its author: prompt, components, role, with sizes.
+"""Show an author everything that a model gets before the first message: prompt, components and role, with sizes.
 
-Owns the assembly of that view, and what each server's tools cost. Starts no server of users: what those listed last is
-known. Knows no request.
+Also estimates the cost of each server's tools. Starts no users' servers, but uses the tools that they listed last.
+Knows no request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ from agentic_rag.tools.base import ToolInfo
 
 @dataclass(frozen=True, slots=True)
 class PromptPart:
-    """A text of the prompt; ``name`` is its file's, or what it is. ``tokens``: about."""
+    """A text of the prompt. ``name`` is its file name or its kind; ``tokens`` is an estimate."""
 
     name: str
     text: str
@@ -44,9 +44,10 @@ class PromptPart:
 
 @dataclass(frozen=True, slots=True)
 class ServerCost:
-    """What the definitions of a server's tools cost in each request, about; ``deferred``: only once they are found.
+    """Estimated tokens per request for the tool definitions of a server.
 
-    ``tools`` is 0 for a server that has never listed its tools.
+    ``deferred`` tools cost tokens only after the model has found them. ``tools`` is 0 for a server that has never
+    listed its tools.
     """
 
     name: str
@@ -57,12 +58,12 @@ class ServerCost:
 
 @dataclass(frozen=True, slots=True)
 class EffectivePrompt:
-    """``bootstrap``, ``components``, ``skills``, ``catalogue`` (of deferred tools) and ``present`` (the day, and who
-    asks) are the system prompt, in order; ``role`` comes through the tool, if it does.
+    """The prompt of a new conversation.
 
-    ``tools``: those that a turn of this user is shown at once, ``tool_tokens``: about what their definitions cost.
-    ``problems``: (file, problem) of components that cannot be read, or are cut. ``context_tokens``: what a request of
-    the domain may have.
+    ``bootstrap``, ``components``, ``skills``, ``catalogue`` (of deferred tools) and ``present`` (the date and the user)
+    form the system prompt, in this order. ``role`` is loaded by a tool call. ``tools`` are those that the model sees at
+    once, and ``tool_tokens`` is the estimate of their definitions. ``problems`` holds (file, problem) of components
+    that are unreadable or cut. ``context_tokens`` is the domain's limit for a request.
     """
 
     bootstrap: PromptPart
@@ -80,17 +81,17 @@ class EffectivePrompt:
 
 
 class KnownTools(Protocol):
-    """Tells the tools of a turn without starting a server of users."""
+    """Knows the tools of a turn without starting users' servers."""
 
     async def known_tools(self, definition: Definition) -> Sequence[ToolInfo]:
-        """Return them; of a server of users, those that it last listed."""
+        """Return the tools; for users' servers, those that they listed last."""
         ...
 
 
 async def definition_now(
     definitions: Definitions, user: User, domain_id: str, draft: Draft | None = None
 ) -> Definition:
-    """Return what a turn of a new conversation of the user would run on; with a draft, if that were saved.
+    """Return the definition for a new conversation of the user, with the changes of a draft.
 
     Raises:
         NotFound: there is no such domain.
@@ -117,7 +118,7 @@ async def effective_prompt(
     domain_id: str,
     draft: Draft | None = None,
 ) -> EffectivePrompt:
-    """Return the prompt of the user's next conversation; with a draft, if that were saved.
+    """Return the prompt of the user's next conversation, with the changes of a draft.
 
     Raises:
         NotFound: there is no such domain.
@@ -131,7 +132,7 @@ async def effective_prompt(
     listed = PromptPart("catalogue", texts.pop()) if list_deferred(tools, many_tokens(definition.model)) else None
     named = skills_block(definition.persona, [tool.name for tool in tools])
     skills = PromptPart("skills", texts.pop()) if named else None
-    same = read.texts == definition.persona.components  # a file may have been edited in between
+    same = read.texts == definition.persona.components  # a file may have changed between the two reads
     names = read.names if same and len(read.names) == len(texts) - 1 else ("",) * (len(texts) - 1)
     role_id = definition.persona.role
     try:
@@ -155,7 +156,7 @@ async def effective_prompt(
 
 
 def _costs(definition: Definition, tools: Sequence[ToolInfo]) -> Iterator[ServerCost]:
-    """Yield what each server costs: ours, then those of users."""
+    """Yield the cost of each server: built-in ones first, then users'."""
     deferred = {tool.name for tool in list_deferred(tools, many_tokens(definition.model))}
     names = dict.fromkeys([*(tool.server for tool in tools), *(entry.name for entry in definition.entries)])
     for name in names:

@@ -1,8 +1,8 @@
-"""Proposing memories from conversations that rest, in domains that want it.
+"""Propose memories from idle conversations, in domains with this setting.
 
-Owns when and for whom a model is asked, what that may cost, and the way of a proposal into its user's memory: first
-into the store with the call's usage, then into the memory under an id that follows from its turn, then struck out. So
-a kill at any place repeats what it must and doubles nothing. What counts as a proposal is `proposals`'.
+Decides when a model is asked, for which user, and within which budget. A proposal is first stored with the call's
+usage, then added to the user's memory under an id derived from its turn, then removed from the queue. So after a crash
+steps are repeated, but nothing is duplicated. `agentic_rag.roles.proposals` decides which answers count.
 """
 
 import logging
@@ -46,24 +46,24 @@ from mcp_servers.promptx.memory import Shelf, memory_folder
 log = logging.getLogger(__name__)
 
 AGENT: Final = "(memory)"
-"""Under which its calls stand in the usage; no role can have this id."""
+"""Agent name of these calls in the usage; no role can have this id."""
 REST_SECONDS: Final = 60.0
-"""How long nothing was said in a conversation that rests."""
+"""Idle time after which a conversation is due."""
 LOOK_SECONDS: Final = 5.0
 CLAIM_SECONDS: Final = 300.0
-"""How long other servers of the store leave alone what one has taken up."""
+"""How long other servers of the store leave a claimed conversation alone."""
 CALL_SECONDS: Final = 60.0
 BUDGET_SECONDS: Final = 3600.0
-"""How long at most a conversation waits whose budget has nothing left, before it is looked at again."""
+"""Maximum wait of a conversation without budget before the next attempt."""
 MAX_TRIES: Final = 3
 MAX_AT_ONCE: Final = 20
 
 
 class Extraction:
-    """Proposes memories; `run` is called again and again.
+    """Proposes memories. Call `run` repeatedly.
 
-    ``model``: None where only documents are quoted, which proposes nothing. ``limit``: what one role's memory of one
-    user may hold.
+    ``model`` is None if there is no language model; then nothing is proposed. ``limit`` is the maximum number of
+    memories of one user and role.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class Extraction:
         self._running = anyio.Lock()
 
     async def run(self, rest_seconds: float = REST_SECONDS) -> None:
-        """Propose memories from every conversation that is due. ``rest_seconds``: how long one has been silent."""
-        until = later(CLAIM_SECONDS) if self._db.shared else ""  # alone, this is all that takes them up
+        """Propose memories from every due conversation. ``rest_seconds`` is the idle time."""
+        until = later(CLAIM_SECONDS) if self._db.shared else ""  # without other servers no claim is needed
         claim = partial(extractions.claim, rested_since=later(-rest_seconds), until=until, most=MAX_AT_ONCE)
         async with self._running:
             for row in await self._db.write(claim):
                 try:
                     await self._propose(row)
-                except (BudgetExceeded, BudgetUnpriced) as exc:  # asked for once there is a budget or a price
+                except (BudgetExceeded, BudgetUnpriced) as exc:  # try again once there is a budget or a price
                     log.info("no memories are proposed from %s now: %s", row.conversation_id, exc)
                     wait = exc.retry_after if isinstance(exc, BudgetExceeded) else BUDGET_SECONDS
                     wait = min(max(wait, REST_SECONDS), BUDGET_SECONDS)
@@ -129,7 +129,7 @@ class Extraction:
         return await self._db.read(count) < most
 
     async def _ask(self, row: ExtractionRecord, model: Model) -> list[Proposal]:
-        """Return what a model proposes; it is in the store then, with what the call has cost."""
+        """Return a model's proposals, after storing them with the usage of the call."""
 
         def read(conn: Connection) -> list[Said]:
             found = turns.by_ids(conn, list(map(TurnId, row.turn_ids)))
@@ -182,7 +182,7 @@ class Extraction:
         spent: list[UsageRecord],
         account: Account,
     ) -> tuple[str, str]:
-        """Return the first model's answer and why it ended; one that is busy or declines leaves it to the next."""
+        """Return the answer and stop reason of the first model that is neither busy nor declines."""
         *others, last = names
         for name in others:
             try:
@@ -203,7 +203,7 @@ class Extraction:
         spent: list[UsageRecord],
         account: Account,
     ) -> tuple[str, str]:
-        """Return a model's answer and why it ended; what it cost is added to ``spent`` in any case."""
+        """Return a model's answer and stop reason. The usage is added to ``spent`` in any case."""
         pieces: list[str] = []
         name, reported, stop_reason = request.model, Usage(), ""
         await account.reserve(request, CALL_SECONDS * 2)
@@ -225,7 +225,7 @@ class Extraction:
         return "".join(pieces), stop_reason
 
     async def _save(self, row: ExtractionRecord, proposals: Sequence[Proposal]) -> None:
-        """Bring proposals into the memory of the user; what is there already stays as it is."""
+        """Add proposals to the user's memory; existing ones are unchanged."""
         definition = await definition_now(self._definitions, _user(row), row.domain_id)
         binding = definition.binding
         ended = await self._db.read(lambda conn: turns.by_ids(conn, list(map(TurnId, row.turn_ids))))
@@ -251,9 +251,9 @@ class Extraction:
 
 
 def note_turn(conn: Connection, turn: turns.TurnRecord, domain_id: str, user_id: str, wanted: Json | None) -> None:
-    """Note a turn that ended well, in its last transaction, if its domain wants memories proposed.
+    """Queue a successful turn for proposals, in its last transaction, if its domain wants them.
 
-    ``wanted``: what the domain's settings say of memories.
+    ``wanted`` holds the domain's memory settings.
     """
     if not wanted:
         return

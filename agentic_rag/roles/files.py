@@ -1,6 +1,6 @@
-"""The files of one role as they lie on disk: for showing, and for removing a role from a workspace.
+"""Read the files of one role for display, and remove a role from a workspace.
 
-Owns which files belong to a role. How files are found, read and written is `mcp_servers.promptx`'s. Blocking.
+Decides which files belong to a role. `mcp_servers.promptx` finds, reads and writes files. Blocks.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, DiskFile, Index, Orig
 
 @dataclass(frozen=True, slots=True)
 class RoleText:
-    """One file. ``file`` is its path as findings name it; ``content`` is None when it cannot be read."""
+    """One file. ``file`` is its path as findings name it; ``content`` is None if it is unreadable."""
 
     kind: Kind
     id: str
@@ -27,10 +27,11 @@ class RoleText:
 
 
 def texts_of(workspace: Path, builtin: Path, role: str) -> tuple[RoleText, ...]:
-    """Return the role's file, then the files it names, each once, as they are on disk now.
+    """Return the role's file, then the files it refers to, each once, as they are on disk now.
 
     Raises:
-        BadRoleId, UnknownRole: there is no such role.
+        BadRoleId: the id is not valid.
+        UnknownRole: there is no such role.
     """
     reading = _read(workspace, builtin)
     own = _find(reading.index, role)
@@ -39,10 +40,10 @@ def texts_of(workspace: Path, builtin: Path, role: str) -> tuple[RoleText, ...]:
 
 
 def drafts_of(workspace: Path, builtin: Path, role: str, drafts: Iterable[RoleFile]) -> tuple[RoleText, ...]:
-    """Return drafts of a role's files as they would lie in the workspace, the role's own first.
+    """Return drafts of a role's files with their paths in the workspace, the role's own first.
 
     Raises:
-        BadRoleId: an id is none.
+        BadRoleId: an id is not valid.
     """
     index = _read(workspace, builtin).index
     shown = []
@@ -55,14 +56,15 @@ def drafts_of(workspace: Path, builtin: Path, role: str, drafts: Iterable[RoleFi
 
 
 def remove(workspace: Path, builtin: Path, role: str) -> tuple[str, ...]:
-    """Remove a role from a workspace; return the files that went, the role's own first.
+    """Remove a role from a workspace. Returns the removed files, the role's own first.
 
-    Those that go with it lie in the role's own folder (PromptX's layout) and are named by no other role. From a
-    folder of another name only the role file goes: what else is there may be anybody's.
+    Also removes files in the role's own folder (PromptX's layout) that no other role refers to. From a folder with
+    another name, only the role file is removed, because the other files may belong to others.
 
     Raises:
-        BadRoleId, UnknownRole: the workspace has no such role; a built-in one cannot be removed.
-        OSError: the files cannot be removed; the role file goes first, so that no half role is left in use.
+        BadRoleId: the id is not valid.
+        UnknownRole: the workspace has no such role; a built-in one cannot be removed.
+        OSError: the files cannot be removed. The role file goes first, so that no partial role stays in use.
     """
     reading = _read(workspace, builtin)
     index = reading.index
@@ -82,7 +84,7 @@ def remove(workspace: Path, builtin: Path, role: str) -> tuple[str, ...]:
     for file in gone:
         file.root.remove(file.inner)
     left = {parent for file in gone for parent in PurePosixPath(file.inner).parents if parent.name}
-    for folder in sorted(left, reverse=True):  # others may have put files there meanwhile: those stay
+    for folder in sorted(left, reverse=True):  # folders with new files of others stay
         roles[0].root.at(folder.as_posix()).remove_empty()
     return tuple(file.shown for file in gone)
 
@@ -112,7 +114,7 @@ def _roles_in(index: Index, source: Origin | None) -> list[str]:
 
 
 def _find_references(reading: Reading, file: DiskFile) -> Iterator[DiskFile]:
-    """The files a file refers to, one level, as rendering follows them."""
+    """Yield the files that a file refers to, one level deep, as rendering does."""
     for reference in references(reading.raw(file)[0] or ""):
         target = resolve(reference, reading.lookup)
         file_there = None if target is None else reading.index.find(target[0], target[1])

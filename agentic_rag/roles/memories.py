@@ -1,7 +1,7 @@
-"""Memories as their owner sees them: browsing, deleting, exporting and importing.
+"""Browse, delete, export and import memories for their owner.
 
-Owns whose memory a caller gets (the same as in a turn of theirs) and the merging of a domain's roles into one list.
-What a memory is, on disk and in recall, is `mcp_servers.promptx`'s. Knows no request.
+Decides whose memory a caller gets, the same as in the caller's turns, and merges a domain's roles into one list.
+`mcp_servers.promptx` implements memories. Knows no request.
 """
 
 import time
@@ -33,7 +33,7 @@ SHARED = "The memories of this domain are shared: only its admin may change them
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Whose memories: those of a ``user`` or of the whole ``domain``, in a workspace. ``shelf``: where memories are."""
+    """The memories of a ``user`` or of the whole ``domain`` in a workspace. ``shelf`` stores them."""
 
     workspace: Path
     scope: str
@@ -47,28 +47,28 @@ class Place:
         return self.shelf.memory(self.folder(role))
 
     def has(self, role: str) -> bool:
-        """Whether the role ever remembered anything."""
+        """Return whether the role has a memory."""
         return self.shelf.has(self.folder(role))
 
     def roles(self) -> tuple[str, ...]:
-        """Roles with a memory, by id."""
+        """Return the ids of the roles with a memory."""
         return tuple(self.shelf.roles(self.folder("any").parent))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPage:
-    """Part of what there is, newest first, each with its role; ``total`` counts all that match."""
+    """A page of memories, newest first, each with its role. ``total`` counts all matches."""
 
     scope: str
     roles: tuple[str, ...]
-    """Roles that have memories here."""
+    """Ids of the roles with a memory."""
     total: int
     items: tuple[tuple[str, Engram], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A whole memory, oldest first, and how often each cue was recalled."""
+    """A whole memory, oldest first, and the recall count of each cue."""
 
     role: str
     scope: str
@@ -77,10 +77,10 @@ class Export:
 
 
 class Memories:
-    """The memories of all domains. Each method raises `WorkspaceUnavailable` when the workspace does not answer."""
+    """The memories of all domains. Each method raises `WorkspaceUnavailable` if the workspace does not answer."""
 
     def __init__(self, definitions: Definitions, limit: int, threads: DomainThreads, shelf: Shelf) -> None:
-        """``limit``: what one role's memory of one user may hold. ``shelf``: where they are."""
+        """Create the service. ``limit`` is the maximum of one user and role; ``shelf`` stores the memories."""
         self._definitions = definitions
         self._limit = limit
         self._threads = threads
@@ -97,13 +97,13 @@ class Memories:
         limit: int,
         which: Which = "current",
     ) -> MemoryPage:
-        """Return a page of one role's memories, or of all roles'; ``q`` is part of the content or a keyword.
+        """Return a page of the memories of one role or of all roles. ``q`` searches contents and keywords.
 
-        ``which``: those that are recalled, that were replaced, or that the server proposed; or all.
+        ``which`` selects current, replaced or proposed memories, or all.
 
         Raises:
             NotFound: there is no such domain.
-            InvalidInput: the role is no id.
+            InvalidInput: the role id is not valid.
             StorageFull: the memory cannot be read now.
         """
         place = await self._place(user, domain_id)
@@ -114,7 +114,7 @@ class Memories:
                 (each, place.memory(each).browse(0, offset + limit, q, which)) for each in ([role] if role else known)
             ]
             items = [(name, engram) for name, page in pages for engram in page.engrams]
-            items.sort(key=lambda item: item[1].created_at, reverse=True)  # stable: a role's order stays
+            items.sort(key=lambda item: item[1].created_at, reverse=True)  # a stable sort keeps each role's order
             total = sum(page.total for _, page in pages)
             return MemoryPage(place.scope, known, total, tuple(items[offset : offset + limit]))
 
@@ -124,13 +124,13 @@ class Memories:
     async def recall(
         self, user: User, domain_id: str, role: str, query: str | Sequence[str] | None, mode: str
     ) -> Recollection:
-        """Look at what a role would recall, and how: the cues and the steps between them. Nothing is counted.
+        """Show which memories a role would recall, with the cues and steps. No recall is counted.
 
-        ``query``: text, a list of cues, or None for what the memory knows best.
+        ``query`` is a text, a list of cues, or None for the strongest memories.
 
         Raises:
             NotFound: there is no such domain, or the role has no memory.
-            InvalidInput: the role is no id, or the query cannot be asked.
+            InvalidInput: the role id or the query is not valid.
             StorageFull: the memory cannot be read now.
         """
         place = await self._place(user, domain_id)
@@ -147,11 +147,11 @@ class Memories:
         return found
 
     async def delete(self, user: User, domain_id: str, memory_id: str, *, role: str | None = None) -> None:
-        """Forget one memory and what it replaced, their bytes too.
+        """Delete one memory and the memories it replaced, including their bytes on disk.
 
         Raises:
-            NotFound: there is no such domain, or no such memory of this user.
-            Forbidden: the domain's memories are shared, and the user is neither its admin nor who had it saved.
+            NotFound: there is no such domain, or this user has no such memory.
+            Forbidden: the domain's memories are shared, and the user is neither its admin nor the memory's author.
             StorageFull: the memory cannot be written now.
         """
         place = await self._place(user, domain_id)
@@ -174,7 +174,7 @@ class Memories:
 
         Raises:
             NotFound: there is no such domain, or the role has no memory.
-            InvalidInput: the role is no id.
+            InvalidInput: the role id is not valid.
             StorageFull: the memory cannot be read now.
         """
         place = await self._place(user, domain_id)
@@ -194,12 +194,12 @@ class Memories:
     async def add(
         self, user: User, domain_id: str, role: str, engrams: Sequence[Engram], frequencies: Mapping[str, int]
     ) -> int:
-        """Add checked engrams in one transaction; ids already there are left as they are. Return how many came.
+        """Add validated engrams in one transaction; existing ids are unchanged. Returns the number of new ones.
 
         Raises:
             NotFound: there is no such domain.
             Forbidden: the domain's memories are shared, and the user is not its admin.
-            InvalidInput: the role is no id.
+            InvalidInput: the role id is not valid.
             StorageFull: the memory cannot be written now.
         """
         place = await self._place(user, domain_id)
@@ -209,7 +209,7 @@ class Memories:
             memory = place.memory(role)
             added = memory.add([replace(each, author=user.id) for each in engrams], frequencies, self._limit)
             if frequencies:
-                memory.save()  # unlike engrams they are nowhere else
+                memory.save()  # unlike engrams, counts are stored only in the network
             else:
                 memory.save_if_behind()
             return added
@@ -218,7 +218,7 @@ class Memories:
             return await self._threads.run(str(place.workspace), work)
 
     async def erase(self, workspace: Path, user_id: str) -> None:
-        """Remove a user's memories from a workspace: all of their own, and what they had saved in shared ones.
+        """Remove a user's memories from a workspace: the private ones, and those that the user saved in shared ones.
 
         Raises:
             StorageFull: a memory cannot be written now.
@@ -248,7 +248,7 @@ class Memories:
 
 @contextmanager
 def _own_errors() -> Iterator[None]:
-    """Turn errors of the package into ours."""
+    """Translate errors of `mcp_servers.promptx` into errors of this server."""
     try:
         yield
     except (BadRecall, BadRoleId, BadScope) as exc:

@@ -1,8 +1,8 @@
-"""Where this server's memories are kept, and the ways from one place to the other.
+"""Choose the storage of memories, and move memories between files and database.
 
-Owns the choice (PromptX's files beside a SQLite file, the database where servers share one) and what a move leaves to
-be done: rows of memories in a SQLite file came with a backup of PostgreSQL, and become files at the next start; files
-in a workspace become rows when they are next used, or by `take_all_over`.
+PromptX files are used with a SQLite file, the database with a shared store. Rows in a SQLite file come from a
+PostgreSQL backup and become files at the next start. Files in a workspace become rows at their next use, or by
+`take_all_over`.
 """
 
 import logging
@@ -25,13 +25,13 @@ from mcp_servers.promptx.kept import FILES
 from mcp_servers.promptx.memory import SHELF, Memory, Shelf, memory_folder
 
 CLOSE_SECONDS = 10.0
-"""How long the end of the process waits for the memories' recall counts."""
+"""How long the end of the process waits to store recall counts."""
 
 log = logging.getLogger(__name__)
 
 
 async def open_shelf(stack: AsyncExitStack, database: Database) -> Shelf:
-    """Return the memories of a server on this database; those that are kept where it does not look are brought over.
+    """Return the memories of a server on this database, after moving those in the wrong place.
 
     Raises:
         StorageError: the database cannot be used.
@@ -50,9 +50,10 @@ async def open_shelf(stack: AsyncExitStack, database: Database) -> Shelf:
 
 
 async def return_to_files(database: Database) -> None:
-    """Write the memories that lie in a SQLite file as PromptX's files, and delete their rows.
+    """Write the memories in a SQLite file as PromptX files, and delete their rows.
 
-    A kill leaves a memory in both places, and the next start goes on: ids come once. What cannot be written stays.
+    After a crash a memory may be in both places; the next start continues, and each id is added once. Memories that
+    cannot be written stay in the database.
     """
     for memory in await database.read(memories.list_all):
         workspace, engrams = await database.read(partial(_read, memory))
@@ -85,9 +86,9 @@ def _write_files(workspace: Path, record: MemoryRecord, engrams: Sequence[Engram
 
 
 async def take_all_over(database: Database) -> int:
-    """Bring the PromptX files of all workspaces into the database; return how many engrams were new.
+    """Move the PromptX files of all workspaces into the database. Returns the number of new engrams.
 
-    One that cannot be taken over is logged, and stays where it is.
+    A file that cannot be moved is logged and stays.
     """
     added, stock = 0, DatabaseStock(database)
     for domain in await database.read(domains.list_all):
@@ -106,7 +107,7 @@ def _take_over_workspace(stock: DatabaseStock, workspace: Path) -> int:
 
 
 def _memory_folders(workspace: Path) -> Iterator[Folder]:
-    """Yield the folders of a workspace in which PromptX's files lie."""
+    """Yield the folders of a workspace with PromptX files."""
     promptx = Folder(workspace, (".promptx",))
     users = [each.name for each in promptx.at("cognition.user").entries() if each.kind == "folder"]
     for around in (promptx.at("cognition"), *(promptx.at("cognition.user").at(each) for each in users)):

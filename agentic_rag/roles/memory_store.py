@@ -1,8 +1,8 @@
-"""Memories in PostgreSQL, for roles of servers that share a store: implements `mcp_servers.promptx.kept.Stock`.
+"""Memories in PostgreSQL, for servers that share a store. Implements `mcp_servers.promptx.kept.Stock`.
 
-Owns the way from a thread that recalls to the database's event loop and back, and the taking over of PromptX files that
-lie in a workspace: a restored SQLite server's, an import's, a folder that somebody copied there. No network file and no
-state file are kept: PromptX cannot look here, and an export makes them. Blocks; never in the event loop's own thread.
+Calls the database's event loop from the threads that recall, and moves PromptX files found in a workspace into the
+database: those of a restored SQLite server, an import or a copied folder. Network and state files are not kept, because
+PromptX cannot read them here; an export creates them. Blocks; never call this in the event loop's own thread.
 """
 
 import asyncio
@@ -50,22 +50,22 @@ from mcp_servers.promptx.snapshot import NETWORK, STATE, NetworkFile, read_netwo
 T = TypeVar("T")
 
 READ_SECONDS = 10.0
-"""How long one read may take; a write has the database's own bound."""
+"""Time limit of one read. Writes have the database's own limit."""
 CALL_SECONDS = 45.0
-"""How long a thread waits for the event loop at most, which is longer than any read or write."""
+"""Maximum time a thread waits for the event loop; longer than any read or write."""
 ROWS = 1000
-"""Rows that one read brings of a memory that is read whole."""
+"""Rows per query when a whole memory is read."""
 TAKEN = 500
-"""Engrams of a file that one transaction takes over."""
+"""Engrams per transaction when a file is moved."""
 LEFT_OUT = "engrams.left-out.db"
-"""A file of which not everything could be taken over, for its owner to look at."""
+"""Backup of a file that could not be moved completely, for its owner."""
 LARGEST = 2**63 - 1
 
 log = logging.getLogger(__name__)
 
 
 class DatabaseStock:
-    """The memories in a database. Make it in the event loop that the database is used in."""
+    """The memories in a database. Create it in the event loop that uses the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -93,14 +93,14 @@ class DatabaseStock:
         name = name_of(around.at("any"))
 
         def work(conn: Connection) -> None:
-            with suppress(NotFound):  # with the domain went its memories
+            with suppress(NotFound):  # deleting the domain deleted its memories
                 memories.delete_of(conn, engrams.domain_id_of(conn, name.workspace), name.user_id)
 
         FILES.remove(around)
         self.write(around, work)
 
     def read(self, folder: Folder, work: Work[T]) -> T:
-        """Read in one transaction. ``folder``: of which memory, for messages.
+        """Read in one transaction. ``folder`` names the memory in errors.
 
         Raises:
             MemoryUnavailable: the database does not answer.
@@ -113,10 +113,10 @@ class DatabaseStock:
         return self._call(folder, within())
 
     def write(self, folder: Folder, work: Work[T]) -> T:
-        """Write in one durable transaction. What ``work`` raises undoes it.
+        """Write in one durable transaction. An exception in ``work`` rolls back.
 
         Raises:
-            MemoryUnavailable: the database does not answer, or the folder's workspace is no domain's.
+            MemoryUnavailable: the database does not answer, or the folder's workspace belongs to no domain.
         """
 
         return self._call(folder, self._database.write(work, durable=True))
@@ -128,7 +128,7 @@ class DatabaseStock:
             raise MemoryUnavailable(folder.path, "the database cannot be written") from exc
         except (StorageError, TimeoutError) as exc:
             raise MemoryUnavailable(folder.path, "the database does not answer") from exc
-        except (RuntimeError, CancelledError) as exc:  # the event loop has ended, or ends
+        except (RuntimeError, CancelledError) as exc:  # the event loop has ended or is ending
             answer.close()
             raise MemoryUnavailable(folder.path, "the database is closed") from exc
         except NotFound as exc:
@@ -136,15 +136,15 @@ class DatabaseStock:
 
 
 def name_of(folder: Folder) -> MemoryName:
-    """Return the memory of a folder that `mcp_servers.promptx.memory.memory_folder` gave."""
+    """Return the memory name of a folder from `mcp_servers.promptx.memory.memory_folder`."""
     _, layout, *users, role = folder.inner
     return MemoryName(str(folder.root), unquote(users[0]) if layout == "cognition.user" else "", role)
 
 
 class DatabaseLedger:
-    """The engrams of one memory. Implements `mcp_servers.promptx.kept.EngramLedger`; see `Ledger` for what each does.
+    """The engrams of one memory. Implements `mcp_servers.promptx.kept.EngramLedger`; see `Ledger` for the methods.
 
-    No state: reading and writing may be the same object.
+    Stateless: one object can read and write.
     """
 
     def __init__(self, stock: DatabaseStock, folder: Folder) -> None:
@@ -156,7 +156,7 @@ class DatabaseLedger:
         return self._stock.read(self._folder, work)
 
     def reading(self) -> nullcontext[None]:
-        """No transaction is held open: rows after the tip are left out by number."""
+        """Return a no-op context: rows after the tip are excluded by number, so no transaction is held."""
         return nullcontext()
 
     def insert(self, new: Sequence[Engram], limit: int | None = None) -> int:
@@ -247,7 +247,7 @@ class DatabaseLedger:
         return _engrams(self._read(lambda conn: engrams.all_of(conn, self._name)))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def _lessons_of(
@@ -261,7 +261,7 @@ def _texts_of(name: MemoryName, after: int) -> Callable[[Connection], list[Engra
 
 
 class DatabaseCounts:
-    """How often each cue was recalled. Implements `mcp_servers.promptx.kept.RecallCounts`."""
+    """The recall count of each cue. Implements `mcp_servers.promptx.kept.RecallCounts`."""
 
     def __init__(self, stock: DatabaseStock, folder: Folder) -> None:
         self._stock = stock
@@ -272,7 +272,7 @@ class DatabaseCounts:
         return self.read() is not None
 
     def lock(self) -> nullcontext[None]:
-        """Counts are added to what is there, so that no other server's are lost."""
+        """Return a no-op context: counts are added in the database, so no other server's counts are lost."""
         return nullcontext()
 
     def read(self) -> NetworkFile | None:
@@ -289,10 +289,10 @@ class DatabaseCounts:
         self._stock.write(self._folder, lambda conn: engrams.add_counts(conn, self._name, new_counts, known, tip.rowid))
 
     def write_state(self, mind: Mind, center: str | None, now_ms: int) -> None:
-        """What PromptX would resume from is not kept."""
+        """Do nothing: PromptX's state is not kept."""
 
     def remove_state(self) -> None:
-        """There is none."""
+        """Do nothing: there is no state."""
 
 
 def _record(engram: Engram) -> EngramRecord:
@@ -318,7 +318,7 @@ def _engrams(records: Sequence[EngramRecord]) -> list[Engram]:
 
 
 def engram_of(record: EngramRecord) -> Engram:
-    """Return the engram that a record keeps."""
+    """Return the engram in a record."""
     return Engram(
         record.id,
         record.content,
@@ -335,10 +335,10 @@ def engram_of(record: EngramRecord) -> Engram:
 
 
 def take_over(stock: DatabaseStock, folder: Folder) -> int:
-    """Bring a PromptX file that lies in a workspace into the database, and remove it; return how many were new.
+    """Move a PromptX file in a workspace into the database. Returns the number of new engrams.
 
-    A kill leaves a file whose engrams are partly there, which the next use takes over again: ids come once. The lock
-    keeps two servers from it at once, one of which would bring back what is forgotten meanwhile.
+    After a crash the next use moves the file again; each id is added once. A lock prevents two servers from moving it
+    at once, which could restore engrams deleted meanwhile.
 
     Raises:
         MemoryUnavailable: the file or the database cannot be used.
@@ -348,9 +348,10 @@ def take_over(stock: DatabaseStock, folder: Folder) -> int:
     source = Ledger(folder, read_only=True)
     try:
         with _disk_errors(folder), file_lock(folder, LOCK_FILE):
-            return _take_over(stock, folder, source) if has_memory(folder) else 0  # else another server has taken it
+            # Otherwise another server has moved it.
+            return _take_over(stock, folder, source) if has_memory(folder) else 0
     finally:
-        source.close()  # which takes the lock, too
+        source.close()  # needs the lock, too
 
 
 def _take_over(stock: DatabaseStock, folder: Folder, source: Ledger) -> int:
@@ -370,7 +371,7 @@ def _take_over(stock: DatabaseStock, folder: Folder, source: Ledger) -> int:
 
 
 def _take_counts(stock: DatabaseStock, folder: Folder, counts: Mapping[str, int]) -> None:
-    """Take over a file's recall counts where they are greater."""
+    """Raise the stored recall counts to those of a file where the file's are greater."""
     name = name_of(folder)
 
     def work(conn: Connection) -> None:
@@ -383,7 +384,7 @@ def _take_counts(stock: DatabaseStock, folder: Folder, counts: Mapping[str, int]
 
 
 def _fits(engram: Engram) -> bool:
-    """Whether PostgreSQL can keep an engram, which a program may have written that knows no rules."""
+    """Return whether PostgreSQL can store an engram. Another program may have written it without checks."""
     texts = (engram.id, engram.content, engram.type, *engram.cues)
     return all(map(is_plain, texts)) and abs(engram.created_at) <= LARGEST
 

@@ -1,8 +1,7 @@
-"""Memories proposed from what was said: what a model is asked, and which of its answers count. Pure.
+"""Proposed memories: the request to the model, and the check of its answer. Pure.
 
-Owns the rule that nothing but the words of the user and the assistant is material: what the assistant said after it had
-read texts of others is not among them, and a proposal counts only if it names the words it rests on and they are there.
-Knows no store and no model's name.
+Only words of the user and the assistant are material. The assistant's words do not count after it has read other
+people's texts, and a proposal must quote the words it is based on. Knows no store and no model name.
 """
 
 import hashlib
@@ -22,15 +21,15 @@ from mcp_servers.promptx.new_engrams import NewEngram, check_engram, make_engram
 from mcp_servers.promptx.words import fold, gist_of
 
 MAX_SAID: Final = 2_000
-"""Characters of one message: more is a text that was pasted."""
+"""Maximum characters of one message; longer ones contain pasted text."""
 MAX_ASKED: Final = 8_000
-"""Characters of all messages of one call; the newest count."""
+"""Maximum characters of all messages of one call; the newest count."""
 MAX_PROPOSALS: Final = 5
 MAX_CONTENT: Final = 300
 MAX_ANSWER: Final = 800
-"""Tokens of the model's answer."""
+"""Maximum tokens of the model's answer."""
 SHARED: Final = 0.5
-"""Share of a proposal's words that must have been said."""
+"""Share of a proposal's words that must occur in the messages."""
 
 PROMPT: Final = (
     "You read what a user and an assistant said and propose what is worth remembering of this user: decisions, "
@@ -51,7 +50,7 @@ class Said:
 
 
 def said_in(turn_id: str, question: str, rows: Sequence[MessageRecord]) -> list[Said]:
-    """Return what was said in a turn: the user's own words, and the assistant's unless it had read texts of others."""
+    """Return the words in a turn: the user's, and the assistant's unless it had read other people's texts."""
     said = [Said(turn_id, "user", question[:MAX_SAID])]
     if reads_others({"role": "user", "content": row.content} for row in rows):
         return said
@@ -64,7 +63,7 @@ def _own_words(content: Sequence[Block]) -> list[Block]:
 
 
 def newest(said: Sequence[Said]) -> list[Said]:
-    """Return as many of the newest words as one call may hold, in order."""
+    """Return the newest messages that fit into one call, in order."""
     kept: list[Said] = []
     room = MAX_ASKED
     for each in reversed(said):
@@ -88,9 +87,9 @@ def ask(model: str, said: Sequence[Said]) -> ModelRequest:
 
 
 def read_answer(answer: str, stop_reason: str, said: Sequence[Said]) -> list[Proposal]:
-    """Return the proposals of a model's answer that rest on what was said; none of one that is cut, refused or no JSON.
+    """Return the valid proposals in a model's answer. An answer that is cut, refused or not JSON has none.
 
-    What else it names (ids, roles, other fields) is not read.
+    Other members of the answer, such as ids or roles, are ignored.
     """
     if stop_reason not in ("end_turn", "stop_sequence"):
         return []
@@ -129,7 +128,7 @@ def _read(item: object, said: Sequence[Said]) -> Proposal | None:
 
 
 def _is_said(content: str, source: Said, said: Sequence[Said]) -> bool:
-    """Whether enough of a proposal's words were said in the turn it rests on: else they come from elsewhere."""
+    """Return whether the share `SHARED` of a proposal's words occurs in the turn that it quotes."""
     own = gist_of(content)
     spoken = gist_of("\n".join(each.text for each in said if each.turn_id == source.turn_id)[:MAX_SAID])
     return bool(own) and len(own & spoken) >= SHARED * len(own)
@@ -140,10 +139,10 @@ def _plain(text: str) -> str:
 
 
 def engram_of(proposal: Proposal, number: int, now_ms: int, author: str) -> Engram:
-    """Return a proposal as the engram it becomes; its id follows from its turn and place, so that it comes once.
+    """Return the engram of a proposal. Its id derives from turn and index, so that it is added only once.
 
     Raises:
-        BadEngram: it cannot be one.
+        BadEngram: the proposal is not a valid engram.
     """
     schema = "\n".join(proposal["keywords"])
     if len(proposal["keywords"]) < 2:

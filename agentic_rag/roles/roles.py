@@ -1,7 +1,7 @@
-"""A domain's roles: what there is, what a model would get, what is wrong with the files, and changes to them.
+"""A domain's roles: list, render, check and change them.
 
-Thin: finding, rendering, checking and writing are `mcp_servers.promptx.roles`'; this maps a domain to its library
-and that package's errors to ours. Knows no session. Whoever calls has checked that the caller may.
+Maps a domain to its role library in `mcp_servers.promptx.roles`, and that package's errors to those of this server.
+Knows no session. Callers have checked the user's rights.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ from mcp_servers.promptx.skills import SkillLibrary
 
 @dataclass(frozen=True, slots=True)
 class RoleView:
-    """One role as a model would get it (None: its file is broken), its files, and what a check of them found.
+    """One role as a model would get it (``text`` is None if its file is broken), its files and findings.
 
-    ``notes`` are what an activation would say first: the last good version is used, a reference leads nowhere.
+    ``notes`` are the warnings of an activation: the last good version is used, or a reference is broken.
     """
 
     id: str
@@ -44,7 +44,7 @@ class RoleView:
 class Roles:
     """The roles of all domains. ``builtin`` is the folder of the built-in ones.
 
-    Each method that reads or writes files raises `WorkspaceUnavailable` when the workspace does not answer.
+    Each method that reads or writes files raises `WorkspaceUnavailable` if the workspace does not answer.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Roles:
         return await self._threads.read(str(library.workspace), library.list)
 
     async def get(self, domain_id: str, role: str) -> RoleView:
-        """Render and check one role from the files as they are now.
+        """Render and check one role from its current files.
 
         Raises:
             NotFound: there is no such domain or role.
@@ -84,13 +84,13 @@ class Roles:
         return await self._threads.read(str(library.workspace), self._view, library, role)
 
     async def draft(self, domain_id: str, role: str, files: Sequence[RoleFile] | None) -> RoleView:
-        """Render and check a role as if these files had been written; nothing is. None: the template of a new role.
+        """Render and check a role with draft files, which are not written. None stands for the template of a new role.
 
-        ``files`` of the view are those that were given, under the paths at which they would lie.
+        ``files`` of the result are the drafts, with the paths they would have.
 
         Raises:
             NotFound: there is no such domain.
-            InvalidInput: an id is none, or the role has no role file, neither in the draft nor in the workspace.
+            InvalidInput: an id is not valid, or the role has no role file in the draft or the workspace.
         """
         record = await self._db.read(lambda conn: domains.get(conn, domain_id))
         if record is None:
@@ -110,7 +110,7 @@ class Roles:
             raise InvalidInput("files", f"the role file {role}.role.md is missing.") from exc
 
     async def check(self, domain_id: str) -> list[Finding]:
-        """Check all role files that the domain sees, and its skills; by file and line.
+        """Check all role files and skills that the domain sees. Returns findings by file and line.
 
         Raises:
             NotFound: there is no such domain.
@@ -119,11 +119,11 @@ class Roles:
         return await self._threads.read(str(library.workspace), self._check, library)
 
     async def check_workspace(self, workspace: Path) -> list[Finding]:
-        """Check the role files and skills of a workspace, as `check` does, whether a domain has it yet or not."""
+        """Check the role files and skills of a workspace like `check`, even without a domain."""
         return await self._threads.read(str(workspace), self._check, RoleLibrary(workspace, self._builtin))
 
     async def hash(self, domain_id: str, role: str) -> str | None:
-        """Return the hash an activation would report now; None when the domain or the role is gone or broken."""
+        """Return the hash that an activation would report now. None if the domain or role is missing or broken."""
         try:
             workspace = Path((await self._directory.get(domain_id)).workspace)
             if (known := self._hashes.find((workspace, role))) is not None:
@@ -135,19 +135,20 @@ class Roles:
         return seen.found
 
     def _hash(self, workspace: Path, role: str) -> Seen[str | None]:
-        return Seen(self._watched.begin(workspace), RoleLibrary(workspace, self._builtin).hash(role))  # in this order
+        # Begin watching before the read.
+        return Seen(self._watched.begin(workspace), RoleLibrary(workspace, self._builtin).hash(role))
 
     async def write(
         self, domain_id: str, role: str, files: Sequence[RoleFile] | None, *, replace: bool = True
     ) -> tuple[str, ...]:
-        """Write files of one role into the domain's workspace as nuwa does; return their paths in it.
+        """Write files of one role into the domain's workspace, as nuwa does. Returns their paths in it.
 
-        All are validated before the first is replaced. ``files`` None: the template of a new role. ``replace``
-        False: a file that exists is a refusal.
+        All files are validated before the first is replaced. ``files`` of None stands for the template of a new role.
+        If ``replace`` is False, an existing file is refused.
 
         Raises:
             NotFound: there is no such domain.
-            InvalidInput: an id is none, lint finds an error, or the disk refuses. Nothing was changed.
+            InvalidInput: an id is not valid, lint finds an error, or the disk refuses. Nothing was changed.
         """
         library = await self._library(domain_id)
 
@@ -167,7 +168,7 @@ class Roles:
         return paths
 
     async def delete(self, domain_id: str, role: str) -> tuple[str, ...]:
-        """Remove a role's files from the domain's workspace (`files.remove` says which); return their paths.
+        """Remove a role's files from the domain's workspace (see `files.remove`). Returns their paths.
 
         Raises:
             NotFound: there is no such domain, or its workspace has no such role.
@@ -186,11 +187,11 @@ class Roles:
         return paths
 
     async def put_back(self, domain_id: str, path: str, content: str | None) -> None:
-        """Write one file of a role where it was, or remove it (None), checked as any change is.
+        """Write one file of a role to its former path, or remove it (None), with the usual checks.
 
         Raises:
             NotFound: there is no such domain.
-            InvalidInput: it is no file of a role, lint finds an error, or the disk refuses. Nothing was changed.
+            InvalidInput: the path is not a role file's, lint finds an error, or the disk refuses. Nothing was changed.
         """
         library = await self._library(domain_id)
         async with self._history.changing(domain_id) as notice:
@@ -202,16 +203,16 @@ class Roles:
             await self._tell(action, domain_id, role, [path], notice)
 
     async def _tell(self, action: str, domain_id: str, role: str, paths: Sequence[str], notice: Notice) -> None:
-        """Tell a change right after it: files are in no transaction, and may be edited by hand at any time."""
+        """Audit a change right after it: files belong to no transaction and may be edited by hand at any time."""
         told = change(action, f"{domain_id}/{role}", files=list(paths))
         await self._db.write(lambda conn: audit(conn, told), durable=True)
         await notice(acting().user_id, [(HistoryKind.ROLE, path) for path in paths])
 
     def check_ids(self, workspace: Path, wanted: Sequence[tuple[str, str]]) -> None:
-        """Check that each (settings path, role id) names a role of the workspace. Blocking.
+        """Check that each (settings path, role id) names a role of the workspace. Blocks.
 
         Raises:
-            InvalidInput: names the first that does not, and the roles there are.
+            InvalidInput: names the first unknown role, and lists the roles.
         """
         known = RoleLibrary(workspace, self._builtin).ids()
         for path, role in wanted:
@@ -219,7 +220,7 @@ class Roles:
                 raise InvalidInput(path, f"there is no role {role!r}. Roles: {', '.join(known) or 'none'}.")
 
     def missing_role(self, workspace: Path, role: str) -> str:
-        """Return what an admin should know of a role that does not exist yet, empty if it exists. Blocking."""
+        """Return a note for the admin if a role does not exist yet, otherwise an empty text. Blocks."""
         known = RoleLibrary(workspace, self._builtin).ids()
         if role in known:
             return ""

@@ -1,7 +1,6 @@
-"""A domain's skills: the folders of its workspace, and its roles in the form of skills.
+"""A domain's skills: the skill folders of its workspace, and its roles in the form of skills.
 
-Thin: reading, checking and the form are `mcp_servers.promptx.skills`'. Knows no request. Whoever calls has checked that
-the caller may.
+`mcp_servers.promptx.skills` reads and checks skills. Knows no request. Callers have checked the user's rights.
 """
 
 import hashlib
@@ -21,9 +20,9 @@ from mcp_servers.promptx.skills import BODY, Skill, SkillFile, SkillLibrary, rea
 
 @dataclass(frozen=True, slots=True)
 class OfferedSkill:
-    """A skill that others may be given: its front matter as JSON, and all its files with their SHA-256 digests.
+    """A skill offered to other programs: its front matter as JSON, and its files with SHA-256 digests.
 
-    ``source``: a folder of the workspace, or a role in the form of one. ``digest`` changes when any file of it does.
+    ``source`` is a folder of the workspace, or a role in the form of a skill. ``digest`` changes with any file.
     """
 
     name: str
@@ -37,7 +36,7 @@ class OfferedSkill:
 class Skills:
     """The skills of all domains. ``builtin`` is the folder of the built-in roles.
 
-    Each method raises `WorkspaceUnavailable` when the workspace does not answer.
+    Each method raises `WorkspaceUnavailable` if the workspace does not answer.
     """
 
     def __init__(self, database: Database, builtin: Path, threads: DomainThreads) -> None:
@@ -46,7 +45,7 @@ class Skills:
         self._threads = threads
 
     async def list_of(self, domain_id: str) -> list[Skill]:
-        """Return the folders of skills in the domain's workspace as they are, with what is wrong with them.
+        """Return the skill folders in the domain's workspace, with their findings.
 
         Raises:
             NotFound: there is no such domain.
@@ -55,7 +54,7 @@ class Skills:
         return await self._threads.read(str(workspace), SkillLibrary(workspace).list)
 
     async def list_offered(self, domain_id: str) -> list[OfferedSkill]:
-        """Return the skills that can be used, and the roles of the workspace in the form of skills; by name.
+        """Return the usable skills and the workspace's roles in the form of skills, by name.
 
         A folder wins over a role of the same name.
 
@@ -66,7 +65,7 @@ class Skills:
         return await self._threads.read(str(workspace), self._list_offered, workspace)
 
     async def read_file(self, domain_id: str, skill: str, path: str = BODY) -> bytes:
-        """Return a file of a skill that `list_offered` lists, as it is now.
+        """Return the current content of a file of a skill from `list_offered`.
 
         Raises:
             NotFound: there is no such domain, skill or file, or it may not be read.
@@ -81,7 +80,7 @@ class Skills:
         """Return a role in the form of a skill: its name, and its ``SKILL.md``.
 
         Raises:
-            NotFound: there is no such domain or role, or its file is broken.
+            NotFound: there is no such domain or role, or the role's file is broken.
         """
         workspace = await self._workspace(domain_id)
         try:
@@ -120,7 +119,7 @@ class Skills:
         return role_as_skill(role, library.summaries([role])[role], library.activate(role).text)
 
     def _roles(self, workspace: Path) -> dict[str, tuple[OfferedSkill, str]]:
-        """Return the workspace's roles that can be used, each with its text; by the names they have as skills."""
+        """Return the workspace's usable roles with their texts, by skill name."""
         library = RoleLibrary(workspace, self._builtin)
         roles = [each.id for each in library.list() if each.source == "workspace"]
         summaries = library.summaries(roles)

@@ -1,7 +1,7 @@
-"""Trying a role before it is live: a turn that runs on a draft of it.
+"""Try a draft of a role in a turn before saving it.
 
-Owns who may, and what a definition becomes by it. The draft is part of the turn's definition: it is frozen with it, so
-that a turn that is resumed goes on with the same words, and nothing lies in the workspace that would have to go again.
+Checks the right to do so, and builds the definition. The draft is frozen in the turn's definition: a resumed turn uses
+the same text, and no temporary files are left in the workspace.
 """
 
 from collections.abc import Sequence
@@ -15,29 +15,29 @@ from agentic_rag.tools.base import DraftFile, RoleDraft
 from mcp_servers.promptx.nuwa import RoleFile
 
 MAX_CHARACTERS = 256 * 1024
-"""Of all files of a draft: it is stored with each turn that tries another one."""
+"""Maximum characters of all files of a draft, because it is stored with each turn that tries it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriedRole:
-    """A role as its author tries it."""
+    """A role draft that its author tries."""
 
     role: str
     files: tuple[RoleFile, ...]
 
 
 class Trials:
-    """Makes the definitions of turns that try a draft."""
+    """Builds the definitions of turns that try a draft."""
 
     def __init__(self, roles: Roles) -> None:
         self._roles = roles
 
     async def definition(self, user: User, definition: Definition, tried: TriedRole | None) -> Definition:
-        """Return the definition of a turn in which the drafted role is the primary one; None tries nothing.
+        """Return the definition with the drafted role as the primary one, or unchanged if ``tried`` is None.
 
         Raises:
-            Forbidden: the user is no author of the domain.
-            InvalidInput: the draft is too large, names no role, or is no whole role.
+            Forbidden: the user is not an author of the domain.
+            InvalidInput: the draft is too large, names no role, or is incomplete.
         """
         if tried is None:
             return definition
