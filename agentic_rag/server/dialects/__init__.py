@@ -1,7 +1,7 @@
-"""Pure encoders from agent events to formats that clients read.
+"""Pure encoders from agent events to the formats of clients.
 
-Owns the list of dialects, ours and installed ones, the choice by name, and going on in the middle of a stream. Knows
-no transport.
+Lists the built-in and installed dialects, selects one by name, and resumes in the middle of a stream. Knows no
+transport.
 """
 
 import logging
@@ -41,13 +41,13 @@ log = logging.getLogger(__name__)
 DEFAULT_DIALECT = "native"
 
 SUBPROTOCOL = "agentic-rag."
-"""Prefix of the subprotocols that choose a dialect."""
+"""Prefix of the WebSocket subprotocols that select a dialect."""
 
 PARAMETER = "dialect"
-"""The parameter of an address that chooses a dialect."""
+"""The query parameter that selects a dialect."""
 
 GROUP = "agentic_rag.dialects"
-"""The entry points by which installed distributions add dialects; see ``base``."""
+"""Entry point group by which installed distributions add dialects; see `agentic_rag.server.dialects.base`."""
 
 _OWN: dict[str, Callable[[], Dialect]] = {
     "native": Native,
@@ -75,15 +75,15 @@ so a key that they do not have is a mistake of the client."""
 
 
 def dialect_names() -> tuple[str, ...]:
-    """Return the names a client may ask for."""
+    """Return the names that a client may select."""
     return (*_OWN, *(name for name in _load_installed() if name not in _OWN))
 
 
 def get_dialect(name: str) -> Dialect:
-    """Return a new encoder for one stream. None that is installed takes the place of one of ours.
+    """Return a new encoder for one stream. An installed dialect cannot replace a built-in one.
 
     Raises:
-        InvalidInput: no dialect has this name; the message lists those there are.
+        InvalidInput: no dialect has this name; the message lists the known names.
     """
     factory = _OWN.get(name) or _load_installed().get(name)
     if factory is None:
@@ -92,27 +92,27 @@ def get_dialect(name: str) -> Dialect:
 
 
 def joins_repeats(name: str) -> bool:
-    """Whether clients of a dialect join the running turn when they send its words again.
+    """Return whether clients of a dialect join the running turn by sending the same message again.
 
-    They cannot retract text, so after a lost stream sending again is their way back to the answer.
+    Such clients cannot retract text, so after a lost stream they send the message again to get the answer.
     """
     factory = _OWN.get(name)
     return isinstance(factory, type) and issubclass(factory, AnswerDialect)
 
 
 def get_codec(name: str) -> FrameCodec:
-    """Return what one socket of a dialect reads and answers by."""
+    """Return the frame codec for one socket of a dialect."""
     return _CODECS.get(name, NativeFrames)()
 
 
 @cache
 def _load_installed() -> Mapping[str, Callable[[], Dialect]]:
-    """Return the dialects of installed distributions; one that cannot be imported is logged and not offered."""
+    """Return the dialects of installed distributions. One that cannot be imported is logged and left out."""
     factories: dict[str, Callable[[], Dialect]] = {}
     for entry in entry_points(group=GROUP):
         try:
             factories[entry.name] = entry.load()
-        except Exception as exc:  # somebody else's module: it must not end a stream of ours
+        except Exception as exc:  # a foreign module must not end a stream
             log.error("dialect %s (%s) cannot be loaded", entry.name, entry.value, exc_info=exc)
     return factories
 
@@ -120,13 +120,13 @@ def _load_installed() -> Mapping[str, Callable[[], Dialect]]:
 def choose_dialect(
     offered: Sequence[str], parameter: str | None = None, default: str = DEFAULT_DIALECT
 ) -> tuple[str, str | None]:
-    """Return the dialect of a socket and the subprotocol to answer.
+    """Return the dialect of a socket, and the subprotocol to answer with.
 
-    The first offered subprotocol that is a known dialect's counts, else ``parameter``, the address's ``?dialect=``,
-    else ``default``, the operator's.
+    The first known dialect among the offered subprotocols wins, then ``parameter`` (the ``?dialect=`` of the address),
+    then ``default``, the operator's setting.
 
     Raises:
-        InvalidInput: dialects were asked for and none is known.
+        InvalidInput: dialects were requested, but none is known.
     """
     names = [protocol.removeprefix(SUBPROTOCOL) for protocol in offered if protocol.startswith(SUBPROTOCOL)]
     refused: InvalidInput | None = None
@@ -137,19 +137,20 @@ def choose_dialect(
             refused = refused or exc
     if refused is not None:
         raise refused
-    return get_dialect(default if parameter is None else parameter).name, None  # only what was offered is answered
+    # Answer only with an offered subprotocol.
+    return get_dialect(default if parameter is None else parameter).name, None
 
 
 def join(dialect: Dialect, after: int) -> Dialect:
     """Return an encoder for a reader that has all events of a turn up to number ``after``.
 
-    It is to be fed from event 1 if it `needs_start`, else from the one after ``after``.
+    If it `needs_start`, feed it from event 1, otherwise from the event after ``after``.
     """
     return _Later(dialect, after) if after and dialect.needs_start else dialect
 
 
 class _Later:
-    """An encoder that is fed from a stream's beginning, and says nothing of what its reader has."""
+    """An encoder that is fed from the start of a stream and outputs only events that its reader lacks."""
 
     needs_start = True
 

@@ -1,14 +1,14 @@
 """AG-UI 1.0: a turn as a run, its steps as steps, its delegates as subagents.
 
-Owns the translation, and the offsets by which a client goes on in the middle of a run. Every event has the fields of
-the official package's models in their order; the tests compare them byte for byte, so that nobody pays for a model at
-each delta. What AG-UI has no event for is a ``CUSTOM`` event under its own name.
+Translates events, and defines the offsets by which a client resumes in the middle of a run. Every event has the fields
+of the official package's models in their order. The tests compare them byte for byte, so the encoder can do without
+building a model for each delta. Events without an AG-UI counterpart become ``CUSTOM`` events under their own name.
 
-An event of ours may be several of AG-UI's, and each has an offset of its own: ``{turnId}:{seq}.{n}`` for all but the
-last, which is ``{turnId}:{seq}``. Clients drop what they have under an offset already.
+One event may become several AG-UI events, each with its own offset: ``{turnId}:{seq}.{n}`` for all but the last, which
+is ``{turnId}:{seq}``. Clients drop events whose offset they already have.
 
-A turn that waits for a person ends the run with an interrupt, and is gone on with by another run: what is open is
-closed there and opened again here, under the same ids.
+A turn that waits for a person ends the run with an interrupt, and another run continues it. Open elements are closed at
+the interrupt and reopened in the next run under the same ids.
 """
 
 import re
@@ -39,7 +39,10 @@ _OFFSET = re.compile(r"(?P<turn>[^:]{1,200}):(?P<seq>[0-9]{1,15})(\.(?P<part>[0-
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a client is in a run: it has ``part`` (None: the last) of what event ``seq`` became, and all before."""
+    """The position of a client in a run.
+
+    The client has all events before ``seq``, and ``part`` of ``seq`` (None: all parts).
+    """
 
     turn_id: str
     seq: int
@@ -47,10 +50,10 @@ class Offset:
 
     @classmethod
     def parse(cls, text: str) -> "Offset":
-        """Read an offset that a client was given.
+        """Parse an offset that a client received earlier.
 
         Raises:
-            InvalidInput: none was ever given that looks like this.
+            InvalidInput: the text is not an offset.
         """
         match = _OFFSET.fullmatch(text)
         if match is None:
@@ -59,19 +62,19 @@ class Offset:
         return cls(match["turn"], int(match["seq"]), None if part is None else int(part))
 
     def covers(self, seq: int) -> bool:
-        """Whether the client has all that an event became."""
+        """Return whether the client has everything that an event became."""
         return seq < self.seq or (seq == self.seq and self.part is None)
 
 
 class _Take(Protocol):
-    """What is done with an event of one kind."""
+    """A handler for events of one kind."""
 
     def __call__(self, encoder: "AgUi", agent: "_Agent", fields: Json, /) -> None: ...
 
 
 @dataclass(slots=True)
 class _Agent:
-    """One producer of a run: the main agent, or a delegate, whose ``subagent`` field is on all it says."""
+    """One producer of a run: the main agent, or a delegate, whose ``subagent`` field is on all its events."""
 
     path: str = ""
     call: str = ""
@@ -83,12 +86,12 @@ class _Agent:
     thought: str | None = None
     thoughts: int = 0
     calls: dict[str, list[str]] = field(default_factory=dict)
-    """Calls whose arguments are being written: their pieces so far."""
+    """Calls whose arguments are still streamed, with the pieces so far."""
     cut: set[str] = field(default_factory=set)
-    """Those of them that an interrupt has closed; this run has not opened them."""
+    """Those calls that an interrupt has closed and this run has not reopened."""
     named: Json = field(default_factory=dict)
     told: bool = False
-    """Of a delegate: whether this run has told that it works."""
+    """For a delegate: whether this run has announced it."""
     unanswered: dict[str, None] = field(default_factory=dict)
 
     @property
@@ -97,15 +100,15 @@ class _Agent:
 
 
 class AgUi:
-    """One run's encoder.
+    """The encoder of one run.
 
     Args:
-        thread_id: what the client calls the conversation; None: its id.
-        run_id: what the client calls the turn; None: its client message id, or its id.
-        history: the messages that the client has, so that a step can be taken back; None: they are not known, and a
-            step that is taken back ends the run with an error.
-        after: what the client has of this run.
-        waits: what is known of the turn's waits before it is told.
+        thread_id: the client's id of the conversation; None: the server's id.
+        run_id: the client's id of the turn; None: its client message id, or its id.
+        history: the client's messages, needed to retract a step; None: unknown, so that a retracted step ends the run
+            with an error.
+        after: the events of this run that the client already has.
+        waits: the known waits of the turn.
     """
 
     name = "ag-ui"
@@ -148,13 +151,13 @@ class AgUi:
         )
 
     def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
-        """Return each AG-UI event as ``{"id", "chunk"}``; what is not part of the log is the bare event."""
+        """Return each AG-UI event as ``{"id", "chunk"}``. An event outside the log has no id."""
         return tuple(
             orjson.dumps({"id": offset, "chunk": chunk} if offset else chunk) for offset, chunk in self._say(event)
         )
 
     def _say(self, event: AgentEvent) -> list[tuple[str, Json]]:
-        """Return what the client does not have of an event: offsets (empty outside the log) and AG-UI events."""
+        """Return the AG-UI events that the client lacks, with their offsets (empty outside the log)."""
         self._out = []
         silent = self._silent
         self._take(event)
@@ -199,7 +202,8 @@ class AgUi:
         self._agents[""].message = self._message_id("", 0)
         told = ("conversationId", "turnId", "userMessageId", "messageId", "model")
         self._about = {name: fields[name] for name in told if name in fields}
-        if self._history is not None:  # of this answer, an earlier run has told the client what is told here again
+        # The client may have parts of this answer from an earlier run; this run sends them again.
+        if self._history is not None:
             ours = f"{self._answer_id}."
             self._messages = RunMessages([each for each in self._history if not str(each["id"]).startswith(ours)])
         self._start()
@@ -235,7 +239,7 @@ class AgUi:
         self._emit("RUN_ERROR", metadata, message=fields["message"], code=fields["code"])
 
     def _close_all(self) -> None:
-        """Close all that is open, inner agents first."""
+        """Close everything that is open, inner agents first."""
         for agent in self._inner_first():
             if agent.path:
                 self._leave(agent, None)
@@ -247,7 +251,7 @@ class AgUi:
         return [self._agents[path] for path in paths]
 
     def _ask(self, agent: _Agent, fields: Json) -> None:
-        """End the run for a person's answer, unless it was given before the run began."""
+        """End the run for a person's answer, unless the answer was given before the run began."""
         wait = fields["waitId"]
         if wait in self._waits.ended and wait not in self._waits.answered:
             self._tell(agent, fields)
@@ -266,7 +270,7 @@ class AgUi:
         self._silent = self._silent and wait not in self._waits.answered
 
     def _resume(self, agent: _Agent, fields: Json) -> None:
-        """Offsets that mean nothing are never given again."""
+        """Do nothing: this encoder never sends an offset without a meaning."""
 
     def _tell(self, agent: _Agent, fields: Json) -> None:
         kind = fields["type"]
@@ -278,11 +282,11 @@ class AgUi:
     # Agents
 
     def _message_id(self, path: str, iteration: int) -> str:
-        """Return the id of the message that a step of an agent is."""
+        """Return the message id of an agent's step."""
         return ".".join(filter(None, (self._answer_id, path, str(iteration))))
 
     def _agent(self, path: str, call: str) -> _Agent:
-        """Return who an event is from; a delegate that was not heard of before begins."""
+        """Return the producer of an event, creating a delegate at its first event."""
         known = self._agents.get(path)
         if known is not None:
             self._enter(known)
@@ -309,7 +313,7 @@ class AgUi:
         return agent
 
     def _enter(self, agent: _Agent) -> None:
-        """Tell that a delegate works, those first that it works for; a run tells it once."""
+        """Announce a delegate once per run, after the delegates above it."""
         if not agent.path or agent.told:
             return
         outer = self._agents.get(agent.path.rpartition("/")[0])
@@ -319,7 +323,7 @@ class AgUi:
         self._emit("SUBAGENT_STARTED", **agent.subagent, **agent.named)
 
     def _leave(self, agent: _Agent, result: Json | None) -> None:
-        """End a delegate, after those that it has; ``result`` is that of its call, None: the run ends before it."""
+        """End a delegate after its own delegates. ``result`` is that of its call; None: the run ends first."""
         for path in [path for path in self._agents if path.startswith(f"{agent.path}/")]:
             self._leave(self._agents[path], None)
         self._enter(agent)
@@ -334,14 +338,14 @@ class AgUi:
         self._emit("SUBAGENT_ERROR", **agent.subagent, message=message, code=status)
 
     def _close(self, agent: _Agent) -> None:
-        """Close what an agent has open, its step at last."""
+        """Close the open elements of an agent, its step last."""
         self._stop_thinking(agent)
         self._stop_writing(agent)
         self._drop_calls(agent)
         self._end_step(agent)
 
     def _pause(self, agent: _Agent) -> None:
-        """Close what an agent has open, but not for good: another run goes on with it."""
+        """Close the open elements of an agent for now; another run continues them."""
         self._stop_thinking(agent)
         self._stop_writing(agent)
         self._cut_calls(agent)
@@ -362,7 +366,7 @@ class AgUi:
         self._emit("STEP_STARTED", **agent.subagent, stepName=agent.step)
 
     def _reset(self, agent: _Agent, fields: Json) -> None:
-        """Take back what a step said."""
+        """Retract the content of a step."""
         known = self._silent or (self._after is not None and self._after.covers(fields.get("seq", 0)))
         if self._messages is None and not known:
             self._fail(agent, {"message": RESET_MESSAGE, "code": RESET_CODE, "retryable": True})
@@ -388,7 +392,7 @@ class AgUi:
             self._messages.write(agent.message, text)
 
     def _open(self, agent: _Agent) -> str:
-        """Return the id of the message that an agent's step is, which now has something to hold."""
+        """Return the message id of an agent's step, after creating the message."""
         if self._messages is not None:
             self._messages.begin(agent.message, "assistant", agent.place, agent.subagent)
         return agent.message
@@ -445,7 +449,7 @@ class AgUi:
             self._messages.argue(self._parents[call], call, delta)
 
     def _end_call(self, agent: _Agent, fields: Json) -> None:
-        """Close a call that is decided. Where the pieces were not its arguments, the event's metadata has them."""
+        """Close a call with final arguments. If the streamed pieces differ, the event's metadata has the arguments."""
         call, arguments = fields["toolCallId"], fields["arguments"]
         self._names[call] = arguments
         if call not in agent.calls:
@@ -476,21 +480,21 @@ class AgUi:
             self._messages.answer(ident, call, content, agent.place, agent.subagent)
 
     def _drop_calls(self, agent: _Agent) -> None:
-        """Close the calls that will not be run: no client waits for their results."""
+        """Close the calls that will not run, so that no client waits for their results."""
         self._cut_calls(agent)
         agent.calls.clear()
         for call in list(agent.unanswered):
             self._result(agent, call, NOT_RUN, {"status": "interrupted"})
 
     def _cut_calls(self, agent: _Agent) -> None:
-        """Close the calls whose arguments are being written."""
+        """Close the calls whose arguments are still streamed."""
         for call in agent.calls:
             if call not in agent.cut:
                 agent.cut.add(call)
                 self._emit("TOOL_CALL_END", **agent.subagent, toolCallId=call)
 
     def _open_again(self, agent: _Agent, call: str) -> None:
-        """Open a call that an interrupt has closed: a client adds to what it has of it."""
+        """Reopen a call that an interrupt has closed, because a client appends to its arguments."""
         if call in agent.cut:
             agent.cut.remove(call)
             self._out.append(self._starts[call])
@@ -511,7 +515,7 @@ _TAKES: Final[Mapping[str, _Take]] = {
     "interrupted": AgUi._cancel,
     "error": AgUi._fail,
 }
-"""What is done with an event; others are told as they are."""
+"""Handlers by event type; other events become ``CUSTOM`` events."""
 
 
 def _is_json_of(text: str, value: object) -> bool:

@@ -1,8 +1,8 @@
-"""What an AG-UI client asks for: a ``RunAgentInput``, of which one message of the user is taken.
+"""Read the request of an AG-UI client: a ``RunAgentInput``, of which one user message is used.
 
-Owns what is taken, ignored and refused of it. The conversation is kept here, so that the messages before the last are
-no news: they are never read by a model, and nobody can put words into its mouth or results under its calls by them.
-Pure, but for the official package, which takes a quarter of a second to load and is loaded when it is first needed.
+Decides which parts are used, ignored or refused. The server keeps the conversation, so earlier messages in the request
+are never shown to a model, and a client cannot forge the model's words or tool results. Pure. The official package
+takes a quarter of a second to import, so it is imported on first use.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 _INSTRUCTIONS = frozenset({"system", "developer"})
 _ASIDE = frozenset({"reasoning", "activity"})
 MAX_HISTORY = 1024 * 1024
-"""Characters of the JSON of a client's messages; more are not kept while a run streams."""
+"""Maximum JSON characters of a client's messages; longer histories are not kept during a run."""
 CONTEXT = "[What the page says beside it; not the user's words]"
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A run to begin. ``history``: the messages that the client has, as it sent them; None: they are too large.
+    """A run to start. ``history`` holds the client's messages as sent, None if they are too large.
 
-    ``resume``: answers to interrupts; a run with some goes on with the turn that waits for them and asks nothing.
+    ``resume`` holds answers to interrupts. A run with answers continues the waiting turn and asks nothing new.
     """
 
     thread_id: str
@@ -50,15 +50,15 @@ def input_model() -> type["RunAgentInput"]:
 
 
 def read_run(value: object) -> RunRequest:
-    """Check a ``RunAgentInput`` and return what is taken of it.
+    """Validate a ``RunAgentInput`` and return the run request in it.
 
     Raises:
-        InvalidInput: names the first field that does not fit, or that tries to say what is not the user's to say.
+        InvalidInput: names the first invalid field, or one that the client may not set.
     """
     run = read_form(input_model(), value)
     messages: list[Json] = run.model_dump(mode="json", by_alias=True)["messages"]
     _check_roles(messages)
-    history = [each for each in messages if each["role"] != "activity"]  # which a client keeps by itself
+    history = [each for each in messages if each["role"] != "activity"]  # clients keep activity messages themselves
     kept = history if len(to_text(history)) <= MAX_HISTORY else None
     if run.resume:
         answers = [
@@ -74,7 +74,7 @@ def read_run(value: object) -> RunRequest:
 
 
 def _check_roles(messages: Sequence[Json]) -> None:
-    """Refuse instructions, and results that answer no call."""
+    """Refuse instructions, and results without a matching call."""
     called: set[str] = set()
     for at, message in enumerate(messages):
         if message["role"] in _INSTRUCTIONS:
@@ -111,6 +111,6 @@ def _image_of(source: Json, place: str) -> PlacedImage:
 
 
 def _text_of_context(context: Iterable["Context"]) -> str:
-    """Return what the page says beside a message, marked as that."""
+    """Return the context that the page sends beside a message, marked as such."""
     told = [f"{each.description}: {each.value}" for each in context]
     return "\n\n" + "\n".join([CONTEXT, *told]) if told else ""

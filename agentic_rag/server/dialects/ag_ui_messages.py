@@ -1,7 +1,7 @@
-"""The messages that an AG-UI client has of a conversation while a run streams.
+"""The messages of a conversation that an AG-UI client has while a run streams.
 
-Owns what a ``MESSAGES_SNAPSHOT`` says: AG-UI takes back nothing but by telling a client all of its messages anew, so
-whoever wants to take back one step has to know every other message. Pure; knows no event.
+Builds the ``MESSAGES_SNAPSHOT``. AG-UI can only retract content by sending all messages again, so a retracted step
+needs all other messages. Pure; knows no event.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from agentic_rag.json_form import Json
 
 Step = tuple[str, int]
-"""Whose step it is (an agent's path, empty for the main one), and its number."""
+"""A step: the agent's path (empty for the main agent), and the step's number."""
 
 
 @dataclass(slots=True)
 class _Message:
-    """A message of this run. ``text`` are the pieces it was streamed in, ``calls`` those of its calls' arguments."""
+    """A message of this run. ``text`` holds its streamed pieces, ``calls`` those of its calls' arguments."""
 
     head: Json
     step: Step
@@ -38,19 +38,19 @@ class _Message:
 
 
 class RunMessages:
-    """The messages of one client: those it sent with its request, and what a run has streamed since."""
+    """The messages of one client: those in its request, and those streamed since."""
 
     def __init__(self, history: Sequence[Json]) -> None:
         self._history = history
         self._messages: dict[str, _Message] = {}
 
     def begin(self, message_id: str, role: str, step: Step, subagent: Json) -> None:
-        """Begin a message, or go on with it. ``subagent``: the field that says whose it is."""
+        """Begin or continue a message. ``subagent`` is the field that names a delegate."""
         if message_id not in self._messages:
             self._messages[message_id] = _Message({**subagent, "id": message_id, "role": role}, step)
 
     def write(self, message_id: str, text: str) -> None:
-        """Add to a message's text."""
+        """Append to a message's text."""
         self._messages[message_id].text.append(text)
 
     def call(self, message_id: str, call_id: str, name: str) -> None:
@@ -58,7 +58,7 @@ class RunMessages:
         self._messages[message_id].calls[call_id] = (name, [])
 
     def argue(self, message_id: str, call_id: str, piece: str) -> None:
-        """Add to the arguments of a message's call."""
+        """Append to the arguments of a message's call."""
         self._messages[message_id].calls[call_id][1].append(piece)
 
     def answer(self, message_id: str, call_id: str, content: str, step: Step, subagent: Json) -> None:
@@ -67,9 +67,9 @@ class RunMessages:
         self._messages[message_id] = _Message(head, step, [content])
 
     def take_back(self, step: Step) -> None:
-        """Forget what a step said.
+        """Remove the content of a step.
 
-        Its reasoning stays as an empty message: a client keeps the reasoning that a snapshot without any leaves out.
+        Its reasoning stays as an empty message, because a client keeps reasoning that a snapshot omits.
         """
         kept: dict[str, _Message] = {}
         for ident, message in self._messages.items():
@@ -81,5 +81,5 @@ class RunMessages:
         self._messages = kept
 
     def to_json(self) -> list[Json]:
-        """Return all messages in order, as AG-UI writes them."""
+        """Return all messages in order, in AG-UI's form."""
         return [*self._history, *(message.to_json() for message in self._messages.values())]

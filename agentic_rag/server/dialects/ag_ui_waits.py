@@ -1,6 +1,6 @@
-"""Waits as AG-UI's interrupts: how one is shown, and what an entry of ``resume`` answers.
+"""Translate waits to AG-UI interrupts, and entries of ``resume`` to answers.
 
-Owns both translations. Who may answer, and whether an answer fits, is ``conversations.waits``'s. Pure.
+`agentic_rag.conversations.waits` checks the rights and the answers. Pure.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _TEXT: Final[Json] = {"type": "string"}
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """One entry of ``resume``; ``at``: its place in the list."""
+    """One entry of ``resume``; ``at`` is its index in the list."""
 
     at: int
     wait_id: str
@@ -25,10 +25,10 @@ class Resumption:
     payload: object
 
     def answer(self, kind: WaitKind) -> tuple[WaitAction, Json]:
-        """Return the answer that it gives to a wait of this kind.
+        """Return its answer to a wait of this kind.
 
         Raises:
-            InvalidInput: the payload cannot be one.
+            InvalidInput: the payload is not valid.
         """
         payload = self.payload
         if self.cancelled:
@@ -52,7 +52,7 @@ class Resumption:
 
 
 def show_interrupt(fields: Json, subagent: Json) -> Json:
-    """Return an ``input_required`` as an interrupt. ``subagent``: the field that says whose it is, if a delegate's."""
+    """Return an ``input_required`` event as an interrupt. ``subagent`` is the field that names a delegate."""
     call = fields.get("toolCallId")
     return {
         **subagent,

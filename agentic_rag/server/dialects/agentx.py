@@ -1,6 +1,6 @@
-"""The AgentX contract: text as deltas, and what the agent is at as states of the conversation, its tools and the turn.
+"""The AgentX contract: text as deltas, and progress as states of the conversation, its tools and the turn.
 
-Owns that mapping. ``data`` has native's fields in camelCase; what happens inside a delegate shows as its tools only.
+``data`` has native's fields in camelCase. Of a delegate, only its tools are shown.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,16 @@ from agentic_rag.json_form import Json, to_text
 from agentic_rag.server.dialects.answer import AnswerDialect, Item, write_sse
 
 _ENVELOPE = ("type", "conversationId", "turnId", "seq", "ts")
-"""Fields of every native event: they stand beside ``data``."""
+"""Fields of every native event that appear beside ``data``."""
 
 TAKEN_BACK = "The model broke off before this call was made."
 
 
 class AgentX(AnswerDialect):
-    """A planned call that the model takes back ends as ``tool_failed``, so that text alone cannot be retracted."""
+    """Encodes the AgentX contract.
+
+    A planned call that the model retracts ends as ``tool_failed``; only text cannot be retracted.
+    """
 
     name = "agentx"
 
@@ -85,7 +88,7 @@ class AgentX(AnswerDialect):
         return ()
 
     def _drop_planned(self, agent: str) -> Sequence[Item]:
-        """Return the ends of the calls that an agent, or one below it, has named and will not make."""
+        """Return the ends of the planned calls that an agent, or a delegate below it, will not make."""
         below = [each for each in self._planned if not agent or each == agent or each.startswith(f"{agent}/")]
         dropped = [call for each in below for call in self._planned.pop(each).values()]
         return [Item("tool_failed", {**call, "status": "interrupted", "content": TAKEN_BACK}) for call in dropped]

@@ -1,6 +1,6 @@
-"""What dialects share that show one answer text and cannot take any of it back.
+"""Shared parts of dialects that show one answer text and cannot retract any of it.
 
-Owns the text of an answer as people read it, the shape of such an encoder, and what ends its stream early. Pure.
+Assembles the text of an answer as people read it, and ends a stream early if necessary. Pure.
 """
 
 from collections.abc import Sequence
@@ -14,42 +14,42 @@ from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.native import sse_id
 
 BREAK: Final = "\n\n"
-"""Between the texts of two steps, as in the messages of a conversation."""
+"""Separates the texts of two steps, as in stored messages."""
 
 
 ANSWER_CONTINUES: Final = (
     "The model rewrote a part of its answer that was sent already: the answer continues; reload to read it."
 )
-"""What a client is told that cannot take text back. Sending the message again would only repeat the running turn."""
+"""Message to clients that cannot retract text. Sending the user's message again would only repeat the running turn."""
 
 _END_OF_TEXT: Final = frozenset({"tool_call", "done"})
 """Events after which a step has no more text."""
 
 
 def is_farewell(event: AgentEvent) -> bool:
-    """Whether an event says that the stream ends here although the turn goes on."""
+    """Return whether an event ends this stream although the turn continues."""
     return event.seq == 0 and event.type == "notice" and event.fields().get("code") == ServerStopping.code
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that a dialect says: its name, and JSON or plain text."""
+    """One output of a dialect: its name, and JSON or plain text."""
 
     name: str
     data: Json | str = field(default_factory=dict)
 
 
 class AnswerText:
-    """The text of the main agent's steps, with a blank line between two of them, as a stored message has it.
+    """The text of the main agent's steps, separated by blank lines like a stored message.
 
-    After `reset_step` the step is written a second time. What the client already has is not repeated: only text that
-    goes on after it is returned, as long as both versions begin in the same way.
+    After `reset_step` the step is written a second time. Text that the client already has is not repeated: only new
+    text is returned, as long as both versions begin in the same way.
     """
 
     __slots__ = ("_at", "_begins", "_blank", "_continues", "_earlier", "_held", "_shown", "diverged")
 
     def __init__(self, *, said: bool = False) -> None:
-        """``said``: there is text of earlier steps."""
+        """Create the text. ``said`` means that earlier steps have text."""
         self._earlier = said
         self._begins = False
         self._continues = True
@@ -58,7 +58,7 @@ class AnswerText:
         self._held = ""
         self._at = 0
         self.diverged = False
-        """Whether the second version of the running step differs from what the client has."""
+        """Whether the second version of the running step differs from the text that the client has."""
 
     @property
     def in_step(self) -> bool:
@@ -67,11 +67,11 @@ class AnswerText:
 
     @property
     def behind(self) -> bool:
-        """Whether the client has text of the running step that its second version has not repeated so far."""
+        """Whether the client has text of the running step that its second version has not repeated yet."""
         return self._at < len(self._held)
 
     def begin_step(self, *, continues: bool) -> None:
-        """Begin a step; ``continues``: its text goes on where the one before it was cut off."""
+        """Begin a step. ``continues`` means that its text continues the step before, which was cut off."""
         self._earlier = self._earlier or self.in_step
         self._continues = continues
         self._shown = []
@@ -87,7 +87,7 @@ class AnswerText:
         self._held, self._at, self.diverged = "".join(self._shown), 0, False
 
     def add(self, text: str) -> str:
-        """Return what a piece of text adds: a step that says nothing but white space adds nothing."""
+        """Return the new text for the client. A step with only white space adds nothing."""
         if not text:
             return ""
         if self._begins:
@@ -98,7 +98,7 @@ class AnswerText:
         return self.add_mark(text)
 
     def add_mark(self, text: str) -> str:
-        """Return what a piece of text adds that is shown in any case, such as the name at a citation."""
+        """Return the new text for the client, for text that is always shown, such as the name at a citation."""
         if self.behind:
             if self._held.startswith(text, self._at):
                 self._at += len(text)
@@ -114,10 +114,10 @@ class AnswerText:
 
 
 class AnswerDialect:
-    """An encoder whose stream is a list of items, most of them one for an event of the main agent.
+    """An encoder that turns events into a list of items, mostly one per event of the main agent.
 
-    A subclass says which, in `say`; what happens inside a delegate goes to `of_delegate` instead. How an error is said
-    is its `error`, and how an item is written its `sse_item` and `frame`.
+    Subclasses implement `say` for events of the main agent, and may override `of_delegate`, `error`, `sse_item` and
+    `frame`.
     """
 
     name = ""
@@ -131,7 +131,7 @@ class AnswerDialect:
         self._text = AnswerText()
 
     def sse(self, event: AgentEvent) -> bytes:
-        """Return the event's items as server-sent events; the id stands on the last, so that no part is skipped."""
+        """Return the event's items as server-sent events. The last one carries the id, so that no part is skipped."""
         items = self._items(event)
         if not items:
             return b""
@@ -143,10 +143,10 @@ class AnswerDialect:
         """Return a WebSocket message for each of the event's items."""
         return tuple(to_text(self.frame(event, item)).encode() for item in self._items(event))
 
-    # What a subclass may say otherwise
+    # Methods that subclasses override
 
     def say(self, kind: str, fields: Json) -> Sequence[Item]:
-        """Return what is said of an event of the main agent, by its type and its fields; errors go to `error`."""
+        """Return the items for an event of the main agent, by its type and fields. Errors go to `error`."""
         return ()
 
     def sse_item(self, event: AgentEvent, item: Item) -> str:
@@ -155,16 +155,16 @@ class AnswerDialect:
         return write_sse(item.name, to_text({"type": item.name, **item.data}))
 
     def frame(self, event: AgentEvent, item: Item) -> Json:
-        """Return an item as the JSON of a WebSocket message; which conversation and turn it is of stands beside."""
+        """Return an item as the JSON of a WebSocket message, with the ids of conversation and turn."""
         data = {"content": item.data} if isinstance(item.data, str) else item.data
         return {"type": item.name, "conversationId": event.fields()["conversationId"], "turnId": event.turn_id, **data}
 
     def error(self, code: str, message: str, *, retryable: bool) -> Sequence[Item]:
-        """Return how the stream ends with an error."""
+        """Return the items that end the stream with an error."""
         return [Item("error", {"error": message, "code": code, "retryable": retryable})]
 
     def of_delegate(self, kind: str, fields: Json) -> Sequence[Item]:
-        """Return what is said of an event inside a delegate."""
+        """Return the items for an event of a delegate."""
         return ()
 
     # The stream
@@ -178,15 +178,15 @@ class AnswerDialect:
         self._over = event.terminal
         is_next = event.type == "iteration_start" and fields["iteration"] != self._step
         if self._text.behind and (is_next or event.type in _END_OF_TEXT):
-            return self._take_back()  # the second version of the step says less than the first
+            return self._take_back()  # the second version of the step is shorter than the first
         match event.type:
             case "iteration_start" if is_next:
                 self._step = fields["iteration"]
                 self._text.begin_step(continues=fields["continues"])
-            case "step_reset" if fields["iteration"] == self._step:  # else that step has not begun
+            case "step_reset" if fields["iteration"] == self._step:  # otherwise that step has not begun
                 self._text.reset_step()
             case "notice" if fields["code"] == ServerStopping.code:
-                self.ended = True  # native's readers connect again
+                self.ended = True  # readers of the native dialect reconnect instead
                 return self._failure(ServerStopping())
             case "error":
                 return self.error(fields["code"], fields["message"], retryable=fields["retryable"])
@@ -194,12 +194,12 @@ class AnswerDialect:
         return self._take_back() if self._text.diverged else said
 
     def _take_back(self) -> Sequence[Item]:
-        """End the stream: the client has text that is no longer part of the answer."""
+        """End the stream, because the client has text that is no longer part of the answer."""
         self.ended = True
         return self.error(StepTakenBack.code, ANSWER_CONTINUES, retryable=False)
 
     def abort(self) -> Sequence[Item]:
-        """Return how the stream ends when a user has stopped the turn and there is no word of its own for that."""
+        """Return the end of a stream whose turn a user has stopped, for dialects without a word for it."""
         return self._failure(GenerationAborted())
 
     def _failure(self, error: AgenticRagError) -> Sequence[Item]:
@@ -207,6 +207,6 @@ class AnswerDialect:
 
 
 def write_sse(name: str, data: str) -> str:
-    """Return a server-sent event; each line of its data is a field of its own, as the format has line breaks."""
+    """Return a server-sent event. Each line of its data becomes a ``data:`` field."""
     lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "".join([f"event: {name}\n" if name else "", *(f"data: {line}\n" for line in lines), "\n"])

@@ -1,7 +1,6 @@
-"""The older chat contract: lines of ``data:`` with type, data and time, and ``[DONE]`` after the last.
+"""The older chat contract: ``data:`` lines with type, data and time, and a final ``[DONE]``.
 
-Owns that shape. It has no ids of calls, so it shows the main agent's only: results of delegates at work side by side
-could not be told apart.
+It has no call ids, so only the main agent's calls are shown: results of concurrent delegates could not be told apart.
 """
 
 from collections.abc import Sequence
@@ -14,12 +13,12 @@ ENDS = frozenset({"done", "error"})
 
 
 class Chat(AnswerDialect):
-    """A session is a conversation; ``done`` has the whole answer, its calls, and what it cites."""
+    """Encodes the chat contract. A session is a conversation; ``done`` has the answer, calls and citations."""
 
     name = "chat"
 
     def __init__(self, *, new_session: bool = True) -> None:
-        """``new_session``: whether this turn is the first one of its session."""
+        """Create an encoder. ``new_session`` marks the first turn of a session."""
         super().__init__()
         self._new_session = new_session
         self._session: Json = {}
@@ -28,7 +27,7 @@ class Chat(AnswerDialect):
         self._iteration = 0
 
     def sse(self, event: AgentEvent) -> bytes:
-        """Return ``data:`` lines; nothing else, since clients cut the stream at blank lines and strip that word."""
+        """Return ``data:`` lines only, because clients split the stream at blank lines and strip that prefix."""
         items = self._items(event)
         lines = [write_sse("", to_text(_line(event, item))) for item in items]
         if any(item.name in ENDS for item in items):
@@ -59,7 +58,7 @@ class Chat(AnswerDialect):
         return [Item("error", {**self._session, "error": message, "code": code, "retryable": retryable})]
 
     def frame(self, event: AgentEvent, item: Item) -> Json:
-        fields = event.fields()  # a socket serves many conversations: which one it is stands beside
+        fields = event.fields()  # a socket serves many conversations
         return {**_line(event, item), "conversationId": fields["conversationId"], "turnId": event.turn_id}
 
     def _call(self, kind: str, fields: Json) -> Json:
@@ -84,7 +83,7 @@ def _line(event: AgentEvent, item: Item) -> Json:
 
 
 def citation_of(reference: Json) -> Json:
-    """Return a citation as ``done`` has it, from its native form: an addition to the contract."""
+    """Return a citation in the form of ``done``, from its native form. This is an addition to the contract."""
     return {
         "document_id": reference["documentId"],
         "document_name": reference["documentName"],

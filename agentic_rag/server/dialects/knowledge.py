@@ -1,7 +1,7 @@
-"""The older knowledge contract: what was found, then the bare text of the answer with ``[[name]]`` at its citations.
+"""The older knowledge contract: search results, then the plain answer with ``[[name]]`` at its citations.
 
-Owns where that text may be cut. Clients of the contract trim each line of a chunk, so a chunk begins and ends inside a
-word: then trimming takes nothing away but what stands around a line break.
+Decides where the text is cut. Clients trim each line of a chunk, so every cut is inside a word. Then trimming removes
+only white space around line breaks.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from agentic_rag.json_form import Json, to_text
 from agentic_rag.server.dialects.answer import AnswerDialect, Item, write_sse
 
 SNIPPET = 200
-"""Characters of a reference's snippet."""
+"""Maximum characters of a reference's snippet."""
 
 
 class Chunks:
-    """A text in pieces that are cut between two letters or digits only. What is after the last cut is held back."""
+    """A text in pieces that are cut only between two letters or digits. Text after the last cut is held back."""
 
     __slots__ = ("_held", "_last")
 
@@ -24,7 +24,7 @@ class Chunks:
         self._last = " "
 
     def add(self, text: str) -> str:
-        """Return what may be sent now that ``text`` has come; the rest is held back, at least its last character."""
+        """Return the text that may be sent now. At least the last character is held back."""
         for at in range(len(text) - 1, -1, -1):
             before = text[at - 1] if at else self._last
             if before.isalnum() and text[at].isalnum():
@@ -35,13 +35,13 @@ class Chunks:
         return ""
 
     def hold(self, text: str) -> None:
-        """Put ``text`` behind what has come, without a cut in it."""
+        """Append ``text`` without a cut in it."""
         if text:
             self._held.append(text)
             self._last = text[-1]
 
     def end(self) -> str:
-        """Return what is held back."""
+        """Return the text that was held back."""
         rest, self._held = "".join(self._held), []
         return rest
 
@@ -49,9 +49,9 @@ class Chunks:
 class Knowledge(AnswerDialect):
     """``user_message``, ``context_ready``, ``chunk`` by ``chunk``, then one end.
 
-    A client replaces its list of references at each ``context_ready``, so each has all passages found so far. The first
-    one comes before the first ``chunk``, another after each later search that finds more, and the last one, with the
-    cited passages, before ``done``.
+    A client replaces its references at each ``context_ready``, so each one lists all passages found so far. The first
+    comes before the first ``chunk``, others after later searches with new passages, and the last, with the cited
+    passages, before ``done``.
     """
 
     name = "knowledge"
@@ -91,7 +91,7 @@ class Knowledge(AnswerDialect):
         return write_sse(item.name, item.data if isinstance(item.data, str) else to_text(item.data))
 
     def _note(self, fields: Json) -> Sequence[Item]:
-        """Add the passages of a search; return ``context_ready`` if the client has an older list."""
+        """Add the passages of a search. Returns ``context_ready`` if the client has an older list."""
         if fields["source"] != "documents":
             return ()
         found = [_reference_of_hit(hit) for hit in fields["hits"]]
@@ -112,12 +112,12 @@ class Knowledge(AnswerDialect):
 
 
 def mark_of(name: str) -> str:
-    """Return what is written at a citation of a document."""
+    """Return the mark at a citation of a document."""
     return f"[[{' '.join(name.split())}]]"
 
 
 def reference_of(reference: Json) -> Json:
-    """Return a citation as the contract has it, from its native form."""
+    """Return a citation in the contract's form, from its native form."""
     return {
         "entityId": reference["documentId"],
         "entityName": reference["documentName"],

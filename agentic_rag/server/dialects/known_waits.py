@@ -1,4 +1,4 @@
-"""What an encoder is told of a turn's waits before it is fed the turn."""
+"""A turn's waits that are known to an encoder before the first event."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class KnownWaits:
     """The waits of a turn that need no answer any more.
 
-    ``ended``: the ids of those that have ended; none of them ends a stream. ``answered``: the ids of those whose
-    answers a stream goes on from. Its client has what came before, so that nothing is said of that.
+    ``ended`` holds the ids of ended waits, which do not end the stream. ``answered`` holds the ids of waits from whose
+    answers the stream continues. The client already has the events before them, so these are not sent again.
     """
 
     ended: frozenset[str] = frozenset()

@@ -1,7 +1,6 @@
 """The older message contract: an answer as deltas, with its sources.
 
-Owns its events, the two frames that its clients send, and the answer of those that wait for JSON. On a WebSocket what a
-source is stands under ``source``.
+Includes the two frames that its clients send, and the JSON answer. On a WebSocket, a source is nested under ``source``.
 """
 
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from agentic_rag.server.frames import (
 
 
 class Message(AnswerDialect):
-    """``message_start``, ``content_delta``, ``source_reference`` once a source, then one end."""
+    """``message_start``, ``content_delta``, one ``source_reference`` per source, then one end."""
 
     name = "message"
 
@@ -66,10 +65,10 @@ class Message(AnswerDialect):
 
 
 class MessageFrames:
-    """What a client of the contract sends: ``message`` and ``abort``. Native's other frames are understood, too.
+    """The frames of the contract's clients: ``message`` and ``abort``. Native's other frames are accepted, too.
 
-    An ``abort`` names its conversation, or the message whose answer it stops, or neither: then it means the last
-    message of this socket.
+    An ``abort`` names its conversation or the message whose answer it stops. Without either, it stops the last message
+    of this socket.
     """
 
     def __init__(self) -> None:
@@ -97,7 +96,7 @@ class MessageFrames:
         return InterruptFrame(conversation_id=ConversationId(conversation), turn_id=turn)
 
     def encode(self, reply: Reply) -> tuple[bytes, ...]:
-        """Return a pong or an error; the contract has no word for the others: ``message_start`` comes by itself."""
+        """Return a pong or an error. The contract has no other replies: ``message_start`` comes as an event."""
         match reply:
             case AcceptedReply():
                 self._last = reply.conversation_id
@@ -117,7 +116,7 @@ class MessageFrames:
 
 
 class MessageAnswer:
-    """The answer of a turn as one message, for a client that waits for it: what a step took back is not in it."""
+    """The answer of a turn as one message, for a client that waits for it. Retracted text is not included."""
 
     def __init__(self) -> None:
         self._steps: dict[int, tuple[bool, list[str]]] = {}
@@ -125,7 +124,7 @@ class MessageAnswer:
         self._end: Json = {}
 
     def collect(self, event: AgentEvent) -> None:
-        """Take the turn's next event."""
+        """Process the turn's next event."""
         fields = event.fields()
         if fields.get("agent"):
             return
@@ -137,7 +136,7 @@ class MessageAnswer:
             case "text":
                 self._steps[max(self._steps)][1].append(fields["text"])
             case "step_reset" if fields["iteration"] in self._steps:
-                self._steps[fields["iteration"]][1].clear()  # a model call that is made again goes on in its step
+                self._steps[fields["iteration"]][1].clear()  # a repeated model call continues in its step
             case "done" | "error" | "interrupted":
                 self._end = fields
 
@@ -146,7 +145,7 @@ class MessageAnswer:
 
         Raises:
             AnswerFailed, GenerationAborted: the turn has ended without an answer.
-            ServerStopping: it goes on, and another process will end it.
+            ServerStopping: the turn continues in another process.
         """
         match self._end.get("type"):
             case "error":
@@ -182,11 +181,11 @@ class MessageAnswer:
 
 
 MAX_BEGUN = 200
-"""Messages of one socket whose answers an ``abort`` may name."""
+"""Maximum messages of one socket whose answers an ``abort`` may name."""
 
 
 def source_of(reference: Json) -> Json:
-    """Return a citation as the contract has it, from its native form."""
+    """Return a citation in the contract's form, from its native form."""
     return {
         "documentId": reference["documentId"],
         "documentName": reference["documentName"],
@@ -196,7 +195,7 @@ def source_of(reference: Json) -> Json:
 
 
 def sources_and_tokens(references: Sequence[Json], usage: Json) -> Json:
-    """Return what the contract's ``metadata`` of an answer has beside ours."""
+    """Return the additional members of an answer's ``metadata`` in the contract."""
     tokens = {name: usage.get(name, 0) for name in ("inputTokens", "outputTokens")}
     return {"sources": [source_of(each) for each in references], "tokensUsed": tokens}
 

@@ -1,7 +1,7 @@
-"""The native dialect: the events as the run log keeps them.
+"""The native dialect: the events as the run log stores them.
 
-Owns nothing but the SSE framing; the JSON form of an event is made once, in ``agentic_rag.runtime.log.runlog``, and
-what a socket answers beside events is in ``agentic_rag.server.frames``.
+Only adds the SSE framing. The JSON of an event is made once, in ``agentic_rag.runtime.log.runlog``; a socket's other
+frames are in ``agentic_rag.server.frames``.
 """
 
 from agentic_rag.events import AgentEvent
@@ -9,7 +9,7 @@ from agentic_rag.server.dialects.base import Headers
 
 
 class Native:
-    """Complete and without state. SSE ``event:`` is the type, ``id:`` is ``{turnId}:{seq}``."""
+    """Complete and stateless. SSE ``event:`` is the type, ``id:`` is ``{turnId}:{seq}``."""
 
     name = "native"
     headers: Headers = ()
@@ -17,14 +17,14 @@ class Native:
     ended = False
 
     def sse(self, event: AgentEvent) -> bytes:
-        """Return one SSE event; its JSON is one line, so one ``data:`` field holds it.
+        """Return one SSE event. Its JSON is one line, so one ``data:`` field holds it.
 
-        An event outside the log has no id: the client's last id stays the one it resumes from.
+        An event outside the log has no id, so the client still resumes from its last id.
         """
         return b"%bevent: %b\ndata: %b\n\n" % (sse_id(event), event.type.encode(), event.data)
 
     def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
-        """Return the event's JSON as it is."""
+        """Return the event's JSON unchanged."""
         return (event.data,)
 
 

@@ -1,7 +1,6 @@
-"""The native events with snake_case fields, as clients of the observable streams read them.
+"""The native events with snake_case fields, for clients of the observable streams.
 
-Owns the names only: what an event says and in which order is native's. What a tool was given or answered is passed as
-it is, since its keys are the tool's.
+Contents and order are native's. Tool arguments and results are unchanged, because their keys are the tool's.
 """
 
 import re
@@ -14,11 +13,11 @@ from agentic_rag.server.dialects.native import sse_id
 from agentic_rag.server.frames import ClientFrame, Reply, read_frame, reply_fields
 
 OWN = frozenset({"arguments", "schema", "structured", "timings"})
-"""Fields whose inner keys are not ours."""
+"""Fields whose inner keys belong to tools."""
 
 
 class Observable:
-    """Without state, as native. What was found are ``cards``; a search that found nothing makes no event."""
+    """Stateless, like native. Search hits are called ``cards``; a search without hits sends no event."""
 
     name = "observable"
     headers: Headers = ()
@@ -69,5 +68,5 @@ def _inside(item: object) -> object:
 
 @cache
 def _snake(name: str) -> str:
-    """Return a camelCase name of ours in snake_case."""
+    """Return a camelCase name in snake_case."""
     return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", name)

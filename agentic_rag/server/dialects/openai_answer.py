@@ -1,7 +1,7 @@
-"""What OpenAI's two formats share: an answer as it grows, its end, and its errors in their words.
+"""Shared parts of OpenAI's two formats: a growing answer, its end, and its errors in OpenAI's terms.
 
-Owns the text of an answer (what `conversations.shown_messages` shows of it in the end), where its citations stand in
-it, the calls of its tools, and what it has cost. Pure: it is fed the events of one turn. Knows neither format.
+Builds the text of an answer (as `agentic_rag.conversations.shown_messages` shows it in the end), the positions of its
+citations, its tool calls and its usage. Pure: it takes the events of one turn. Knows neither format.
 """
 
 import re
@@ -15,14 +15,14 @@ from agentic_rag.json_form import Json
 from agentic_rag.server.dialects.answer import BREAK, AnswerText
 
 FIELD: Final = "agentic_rag"
-"""The extra field in which answers of these formats carry what the formats have no place for."""
+"""The extra field for data that these formats have no place for."""
 
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no whole answer."""
+    """The reason for an incomplete answer."""
 
     code: str
     message: str
@@ -30,15 +30,15 @@ class Failure:
 
 
 def failure_of(error: AgenticRagError) -> Failure:
-    """Return an error as what ends an answer."""
+    """Return an error as the failure of an answer."""
     return Failure(error.code, str(error), error.retryable)
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A checked citation: the characters ``start`` to ``end`` of the whole answer rest on a passage.
+    """A verified citation: a passage supports the characters ``start`` to ``end`` of the whole answer.
 
-    ``source``: the fields of its ``source_reference`` event.
+    ``source`` holds the fields of its ``source_reference`` event.
     """
 
     start: int
@@ -58,13 +58,13 @@ class Citation:
         return str(self.source["chunkId"])
 
     def address(self, passages: str) -> str:
-        """Return where the passage can be read. ``passages``: the address below which a domain's stand."""
+        """Return the address of the passage. ``passages`` is the base address of the domain's passages."""
         return f"{passages}/{self.chunk_id}" if passages else f"urn:agentic-rag:passage:{self.chunk_id}"
 
 
 @dataclass(slots=True)
 class CalledTool:
-    """A call of a tool. ``agent``: path of the delegate that made it, empty for the agent itself."""
+    """A tool call. ``agent`` is the path of the delegate that made it, empty for the main agent."""
 
     fields: Mapping[str, Any]
     status: str = "running"
@@ -86,9 +86,9 @@ class CalledTool:
 
 @dataclass(slots=True)
 class Answer:
-    """One turn as a client of these formats sees it. `take` is given the fields of each event, in order.
+    """One turn as a client of these formats sees it. `take` gets the fields of each event, in order.
 
-    Events of delegates count with their tools only: their words are material of the agent's.
+    Of delegates only the tool calls count: their text is material for the main agent.
     """
 
     conversation_id: str = ""
@@ -118,11 +118,11 @@ class Answer:
 
     @property
     def sent_in_step(self) -> bool:
-        """Whether the present step has said anything that a reset would have to take back."""
+        """Whether the current step has sent content that a reset would have to retract."""
         return len(self._pieces) > self._step.pieces or len(self.thinking) > self._step.thinking
 
     def take(self, fields: Json) -> str:
-        """Take an event; return the text by which the answer grew."""
+        """Process an event. Returns the text that was added to the answer."""
         match fields["type"]:
             case "tool_call":
                 self.calls[fields["toolCallId"]] = CalledTool(fields)
@@ -163,7 +163,7 @@ class Answer:
         grown = self._text.add(text)
         if not grown:
             return ""
-        if first and len(grown) > len(text):  # with the break, and white space that was held back
+        if first and len(grown) > len(text):  # includes the break and the held-back white space
             self._step.begun_at += len(BREAK)
         self._pieces.append(grown)
         self.length += len(grown)
@@ -190,11 +190,11 @@ class Answer:
                 self.fail(failure_of(GenerationAborted()))
 
     def fail(self, failure: Failure) -> None:
-        """End the answer for a reason of the encoder's own."""
+        """End the answer with the encoder's own failure."""
         self.failure, self.over = failure, True
 
     def more(self) -> Json:
-        """Return what these formats have no place for."""
+        """Return the data that these formats have no place for."""
         return {
             "conversationId": self.conversation_id,
             "turnId": self.turn_id,
@@ -209,29 +209,29 @@ class Answer:
 
 @dataclass(slots=True)
 class _Step:
-    """Where the present step began in an `Answer`."""
+    """The start of the current step in an `Answer`."""
 
     continues: bool = False
     begun_at: int = 0
-    """The place of its first character."""
+    """The index of its first character."""
     pieces: int = 0
     citations: int = 0
     thinking: int = 0
 
 
 def seconds_of(timestamp: str) -> int:
-    """Return an event's time (``YYYY-MM-DDThh:mm:ss…Z``) as seconds since 1970; 0 where it is none."""
+    """Return an event's time (``YYYY-MM-DDThh:mm:ss…Z``) as seconds since 1970; 0 if it is invalid."""
     found = _TIME.match(timestamp)
     return timegm(tuple(map(int, found.groups()))) if found else 0
 
 
 def suffix_of(turn_id: str) -> str:
-    """Return a turn's id without its prefix: what ids of these formats are made of."""
+    """Return a turn's id without its prefix, for the ids of these formats."""
     return turn_id.removeprefix("turn_")
 
 
 def error_type(status: int) -> str:
-    """Return OpenAI's type of an error with a status."""
+    """Return OpenAI's error type for an HTTP status."""
     match status:
         case 401:
             return "authentication_error"

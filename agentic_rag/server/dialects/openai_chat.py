@@ -1,8 +1,8 @@
-"""OpenAI's chat completions: a turn as chunks, and as one completion.
+"""OpenAI's chat completions: a turn as chunks, or as one completion.
 
-Pure. Tools run on the server, so a client never sees ``tool_calls``: what ran stands in the extra field
-``agentic_rag``, and so does what else the format has no place for. Citations are ``url_citation`` annotations of
-characters of the whole answer.
+Pure. Tools run on the server, so a client never sees ``tool_calls``. Finished calls and other data without a place in
+the format are in the extra field ``agentic_rag``. Citations are ``url_citation`` annotations of characters of the whole
+answer.
 """
 
 import orjson
@@ -26,16 +26,16 @@ DONE = b"data: [DONE]\n\n"
 
 _FINISH_REASONS = {"max_tokens": "length", "max_steps": "length", "refusal": "content_filter"}
 _SHOWN = frozenset({"tool_call", "tool_result", "retrieval", "notice", "retrying"})
-"""Events that a chunk carries as they are, in the extra field."""
+"""Events that a chunk carries unchanged in the extra field."""
 
 
 class OpenAiChat:
     """Encodes one turn as chunks.
 
     Args:
-        model: what the client called the model; empty: the one that answers.
-        passages: the address below which the domain's passages stand.
-        include_usage: one more chunk says what was spent.
+        model: the client's name of the model; empty: the name of the answering model.
+        passages: the base address of the domain's passages.
+        include_usage: send one more chunk with the usage.
     """
 
     name = "openai"
@@ -50,14 +50,14 @@ class OpenAiChat:
         self._include_usage = include_usage
 
     def sse(self, event: AgentEvent) -> bytes:
-        """Return the chunks that an event makes, each as a ``data:`` line; behind the last one stands ``[DONE]``."""
+        """Return the chunks of an event, each as a ``data:`` line. ``[DONE]`` follows the last chunk."""
         if self.ended:
             return b""
         said = b"".join(b"data: %b\n\n" % each for each in self.frames(event))
         return said + DONE if self.ended or self._answer.over else said
 
     def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
-        """Return the chunks that an event makes."""
+        """Return the chunks of an event."""
         if self.ended:
             return ()
         fields = event.fields()
@@ -166,18 +166,18 @@ def annotation(citation: Citation, passages: str) -> Json:
 
 
 def more_of(citation: Citation) -> Json:
-    """Return what an annotation has no place for: the passage's words and where they stand."""
+    """Return the passage's text and position, which an annotation has no place for."""
     names = ("number", "documentId", "chunkId", "citedText", "score", "page", "cells", "table", "scanned")
     return {name: citation.source[name] for name in names if citation.source.get(name) is not None}
 
 
 def finish_reason(answer: Answer) -> str:
-    """Return why an answer ended."""
+    """Return the reason for the end of an answer."""
     return _FINISH_REASONS.get(answer.stop_reason, "stop")
 
 
 def usage(answer: Answer) -> Json:
-    """Return what a whole answer has cost, delegates included."""
+    """Return the usage of a whole answer, delegates included."""
     sent, written = answer.usage.get("inputTokens", 0), answer.usage.get("outputTokens", 0)
     cached = {
         "cached_tokens": answer.usage.get("cacheReadTokens", 0),

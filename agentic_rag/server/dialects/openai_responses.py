@@ -1,8 +1,8 @@
-"""OpenAI's responses: a turn as its stream of events, and as one response.
+"""OpenAI's responses: a turn as its stream of events, or as one response.
 
-Pure. Tools run on the server: each call is an ``mcp_call`` item of the output. The text of a step is a message of its
-own, its citations are ``file_citation`` annotations. Items are numbered in the order in which they begin, since
-clients put them together by number.
+Pure. Tools run on the server: each call is an ``mcp_call`` item of the output. The text of a step is its own message,
+with citations as ``file_citation`` annotations. Items are numbered in the order in which they begin, because clients
+assemble them by number.
 """
 
 from dataclasses import dataclass, field
@@ -32,24 +32,24 @@ _PARTS: Final = {"message": "output_text", "reasoning": "reasoning_text"}
 
 @dataclass(frozen=True, slots=True)
 class ResponseFrame:
-    """What of a response the call decides, not the turn."""
+    """The parts of a response that the request determines."""
 
     model: str = ""
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation_id: str | None = None
-    """Named when the call keeps its conversation."""
+    """Set if the conversation is kept."""
 
 
 @dataclass(slots=True)
 class _Text:
-    """An item of the output that is written piece by piece: a message or the thoughts before one."""
+    """An output item that is written piece by piece: a message, or the reasoning before one."""
 
     kind: str
     id: str
     index: int
     begins_at: int
-    """In the whole answer."""
+    """Index in the whole answer."""
     pieces: list[str] = field(default_factory=list)
     annotations: list[Json] = field(default_factory=list)
 
@@ -67,15 +67,18 @@ class _Text:
 
 
 class OpenAiResponses:
-    """Encodes one turn as the events of a response; `response` is the response as it stands."""
+    """Encodes one turn as the events of a response. `response` returns the current state."""
 
     name = "openai-responses"
     headers: Headers = ()
     needs_start = True
 
     def __init__(self, frame: ResponseFrame | None = None, *, retracts: bool = False, after: int = -1) -> None:
-        """``retracts``: nobody has read what a reset step has said, so that it is forgotten. ``after``: the number of
-        the last event that the client has."""
+        """Create an encoder.
+
+        ``retracts`` removes the output of a reset step, for responses that nobody has read yet. ``after`` is the number
+        of the last event that the client has.
+        """
         self.ended = False
         self._after = after
         self._retracts = retracts
@@ -84,25 +87,25 @@ class OpenAiResponses:
         self._frame = frame or ResponseFrame()
         self._output: list[Json] = []
         self._places: dict[str, int] = {}
-        """Of the calls, in the output."""
+        """Output indices of the calls."""
         self._open: _Text | None = None
         self._number = 0
 
     def sse(self, event: AgentEvent) -> bytes:
-        """Return the events that an event makes, in the form of an event stream."""
+        """Return the events of a response for an agent event, as server-sent events."""
         said = self._unsaid(event)
         return b"".join(b"event: %b\ndata: %b\n\n" % (kind.encode(), data) for kind, data in said)
 
     def frames(self, event: AgentEvent) -> tuple[bytes, ...]:
-        """Return the events that an event makes."""
+        """Return the events of a response for an agent event."""
         return tuple(data for _, data in self._unsaid(event))
 
     def take(self, event: AgentEvent) -> None:
-        """Take an event without a word."""
+        """Process an event without output."""
         self._encode(event)
 
     def response(self) -> Json:
-        """Return the response as it stands."""
+        """Return the current response."""
         answer, frame = self.answer, self._frame
         status, cut = "in_progress", None
         if answer.failure is not None:
@@ -289,7 +292,7 @@ def response_id(turn_id: str) -> str:
 
 
 def turn_of(ident: str) -> str:
-    """Return the id of the turn that a response is of."""
+    """Return the turn id of a response."""
     return f"turn_{ident.removeprefix('resp_')}"
 
 
@@ -311,7 +314,7 @@ def _call_item(call: CalledTool, status: str) -> Json:
 
 
 def _error(failure: Failure) -> Json:
-    """Return a failure; what it is by our code stands in ``type``, since the codes are OpenAI's own list."""
+    """Return a failure. ``type`` holds this server's code, because ``code`` is limited to OpenAI's list."""
     code = "rate_limit_exceeded" if failure.code == "RATE_LIMITED" else "server_error"
     return {"code": code, "message": failure.message, "type": failure.code, FIELD: {"retryable": failure.retryable}}
 

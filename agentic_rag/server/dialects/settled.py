@@ -1,7 +1,6 @@
-"""A turn's events as they were left standing: without what its steps took back.
+"""The events of a turn without retracted content, for readers that cannot retract.
 
-Owns that reading of a log, whole or as far as it goes. For readers that begin at the start and cannot take anything
-back. Pure.
+Works on whole and on partial logs. Pure.
 """
 
 from collections.abc import Sequence
@@ -12,9 +11,9 @@ _TAKEN_BACK = frozenset({"text", "thinking", "tool_call_started", "tool_argument
 
 
 def settle(events: Sequence[AgentEvent]) -> list[AgentEvent]:
-    """Return the events without those that a ``step_reset`` takes back, and without it."""
+    """Return the events without ``step_reset`` and without the content that it retracts."""
     kept: list[AgentEvent] = []
-    begun: dict[str, int] = {}  # by agent: where its step begins among those that are kept
+    begun: dict[str, int] = {}  # start of each agent's current step in ``kept``
     for event in events:
         agent = str(event.fields().get("agent", "")) if event.type in _MARKS else ""
         if event.type == "step_reset":
@@ -31,5 +30,5 @@ _MARKS = frozenset({"iteration_start", "step_reset"})
 
 
 def _is_of(event: AgentEvent, agent: str) -> bool:
-    """Whether an event is of a kind that is taken back, and the agent's."""
+    """Return whether an event belongs to the agent and is of a retractable kind."""
     return event.type in _TAKEN_BACK and event.fields().get("agent", "") == agent

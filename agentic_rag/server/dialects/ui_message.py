@@ -1,14 +1,13 @@
 """The UI message stream, version 1, of Vercel's AI SDK: a turn as one message made of parts.
 
-Owns the translation. A step is a step, and ``reset-step`` takes back what it said. Tools are dynamic and run here
-(``providerExecuted``), so that no client waits to run one. A passage that is cited becomes a source once, and a
-citation of the text that it supports. What a delegate does is told in transient ``data-delegate-event`` parts: its
-words are not the answer's. Whatever else happens is a ``data-…`` part under its own name; those that only say how it
-goes are transient, too.
+A step is a step, and ``reset-step`` retracts its content. Tools are dynamic and run on the server
+(``providerExecuted``), so that no client waits to run one. A cited passage becomes a source once, and a citation of the
+text that it supports. Events of a delegate are transient ``data-delegate-event`` parts, because its text is not part of
+the answer. All other events are ``data-…`` parts under their own names; pure progress is transient, too.
 
-What waits for a person is a lasting ``data-input-required`` part. An approval of a call of the answer's own is also
-asked as the SDK asks it; once nothing else of the step is under way, the stream ends, and the client's answer begins
-another one, which goes on with the same message.
+A wait for a person is a lasting ``data-input-required`` part. An approval of the answer's own call is also requested in
+the SDK's form. Once nothing else of the step is running, the stream ends. The client's answer begins another stream,
+which continues the same message.
 """
 
 import re
@@ -25,7 +24,7 @@ from agentic_rag.server.dialects.known_waits import KnownWaits
 
 _ENVELOPE = frozenset({"type", "conversationId", "turnId", "seq", "ts"})
 _LASTING: Final = frozenset({"retrieval"})
-"""Events whose data parts belong to the message; those of others are transient."""
+"""Events whose data parts are stored in the message; others are transient."""
 _REASONS: Final = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "refusal": "content-filter"}
 _MEDIA_TYPES: Final = {
     "pdf": "application/pdf",
@@ -40,16 +39,16 @@ _MEDIA_TYPES: Final = {
 }
 _OF_WAITS: Final = frozenset({"input_required", "input_answered"})
 _RESTING: Final = frozenset({"input_required", "tool_result"})
-"""After these it may be that nothing is under way but approvals."""
+"""Events after which only approvals may be left."""
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
-"""Characters that JavaScript counts twice."""
+"""Characters that JavaScript counts as two."""
 NOT_RUN = "This call was not run."
 DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(slots=True)
 class _Step:
-    """What the running step of the answer has open. ``text_from``: where its open text part begins in its text."""
+    """The open parts of the answer's running step. ``text_from`` is the start of the open text part in its text."""
 
     iteration: int = 0
     begun: bool = False
@@ -60,12 +59,12 @@ class _Step:
     parts: int = 0
     citations: list[Json] = field(default_factory=list)
     calls: dict[str, None] = field(default_factory=dict)
-    """Calls that have a part and no result."""
+    """Calls that have a part but no result."""
     sources: list[int] = field(default_factory=list)
 
 
 class UiMessage:
-    """One turn's encoder. ``waits``: what is known of the turn's waits before it is told."""
+    """The encoder of one turn. ``waits`` holds the known waits of the turn."""
 
     name = "ui-message"
     headers: Headers = ((b"x-vercel-ai-ui-message-stream", b"v1"),)
@@ -87,7 +86,7 @@ class UiMessage:
         self._out: list[Json] = []
 
     def sse(self, event: AgentEvent) -> bytes:
-        """Return the chunks as server-sent events, after the last one the stream's own end."""
+        """Return the chunks as server-sent events, and ``[DONE]`` after the last one."""
         said = b"".join(b"data: %b\n\n" % orjson.dumps(chunk) for chunk in self._say(event))
         return said + DONE if event.terminal or (said and self.ended) else said
 
@@ -99,7 +98,7 @@ class UiMessage:
         self._out = []
         fields = event.fields()
         if self._silent and event.type == "input_answered" and fields["waitId"] in self._waits.answered:
-            self._silent, self._suspended = False, True  # answered before all else of the step had ended
+            self._silent, self._suspended = False, True  # answered before the rest of the step had ended
         silent = self._silent
         if event.type == "turn_started" or not self._begun:
             self._begin(fields)
@@ -142,7 +141,7 @@ class UiMessage:
             case "step_reset":
                 self._reset()
             case "resumed":
-                pass  # nobody goes on in the middle: a stream is read anew from its start
+                pass  # never needed: a stream is always read from its start
             case _:
                 self._tell(kind, fields)
 
@@ -189,7 +188,7 @@ class UiMessage:
 
     def _begin_step(self, iteration: int) -> None:
         if self._step.begun and self._step.iteration == iteration:
-            return  # it was taken back and begins again
+            return  # the step was reset and begins again
         self._close()
         if self._step.begun:
             self._emit("finish-step")
@@ -197,7 +196,7 @@ class UiMessage:
         self._emit("start-step")
 
     def _reset(self) -> None:
-        """Take back all parts of the step."""
+        """Retract all parts of the step."""
         self._sources -= set(self._step.sources)
         step, self._step = self._step, _Step(self._step.iteration, self._step.begun)
         self._step.parts = step.parts
@@ -247,7 +246,7 @@ class UiMessage:
     # Citations
 
     def _cite(self, fields: Json) -> None:
-        """Note a citation of the open text part, and tell of its source."""
+        """Record a citation of the open text part, and announce its source."""
         step, begin = self._step, fields["textFrom"]
         self._source(fields)
         if step.text_id is None or begin < step.text_from:
@@ -259,7 +258,7 @@ class UiMessage:
         step.citations.append(cited)
 
     def _source(self, reference: Mapping[str, object]) -> None:
-        """Tell of a cited passage, once."""
+        """Announce a cited passage, once."""
         number = reference["number"]
         if isinstance(number, int) and number not in self._sources:
             self._sources.add(number)
@@ -307,7 +306,7 @@ class UiMessage:
     # Waits
 
     def _take_wait(self, kind: str, fields: Json) -> None:
-        """Tell of a wait, whoever's call it is, or of its end."""
+        """Send a wait of any agent, or its end."""
         wait, call = fields["waitId"], fields.get("toolCallId", "")
         data = self._asked.get(wait, {})
         data |= {name: value for name, value in fields.items() if name not in _ENVELOPE}
@@ -328,9 +327,9 @@ class UiMessage:
             self._emit("tool-approval-response", approvalId=wait, approved=accepted)
 
     def _rest(self) -> None:
-        """End the stream if nothing is under way but calls that wait for approval: the client's answer begins another.
+        """End the stream if only calls waiting for approval are left: the client's answer begins another stream.
 
-        A stream that goes on from such an answer begins here.
+        A stream that continues from such an answer begins here.
         """
         if not self._approvals or self._step.calls.keys() - self._approvals.keys():
             return
@@ -364,12 +363,12 @@ class UiMessage:
 
 
 def _units(text: str, start: int, end: int) -> int:
-    """Return how many UTF-16 code units a range of code points has: JavaScript counts those."""
+    """Return the number of UTF-16 code units in a range of code points, because JavaScript counts those."""
     return end - start + len(_ASTRAL.findall(text[start:end]))
 
 
 def _source_of(reference: Mapping[str, object], ident: str) -> Json:
-    """Return a cited passage as a source document; ``ident``: the field of its id."""
+    """Return a cited passage as a source document; ``ident`` names the id field."""
     name = str(reference["documentName"])
     about = ("number", "documentId", "chunkId", "page", "cells", "citedText", "score", "agent", "table", "scanned")
     return {
