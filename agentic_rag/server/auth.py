@@ -1,14 +1,14 @@
-"""Who comes in: the guard around the whole application, and from a request's credentials the caller its route sees.
+"""Authentication: the guard around the whole application, and the caller that a route sees.
 
-Owns the credentials (``Authorization: Bearer`` with a key or a token of an OpenID provider, the cookie of a browser
-that is signed in, or on a WebSocket a ticket offered as subprotocol), the tickets, the loads of the keys, what is open
-with each, the request id, the headers of every answer (those that let a listed origin's page read it, too), and the
-last error net. Knows no record and no route.
+Handles credentials (``Authorization: Bearer`` with a key or an OpenID token, a browser's sign-in cookie, or on a
+WebSocket a ticket offered as subprotocol), tickets, the limits of each key and its open connections. Also sets the
+request id and the headers of every answer, including those that let a listed origin's page read it, and catches
+unexpected errors. Knows no record and no route.
 
-A key or token that is not valid is refused, except on a server without keys: stock clients must send one, so there an
-unknown ``Authorization`` counts as none. A wrong ticket is always refused. An ended cookie counts as none, because
-browsers send cookies by themselves. No credential is taken from the query string, which proxies log and browsers store.
-Without keys the local operator is whoever connects from this machine as the user the server runs as.
+An invalid key or token is refused, except on a server without keys: stock clients must send one, so an unknown
+``Authorization`` is ignored there. A wrong ticket is always refused. An expired cookie is ignored, because browsers
+send cookies automatically. Credentials in the query string are refused, because proxies log it and browsers store it.
+Without keys, a connection from this machine by the server's own user is the local operator.
 """
 
 import hashlib
@@ -62,16 +62,16 @@ TICKET_PROTOCOL = "ticket."
 CREDENTIAL_NAMES = frozenset(
     {"token", "access_token", "api_key", "apikey", "api-key", "key", "ticket", "auth", "authorization", "bearer"}
 )
-"""Query parameters in which clients of other servers send what belongs into a header."""
+"""Query parameters in which clients of other servers send credentials that belong in a header."""
 
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""An id that a client may give its request: it stands in headers, logs and the audit log."""
+"""A request id that a client may choose; it appears in headers, logs and the audit log."""
 
 TICKET_SECONDS = 30.0
 
 
 class KeylessRefusal(StrEnum):
-    """Why a request without credentials is not the local operator's."""
+    """The reason why a request without credentials is not the local operator's."""
 
     KEY_REQUIRED = "keyRequired"
     NETWORKED_SERVER = "networkedServer"
@@ -90,7 +90,7 @@ KEYLESS_TEXTS: Final = {
     "tell which user a connection belongs to.",
 }
 MAX_TICKETS = 50
-"""Unused ones of one key; the oldest gives way."""
+"""Maximum unused tickets of one key; the oldest is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ class _Ticket:
 
 
 class Tickets:
-    """The tickets that were given and not yet used where there is one process, or by it for the local operator.
+    """Unused tickets of a single process, or of the local operator.
 
-    Of a ticket only its hash is kept. Time is an argument: seconds of a clock that does not go back.
+    Only the hash of a ticket is stored. ``now`` is in seconds of a monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -119,12 +119,12 @@ class Tickets:
         return value
 
     def redeem(self, now: float, value: str) -> Entrant | None:
-        """Use a ticket up and return whom it stands for; None when it is not known, used, or too old."""
+        """Redeem a ticket and return its entrant, or None if the ticket is unknown, used or expired."""
         ticket = self._tickets.pop(_hash(value), None)
         return ticket.entrant if ticket is not None and ticket.ends > now else None
 
     def revoke(self, key_id: str) -> None:
-        """Drop the tickets given for a key."""
+        """Drop the tickets issued for a key."""
         self._tickets = {h: ticket for h, ticket in self._tickets.items() if ticket.entrant.key_id != key_id}
 
 
@@ -133,7 +133,7 @@ def _hash(value: str) -> bytes:
 
 
 class KeyUse:
-    """What each key takes of the server and holds open: its load, its connections, its unused tickets."""
+    """The use of each key: its load, its connections and its unused tickets."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
@@ -143,7 +143,7 @@ class KeyUse:
         self._open: defaultdict[str, set[anyio.CancelScope]] = defaultdict(set)
 
     def load_of(self, entrant: Entrant) -> Load | None:
-        """Return what counts for a key, and for all that was signed in with it; None for the local operator."""
+        """Return the load of a key and all its sign-ins; None for the local operator."""
         counted = entrant.counted or entrant.key_id
         if not counted:
             return None
@@ -153,25 +153,25 @@ class KeyUse:
         return load
 
     def mark_of(self, key_id: str | None) -> object:
-        """Return what shows that a key, a sign-in or coming in without one has not ended since: `hold` compares it."""
+        """Return a mark that changes when a key or sign-in ends. `hold` compares the marks."""
         return None if key_id is None else self._marks.setdefault(key_id, object())
 
     @property
     def open_count(self) -> int:
-        """How many sockets and event streams are open."""
+        """Number of open sockets and event streams."""
         return sum(map(len, self._open.values()))
 
     def issue_ticket(self, entrant: Entrant) -> str:
-        """Return a ticket that stands for the entrant once."""
+        """Return a ticket that admits the entrant once."""
         return self._tickets.issue(time.monotonic(), entrant)
 
     def redeem_ticket(self, value: str) -> Entrant | None:
-        """Use a ticket up and return whom it stands for; None when it stands for nobody."""
+        """Redeem a ticket and return its entrant, or None if the ticket is not valid."""
         return self._tickets.redeem(time.monotonic(), value)
 
     @contextmanager
     def hold(self, key_id: str, load: Load | None, mark: object, scope: anyio.CancelScope) -> Iterator[None]:
-        """Count a connection and remember how to end it; a key that was revoked since ``mark`` ends it at once."""
+        """Count a connection, and cancel ``scope`` when its key ends or has ended since ``mark``."""
         if self._marks.get(key_id) is not mark:
             scope.cancel()
         held = self._open[key_id]
@@ -188,7 +188,7 @@ class KeyUse:
                 self._open.pop(key_id, None)
 
     def end(self, key_id: str) -> None:
-        """End all that is open with a key that was revoked, or without one from the first key on."""
+        """End all connections of a revoked key, or of the keyless operator after the first key was made."""
         self._marks.pop(key_id, None)
         self._loads.pop(key_id, None)
         self._tickets.revoke(key_id)
@@ -197,7 +197,7 @@ class KeyUse:
 
 
 class Caller:
-    """Who sends a request or holds a connection, and what it may still take of the server."""
+    """The sender of a request or holder of a connection, and its remaining limits."""
 
     __slots__ = ("_gate", "_load", "_mark", "entrant", "login", "source")
 
@@ -207,14 +207,14 @@ class Caller:
         self.entrant = entrant
         self.source = source
         self.login = login
-        """The sign-in whose cookie the request shows."""
+        """The sign-in of the request's cookie."""
         self._gate = gate
         self._load = gate.use.load_of(entrant) if gate is not None else None
         self._mark = gate.use.mark_of(entrant.key_id) if gate is not None else None
 
     @property
     def is_nobody(self) -> bool:
-        """Whether nobody knows who sends the request."""
+        """Whether the sender of the request is anonymous."""
         return self.user.id == ANONYMOUS
 
     @property
@@ -225,7 +225,7 @@ class Caller:
         """Count a request or a frame.
 
         Raises:
-            RateLimited: there were too many with this key.
+            RateLimited: this key sent too many.
         """
         if self._load is not None:
             self._load.request(time.monotonic())
@@ -234,26 +234,26 @@ class Caller:
         """Count a message.
 
         Raises:
-            RateLimited: there were too many with this key.
+            RateLimited: this key sent too many.
         """
         if self._load is not None:
             self._load.message(time.monotonic())
 
     def check_connections(self) -> None:
-        """Check that one more connection may be held.
+        """Check that one more connection may be opened.
 
         Raises:
-            RateLimited: there are too many with this key.
+            RateLimited: this key has too many connections.
         """
         if self._load is not None:
             self._load.check_connections()
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Count a request, from its header to the end of its answer, inside the block.
+        """Count a request inside the block, from its header to the end of its answer.
 
         Raises:
-            RateLimited: there are too many at once with this key.
+            RateLimited: this key has too many concurrent requests.
         """
         if self._load is None:
             yield
@@ -269,19 +269,19 @@ class Caller:
         """Check that one more conversation may be followed.
 
         Raises:
-            RateLimited: there are too many with this key.
+            RateLimited: this key follows too many.
         """
         if self._load is not None:
             self._load.check_subscriptions()
 
     def count_subscriptions(self, change: int) -> None:
-        """Count conversations that a socket begins or ceases to follow."""
+        """Add ``change`` to the number of followed conversations."""
         if self._load is not None:
             self._load.subscriptions += change
 
     @contextmanager
     def connection(self, scope: anyio.CancelScope) -> Iterator[None]:
-        """Hold a connection inside the block; ``scope`` is cancelled when the key is revoked."""
+        """Hold a connection inside the block. ``scope`` is cancelled when the key is revoked."""
         if self._gate is None or self.entrant.key_id is None:
             yield
             return
@@ -291,37 +291,37 @@ class Caller:
             yield
 
     async def note_refusal(self, error: AgenticRagError, action: str, target: str, request_id: str = "") -> None:
-        """Tell the audit log of a refusal that belongs there."""
+        """Record a refusal in the audit log if it belongs there."""
         if self._gate is not None:
             await self._gate.note_refusal(error, self.user.id, action, target, self.source, request_id)
 
 
 class Networked(Protocol):
-    """What MCP servers may do on this machine."""
+    """The network permissions of MCP servers on this machine."""
 
     @property
     def networked(self) -> bool:
-        """Whether one may use the network, and with it come in here as our user."""
+        """Whether an MCP server may use the network, and could connect here as the server's user."""
         ...
 
 
 class TokenCheck(Protocol):
-    """Reads tokens that an OpenID provider has signed."""
+    """Verifies tokens that an OpenID provider has signed."""
 
     async def check(self, token: str) -> Entrant | None:
-        """Return whom a token stands for, None for one that is not good here."""
+        """Return the entrant of a token, or None if it is not valid."""
         ...
 
 
 NOBODY = Entrant(User(ANONYMOUS), None)
-"""Who asks what is answered to everybody."""
+"""The entrant of open routes."""
 
 
 class Gate:
-    """The one way in. Without ``access`` everybody is the local operator. ``use``: the same that ``access`` ends.
+    """Identifies callers. Without ``access``, everyone is the local operator. ``access`` ends connections in ``use``.
 
-    ``tokens``: checks tokens of an OpenID provider. ``public_host``: host and port of our https address.
-    ``open_command``: the command that signs a browser of this machine in.
+    ``tokens`` checks OpenID tokens. ``public_host`` is host and port of the public https address. ``open_command`` is
+    the command that signs in a browser of this machine.
     """
 
     def __init__(
@@ -347,13 +347,13 @@ class Gate:
         self.hosts = hosts or Hosts()
 
     async def enter(self, scope: Scope, headers: Headers, *, origin: str = "", is_open: bool = False) -> Caller:
-        """Return who sends a request that `hosts` let pass. ``origin``: the listed other one whose page sends it.
+        """Return the caller of a request that `agentic_rag.server.hosts` has accepted.
 
-        ``is_open``: it is answered to everybody.
+        ``origin`` is the listed origin of the sending page. ``is_open`` marks a route that is open to everyone.
 
         Raises:
-            Unauthenticated: a key is needed, or what was shown is none.
-            Forbidden: it shows our cookie, and nothing proves that our own page sends it.
+            Unauthenticated: a key is needed, or the credentials are not valid.
+            Forbidden: the request has a cookie, but is not proven to come from the server's own page.
         """
         if self._access is None:
             return Caller(Entrant(LOCAL, None))
@@ -377,15 +377,18 @@ class Gate:
 
     @property
     def needs_key(self) -> bool:
-        """Whether there are keys or an OpenID provider, so that nobody comes in without a credential."""
+        """Whether every request needs credentials, because there are keys or an OpenID provider."""
         return self._access is not None and self._access.required
 
     def is_secure(self, scope: Scope) -> bool:
-        """Whether the browser that sends a request speaks https."""
+        """Return whether the browser of a request uses https."""
         return is_secure(scope, Headers(scope=scope), self._public_host)
 
     def cookie_of(self, scope: Scope) -> str | None:
-        """Return the token in our cookie. One that nobody knows is as good as none: browsers send it by themselves."""
+        """Return the token in the sign-in cookie.
+
+        An unknown token is ignored, because browsers send cookies automatically.
+        """
         return read_cookie(Headers(scope=scope), SIGN_IN, secure=self.is_secure(scope))
 
     def _foreign_page(self, headers: Headers, origin: str) -> Forbidden | None:
@@ -399,17 +402,17 @@ class Gate:
         return Forbidden(f"Pages of other sites may not use this server. {ORIGIN_ADVICE}")
 
     def keyless_refusal(self, scope: Scope) -> KeylessRefusal | None:
-        """Return why a request without credentials is not the local operator's; None if it is.
+        """Return why a request without credentials is not the local operator's, or None if it is.
 
-        It is if there are no keys and a process of our own user on this machine sends it. An MCP server is such a
-        process too: while one may use the network, the user of a connection proves nothing.
+        The local operator needs a server without keys, and a process of the server's own user on this machine. An MCP
+        server is such a process, too: while one may use the network, the user of a connection proves nothing.
         """
         assert self._access is not None
         if self._access.required or not is_loopback(source_of(scope)):
             return KeylessRefusal.KEY_REQUIRED
         server = scope.get("server") or ("", 0)
         if server[1] is None:
-            return None  # no connection: an application that is called in our own process
+            return None  # no connection: the application is called inside this process
         if self._servers is not None and self._servers.networked:
             return KeylessRefusal.NETWORKED_SERVER
         arrival = arrival_of(scope)
@@ -425,10 +428,10 @@ class Gate:
         return Unauthenticated(f"{KEYLESS_TEXTS[reason]} {ways}")
 
     async def _entrant(self, scope: Scope, headers: Headers) -> Entrant | None:
-        """Return whom the credentials stand for, None if none were shown.
+        """Return the entrant of the credentials, or None without credentials.
 
         Raises:
-            Unauthenticated: they stand for nobody.
+            Unauthenticated: the credentials are not valid.
         """
         assert self._access is not None
         shown = False
@@ -443,7 +446,7 @@ class Gate:
         for protocol in scope.get("subprotocols", ()):
             if protocol.startswith(TICKET_PROTOCOL):
                 redeemed = await self.redeem_ticket(protocol.removeprefix(TICKET_PROTOCOL))
-                entrant = redeemed if not shown else None  # one credential: with two, which of them was meant?
+                entrant = redeemed if not shown else None  # with two credentials it is unclear which one applies
                 shown = True
         if shown and entrant is None:
             raise Unauthenticated("This API key or ticket is not known, was revoked, or was used before.")
@@ -456,26 +459,26 @@ class Gate:
         return self._access.entrant(secret)
 
     async def issue_ticket(self, entrant: Entrant) -> str:
-        """Return a ticket that stands for the entrant once, at every server of the database."""
+        """Return a ticket that admits the entrant once, at every server of the database."""
         shared = None if self._access is None else await self._access.issue_ticket(entrant, TICKET_SECONDS)
         return self.use.issue_ticket(entrant) if shared is None else shared
 
     async def redeem_ticket(self, value: str) -> Entrant | None:
-        """Use a ticket up and return whom it stands for; None when it stands for nobody."""
+        """Redeem a ticket and return its entrant, or None if the ticket is not valid."""
         found = self.use.redeem_ticket(value)
         return await self._access.redeem_ticket(value) if found is None and self._access is not None else found
 
     async def note_refusal(
         self, error: AgenticRagError, actor: str, action: str, target: str, source: str, request_id: str = ""
     ) -> None:
-        """Tell the audit log of a refusal that belongs there."""
+        """Record a refusal in the audit log if it belongs there."""
         if self._audit is not None and tells(error):
             refusal = Refusal(actor, action, target, error.code, source, place_of(error))
             await self._audit.record_refusal(refusal, request_id)
 
 
 def source_of(scope: Scope) -> str:
-    """Return the address a request came from."""
+    """Return the client address of a request."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
@@ -493,17 +496,17 @@ def _check_query(scope: Scope) -> None:
 
 
 def caller_of(scope: Scope) -> Caller:
-    """Return who sends an HTTP request or holds a WebSocket, as the guard found it."""
+    """Return the caller of an HTTP request or WebSocket, as the guard identified it."""
     caller = scope["state"]["caller"]
     assert isinstance(caller, Caller)
     return caller
 
 
 class Guard:
-    """ASGI middleware around everything. ``gate`` decides who comes in; without one everybody does, as the operator.
+    """ASGI middleware around everything. ``gate`` identifies callers; without it everyone is the operator.
 
-    ``open_paths`` are answered without a key, too, as are the files below ``page_folder``: a page of dozens of them
-    would use up what its user may ask for in a second, so that they are not counted.
+    ``open_paths`` need no key, like the files below ``page_folder``. These are not counted, because a page of dozens of
+    files would use up a user's requests per second.
     """
 
     def __init__(
@@ -571,7 +574,7 @@ class Guard:
 
 
 class _Preflight(Response):
-    """The answer to a browser that asks for a page of a listed origin; nobody's rights are looked at."""
+    """The answer to a preflight request for a listed origin; no rights are checked."""
 
     def __init__(self, headers: Headers) -> None:
         super().__init__(status_code=204)
@@ -579,13 +582,13 @@ class _Preflight(Response):
 
 
 def _reference_of(headers: Headers) -> str:
-    """Return the id of a request: its sender's if that is one, else a new one."""
+    """Return the id of a request: the client's if it is valid, else a new one."""
     given = headers.getlist("x-request-id")
     return given[0] if len(given) == 1 and _REFERENCE.fullmatch(given[0]) else new_id("req")
 
 
 def _complete(headers: Iterable[Field], reference: str, origin: str, *, sharing: bool) -> list[Field]:
-    """Return the header fields of an answer with those that all have. ``origin``: the listed one that asked."""
+    """Return an answer's header fields with the common ones. ``origin`` is the listed origin that asked."""
     own = [*headers, (b"x-request-id", reference.encode())]
     if origin:
         own += shared_fields(origin, own)
@@ -596,5 +599,5 @@ def _complete(headers: Iterable[Field], reference: str, origin: str, *, sharing:
 
 
 def _address_of(end: Sequence[Any]) -> Address:
-    """Return one end of a connection; some servers (granian) write its port as text."""
+    """Return one end of a connection. Some servers (granian) report its port as text."""
     return str(end[0]), int(end[1])

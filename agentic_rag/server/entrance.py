@@ -1,11 +1,11 @@
-"""uvicorn's HTTP protocol with an end to everything a stranger can begin: headers, bodies, answers, connections.
+"""uvicorn's HTTP protocol with limits on headers, bodies, answers and connections of unknown clients.
 
-Owns what a connection may take before a request on it was let in, how it is refused, and the count of those that were
-not let in yet. Knows no route and no key: the guard says of a request that it was let in.
+Limits each connection until a request on it is authenticated, refuses connections over the limits, and counts
+unauthenticated connections. Knows no route and no key: the guard reports that a request was admitted.
 
-uvicorn limits the idle time between two requests and nothing else: a connection that sends no byte, half of a header,
-300 MB of one, or a body that stops, stays for as long as its peer wants. An `Entrance` is what one listening server
-shares, and is what ``uvicorn.Config`` takes as ``http``. Under plain uvicorn::
+uvicorn only limits the idle time between two requests. A connection that sends nothing, half a header, a header of 300
+MB, or an unfinished body stays open as long as its peer wants. One `Entrance` is shared by the connections of a
+listening server; ``uvicorn.Config`` takes it as ``http``. With plain uvicorn::
 
     uvicorn agentic_rag.asgi:app --http agentic_rag.server.entrance:ENTRANCE
 """
@@ -32,19 +32,22 @@ from agentic_rag.server.replies import HEADERS, refusal
 from agentic_rag.store.clock import new_id
 
 RETRY_SECONDS = 5.0
-"""What a client is told to wait that was refused because too many others are connected."""
+"""Retry delay for clients that were refused because of too many connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What a connection may take: bytes and seconds.
+    """Limits of a connection, in bytes and seconds.
 
-    ``header_bytes``: of one request's target and header fields. ``header_seconds``: from the connection's or the
-    request's first byte to the end of its header. ``body_seconds``: without a byte of a body that is not complete.
-    ``send_seconds``: in which a peer takes nothing of what it is sent. ``linger_seconds``: after a refusal, input is
-    read and thrown away for so long, since a connection closed with unread input is reset, and the peer would never
-    see why. ``strangers``: connections on which no request was let in yet; never more than a quarter of the
-    descriptors. ``lingering``: of them at once; further ones are closed at once.
+    Attributes:
+        header_bytes: of one request's target and header fields.
+        header_seconds: from the first byte of the connection or request to the end of its header.
+        body_seconds: without a byte of an unfinished body.
+        send_seconds: during which the peer reads nothing.
+        linger_seconds: how long input is read and dropped after a refusal. Closing with unread input resets the
+            connection, and the peer would not see the error.
+        strangers: connections without an admitted request; never more than a quarter of the descriptors.
+        lingering: refused connections that linger at once; further ones are closed at once.
     """
 
     header_bytes: int = 64 * 1024
@@ -57,24 +60,26 @@ class ConnectionLimits:
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process open as many files and connections as the system permits it."""
+    """Raise this process's limit of open files to the maximum that the system permits."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def descriptor_limit() -> int:
-    """Return how many descriptors this process may hold."""
+    """Return the maximum number of descriptors of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
 
 class Entrance:
-    """What the connections of one listening server share: their limits, and which of them are strangers yet.
+    """State shared by the connections of one listening server.
 
-    A new connection is let in at any time while there are descriptors: where it is a stranger too many, the stranger
-    that has been here longest gives way, of the address that has the most. So a client with a key, which needs some
-    milliseconds to show it, gets in beside any number that show none.
+    Holds their limits, and the connections without an admitted request ("strangers").
+
+    A new connection is accepted as long as there are descriptors. If there are too many strangers, the oldest stranger
+    of the address with the most strangers is closed. So a client with a key, which needs some milliseconds to send it,
+    gets in even during a flood of others.
     """
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
@@ -90,18 +95,18 @@ class Entrance:
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> "HttpProtocol":
-        """Return the protocol of a new connection: uvicorn's factory of them."""
+        """Return the protocol of a new connection. This is uvicorn's protocol factory."""
         return HttpProtocol(self, config, server_state, app_state, _loop)
 
     @property
     def strangers(self) -> int:
-        """How many connections there are on which no request was let in yet."""
+        """Number of connections without an admitted request."""
         return len(self._strangers)
 
     def enter(self, connection: "HttpProtocol", descriptor: int) -> None:
-        """Count a new connection, and refuse one where there are too many or descriptors become few."""
+        """Count a new connection. Refuse it if descriptors run short; close another stranger if there are too many."""
         limit = descriptor_limit()
-        if descriptor >= limit - min(1024, limit // 8):  # the lowest free number: all below are in use
+        if descriptor >= limit - min(1024, limit // 8):  # descriptors are numbered from the lowest free one
             connection.refuse(ServerBusy(RETRY_SECONDS))
             return
         address = connection.client[0] if connection.client else ""
@@ -111,7 +116,7 @@ class Entrance:
             self._longest().refuse(ServerBusy(RETRY_SECONDS))
 
     def leave(self, connection: "HttpProtocol") -> None:
-        """Forget a stranger: it was let in, refused, or is gone."""
+        """Forget a stranger that was admitted, refused or closed."""
         address = self._strangers.pop(connection, None)
         if address is None:
             return
@@ -120,14 +125,14 @@ class Entrance:
             del self._addresses[address]
 
     def _longest(self) -> "HttpProtocol":
-        """Return the stranger that gives way: if there is another, not one whose request is being looked at."""
+        """Return the stranger to close, preferably one whose request is not being processed."""
         most = max(self._addresses.values())
         crowd = [each for each, address in self._strangers.items() if self._addresses[address] == most]
         return next((each for each in crowd if not each.responding), crowd[0])
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One HTTP connection that ends whatever its peer does. One timer watches it, and looks again every few seconds."""
+    """One HTTP connection that ends regardless of its peer. One timer checks it every few seconds."""
 
     def __init__(
         self,
@@ -157,11 +162,11 @@ class HttpProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def admit(self) -> None:
-        """Count the connection no more: a request on it was let in."""
+        """Stop counting the connection as a stranger: a request on it was admitted."""
         self._entrance.leave(self)
 
     def peer_uid(self) -> int | None:
-        """Return the user of this machine at the other end, whom the system is asked for once."""
+        """Return the user id of a peer on this machine. The system is asked only once."""
         if self._uid is None:
             own = None if self.server is None or self.server[1] is None else (self.server[0], self.server[1])
             self._uid = (None if own is None or self.client is None else uid_of(self.client, own),)
@@ -200,7 +205,7 @@ class HttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             self._upgrade()
         else:
-            # A field that is not complete is in nobody's count yet.
+            # An incomplete field has not been counted yet.
             self._unread_bytes = self._unread_bytes + len(data) if began_in_header and self._in_header else 0
             if self._unread_bytes > self._limits.header_bytes:
                 self.refuse(HeadersTooLarge(self._limits.header_bytes))
@@ -211,7 +216,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._entrance.leave(self)
             self.handle_websocket_upgrade()
         else:
-            self.cycle.keep_alive = False  # the request is answered as any; what follows it nobody can read
+            self.cycle.keep_alive = False  # answer the request normally; data after it cannot be parsed
 
     # The parser's side
 
@@ -227,7 +232,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
-        if self._in_header:  # not those after a body
+        if self._in_header:  # not trailers after a body
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -238,7 +243,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _count_authority(self) -> None:
-        """Let the host in a target (``GET http://host/path``) count as a Host field: two that differ are refused."""
+        """Treat the host in a target (``GET http://host/path``) as a Host field: two different hosts are refused."""
         scheme, found, rest = self.url.partition(b"://")
         if not found or b"/" in scheme:
             return
@@ -261,12 +266,12 @@ class HttpProtocol(HttpToolsProtocol):
     def _count(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > self._limits.header_bytes:
-            raise ValueError  # stops the parser, which tells `data_received`
+            raise ValueError  # stops the parser, whose error reaches `data_received`
 
     # The end
 
     def refuse(self, error: AgenticRagError) -> None:
-        """Answer with an error, where an answer has not begun, and end the connection."""
+        """Answer with an error, if no answer has begun, and close the connection."""
         self._entrance.leave(self)
         if self._refused or self.transport.is_closing():
             return
@@ -295,7 +300,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _watch(self) -> None:
-        """End the connection when its time is up; else look again then, or earlier: what it does may change."""
+        """Close the connection if its time is up, otherwise schedule the next check."""
         now = self.loop.time()
         due, end = self._due(now)
         if now >= due:
@@ -306,12 +311,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_at(min(due, now + longest), self._watch)
 
     def _due(self, now: float) -> tuple[float, Callable[[], None]]:
-        """Return until when what the connection does may take, and how it ends then."""
+        """Return the deadline of the connection's current activity, and the function that ends it."""
         limits = self._limits
         if self.flow.write_paused:
             return self._stalled_since + limits.send_seconds, self.transport.abort
         if not self.responding:
-            if self._in_body:  # answered before it was read
+            if self._in_body:  # the request was answered before its body was read
                 return self._since + limits.body_seconds, self.transport.abort
             return self._since + limits.header_seconds, self._end_unsaid
         if not self._in_body or self.cycle.waiting_for_100_continue or self.flow.read_paused:
@@ -327,7 +332,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def encode_refusal(error: AgenticRagError) -> bytes:
-    """Return the whole answer to a request that never reached the application."""
+    """Return the whole answer to a request that did not reach the application."""
     reference = new_id("req")
     response = refusal(error, reference)
     fields = [*response.raw_headers, *HEADERS, (b"x-request-id", reference.encode()), (b"connection", b"close")]
@@ -336,4 +341,4 @@ def encode_refusal(error: AgenticRagError) -> bytes:
 
 
 ENTRANCE: Final = Entrance()
-"""For a uvicorn that is started with an import string."""
+"""The instance for a uvicorn that is started with an import string."""

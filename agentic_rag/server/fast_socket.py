@@ -1,11 +1,11 @@
-"""uvicorn's WebSocket protocol, made to cut a peer that stopped reading, and the options to run it with.
+"""uvicorn's WebSocket protocol that cuts stalled peers, and the options to run it with.
 
-Owns the short way for events, past the layers of ASGI: most of what a delta would cost there; and what ASGI cannot do:
-pings, and the end of a connection whose peer does nothing. Knows no frame's meaning.
+Sends events directly, past the layers of ASGI, which would cause most of a delta's cost. Also does what ASGI cannot:
+pings, and closing the connection of an inactive peer. Knows no frame's meaning.
 
-uvicorn waits without end when a peer does not read: ``send`` waits for room, and closing waits until what is
-buffered was taken. Only the transport can end that, and only the protocol holds it; so the limit lives here
-and not in the endpoint. It costs nothing while there is room.
+uvicorn waits forever for a peer that does not read: ``send`` waits for room, and closing waits for the buffer. Only the
+transport can end that, and only the protocol has access to it, so the limit is here and not in the endpoint. It costs
+nothing while there is room.
 """
 
 import logging
@@ -29,12 +29,14 @@ log = logging.getLogger(__name__)
 CODE: Final = MalformedRequest.code
 
 LINGER_SECONDS: Final = 1.0
-"""After a frame that breaks the protocol (too big, not UTF-8) input is read and thrown away for this long: a
-socket closed with unread input is reset, and the peer would never see why."""
+"""How long input is read and dropped after a protocol error (frame too large, not UTF-8).
+
+A socket closed with unread input is reset, and the peer would not see the reason.
+"""
 
 
 def frame_texts(texts: Sequence[bytes]) -> bytes:
-    """Return each text (UTF-8) as a frame of its own: whole and unmasked, as servers send (RFC 6455, 5.2)."""
+    """Return each text (UTF-8) as its own frame: whole and unmasked, as servers send (RFC 6455, 5.2)."""
     return b"".join(map(_frame, texts))
 
 
@@ -54,11 +56,11 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     close_seconds = CLOSE_SECONDS
     linger_seconds = LINGER_SECONDS
     _crowded = False
-    """Whether the transport has more to send than it likes."""
+    """Whether the transport's write buffer is above its limit."""
     _held = b""
-    """Frames that wait for the next ones."""
+    """Frames held back for the next write."""
     _overdue_ping: bytes | None = None
-    """The payload of a ping whose answer was overdue once already."""
+    """Payload of a ping whose answer was already overdue once."""
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send one ASGI message.
@@ -70,13 +72,16 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             await self._wait_for_room()
         self._release()
         if self.close_sent and message["type"] == "websocket.send":
-            # The protocol closed by itself (frame too big, no pong) and the endpoint has not read of it yet.
+            # The protocol has closed on its own (frame too large, no pong), and the endpoint does not know yet.
             raise ClientDisconnected
         await super().send(message)
 
     def shutdown(self) -> None:
-        """End the connection since the server stops. One that its peer has ended already goes by itself: a word more to
-        it would be an error, and the connections after it would stay."""
+        """Close the connection because the server stops.
+
+        A connection that its peer has already closed ends on its own: closing it again would raise, and later
+        connections would stay open.
+        """
         self._release()
         if self.close_sent or self.conn.state in (State.CONNECTING, State.OPEN):
             super().shutdown()
@@ -94,7 +99,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     # The short way: a `Connection`
 
     def data_received(self, data: bytes) -> None:
-        """Read, and answer a handshake that cannot be read: uvicorn would wait for the rest of it for ever."""
+        """Read data, and reject an invalid handshake, for which uvicorn would wait forever."""
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self._reject()
@@ -105,7 +110,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def handle_connect(self, event: Request) -> None:
-        """Begin the endpoint, and let it find this protocol."""
+        """Start the endpoint with access to this protocol."""
         try:
             super().handle_connect(event)
         except UnicodeError:  # an address that is not ASCII
@@ -115,7 +120,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.scope["extensions"] = {**(self.scope["extensions"] or {}), EXTENSION: {"connection": self}}
 
     def pause_writing(self) -> None:
-        """Take note that the peer does not read, where it is asked for each event."""
+        """Record that the peer does not read; this flag is checked for each event."""
         super().pause_writing()
         self._crowded = True
 
@@ -150,14 +155,14 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self._held += frame_texts(texts)
 
     def _release(self) -> None:
-        """Send what is held, unless the connection has come to its end."""
+        """Send the held frames, unless the connection has ended."""
         if self._held and not self.close_sent and not self.transport.is_closing():
             self.transport.write(self._held)
         self._held = b""
 
     async def room(self) -> None:
         try:
-            while self._crowded and not self.writable.is_set():  # others that waited may have filled it again
+            while self._crowded and not self.writable.is_set():  # another waiter may have filled it again
                 await self._wait_for_room()
         except ClientDisconnected:
             raise ConnectionGone from None
@@ -165,13 +170,13 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             raise ConnectionGone
 
     async def run_asgi(self) -> None:
-        """Run the endpoint; afterwards the connection ends within ``close_seconds``."""
+        """Run the endpoint. Afterwards the connection ends within ``close_seconds``."""
         await super().run_asgi()
         if self.transport.get_write_buffer_size():
             self.loop.call_later(self.close_seconds, self.transport.abort)
 
     def send_receive_event_to_app(self) -> None:
-        """Hand a message to the endpoint. Text that is not UTF-8 ends the connection: uvicorn logs a traceback then."""
+        """Pass a message to the endpoint. Invalid UTF-8 closes the connection; uvicorn would log a traceback."""
         try:
             if self.curr_msg_data_type == "text" and not self.close_sent:
                 b"".join(self.frames).decode()
@@ -186,10 +191,10 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             super().send_receive_event_to_app()
 
     def handle_parser_exception(self) -> None:
-        """Say why the connection ends, once, and let the peer read it."""
+        """Close with a reason, once, and give the peer time to read it."""
         if self.close_sent:
-            return  # the rest of the bad frame
-        if self.conn.close_sent is None:  # before the handshake was answered: there is no frame to say it with
+            return  # the rest of the invalid frame
+        if self.conn.close_sent is None:  # the handshake was not answered, so no frame can be sent
             self.transport.abort()
             return
         code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
@@ -202,9 +207,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(self.linger_seconds, self.transport.close)
 
     def keepalive_timeout(self) -> None:
-        """End a connection whose peer does not answer pings.
+        """Close a connection whose peer does not answer pings.
 
-        The first time a ping is overdue, the pong may wait unread because this process was suspended; see `silence`.
+        A first overdue pong may be unread only because this process was suspended; see `agentic_rag.silence`.
         """
         late = self.loop.time() - self.ping_sent_at - (self.ping_timeout or 0)
         if self._overdue_ping != self.pending_ping_payload:
@@ -223,4 +228,4 @@ UVICORN_OPTIONS: Final[Mapping[str, Any]] = {
     "ws_ping_interval": 30.0,
     "ws_ping_timeout": 30.0,
 }
-"""Keyword arguments of ``uvicorn.Config`` for whoever serves `/ws`."""
+"""Keyword arguments of ``uvicorn.Config`` to serve `/ws`."""

@@ -1,6 +1,6 @@
 """The application: all routes behind one guard.
 
-Owns the routes that belong to no noun, and the assembly. Knows no rule and no record.
+Contains the routes that belong to no other module, and assembles the application. Knows no rule and no record.
 """
 
 from typing import TYPE_CHECKING
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 
 INTERFACES = ("/api", "/v1", "/mcp", "/metrics", "/client-metadata.json")
-"""Where the paths begin of what programs use, and the documentation lists; the rest is the page's own files."""
+"""Path prefixes for programs, as listed in the documentation; other paths are the page's files."""
 
 
 def _routes_of_domains(business: Business, thread: DomainThreads, gate: Gate) -> list[object]:
@@ -98,10 +98,10 @@ def make_app(
     provider: "ProviderLogins | None" = None,
     public_url: str = "",
 ) -> Starlette:
-    """Return the ASGI application over a running business layer; it has no lifespan of its own.
+    """Return the ASGI application over a running business layer. It has no lifespan of its own.
 
-    ``socket_dialect``: what a client of `/ws` is spoken to in that asks for none. ``provider``: signs people in at an
-    OpenID provider, None: there is none. ``public_url``: the address under which browsers reach us, empty: as they say.
+    ``socket_dialect`` is the default dialect of `/ws`. ``provider`` signs people in at an OpenID provider, if there is
+    one. ``public_url`` is the server's public address; if empty, the browser's address is used.
     """
     redactor = business.vault.redact
     runs = Runs(business.conversations, business.client_names, business.waits)
@@ -171,12 +171,12 @@ class ProcessRoutes:
 
     @route("GET", "/api/health", allow="user")
     async def health(self, user: User) -> HealthReport:
-        """Show every part with its state; operators also see what lately became of it, and why."""
+        """Show the health of every component. Operators also see recent failures and their reasons."""
         return await self._business.health.report(user)
 
     @route("GET", "/api/ready", allow="anyone")
     async def ready(self) -> Ready:
-        """Answer when messages may be sent; refuse while the server loads, drains, or its store takes nothing."""
+        """Answer if messages may be sent. Refuse while the server loads or drains, or its store accepts no writes."""
         self._business.health.check_ready()
         return Ready(True)
 
@@ -187,12 +187,12 @@ class ProcessRoutes:
 
     @route("GET", "/metrics", errors=[NotFound])
     async def metrics(self) -> MetricsText:
-        """Show what the server counts, as Prometheus reads it."""
+        """Show the server's metrics in Prometheus format."""
         return MetricsText(await self._business.exposition.text())
 
 
 class DocumentationRoutes:
-    """The documentation of the routes; it is the same for everybody and names nothing of this server's own."""
+    """The documentation of the routes. It is the same for everyone and contains nothing specific to this server."""
 
     def __init__(self, openapi: OpenApi) -> None:
         self._openapi = openapi

@@ -1,8 +1,8 @@
-"""The door `/mcp/{domain}`: a domain as an MCP server over streamable HTTP, in both eras of the protocol.
+"""The route `/mcp/{domain}`: a domain as an MCP server over streamable HTTP, for both generations of the protocol.
 
-Owns the routes and whose sessions are whose: each key of a user has sessions of its own at each domain, so that the id
-of one is nothing to anybody else. Knows no tool: `mcp_server` does, which is loaded in a thread when somebody first
-comes, since the protocol's library takes half a second.
+Keeps separate sessions for each key of a user at each domain, so that nobody else can use a session id. Knows no tool:
+`agentic_rag.server.mcp_server` does. That module is imported in a thread on the first request, because the protocol's
+library takes half a second.
 """
 
 import importlib
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SESSIONS = 32
-"""Open at once with one key at one domain; clients of the newer era have none."""
+"""Maximum open sessions of one key at one domain; clients of the newer protocol have none."""
 IDLE_SECONDS = 600.0
-"""A session in which nothing is asked for so long is closed."""
+"""Idle time after which a session is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose sessions: a user, the key that was shown (empty: none was needed), and the domain."""
+    """The owner of sessions: a user, the key of the request (empty if none was needed), and the domain."""
 
     user_id: str
     key_id: str
@@ -48,7 +48,7 @@ class Owner:
 
 
 class _Room:
-    """The sessions of one owner, and whether anybody is in there."""
+    """The sessions of one owner, and the number of requests in progress."""
 
     def __init__(self) -> None:
         self.manager: StreamableHTTPSessionManager | None = None
@@ -58,13 +58,13 @@ class _Room:
         self._left_at = anyio.current_time()
 
     def let_in(self, manager: "StreamableHTTPSessionManager | None") -> None:
-        """Let in those who wait; None: there is nothing to come into."""
+        """Release the waiting requests. None means that there is no manager."""
         self.manager = manager
         self._open.set()
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep the room inside the block."""
+        """Count a request inside the block."""
         self._inside += 1
         try:
             yield
@@ -73,19 +73,19 @@ class _Room:
             self._left_at = anyio.current_time()
 
     async def wait_open(self) -> None:
-        """Wait until the manager is there."""
+        """Wait until the manager is ready."""
         await self._open.wait()
 
     def is_left(self, seconds: float) -> bool:
-        """Whether nobody was in it for so long that all its sessions are closed."""
+        """Return whether the room was unused for so long that all its sessions are closed."""
         return not self._inside and anyio.current_time() - self._left_at > seconds
 
 
 class McpDoor:
-    """All sessions of the process; an async context manager whose end closes them.
+    """All sessions of the process. An async context manager that closes them at its end.
 
-    ``sessions``: of one owner at once; ``idle_seconds``: after which one is closed. ``keeps_sessions``: False where the
-    next request may come to another process: then there are none, and each request stands for itself.
+    ``sessions`` is the maximum of one owner, ``idle_seconds`` the idle time before a session is closed.
+    ``keeps_sessions`` is False if the next request may reach another process; then every request stands alone.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class McpDoor:
         return await self._tasks.__aexit__(exc_type, exc, tb)
 
     async def answer(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of somebody who may come in."""
+        """Answer a request of an authenticated owner."""
         self._close_left()
         room = self._rooms.get(owner)
         if room is None:
@@ -133,10 +133,10 @@ class McpDoor:
             self._rooms.pop(owner).over.set()
 
     async def _keep(self, owner: Owner, room: _Room) -> None:
-        """Own a room to its end. What breaks in it is its owner's alone: the next request begins another one."""
+        """Run a room until its end. An error ends only this owner's sessions: the next request creates another room."""
         try:
             await self._run(room)
-        except Exception:  # of the protocol's library: other owners' sessions and the server go on
+        except Exception:  # from the protocol's library; other owners' sessions continue
             log.exception("the MCP sessions of a key ended")
         finally:
             room.let_in(None)
@@ -144,7 +144,7 @@ class McpDoor:
                 del self._rooms[owner]
 
     async def _run(self, room: _Room) -> None:
-        """Keep the manager of a room: it has to be entered and left in one task."""
+        """Run the manager of a room, which has to be entered and left in the same task."""
         async with self._loading:
             if self._server is None:
                 await anyio.to_thread.run_sync(importlib.import_module, "agentic_rag.server.mcp_server")
@@ -173,7 +173,7 @@ class RpcAnswer:
 
 
 class McpRoutes:
-    """What MCP clients reach. There is no stream beside the answers (GET): nothing is ever sent unasked."""
+    """The routes of MCP clients. There is no GET stream, because the server sends nothing unasked."""
 
     def __init__(self, directory: Directory, door: McpDoor) -> None:
         self._directory = directory
@@ -181,7 +181,7 @@ class McpRoutes:
 
     @route("POST", "/mcp/{domain}", allow="member", streams=True)
     async def call(self, user: User, domain: str) -> RpcAnswer:
-        """Take a message of an MCP client: tools, resources and prompts of a domain, over streamable HTTP."""
+        """Handle a message of an MCP client: tools, resources and prompts of a domain, over streamable HTTP."""
         return await self._answer(user, domain)
 
     @route("DELETE", "/mcp/{domain}", allow="member")

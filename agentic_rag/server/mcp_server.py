@@ -1,7 +1,7 @@
-"""What MCP clients find in a domain: its search, its documents, a question to its model, cited passages, its roles.
+"""A domain as an MCP server: search, documents, a question to its model, cited passages, and roles as prompts.
 
-Owns the tools, resources and prompts, one `Server` for all domains: each request says by itself who asks and where, as
-the guard found it. Knows no session. Importing this module loads the protocol's library: `mcp_door` does so in a
+One `Server` with tools, resources and prompts for all domains; the guard determines user and domain of each request.
+Knows no session. Importing this module loads the protocol's library, so `agentic_rag.server.mcp_door` does it in a
 thread.
 """
 
@@ -63,7 +63,7 @@ READING: Final = (SEARCH.name, READ_DOCUMENT.name)
 ASK: Final = "ask"
 SCHEME: Final = "agentic-rag"
 INTERRUPT_SECONDS: Final = 10.0
-"""How long a request that was cancelled may take to interrupt its turn: the store may be busy."""
+"""Time limit to interrupt the turn of a cancelled request: the store may be busy."""
 INSTRUCTIONS: Final = (
     f"One knowledge base. {' and '.join(READING)} return passages; ask has the domain's assistant answer, "
     "with citations as links to passages, which can be read as resources. Its prompts are the roles of the domain."
@@ -93,9 +93,9 @@ _Context = ServerRequestContext[Any, Any]
 def make_manager(
     server: Server[Any], sessions: int, idle_seconds: float | None, max_bytes: int
 ) -> StreamableHTTPSessionManager:
-    """Return what keeps the sessions of one owner; entered with ``run()``, once.
+    """Return the session manager of one owner. Enter it with ``run()``, once.
 
-    ``idle_seconds``: None where there are no sessions.
+    ``idle_seconds`` is None if sessions are off.
     """
     return StreamableHTTPSessionManager(
         server,
@@ -138,7 +138,7 @@ class AskArguments(Form):
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """Who asks, in which domain, and under which id the request is logged."""
+    """The user, the domain, and the log reference of a request."""
 
     caller: Caller
     domain: str
@@ -148,7 +148,7 @@ class _Visit:
     @classmethod
     def of(cls, context: _Context) -> "_Visit":
         request = context.request
-        assert isinstance(request, Request)  # over HTTP each message comes with its own
+        assert isinstance(request, Request)  # over HTTP each message has its request
         scope = request.scope
         return cls(caller_of(scope), request.path_params["domain"], request_id(scope), scope["path"])
 
@@ -169,7 +169,7 @@ class _Offer:
         self._retriever = create_retriever(search, search, bound_by_meta=True)
 
     async def answer(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
-        """Handle any message for its sender; what is answered has no secret of the domain and no word of a mistake."""
+        """Handle a message for its sender. Answers contain no secrets of the domain and no internal errors."""
         visit = _Visit.of(ctx)
         _check_writable(dict(ctx.params or {}))
         redact = self._business.vault.redact.of(visit.domain)
@@ -183,7 +183,7 @@ class _Offer:
                 said: Json = redact.json({"code": exc.code, "message": visit.say(exc), "requestId": visit.reference})
                 raise MCPError(code, said["message"], said) from caught
             except MCPError:
-                raise  # the protocol's own
+                raise  # the protocol's own error
             except Exception as exc:
                 if (refused := refused_write(exc)) is not None:
                     raise MCPError(RPC_REFUSED, visit.say(refused), {"code": refused.code}) from exc
@@ -224,7 +224,7 @@ class _Offer:
         raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
 
     async def _read(self, visit: _Visit, tool: str, arguments: Json) -> types.CallToolResult:
-        """Let the retriever answer, bound to the domain as in a turn."""
+        """Call the retriever, bound to the domain as in a turn."""
         settings = await self._business.directory.settings(visit.domain)
         binding = Binding(
             collection=collection_of(visit.domain),
@@ -234,17 +234,17 @@ class _Offer:
         meta: Any = binding.to_meta("", "")
         async with Client(self._retriever) as client:
             schemas = {each.name: each.input_schema for each in (await client.list_tools()).tools}
-        _check_arguments(schemas[tool], arguments)  # outside of the client, which would put what it raises into a group
+        _check_arguments(schemas[tool], arguments)  # outside the client, which would wrap the exception in a group
         async with Client(self._retriever) as client:
             answer = await client.call_tool(tool, arguments, meta=meta)
         if answer.is_error:
             said = "".join(block.text for block in answer.content if block.type == "text")
             return _failure(InvalidInput.code, without_noise(said.removeprefix(f"Error executing tool {tool}: ")), {})
-        # Not as it is: its meta names the retriever as the server that answers.
+        # Not unchanged: the metadata names the retriever as the answering server.
         return types.CallToolResult(content=answer.content, structured_content=answer.structured_content)
 
     async def _ask(self, context: _Context, visit: _Visit, asked: AskArguments) -> types.CallToolResult:
-        """Run one turn. A request that is cancelled, and a key that is revoked, interrupt it."""
+        """Run one turn. A cancelled request or a revoked key interrupts it."""
         visit.caller.take_message()
         user, question = visit.caller.user, Question(asked.question, attended=False)
         if asked.conversation_id is None:
@@ -265,7 +265,7 @@ class _Offer:
         return _result(visit.domain, call, answer)
 
     async def _follow(self, context: _Context, call: Call, answer: Answer) -> None:
-        """Read a turn to its end, and tell the client how far it has come."""
+        """Read a turn to its end, and report progress to the client."""
         steps = 0
         async with aclosing(self._calls.events(call)) as events:
             async for event in events:
@@ -281,7 +281,7 @@ class _Offer:
     async def list_resources(
         self, context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        """List nothing: passages are too many, and are found by searching."""
+        """List nothing: there are too many passages, and clients find them by searching."""
         return types.ListResourcesResult(resources=[])
 
     async def list_templates(
@@ -345,20 +345,20 @@ class _Offer:
 
 
 def _check_arguments(schema: Json, arguments: Json) -> None:
-    """Refuse arguments that do not fit a tool, in the words that the domain's own model reads."""
+    """Refuse invalid arguments with the error text that the domain's own model gets."""
     problem = find_problem(schema, arguments, user=False)
     if problem is not None:
         raise InvalidInput("arguments", f"{problem}.")
 
 
 def _refused_params(error: ValidationError) -> InvalidInput:
-    """Return the refusal of a message whose parameters have not the protocol's form."""
+    """Return the refusal of a message with invalid parameters."""
     place = error.errors(include_url=False, include_context=False)[0]["loc"]
     return invalid_input(error, "" if place[:1] == ("params",) else "params")
 
 
 def _check_writable(params: Json) -> None:
-    """Refuse what the library reads and nobody can store: lone surrogates, hundreds of levels, endless integers."""
+    """Refuse parameters that cannot be stored: lone surrogates, extreme nesting, huge integers."""
     try:
         orjson.dumps(params)
     except TypeError as exc:
@@ -366,7 +366,7 @@ def _check_writable(params: Json) -> None:
 
 
 def _progress(fields: Json) -> str:
-    """Return what a client is told of an event; empty: nothing."""
+    """Return the progress text of an event; empty if there is none."""
     match fields["type"]:
         case "iteration_start" if not fields.get("agent"):
             return f"Step {fields['iteration']}"
@@ -380,7 +380,7 @@ def _progress(fields: Json) -> str:
 
 
 def _result(domain: str, call: Call, answer: Answer) -> types.CallToolResult:
-    """Return the answer with its citations, each passage once as a link."""
+    """Return the answer with its citations; each passage is linked once."""
     ids: Json = {"conversation_id": call.conversation.id, "turn_id": call.turn_id}
     if answer.failure is not None:
         return _failure(answer.failure.code, answer.failure.message, ids)
@@ -433,7 +433,7 @@ def _describe(source: Any) -> Json:
 
 
 def _failure(code: str, message: str, more: Json) -> types.CallToolResult:
-    """Return what a model is told of a call that failed."""
+    """Return the failure of a call as the model sees it."""
     return types.CallToolResult(
         content=[types.TextContent(text=f"{code}: {message}")],
         structured_content={**more, "error": {"code": code, "message": message}},
@@ -446,7 +446,7 @@ def _uri(domain: str, chunk_id: str) -> str:
 
 
 def _place(chunk: Chunk) -> Json:
-    """Return where a passage stands."""
+    """Return the location of a passage."""
     place: Json = {"document_id": chunk.document_id, "document_name": chunk.document_name}
     if chunk.heading_path:
         place["heading_path"] = list(chunk.heading_path)
@@ -456,7 +456,7 @@ def _place(chunk: Chunk) -> Json:
 
 
 def _skill(skill: OfferedSkill) -> Json:
-    """Return the extension's entry of a skill: what its author wrote, and all its files with their digests."""
+    """Return the extension's entry of a skill: its front matter, and its files with digests."""
     files = [
         {"uri": _skill_uri(skill.name, file.path), "digest": file.digest, "size": file.size} for file in skill.files
     ]
@@ -468,7 +468,7 @@ def _skill_uri(name: str, path: str) -> str:
 
 
 def _file_contents(uri: str, data: bytes) -> types.TextResourceContents | types.BlobResourceContents:
-    """Return a file byte for byte: as text where it is that."""
+    """Return a file unchanged, as text if possible."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,11 +1,11 @@
-"""What clients of OpenAI's two APIs send, checked, and as what it means here.
+"""Validate requests of OpenAI's two APIs and convert them.
 
-Owns which of their parameters are kept, let pass or refused, and how a list of messages becomes a question with what
-was said before. Pure. ``docs/clients/openai.md`` says the same in words.
+Decides which parameters are used, ignored or refused, and turns a list of messages into a question with earlier
+exchanges. Pure. ``docs/clients/openai.md`` describes the same.
 
-What only shades an answer (``temperature``, ``max_tokens``, ``seed`` …) is let pass: the domain's settings count. What
-would change its shape, or make believe that somebody else's tools can be called, is refused. Tool calls and results in
-what is sent are refused: nobody tells the model what a tool of the server has said.
+Parameters that only tune an answer (``temperature``, ``max_tokens``, ``seed`` …) are ignored: the domain's settings
+apply. Parameters that would change its form, or offer the client's tools, are refused. Tool calls and results in
+requests are refused, because only the server's own tools may report results to the model.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,10 +21,10 @@ from agentic_rag.errors import InvalidInput
 from agentic_rag.forms import Checked
 
 ASSISTANT_FIRST = "(The assistant begins.)"
-"""Stands for the question that an assistant's first message has none of."""
+"""Stands for the missing question before an assistant's first message."""
 
 IMAGE_ALONE = "(An image.)"
-"""Stands for an earlier question that is nothing but images; they come with the last one."""
+"""Stands for an earlier question of images only; the images come with the last question."""
 
 Role = Literal["user", "assistant", "system"]
 
@@ -33,7 +33,7 @@ _TOOLS = "the domain's tools run on the server, others cannot be called: leave i
 
 
 class OpenAiForm(Checked):
-    """Base of what is taken: names as OpenAI writes them; unknown ones are let pass, since clients know new ones."""
+    """Base of request models: OpenAI's names. Unknown fields are ignored, because newer clients send new ones."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -56,7 +56,7 @@ class ChatMessage(OpenAiForm):
 
 
 class StreamOptions(OpenAiForm):
-    """``include_usage``: one more chunk says what was spent."""
+    """``include_usage`` requests one more chunk with the usage."""
 
     include_usage: bool | None = None
 
@@ -68,7 +68,7 @@ class ConversationName(OpenAiForm):
 
 
 class Call(OpenAiForm):
-    """What both APIs share. ``store``: keep a conversation of it; ``conversation``: go on with this one."""
+    """Common fields of both APIs. ``store`` keeps the conversation; ``conversation`` continues an existing one."""
 
     model: str = Field(min_length=1, max_length=500)
     streamed: bool | None = Field(None, alias="stream")
@@ -115,9 +115,9 @@ class ResponseCall(Call):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call as it is meant: the last question, what was said before it, and what the client's program asks for.
+    """A converted call: the last question, the exchanges before it, and the instructions of the client's program.
 
-    ``images`` are the question's; ``earlier_images`` those of the messages before it.
+    ``images`` belong to the question, ``earlier_images`` to the messages before it.
     """
 
     question: str
@@ -128,7 +128,7 @@ class Asked:
 
     @property
     def all_images(self) -> tuple[PlacedImage, ...]:
-        """The newest images of all messages: where nothing is kept, what was shown before is shown again."""
+        """The newest images of all messages: without a kept conversation, earlier images are sent again."""
         return (self.earlier_images + self.images)[-max(MAX_IMAGES, len(self.images)) :]
 
 
@@ -140,10 +140,10 @@ class _Words:
 
 
 def read_chat(call: ChatCall) -> Asked:
-    """Return what a chat completion asks.
+    """Return the question in a chat completion.
 
     Raises:
-        InvalidInput: it holds what cannot be given or done.
+        InvalidInput: the call contains an unsupported parameter or value.
     """
     _check_common(call)
     refused: list[tuple[str, bool, str]] = [
@@ -161,10 +161,10 @@ def read_chat(call: ChatCall) -> Asked:
 
 
 def read_response(call: ResponseCall) -> Asked:
-    """Return what a response asks.
+    """Return the question in a response call.
 
     Raises:
-        InvalidInput: it holds what cannot be given or done.
+        InvalidInput: the call contains an unsupported parameter or value.
     """
     _check_common(call)
     several = call.previous_response_id is not None and call.conversation is not None
@@ -213,7 +213,7 @@ def _read_message(path: str, message: ChatMessage) -> _Words:
 
 
 _OWN_ITEMS = frozenset({"reasoning", "mcp_call"})
-"""Items that our answers hold: clients send them back with the rest, and nobody reads them."""
+"""Items of this server's answers. Clients send them back, and they are ignored."""
 
 
 def _read_item(path: str, item: Item) -> _Words | None:
@@ -256,14 +256,14 @@ def _words(path: str, given: str, content: str | Sequence[Part] | None) -> _Word
 
 
 def _image(place: str, given: Any) -> PlacedImage:
-    """Return an image: chat completions have its address in an object, responses as it is."""
+    """Return an image. Chat completions put its address into an object, responses do not."""
     if isinstance(given, dict):
         return image_at(f"{place}.url", given.get("url"))
     return image_at(place, given)
 
 
 def _question_of(words: Sequence[_Words], place: str) -> Asked:
-    """Return the question with what stands before it; neighbours of one role are joined."""
+    """Return the question with its earlier exchanges. Consecutive messages of one role are joined."""
     if len(words) > MAX_MESSAGES:
         raise InvalidInput(place, f"{len(words)} messages; at most {MAX_MESSAGES} are possible.")
     wishes = "\n\n".join(each.text for each in words if each.role == "system")

@@ -1,7 +1,6 @@
 """JSON answers: values in camelCase, errors as ``{"error": {"code", "message", "details?", "requestId"}}``.
 
-Owns the encoding, the mapping of exceptions to answers, and whose secrets are taken out of what a caller is shown.
-Knows no route and no record.
+Encodes answers, maps exceptions to answers, and redacts secrets depending on the caller. Knows no route and no record.
 """
 
 import logging
@@ -25,7 +24,7 @@ log = logging.getLogger("agentic_rag.server")
 
 T = TypeVar("T")
 Redact = Callable[[Any], Any]
-"""Takes secrets out of the strings of a JSON value."""
+"""Removes secrets from the strings of a JSON value."""
 
 POLICY_VIOLATION = 1008
 """Close code of RFC 6455."""
@@ -39,35 +38,35 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-"""Of every answer that does not set its own: nothing here is to be run, framed, guessed at or kept by a browser."""
+"""Default headers of every answer: browsers must not run, frame, sniff or cache it."""
 
 FILE_ENDINGS = {
     "text/plain": "txt",
     "application/json": "json",
     **{f"image/{kind}": kind for kind in ("png", "jpeg", "gif", "webp")},
 }
-"""Endings of files by their media types, of those that are named as what they are."""
+"""File endings of the media types that are served under their own name."""
 SANDBOX = "sandbox; default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-"""The policy of a file that somebody else made: wherever it is opened, nothing in it runs or is fetched."""
+"""Content security policy of foreign files: nothing in them runs or is fetched."""
 SHOWN_LEVELS = 64
-"""Of a stored value that is nested too deep to be written at all."""
+"""Maximum shown levels of a stored value that is nested too deeply to be written."""
 
 _ROUTING_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
 
 @dataclass_transform(frozen_default=True)
 def answer(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """Return the decorator of what routes answer: a slotted dataclass without comparison and ``repr``.
+    """Return the decorator of answer models: a slotted dataclass without comparison and ``repr``.
 
-    It is as immutable as a frozen one to the type checker only. The dozens of them are made at every start, and what
-    they would have besides is most of the time that takes: 1 ms each.
+    The type checker treats it as frozen. At run time it is not, because frozen classes with all methods take 1 ms each
+    to create, and there are dozens at every start.
     """
     return dataclass(slots=True, eq=False, repr=False, kw_only=kw_only)
 
 
 @answer()
 class ErrorDetail:
-    """What went wrong; ``requestId`` is the id under which the server logs it."""
+    """The error. ``requestId`` is the id under which the server logs it."""
 
     code: str
     message: str
@@ -84,7 +83,7 @@ class ErrorAnswer:
 
 @answer()
 class Redacted(Generic[T]):
-    """An answer without any secret of a domain: for what models, servers and users wrote there."""
+    """An answer without the secrets of a domain, for texts of models, servers and users."""
 
     domain_id: str
     value: T
@@ -92,7 +91,7 @@ class Redacted(Generic[T]):
 
 @answer()
 class Headed(Generic[T]):
-    """An answer with header lines of its own."""
+    """An answer with its own header lines."""
 
     value: T
     headers: Mapping[str, str]
@@ -100,7 +99,7 @@ class Headed(Generic[T]):
 
 @answer()
 class Attachment:
-    """A file to be kept, never shown by a browser: what a server of a domain made, without that domain's secrets."""
+    """A file to download, never rendered by a browser, from a domain's server and without that domain's secrets."""
 
     domain_id: str
     name: str
@@ -117,7 +116,7 @@ class Items(Generic[T]):
 
 @answer()
 class Part(Items[T]):
-    """Part of a list; ``hasMore``: there are others, which a larger ``limit`` or another place would show."""
+    """Part of a list. ``hasMore`` says that a larger ``limit`` or another position shows more."""
 
     has_more: bool
 
@@ -139,7 +138,7 @@ class MetricsText(Response):
 
 
 class CsvTable(Response):
-    """A table for spreadsheets, as a file to be kept."""
+    """A table for spreadsheets, as a download."""
 
     def __init__(self, name: str, text: str) -> None:
         disposition = {"content-disposition": f'attachment; filename="{name}.csv"'}
@@ -147,7 +146,7 @@ class CsvTable(Response):
 
 
 def answer_from(kind: type[T], record: object, **others: object) -> T:
-    """Return the answer of a dataclass ``kind``: its fields from the record's of the same name, but for ``others``.
+    """Build an answer of a dataclass ``kind`` from the record's fields of the same names and ``others``.
 
     Raises:
         TypeError: a field without a default is neither in the record nor in ``others``.
@@ -157,10 +156,12 @@ def answer_from(kind: type[T], record: object, **others: object) -> T:
 
 
 def redaction_for(redactor: Redactor, user: User, domain_id: str = "") -> Redact:
-    """Return what redacts an error: below a domain that the user sees, that domain's secrets by their names.
+    """Return the function that redacts errors for a user.
 
-    Elsewhere what is hidden tells the user nothing of others: an operator's is without any value, anybody else's
-    without those of the user's domains.
+    Below a domain that the user sees, that domain's secrets are replaced by their names.
+
+    Elsewhere, redaction reveals nothing about other domains: for operators it covers all secrets, for other users those
+    of their domains.
     """
     if domain_id and user.sees(domain_id):
         return redactor.of(domain_id).json
@@ -168,13 +169,13 @@ def redaction_for(redactor: Redactor, user: User, domain_id: str = "") -> Redact
 
 
 class Replies:
-    """The answers of one application. ``redactor`` knows the secrets that are taken out of them."""
+    """The answers of one application. ``redactor`` knows the secrets to remove."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
 
     def json(self, value: object) -> Any:
-        """Return the JSON of an answer; of a part that is nested too deep to be written, what is outside."""
+        """Return the JSON of an answer. Values that are nested too deeply are cut."""
         if isinstance(value, Items):
             shown: Json = to_json(answer_from(type(value), value, items=()))
             return {**shown, "items": [self.json(item) for item in value.items]}
@@ -189,7 +190,7 @@ class Replies:
         return to_json(value) if levels is None else to_cut_json(value, levels)
 
     def attachment(self, answer: Attachment) -> Response:
-        """Return a file as an answer that no browser renders: text, JSON and images by name, all else as bytes."""
+        """Return a file as an answer that no browser renders: text, JSON and images by type, others as bytes."""
         redact = self._redactor.of(answer.domain_id)
         as_it_is = redact.idle or answer.media_type.startswith("image/")
         data = answer.data if as_it_is else redact(answer.data.decode(errors="replace")).encode()
@@ -202,13 +203,13 @@ class Replies:
         return Response(data, headers=headers, media_type=media_type)
 
     def refusal(self, error: AgenticRagError, connection: HTTPConnection) -> Response:
-        """Return the answer to a request or a handshake for an error raised on purpose."""
+        """Return the answer to a request or a handshake for an expected error."""
         user: User = connection.scope["state"]["caller"].user
         reference, path = request_id(connection.scope), connection.scope["path"]
         return refusal(error, reference, self._redact(connection), path, whole=user.operator)
 
     async def on_routing(self, request: Request, exc: Exception) -> Response:
-        """Answer an unknown path or method; Starlette's exception hook."""
+        """Answer an unknown path or method. This is Starlette's exception hook."""
         assert isinstance(exc, HTTPException)
         path = request.url.path
         message = {
@@ -245,9 +246,9 @@ def refusal(
     *,
     whole: bool = False,
 ) -> Response:
-    """Return the answer for an error raised on purpose, as clients of ``path`` read it.
+    """Return the answer for an expected error, in the form of ``path``'s clients.
 
-    ``redact``: takes secrets out of its JSON. ``whole``: with the reasons that are for operators.
+    ``redact`` removes secrets from its JSON. ``whole`` adds the reasons for operators.
     """
     message = str(error) if whole else error.plain
     body = ErrorAnswer(ErrorDetail(error.code, message, reference, error.details or None))
@@ -263,7 +264,7 @@ def refusal(
 
 
 def failure(exc: Exception, reference: str, path: str = "") -> Response:
-    """Log an exception nobody expected; return an answer that shows nothing of it, as clients of ``path`` read it."""
+    """Log an unexpected exception. Returns an answer without its details, in the form of ``path``'s clients."""
     if (refused := refused_write(exc)) is not None:
         log.error("request %s failed: %s", reference, refused)
         return refusal(refused, reference, path=path)
@@ -272,7 +273,7 @@ def failure(exc: Exception, reference: str, path: str = "") -> Response:
 
 
 async def send_refusal(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send the answer to a request, or to a handshake: as HTTP where the server can do that, else as a close."""
+    """Send the answer to a request or a handshake: over HTTP if the server can do that, else as a close."""
     if scope["type"] == "http" or "websocket.http.response" in (scope.get("extensions") or {}):
         await response(scope, receive, send)
     else:

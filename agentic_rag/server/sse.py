@@ -1,7 +1,7 @@
 """A turn's events as a server-sent event stream.
 
-Owns pacing: pings, the bound on one send, the end when the client leaves. Reads the run log at the client's
-pace, so that the turn never waits for it. Knows no route; the encoding is a dialect's.
+Handles pings, the time limit of a send, and the end when the client disconnects. Reads the run log at the client's
+pace, so that the turn never waits for it. Knows no route; a dialect does the encoding.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -18,14 +18,14 @@ from agentic_rag.server.dialects.settled import settle
 from agentic_rag.silence import SUSPENDED_SECONDS, SilenceScope
 
 PING_SECONDS = 15.0
-"""A stream without events sends a comment this often, so that proxies and clients know it lives."""
+"""Interval of comments in an idle stream, which show proxies and clients that it is alive."""
 SEND_SECONDS = 30.0
-"""A send that takes longer means a client that stopped reading: the connection is cut."""
+"""Maximum time of one send. After that the client counts as stalled, and the connection is cut."""
 OPEN_SECONDS = 0.2
-"""The status line waits this long for the first event: a log that is gone can then still be answered as an error."""
+"""How long the status line waits for the first event, so that a missing log can still be answered with an error."""
 _BEAT_SECONDS = 5.0
 _LAST_SECONDS = 1.0
-"""How long the end of an answer may take to be sent when its key was revoked."""
+"""Time limit to send the end of an answer after its key was revoked."""
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -38,16 +38,16 @@ class TakesEvents(Protocol):
     """A reader of a turn's events; see `agentic_rag.runtime.log.reader.LogReader`."""
 
     async def take(self) -> Sequence[AgentEvent]:
-        """Return events that are there already, none if there are no more for now."""
+        """Return the available events, or none."""
         ...
 
     async def next(self) -> Sequence[AgentEvent]:
-        """Wait for events and return them, none once the log has ended."""
+        """Wait for events and return them, or none once the log has ended."""
         ...
 
 
 async def read_settled(reader: TakesEvents) -> AsyncGenerator[AgentEvent]:
-    """Yield the events of a turn from its first one, those that are there already without what was taken back."""
+    """Yield the events of a turn from the start; retracted content is left out of those already available."""
     there: list[AgentEvent] = []
     while batch := await reader.take():
         there += batch
@@ -59,7 +59,7 @@ async def read_settled(reader: TakesEvents) -> AsyncGenerator[AgentEvent]:
 
 
 class EventStream:
-    """The ASGI answer that relays ``events`` until they end, the client leaves, or one send takes too long."""
+    """The ASGI answer that relays ``events`` until they end, the client disconnects, or one send takes too long."""
 
     def __init__(self, events: AsyncIterator[AgentEvent], dialect: Dialect) -> None:
         self._events = events
@@ -81,12 +81,12 @@ class EventStream:
                 group.start_soon(self._beat, send, group.cancel_scope)
                 try:
                     await self._relay(send)
-                except AgenticRagError as exc:  # leaves the task group as itself, not inside an ExceptionGroup
+                except AgenticRagError as exc:  # raised below, outside the task group, so that it is not wrapped
                     refused = exc
                 group.cancel_scope.cancel()
         if refused is not None:
             raise refused
-        if held.cancelled_caught:  # the key was revoked: end the answer as one that is complete
+        if held.cancelled_caught:  # the key was revoked: end the answer properly
             with anyio.move_on_after(_LAST_SECONDS):
                 await self._start(send)
                 await self._body(send, b"", more=False)
@@ -102,7 +102,7 @@ class EventStream:
                     break
         finally:
             if isinstance(self._events, AsyncGenerator):
-                await self._events.aclose()  # now, not when the collector finds it
+                await self._events.aclose()  # now, not at garbage collection
         await self._start(send)
         await self._body(send, b"", more=False)
 
@@ -123,7 +123,7 @@ class EventStream:
         scope.cancel()
 
     async def _beat(self, send: Send, scope: anyio.CancelScope) -> None:
-        """One clock for the connection instead of a timer for each event: a delta must stay cheap."""
+        """Check all time limits of the connection with one timer, because a timer for each event would be expensive."""
         await anyio.sleep(OPEN_SECONDS)
         await self._start(send)
         self._last_sent = anyio.current_time()
@@ -133,7 +133,7 @@ class EventStream:
             now = anyio.current_time()
             suspended = now - began - _BEAT_SECONDS > SUSPENDED_SECONDS
             if self._sending_since is not None:
-                # After a suspension the client may read although nothing was sent: the next beat decides.
+                # After a suspension of this process the client may still be reading, so the next beat decides.
                 if now - self._sending_since > SEND_SECONDS and not suspended:
                     scope.cancel()
             elif now - self._last_sent >= PING_SECONDS - _BEAT_SECONDS / 2:

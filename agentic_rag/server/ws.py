@@ -1,13 +1,13 @@
 """The WebSocket `/ws`: one socket, many conversations.
 
-Owns what one connection follows and the order of what it is sent: `accepted` before the turn's events,
-`subscribed` before what it promises, nothing of a subscription after it was replaced. Knows no turn: a socket
-that closes ends its readers and nothing else. How long a send may take and when a peer is cut is ``connection``'s; a
+Tracks the conversations that a connection follows, and guarantees the order of its messages: `accepted` comes before
+the turn's events, `subscribed` before the events it announces, and no event of a subscription after its replacement.
+Knows no turn: closing a socket only ends its readers. Time limits of sends are in `agentic_rag.server.connection`; a
 send here either finishes or raises.
 
-Each subscription is one task that pulls from the run log at the socket's pace, so a slow socket costs the turn
-nothing and an idle one holds no buffer. While the socket takes all it is sent, the task sleeps and the log pushes:
-an event goes from the turn to the socket in one call.
+Each subscription is one task that pulls from the run log at the socket's pace, so a slow socket does not delay the
+turn, and an idle socket holds no buffer. While the socket keeps up, the task sleeps and the log pushes: an event goes
+from the turn to the socket in one call.
 """
 
 import logging
@@ -79,19 +79,19 @@ from agentic_rag.store.clock import new_id
 log = logging.getLogger("agentic_rag.server")
 
 MAX_SUBSCRIPTIONS = 200
-"""Conversations one socket may follow."""
+"""Maximum conversations that one socket may follow."""
 
 MAX_REFUSED_FRAMES = 200
-"""A socket that goes on after so many frames in a row came too fast is closed."""
+"""Number of consecutive frames over the rate limit after which a socket is closed."""
 
 PIECE_BYTES = 64 * 1024
-"""Events of a replay are written in pieces of about this size."""
+"""Approximate size of the pieces in which a replay is written."""
 
 _GONE = (WebSocketDisconnect, WebSocketDisconnected, ConnectionGone)
-"""What a send raises when the connection ended: ASGI's first one, ASGI's others, and a `Connection`'s."""
+"""Exceptions of a send on a closed connection: ASGI's first one, ASGI's others, and a `Connection`'s."""
 
 
-# What a socket needs of the layers below: its tests hand in conversations that live in memory
+# Protocols of the layers below. Tests implement them with conversations in memory.
 
 
 class Record(Protocol):
@@ -109,7 +109,7 @@ class TurnRecord(Protocol):
 
 
 class Accepted(Protocol):
-    """What the business layer answers to a message."""
+    """The business layer's answer to a message."""
 
     @property
     def turn_id(self) -> TurnId: ...
@@ -129,7 +129,7 @@ class Reader(Protocol):
     """A reader of a turn's events; see `agentic_rag.runtime.log.reader.LogReader`."""
 
     async def check(self) -> None:
-        """Check that the log reaches to where the reader begins; raises `LogGone`."""
+        """Check that the log still covers the reader's start; raises `LogGone`."""
         ...
 
     async def next(self, push: Callable[[Sequence[AgentEvent]], int], /) -> Sequence[AgentEvent]: ...
@@ -140,7 +140,7 @@ class Turns(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether turns begin in other processes too, so that who waits for the next one has to look in the store."""
+        """Whether turns may begin in other processes, so that the next turn must be looked up in the store."""
         ...
 
     async def find_running(self, session_id: SessionId) -> TurnId | None: ...
@@ -149,7 +149,7 @@ class Turns(Protocol):
 
 
 class ConversationService(Protocol):
-    """The part of the business layer that a socket needs. Another owner's id raises NotFound."""
+    """The part of the business layer that a socket needs. Another user's id raises NotFound."""
 
     async def get(self, user: User, conversation_id: ConversationId, /) -> Record: ...
     async def turn(self, user: User, turn_id: TurnId, /) -> TurnRecord: ...
@@ -190,7 +190,7 @@ class Wait(Protocol):
 
 
 class WaitService(Protocol):
-    """What takes the answers to waits. Another owner's id raises NotFound."""
+    """Stores answers to waits. Another user's id raises NotFound."""
 
     async def answer(self, user: User, wait_id: WaitId, action: WaitAction, content: Json, /) -> Wait: ...
 
@@ -204,10 +204,10 @@ def websocket_endpoint(
     *,
     news: TitleNews | None = None,
 ) -> Callable[[WebSocket], Awaitable[None]]:
-    """Return the endpoint of `/ws`. The guard around the application has found the user before.
+    """Return the endpoint of `/ws`. The guard has already identified the user.
 
-    ``redactor`` knows what is taken out of an error, which may name what a frame said. ``default_dialect``: what a
-    client is spoken to in that asks for none. ``news``: where titles are told between turns.
+    ``redactor`` removes secrets from errors, which may quote a frame. ``default_dialect`` is for clients that ask for
+    none. ``news`` sends titles between turns.
     """
     news = news or TitleNews()
 
@@ -239,7 +239,7 @@ def websocket_endpoint(
 
 
 async def _serve_plainly(connection: PlainConnection, socket: "Socket") -> "Closing | None":
-    """Serve a socket while what is written is sent beside; a peer that cannot be sent to ends it."""
+    """Serve a socket while another task sends its output. A peer that cannot be reached ends it."""
     closing: Closing | None = None
 
     async def relay() -> None:
@@ -265,9 +265,9 @@ class Closing:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """One conversation that a socket follows. ``turn`` is followed after ``after``; None: the next to start.
+    """One conversation that a socket follows. ``turn`` is followed from ``after``; None means the next turn to start.
 
-    ``ahead`` are turns this socket has started and not yet read: a reader that is behind must not skip them.
+    ``ahead`` holds turns that this socket has started and not yet read, so that a slow reader does not skip them.
     """
 
     conversation_id: ConversationId
@@ -277,11 +277,11 @@ class Subscription:
     ahead: list[TurnId] = field(default_factory=list)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     joined: bool = False
-    """Whether its turn ran already when the client sent the message of that turn again."""
+    """Whether the turn was already running when the client repeated its message."""
     waiting: bool = False
-    """Whether its reader waits for the next turn, and for nothing else."""
+    """Whether the reader waits for nothing but the next turn."""
     last: TurnId | None = None
-    """Which one that turn follows; None: it is the first to start."""
+    """The turn before the awaited one; None: the first turn."""
 
 
 class Socket:
@@ -331,17 +331,17 @@ class Socket:
         self._news = news
         self._subscriptions: dict[str, Subscription] = {}
         self._readers: TaskGroup
-        # There from before a message is accepted until `accepted` is sent: no reader begins a turn meanwhile.
+        # Set before a message is accepted, until `accepted` is sent: no reader begins a turn meanwhile.
         self._announced: Change | None = None
 
     async def serve(self) -> Closing | None:
-        """Answer frames until the connection ends, however it ends; return how to end it if it is to be ended."""
+        """Answer frames until the connection ends. Returns how to close it, if the server has to close it."""
         closing: Closing | None = None
         async with anyio.create_task_group() as self._readers:
             try:
                 closing = await self._answer_frames()
             except _GONE:
-                pass  # noticed while sending
+                pass  # noticed on a send
             finally:
                 for conversation_id in tuple(self._subscriptions):
                     self._drop(ConversationId(conversation_id))
@@ -377,7 +377,7 @@ class Socket:
             await self._send(self._refuse(error, origin))
 
     def _take_request(self) -> None:
-        """Count a frame; it is not even read when there were too many."""
+        """Count a frame. A frame over the limit is not read."""
         try:
             self._caller.take_request()
         except RateLimited:
@@ -444,7 +444,7 @@ class Socket:
             await self._connection.room()
             reader = self._subscriptions.get(frame.conversation_id)
             woken = reader is not None and self._wakes(reader, accepted)
-            if woken:  # it runs next: its first events go with this
+            if woken:  # its reader runs next: its first events are sent in the same write
                 self._connection.hold(self._codec.encode(reply))
             else:
                 self._connection.write(self._codec.encode(reply))
@@ -454,12 +454,12 @@ class Socket:
             announced.happen()
 
     def _follow_sent(self, conversation_id: ConversationId, accepted: Accepted, *, woken: bool) -> None:
-        """Follow the turn of a message; ``woken``: its reader is about to."""
+        """Follow the turn of a message. ``woken`` means that its reader is about to follow it."""
         current = self._subscriptions.get(conversation_id)
         if current is None:
             self._start(Subscription(conversation_id, turn=accepted.turn_id, joined=accepted.duplicate))
         elif accepted.turn_id in current.ahead:
-            return  # a repeated send of a turn that is still to come
+            return  # a repeated message of a turn that has not been read yet
         elif accepted.duplicate:
             again = Subscription(conversation_id, current.session_id, accepted.turn_id, ahead=current.ahead)
             again.joined = True
@@ -470,8 +470,8 @@ class Socket:
             current.ahead.append(accepted.turn_id)
 
     def _wakes(self, reader: Subscription, accepted: Accepted) -> bool:
-        """Whether a message just accepted has woken a reader: its turn has begun, and is what the reader waits for."""
-        found = reader.last is not None and not self._turns.shared  # also if it has ended by now
+        """Return whether an accepted message has woken a reader that waits for exactly this turn."""
+        found = reader.last is not None and not self._turns.shared  # also if it has already ended
         return reader.waiting and found and not (accepted.queued or accepted.duplicate)
 
     async def _subscribe(self, frame: SubscribeFrame) -> None:
@@ -511,7 +511,7 @@ class Socket:
     # One subscription's task
 
     async def _read(self, subscription: Subscription) -> None:
-        with subscription.scope, suppress(*_GONE):  # `serve` is told of the end by the same connection
+        with subscription.scope, suppress(*_GONE):  # `serve` gets the same error from the connection
             try:
                 await self._relay_turns(subscription)
             except _GONE:
@@ -537,7 +537,7 @@ class Socket:
         """Return a reader of a turn's events, after ``after`` or from the start.
 
         Raises:
-            LogGone: the log has no place ``after``.
+            LogGone: the log no longer covers ``after``.
         """
         if from_start and after:
             await self._turns.read(turn, after).check()
@@ -556,7 +556,7 @@ class Socket:
         conversation_id, offer, followed = subscription.conversation_id, self._connection.offer, self._subscriptions.get
 
         def push(events: Sequence[AgentEvent]) -> int:
-            if is_native and len(events) == 1:  # a delta, mostly: its frame is the event's JSON
+            if is_native and len(events) == 1:  # mostly a delta, whose frame is the event's JSON
                 return 1 if followed(conversation_id) is subscription and offer(events[0].data) else 0
             if not self._connection.ready or not self._is_current(subscription) or encoder.ended:
                 return 0
@@ -576,7 +576,7 @@ class Socket:
 
         reader = await self._open_reader(turn, after, from_start=encoder.needs_start)
         events = await reader.next(push)
-        if subscription.joined and joins_repeats(self._dialect):  # this dialect cannot retract what was taken back
+        if subscription.joined and joins_repeats(self._dialect):  # this dialect cannot retract text
             events, subscription.joined = settle(events), False
         while events:
             while events:
@@ -587,7 +587,7 @@ class Socket:
             events = await reader.next(push)
 
     async def _next(self, subscription: Subscription) -> TurnId:
-        """Return the turn to read after the last one: one this socket started, else the next one to start."""
+        """Return the next turn to read: one that this socket started, else the next one to start."""
         if subscription.ahead:
             return subscription.ahead.pop(0)
         session_id = await self._session(subscription)
@@ -607,7 +607,7 @@ class Socket:
     # Sending
 
     def hear_title(self, conversation_id: ConversationId, event: AgentEvent) -> None:
-        """Say a title that came between turns, if the socket takes it now and its dialect speaks outside of turns."""
+        """Send a title between turns, if the socket is ready and its dialect allows messages outside turns."""
         dialect = get_dialect(self._dialect)
         if self._connection.ready and conversation_id in self._subscriptions and not dialect.needs_start:
             self._connection.write(dialect.frames(event))
@@ -616,7 +616,7 @@ class Socket:
         return self._subscriptions.get(subscription.conversation_id) is subscription
 
     async def _emit(self, subscription: Subscription, reply: Reply) -> None:
-        """Send for a subscription, unless it was replaced or dropped while this waited for room."""
+        """Send for a subscription, unless it was replaced or dropped during the wait for room."""
         await self._connection.room()
         if self._is_current(subscription):
             self._connection.write(self._codec.encode(reply))
@@ -631,7 +631,7 @@ class Socket:
 
 
 def _refusal(exc: Exception) -> AgenticRagError:
-    """Return what the client is told; an error nobody expected is logged under the reference it is told."""
+    """Return the error for the client. An unexpected error is logged under the returned reference."""
     if isinstance(exc, AgenticRagError):
         return exc
     if (refused := refused_write(exc)) is not None:
