@@ -1,7 +1,7 @@
-"""One WebSocket connection as `/ws` writes to it, whatever server runs the application.
+"""The interface between `/ws` and one WebSocket connection, for any ASGI server.
 
-Owns the limits of a socket, the protocol between the endpoint and the connection, and the connection over plain ASGI.
-A server may offer a shorter way in its scope (`EXTENSION`); ``fast_socket`` is uvicorn's. Knows no frame's meaning.
+Defines the limits of a socket, the protocol of a connection, and an implementation over plain ASGI. A server may offer
+a faster one in its scope (`EXTENSION`), as `agentic_rag.server.fast_socket` does for uvicorn. Knows no frame's meaning.
 """
 
 from collections import deque
@@ -15,25 +15,25 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDiscon
 from agentic_rag.silence import SilenceScope
 
 SEND_SECONDS: Final = 30.0
-"""A connection is cut when one send waits longer than this for room."""
+"""Maximum time that one send waits for room before the connection is cut."""
 
 CLOSE_SECONDS: Final = 10.0
-"""What is still unsent when a socket is closed may take this long to be read; then it is cut."""
+"""Time to deliver unsent data when a socket is closed, before it is cut."""
 
 MAX_FRAME_BYTES: Final = 1024 * 1024
-"""A larger frame closes the socket with 1009."""
+"""Maximum bytes of a frame; a larger one closes the socket with 1009."""
 
 BUFFER_BYTES: Final = 64 * 1024
-"""A connection that holds this much unsent takes no more."""
+"""Unsent bytes above which a connection accepts no more."""
 
 TOO_LARGE: Final = 1009
 """Close code of RFC 6455: a frame is too large."""
 
 EXTENSION: Final = "agentic_rag.fast_socket"
-"""Where an endpoint may find a `Connection` of the server's own in its scope's extensions, as ``connection``."""
+"""ASGI extension with the server's own `Connection`, as ``connection``."""
 
 ARRIVAL: Final = "agentic_rag.arrival"
-"""Where the guard may find the `Arrival` of a request's connection in the scope's extensions, as ``arrival``."""
+"""ASGI extension with the `Arrival` of a request's connection, as ``arrival``."""
 
 
 class ConnectionGone(Exception):
@@ -41,25 +41,25 @@ class ConnectionGone(Exception):
 
 
 class Connection(Protocol):
-    """What a socket is written to by. Nothing that is written waits for the peer."""
+    """The write side of a socket. No method but `room` waits for the peer."""
 
     @property
     def ready(self) -> bool:
-        """Whether `write` may be called: the connection is open and the peer takes what it is sent."""
+        """Whether `write` may be called: the connection is open, and the peer reads."""
         ...
 
     def write(self, texts: Sequence[bytes]) -> None:
-        """Send each text (UTF-8) as a message, at once; only while `ready`."""
+        """Send each text (UTF-8) as a message at once. Only allowed while `ready`."""
         ...
 
     def offer(self, text: bytes) -> bool:
-        """`write` a text, if it is `ready`; whether it was. In one step, since most are a word of an answer."""
+        """Send a text if `ready`, and return whether it was sent. One call, because most texts are single deltas."""
         ...
 
     def hold(self, texts: Sequence[bytes]) -> None:
-        """Send the same with what is written next, in one write, or alone once all that is due has run; while `ready`.
+        """Send texts with the next write, or alone after the pending callbacks. Only allowed while `ready`.
 
-        For what is followed at once: each write is a system call and wakes the peer.
+        Useful for texts that others follow at once: each write is a system call and wakes the peer.
         """
         ...
 
@@ -67,13 +67,13 @@ class Connection(Protocol):
         """Wait until `ready`.
 
         Raises:
-            ConnectionGone: it will not be any more.
+            ConnectionGone: the connection has ended.
         """
         ...
 
 
 def fast_connection(scope: Scope) -> Connection | None:
-    """Return the connection that the server offers itself, None when it offers none."""
+    """Return the connection that the server offers, or None."""
     offered = (scope.get("extensions") or {}).get(EXTENSION)
     if offered is None:
         return None
@@ -82,10 +82,10 @@ def fast_connection(scope: Scope) -> Connection | None:
 
 
 class Arrival(Protocol):
-    """The connection a request came on, as far as the guard tells and asks it."""
+    """The connection of a request, as the guard uses it."""
 
     def admit(self) -> None:
-        """Take note that a request on the connection was let in."""
+        """Record that a request on the connection was admitted."""
         ...
 
     def peer_uid(self) -> int | None:

@@ -1,6 +1,6 @@
-"""What REST answers of conversations, messages and turns, and how it is made of their records.
+"""REST answers about conversations, messages and turns, built from their records.
 
-Owns the answers and the HTML of messages, which is made when it is asked for. Knows no route.
+Renders the HTML of messages on request. Knows no route.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from agentic_rag.threads import DomainThreads
 
 @answer()
 class CurrentTurn:
-    """The turn of a conversation that has not ended."""
+    """The unfinished turn of a conversation."""
 
     id: str
     status: TurnStatus
@@ -34,7 +34,7 @@ class CurrentTurn:
 
 @answer()
 class Conversation:
-    """A conversation's record; its messages have a route of their own. ``turn``: what runs or waits in it, if any.
+    """A conversation's record; its messages have their own route. ``turn`` is the running or queued one, if any.
 
     ``assistantId`` is an older name of ``domainId``.
     """
@@ -59,7 +59,7 @@ class Conversation:
 
 @answer()
 class CitedTable:
-    """The rows that a citation quotes, below the cells of their table's header."""
+    """The table rows that a citation quotes, with the cells of the header."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -67,7 +67,7 @@ class CitedTable:
 
 @answer()
 class Reference:
-    """A passage that an answer cites, found by ``agent``; ``verified`` False: shares no word with its statement."""
+    """A cited passage, found by ``agent``. ``verified`` is False if it shares no word with its statement."""
 
     number: int
     document_id: DocumentId
@@ -85,7 +85,7 @@ class Reference:
 
 @answer()
 class TextPart:
-    """Text between two calls as HTML; ``block`` is the place of its first block in ``blocks``."""
+    """Text between two calls as HTML. ``block`` is the index of its first block in ``blocks``."""
 
     block: int
     html: str
@@ -93,11 +93,10 @@ class TextPart:
 
 @answer()
 class Message:
-    """A message: its plain text, and the blocks it is made of, tool calls and results included.
+    """A message: its plain text and its content blocks, including tool calls and results.
 
-    ``html``, when it was asked for: the text as HTML that a page may show, with a ``sup`` of the class ``citation`` for
-    each citation; nothing in it runs, or loads anything from elsewhere. ``parts``, then, too: the same in pieces, where
-    calls stand between them.
+    On request, ``html`` is the text as HTML for a page, with a ``sup`` of class ``citation`` for each citation; it runs
+    no code and loads nothing from other servers. ``parts`` is the same in pieces between the calls.
     """
 
     id: str
@@ -116,14 +115,14 @@ class Message:
 
 @answer()
 class Messages(Items[Message]):
-    """Messages in order; ``hasMore``: there are earlier ones."""
+    """Messages in order. ``hasMore`` says that there are earlier ones."""
 
     has_more: bool
 
 
 @answer()
 class ContractMessage:
-    """A message as the message contract has it: ``metadata`` with ``sources`` and ``tokensUsed``, and no blocks."""
+    """A message in the message contract's form: ``metadata`` with ``sources`` and ``tokensUsed``, and no blocks."""
 
     id: str
     conversation_id: ConversationId
@@ -139,16 +138,16 @@ class ContractMessage:
 
 @answer()
 class ContractMessages(Items[ContractMessage]):
-    """Messages in order; ``hasMore``: there are earlier ones."""
+    """Messages in order. ``hasMore`` says that there are earlier ones."""
 
     has_more: bool
 
 
 @answer()
 class Branch:
-    """One way through a conversation: ``leaf`` is its last answer, ``parentMessageId`` the answer where it forks.
+    """One path through a conversation. ``leaf`` is its last answer, ``parentMessageId`` the answer where it forks.
 
-    ``firstMessageId`` and ``content`` are the user's message that follows the fork, ``turnCount`` counts the whole way.
+    ``firstMessageId`` and ``content`` are the user's message after the fork; ``turnCount`` counts the whole path.
     """
 
     leaf: str
@@ -163,7 +162,7 @@ class Branch:
 
 @answer()
 class Archive:
-    """A summary that stands for the messages before it."""
+    """A summary that replaces the messages before it in the model's context."""
 
     id: str
     summary: str
@@ -174,10 +173,10 @@ class Archive:
 
 @answer()
 class ToolCall:
-    """The record of a tool call; ``result`` are the blocks the model got, null while it runs.
+    """The record of a tool call. ``result`` holds the blocks for the model, null while the call runs.
 
-    ``agent``: path of the delegate that made it, empty for the main agent. ``structured``: the structured content of a
-    user's server, or ``{"_ref": …}`` where it is stored on its own (``GET /api/payloads/{ref}``).
+    ``agent`` is the path of the delegate that made it, empty for the main agent. ``structured`` is the structured
+    content of a user's server, or ``{"_ref": …}`` if it is stored separately (``GET /api/payloads/{ref}``).
     """
 
     tool_call_id: str
@@ -197,7 +196,7 @@ class ToolCall:
 
 @answer()
 class ReportedCall:
-    """A tool call without its texts. ``hitCount``: passages that it found; ``size``: bytes of its result."""
+    """A tool call without its texts. ``hitCount`` counts the found passages, ``size`` the bytes of its result."""
 
     turn_id: TurnId
     tool_call_id: str
@@ -213,7 +212,7 @@ class ReportedCall:
 
 @answer()
 class ToolReport(Items[ReportedCall]):
-    """Tool calls of a domain, newest first; ``totals`` counts all that match, ``hasMore``: there are older ones."""
+    """Tool calls of a domain, newest first. ``totals`` counts all matches. ``hasMore``: there are older ones."""
 
     has_more: bool
     totals: Sequence[ToolTotal]
@@ -221,7 +220,7 @@ class ToolReport(Items[ReportedCall]):
 
 @answer()
 class RoleVersion:
-    """A role by which an answer was given, and the hash of its text then."""
+    """A role that an answer used, and the hash of its text at that time."""
 
     id: str
     hash: str
@@ -229,7 +228,7 @@ class RoleVersion:
 
 @answer()
 class Turn:
-    """One user message to its end."""
+    """The processing of one user message."""
 
     id: str
     conversation_id: ConversationId
@@ -245,7 +244,7 @@ class Turn:
 
 @answer()
 class Image:
-    """What turns ran on: settings as they were then, without secret values and without what is bound on our side."""
+    """The settings that turns ran on, without secret values and without internal bindings."""
 
     id: str
     domain_id: str
@@ -255,7 +254,7 @@ class Image:
 
 @answer()
 class Child:
-    """A delegate of a turn: its path, the call it worked for, and its records; its turn has children of its own."""
+    """A delegate of a turn: its path, the call that started it, and its records. Its turn may have delegates, too."""
 
     agent: str
     parent_tool_call_id: str
@@ -266,7 +265,7 @@ class Child:
 
 @answer(kw_only=True)
 class AcceptedMessage(Turn):
-    """The turn that a message began, with the ids of its two messages."""
+    """The turn that a message started, with the ids of its two messages."""
 
     user_message_id: MessageId
     message_id: MessageId
@@ -275,7 +274,7 @@ class AcceptedMessage(Turn):
 
 @answer()
 class Interrupted:
-    """Whether something was stopped."""
+    """Whether a turn was stopped."""
 
     interrupted: bool
 
@@ -287,8 +286,10 @@ def show_conversation(record: ConversationRecord, turn: TurnRecord | None) -> Re
 
 
 class Pages:
-    """Messages as they are shown, answers with what they cost. HTML is made in a thread that all users share, message
-    by message: of one that was written for it this takes a second."""
+    """Builds shown messages, with the cost of answers.
+
+    A thread shared by all users renders HTML message by message, because a malicious message takes up to a second.
+    """
 
     def __init__(self, thread: DomainThreads, reports: UsageReports) -> None:
         self._thread = thread
@@ -299,7 +300,7 @@ class Pages:
         return Messages(await self.render(user, page.messages, as_html=as_html), page.has_more)
 
     async def render(self, user: User, messages: Sequence[ShownMessage], *, as_html: bool) -> list[Message]:
-        """Return messages, with their HTML if that is wanted."""
+        """Return messages, on request with HTML."""
         costs = await self._reports.costs([each.turn_id for each in messages if each.role == "assistant"])
         priced = [_with_cost(each, costs.get(each.turn_id)) for each in messages]
         if not as_html:

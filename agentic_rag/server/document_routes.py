@@ -1,6 +1,6 @@
-"""REST of documents: upload, states, deletion, and the search an admin tries settings with.
+"""REST routes of documents: upload, states, deletion, and the search to try settings with.
 
-Owns what these routes take and answer. Knows no file format.
+Defines request and answer models. Knows no file format.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ from mcp_servers.retriever.formats import SAVE_INSTEAD, all_formats
 from mcp_servers.retriever.hits import Hit
 
 SNIPPET = 300
-"""Characters shown of a candidate's chunk."""
+"""Maximum characters shown of a candidate's chunk."""
 
 DOMAIN = "/api/domains/{domain}"
 DOCUMENTS = f"{DOMAIN}/documents"
@@ -49,23 +49,23 @@ DOCUMENT = f"{DOCUMENTS}/{{document}}"
 UPLOAD_ERRORS = (BodyTooLarge, DocumentUnsupported, DocumentTooLarge, QuotaExceeded)
 """Why no file of an upload was taken."""
 
-# What is taken
+# Requests
 
 
 class DocumentFilter(Form):
-    """Which documents."""
+    """Filter for documents."""
 
     status: DocumentStatus | None = None
 
 
 class Upload(Form):
-    """``replace``: a document of the same name gets the new bytes."""
+    """With ``replace``, a document of the same name gets the new bytes."""
 
     replace: bool = False
 
 
 class Filters(Form):
-    """``document``: an id, a name or a part of one; ``type``: a file ending; ``heading``: one of the heading path."""
+    """``document`` is an id, or all or part of a name; ``type`` a file ending; ``heading`` one of the heading path."""
 
     document: str | None = Field(None, max_length=300)
     type: str | None = Field(None, max_length=20)
@@ -73,7 +73,7 @@ class Filters(Form):
 
 
 class Search(Form):
-    """A search; what is left out is as the domain's settings say."""
+    """A search. Omitted values come from the domain's settings."""
 
     query: str = Field(max_length=2_000)
     top_k: int | None = Field(None, ge=1, le=50)
@@ -94,31 +94,31 @@ class Search(Form):
 
 
 class ChunkPage(Form):
-    """Which chunks of a document."""
+    """A range of a document's chunks."""
 
     offset: int = Field(0, ge=0)
     limit: int = Field(50, ge=1, le=200)
 
 
 class RetrievalPage(Form):
-    """How many of the last searches; only admins see those that are not of one of their own conversations."""
+    """Filter for recent searches. Only admins see those outside their own conversations."""
 
     conversation_id: ConversationId | None = Field(None, max_length=200)
     limit: int = Field(50, ge=1, le=200)
 
 
 class Reindex(Form):
-    """``rollback``: take the last exchange back."""
+    """``rollback`` restores the previous collection."""
 
     rollback: bool = False
 
 
-# What is answered
+# Answers
 
 
 @answer()
 class Problem:
-    """Why a file could not be taken or indexed."""
+    """The reason for a refused or failed file."""
 
     code: str
     message: str | None
@@ -126,9 +126,9 @@ class Problem:
 
 @answer()
 class Progress:
-    """How far the present stage has come, and what was learned of the document.
+    """Progress of the current stage, and facts about the document.
 
-    ``chunks`` ``of`` all are stored; OCR has read ``scanned`` of ``scans`` pages.
+    ``chunks`` ``of`` all are stored. OCR has read ``scanned`` of ``scans`` pages.
     """
 
     stage: DocumentStatus
@@ -146,7 +146,7 @@ class Progress:
 
 @answer()
 class Document:
-    """A file of a domain and where its ingestion stands."""
+    """A file of a domain, and the state of its ingestion."""
 
     id: str
     domain_id: str
@@ -164,8 +164,11 @@ class Document:
 
 @answer()
 class DocumentFormat:
-    """A kind of file by its ending. Exactly one of ``mediaType`` (it is read) and ``instead`` (what to do with it) is
-    there; ``package`` is the installed package that reads it, where it is none of ours."""
+    """A file format by its ending.
+
+    Either ``mediaType`` (the format is supported) or ``instead`` (an alternative) is present. ``package`` is the
+    installed package that reads the format, if it is not built in.
+    """
 
     ending: str
     media_type: Absent[str] = None
@@ -175,7 +178,7 @@ class DocumentFormat:
 
 @answer()
 class RefusedUpload:
-    """A file of an upload that was not taken."""
+    """A refused file of an upload."""
 
     name: str
     error: Problem
@@ -184,18 +187,18 @@ class RefusedUpload:
 
 @answer()
 class Rescan:
-    """How many documents a look into the folder added."""
+    """Number of documents that a scan of the folder added."""
 
     added: int
 
 
 @answer()
 class Candidate:
-    """A chunk that a search weighed, and of what there still is of it where it lies.
+    """A chunk that a search scored, as far as its document still exists.
 
-    Ranks count from 1; a leg has none of a chunk that it only scores, since the other one brought it. ``reranked`` is
-    the reranker's score, of those that it read. ``hit`` is the number of the hit that the chunk is part of: of those
-    without one an answer sees nothing. Searches kept by an older version have no ranks.
+    Ranks count from 1. A leg has no rank for a chunk that only the other leg found. ``reranked`` is the reranker's
+    score, if it read the chunk. ``hit`` is the number of the hit that contains the chunk; the model does not see chunks
+    without a hit. Searches stored by an older version have no ranks.
     """
 
     chunk_id: str
@@ -219,7 +222,7 @@ class Candidate:
 
 @answer()
 class Retrieval:
-    """A search with the scores of each leg, and what it was made with; ``reranked``: the reranker decided the order."""
+    """A search with the scores of each leg and its settings. ``reranked`` says that the reranker decided the order."""
 
     retrieval_id: str
     query: str
@@ -238,7 +241,7 @@ class Retrieval:
 
 @answer(kw_only=True)
 class KeptRetrieval(Retrieval):
-    """A search of a turn, with what still exists of its candidates."""
+    """A search of a turn, with the remaining candidates."""
 
     created_at: str
     conversation_id: Absent[str] = None
@@ -247,7 +250,7 @@ class KeptRetrieval(Retrieval):
 
 @answer()
 class RetrievalLine:
-    """One line of a list of kept searches; without ``conversationId`` and ``turnId`` an admin tried it."""
+    """One line of a list of stored searches. An admin's trial has no ``conversationId`` and ``turnId``."""
 
     retrieval_id: str
     query: str
@@ -259,7 +262,7 @@ class RetrievalLine:
 
 @answer()
 class Chunk:
-    """An indexed piece of a document; ``sentences`` are offsets in its text."""
+    """An indexed piece of a document. ``sentences`` are offsets in its text."""
 
     chunk_id: str
     ordinal: int
@@ -275,7 +278,7 @@ class Chunk:
 
 @answer()
 class CitedChunk:
-    """A chunk with the document it is of, and the ids of those before and after it."""
+    """A chunk with its document, and the ids of its neighbours."""
 
     document_id: DocumentId
     document_name: str
@@ -286,7 +289,7 @@ class CitedChunk:
 
 @answer()
 class Rebuilding:
-    """How many documents of a lost index are back, of how many."""
+    """Progress of rebuilding a lost index, in documents."""
 
     done: int
     of: int
@@ -294,7 +297,7 @@ class Rebuilding:
 
 @answer()
 class Collection:
-    """Where a domain's collection stands; ``rebuilding`` is there while a lost index is made anew."""
+    """State of a domain's collection. ``rebuilding`` is present while a lost index is rebuilt."""
 
     domain_id: str
     state: str
@@ -307,20 +310,20 @@ class DocumentRoutes:
     """Documents of a domain."""
 
     def __init__(self, documents: Documents, deletion: Deletion, thread: DomainThreads) -> None:
-        """``thread``: where long lists are made."""
+        """Create the routes. ``thread`` builds long lists."""
         self._documents = documents
         self._deletion = deletion
         self._thread = thread
 
     @route("POST", DOCUMENTS, status=202, takes="multipart/form-data", errors=UPLOAD_ERRORS)
     async def upload(self, request: Request, domain: str, query: Upload) -> Items[Document | Redacted[RefusedUpload]]:
-        """Upload files; each is taken or refused by itself."""
+        """Upload files. Each file is accepted or refused separately."""
         received = await receive_files(request, self._documents, domain, replace=query.replace)
         return Items([_show_upload(domain, item) for item in received])
 
     @route("GET", "/api/document-formats", allow="user")
     async def formats(self) -> Items[DocumentFormat]:
-        """List the kinds of files that can be read, then those that must be saved as another one first."""
+        """List the supported file formats, then those that must be converted first."""
         read = [
             DocumentFormat(ending, media_type=each.media_type, package=each.extension or None)
             for ending, each in sorted(all_formats().items())
@@ -347,7 +350,7 @@ class DocumentRoutes:
 
     @route("POST", f"{DOCUMENTS}/rescan", status=202)
     async def rescan(self, domain: str) -> Rescan:
-        """Look into the domain's documents folder."""
+        """Scan the domain's documents folder."""
         return Rescan(await self._documents.rescan(domain))
 
     @route("GET", DOCUMENT, allow="member")
@@ -357,17 +360,17 @@ class DocumentRoutes:
 
     @route("DELETE", DOCUMENT)
     async def delete(self, domain: str, document: DocumentId) -> None:
-        """Delete a document and all that was made of it."""
+        """Delete a document with its chunks and index entries."""
         await self._deletion.document(domain, document)
 
     @route("GET", f"{DOCUMENT}/file", allow="member")
     async def get_file(self, request: Request, domain: str, document: DocumentId) -> OriginalFile:
-        """Send the file as it was uploaded, or the part that ``Range`` names; a browser keeps it and runs nothing."""
+        """Send the original file, or the part in ``Range``. Browsers download it and run nothing in it."""
         return OriginalFile(await self._documents.original(domain, document), request.headers.get("range"))
 
     @route("POST", f"{DOCUMENT}/retry", status=202)
     async def retry(self, domain: str, document: DocumentId) -> Document:
-        """Take a document in again that failed."""
+        """Ingest a failed document again."""
         return _document(await self._documents.retry(domain, document))
 
     @route("GET", f"{DOCUMENT}/chunks", allow="member")
@@ -379,7 +382,7 @@ class DocumentRoutes:
 
 
 class CollectionRoutes:
-    """A domain's whole collection: kept searches, and its making anew."""
+    """A domain's whole collection: stored searches, and rebuilding the index."""
 
     def __init__(self, documents: Documents, conversations: Conversations) -> None:
         self._documents = documents
@@ -387,7 +390,7 @@ class CollectionRoutes:
 
     @route("GET", f"{DOMAIN}/chunks/{{chunk}}", allow="member")
     async def get_chunk(self, domain: str, chunk: str) -> Redacted[CitedChunk]:
-        """Show the passage that a citation names, and where it stands."""
+        """Show the passage that a citation names, with its neighbours."""
         found, near = await self._documents.chunk(domain, chunk)
         places = {each.ordinal - found.ordinal: each.chunk_id for each in near}
         shown = CitedChunk(
@@ -397,7 +400,7 @@ class CollectionRoutes:
 
     @route("GET", f"{DOMAIN}/retrievals", allow="member")
     async def list_retrievals(self, user: User, domain: str, query: RetrievalPage) -> Redacted[Part[RetrievalLine]]:
-        """List the last searches, newest first: those of one of the caller's conversations, for admins also all."""
+        """List recent searches, newest first: of one of the caller's conversations, or for admins of all."""
         if not user.administers(domain):
             if query.conversation_id is None:
                 raise Forbidden("Name a conversation of yours in conversationId; all searches are for admins.")
@@ -407,7 +410,7 @@ class CollectionRoutes:
 
     @route("GET", f"{DOMAIN}/retrievals/{{retrieval}}", allow="member")
     async def get_retrieval(self, user: User, domain: str, retrieval: str) -> Redacted[KeptRetrieval]:
-        """Show what a search of a turn found and weighed: to who asked there, and to admins."""
+        """Show the results of a turn's search, for the user who asked and for admins."""
         kept = await self._documents.retrieval(domain, retrieval)
         if not user.administers(domain) and not await self._conversations.owns(user, kept.record.conversation_id):
             raise NotFound("retrieval", retrieval, hidden=True)
@@ -429,12 +432,12 @@ class CollectionRoutes:
 
     @route("POST", f"{DOMAIN}/reindex", status=202, errors=[ReindexRunning, NothingToRollBack])
     async def reindex(self, domain: str, body: Reindex) -> Collection:
-        """Begin to make the collection anew, or take the last exchange back."""
+        """Start rebuilding the collection, or restore the previous one."""
         return answer_from(Collection, await self._documents.reindex(domain, rollback=body.rollback))
 
     @route("GET", f"{DOMAIN}/reindex")
     async def get_reindex(self, domain: str) -> Collection:
-        """Show where the collection stands."""
+        """Show the state of the collection."""
         state = await self._documents.reindex_state(domain)
         progress = await self._documents.rebuilding(domain)
         return answer_from(Collection, state, rebuilding=answer_from(Rebuilding, progress) if progress else None)
@@ -450,7 +453,7 @@ def _document(record: DocumentRecord) -> Document:
 
 
 def _show_upload(domain: str, item: DocumentRecord | RefusedFile) -> Document | Redacted[RefusedUpload]:
-    """Return what became of one file of several."""
+    """Return the answer for one file of an upload."""
     if isinstance(item, RefusedFile):
         name = clean_name(item.name) if item.name else ""
         return Redacted(domain, RefusedUpload(name, Problem(item.error.code, str(item.error))))

@@ -1,6 +1,6 @@
-"""REST of roles, of memories, and of the prompt a model gets.
+"""REST routes of roles, memories, and the prompt of a model.
 
-Owns what these routes take and answer. Knows no rule: whose role or memory may be changed is the business layer's.
+Defines request and answer models. The business layer decides who may change a role or memory.
 """
 
 from collections.abc import Sequence
@@ -48,14 +48,14 @@ COMPONENTS = f"{DOMAIN}/prompt-components"
 MEMORIES = f"{DOMAIN}/memories"
 
 MAX_IMPORT = 1_000
-"""Engrams of one request."""
+"""Maximum engrams of one request."""
 IMPORTED_VALUES = 100_000
-"""Items and members of such a request: engrams with all their keywords, and how often each was recalled."""
+"""Maximum JSON items and members of such a request: engrams with keywords, and recall counts."""
 
 LATEST_MS = 4_102_444_800_000
-"""The year 2100: what another program dated later is shown as this, and refused when it is brought in."""
+"""The year 2100. Later dates of other programs are shown as this one, and refused in an import."""
 
-# What is taken
+# Requests
 
 
 class NewComponent(Form):
@@ -65,23 +65,23 @@ class NewComponent(Form):
 
 
 class DraftComponent(Form):
-    """A prompt component as it would be; ``content`` null: as if it were deleted."""
+    """A draft of a prompt component. A null ``content`` stands for a deleted component."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
     content: str | None = Field(max_length=READ_LIMIT)
 
 
 class PromptDraft(Form):
-    """What is not saved: ``settings`` as PATCH of the domain takes them (its admins only), ``components`` by name."""
+    """Unsaved changes: ``settings`` as in PATCH of the domain (admins only), and ``components`` by name."""
 
     settings: dict[str, Any] = Field(default_factory=dict)
     components: tuple[DraftComponent, ...] = Field((), max_length=100)
 
 
 class MemoryQuery(Form):
-    """Which memories: of one role or of all; ``q`` is part of the content or a keyword.
+    """Filter for memories of one role or of all. ``q`` searches contents and keywords.
 
-    ``show``: those that are recalled, those that newer ones replaced, those that the server proposed; or all.
+    ``show`` selects current, replaced or proposed memories, or all.
     """
 
     role: str | None = None
@@ -92,7 +92,7 @@ class MemoryQuery(Form):
 
 
 class RecallQuery(Form):
-    """What is recalled: the words of ``q``, or one cue by its name; neither: what the memory knows best."""
+    """A query: the words of ``q``, or one cue by name. Without either, the strongest memories are recalled."""
 
     role: str
     q: str = Field("", max_length=2_000)
@@ -105,13 +105,13 @@ class RecallQuery(Form):
 
 
 class OfRole(Form):
-    """The role whose memory is meant; all when left out."""
+    """The role of the memory; all roles if omitted."""
 
     role: str | None = None
 
 
 class WholeMemory(Form):
-    """The role whose memory is meant."""
+    """The role of the memory."""
 
     role: str
 
@@ -120,7 +120,7 @@ PlainText = Annotated[str, StringConstraints(min_length=1)]
 
 
 class NewEngram(Form):
-    """A memory of another place, with the id and the time it has there (``createdAt`` in milliseconds)."""
+    """A memory from another store, with its id and time there (``createdAt`` in milliseconds)."""
 
     id: Annotated[PlainText, StringConstraints(max_length=100)]
     content: Annotated[PlainText, StringConstraints(max_length=MAX_CONTENT)]
@@ -147,18 +147,18 @@ class NewEngram(Form):
 
 
 class NewMemories(Form):
-    """Memories to add, and how often each cue was recalled."""
+    """Memories to add, and recall counts of cues."""
 
     engrams: tuple[NewEngram, ...] = Field((), max_length=MAX_IMPORT)
     frequencies: dict[str, Annotated[int, Field(ge=0, le=2**31)]] = Field(default_factory=dict)
 
 
-# What is answered
+# Answers
 
 
 @answer()
 class RoleLine:
-    """One line of a list of roles; ``findings`` counts those of its own file."""
+    """One line of a list of roles. ``findings`` counts those of its own file."""
 
     id: str
     source: str
@@ -168,7 +168,7 @@ class RoleLine:
 
 @answer()
 class SkillLine:
-    """A skill as it is in the workspace; ``usable``: it is offered. Digests are SHA-256."""
+    """A skill in the workspace. ``usable`` skills are offered. Digests are SHA-256."""
 
     name: str
     description: str
@@ -188,7 +188,7 @@ class ExportedSkill:
 
 @answer()
 class RoleText:
-    """One file of a role; ``content`` is null when it cannot be read."""
+    """One file of a role. ``content`` is null if it is unreadable."""
 
     kind: str
     id: str
@@ -199,9 +199,9 @@ class RoleText:
 
 @answer()
 class Role:
-    """A role as a model would get it, with its findings and files; ``text`` is null when its file is broken.
+    """A role as a model would get it, with findings and files. ``text`` is null if its file is broken.
 
-    ``characters`` and ``tokens``: how large the text is, where a prompt is shown.
+    ``characters`` and ``tokens`` are the size of the text in a prompt.
     """
 
     id: str
@@ -217,7 +217,7 @@ class Role:
 
 @answer(kw_only=True)
 class WrittenRole(Role):
-    """A role with the paths of the files that were just written."""
+    """A role, and the paths of the files just written."""
 
     written: Sequence[str]
 
@@ -234,7 +234,7 @@ class Part:
 
 @answer()
 class PromptProblem:
-    """A component that is not in the prompt, and why."""
+    """A component that is missing from the prompt, with the reason."""
 
     name: str
     problem: str
@@ -242,7 +242,7 @@ class PromptProblem:
 
 @answer()
 class Size:
-    """The size of a text; ``tokens``: about."""
+    """The size of a text; ``tokens`` is an estimate."""
 
     characters: int
     tokens: int
@@ -250,7 +250,7 @@ class Size:
 
 @answer()
 class ServerCost:
-    """What the definitions of a server's tools cost in each request; ``deferred``: nothing until they are found.
+    """Tokens per request for the tool definitions of a server. ``deferred`` tools cost none until the model finds them.
 
     ``tools`` is 0 for a server that has never listed its tools.
     """
@@ -263,11 +263,14 @@ class ServerCost:
 
 @answer()
 class Prompt:
-    """The prompt with the size of each part; ``present`` is the day, and who asks; ``role`` is null when there is none
-    of that id, ``skills`` when there are none, ``catalogue`` when no tools are deferred. ``tools`` are those that a
-    model is shown at once, ``toolTokens`` what their definitions cost, ``requestTokens`` that and the system prompt:
-    what each request begins with, of ``contextTokens`` that it may have. ``counted`` says by whom: ``estimate``, the
-    server's own, a third of the bytes. A role's text comes on top once it is activated."""
+    """The prompt, and the size of each part.
+
+    ``present`` is the date and the user. ``role`` is null if there is no such role, ``skills`` if there are none,
+    ``catalogue`` if no tools are deferred. ``tools`` are those that the model sees at once, ``toolTokens`` the size of
+    their definitions, and ``requestTokens`` that plus the system prompt: the start of each request, whose limit is
+    ``contextTokens``. ``counted`` names the method: ``estimate`` is the server's own, a third of the bytes. A role's
+    text is added once it is activated.
+    """
 
     bootstrap: Part
     components: Sequence[Part]
@@ -298,18 +301,18 @@ class Memory:
     strength: float
     created_at: str
     author: str
-    """Id of the user in whose turn it was remembered, or who added it; empty when nobody knows."""
+    """Id of the user who added the memory or in whose turn it was saved; empty if unknown."""
     turn_id: TurnId
     """The turn in which it was said."""
     proposed: bool
-    """Nobody asked for it: the server read it out of that turn. Deleting it undoes that."""
+    """True if the server extracted the memory from that turn without a request. Deleting it undoes that."""
     replaces: Absent[str] = None
     replaced_by: Absent[str] = None
 
 
 @answer()
 class MemoryPage(Items[T]):
-    """Part of what there is, newest first; ``roles`` are those that have memories, ``total`` counts all that match."""
+    """A page of memories, newest first. ``roles`` are those with memories, ``total`` counts all matches."""
 
     scope: str
     roles: Sequence[str]
@@ -318,7 +321,7 @@ class MemoryPage(Items[T]):
 
 @answer()
 class RecallEdge:
-    """A step from one cue to another; ``source`` was there first."""
+    """A step from one cue to another; ``source`` was activated first."""
 
     source: str
     target: str
@@ -327,10 +330,10 @@ class RecallEdge:
 
 @answer()
 class Recall:
-    """What a role recalls and how: the activated cues in order, the steps between them, and what was found.
+    """The memories that a role recalls: the activated cues in order, the steps between them, and the results.
 
-    ``center``: the first cue. ``fallback``: why others than the query's own words were taken. ``engrams``: ranked;
-    ``overview``: what the memory knows best, when nothing was asked or found; ``matched``: how many of ``engrams`` have
+    ``center`` is the first cue. ``fallback`` says why words other than the query's were used. ``engrams`` are ranked.
+    ``overview`` holds the strongest memories, if nothing was asked or found. ``matched`` counts the ``engrams`` with
     words of the query.
     """
 
@@ -348,7 +351,7 @@ class Recall:
 
 @answer()
 class MemoryExport:
-    """A whole memory; ``createdAt`` in milliseconds, as PromptX keeps it and an import takes it."""
+    """A whole memory; ``createdAt`` is in milliseconds, as in PromptX and in an import."""
 
     role: str
     scope: str
@@ -358,7 +361,7 @@ class MemoryExport:
 
 @answer()
 class ImportedMemories:
-    """How many memories came, and how many were there before."""
+    """Numbers of added and of already known memories."""
 
     added: int
     known: int
@@ -396,7 +399,7 @@ class RoleRoutes:
 
     @route("POST", f"{ROLE}/check", allow="author", audited=False)
     async def check_draft(self, domain: str, role: str, body: DraftedFiles) -> Role:
-        """Show a role as a model would get it if these files were written, with findings; nothing is stored."""
+        """Show a role as a model would get it with these files, and the findings; nothing is stored."""
         return _role(await self._roles.draft(domain, role, body.to_files()))
 
     @route("DELETE", ROLE, allow="author")
@@ -406,7 +409,7 @@ class RoleRoutes:
 
     @route("GET", f"{DOMAIN}/effective-prompt", allow="author")
     async def prompt(self, user: User, domain: str) -> Prompt:
-        """Show what a model is told before the first message, and what the tools of each server cost."""
+        """Show the prompt of a model before the first message, and the token cost of each server's tools."""
         return _prompt(await effective_prompt(self._definitions, self._roles, self._servers, user, domain))
 
     @route(
@@ -417,7 +420,7 @@ class RoleRoutes:
         errors=[BodyTooLarge, ServerReserved, CommandNotAllowed],
     )
     async def draft_prompt(self, user: User, domain: str, body: PromptDraft) -> Prompt:
-        """Show the same as it would be with settings and components that are not saved; nothing is kept of them."""
+        """Show the prompt with unsaved settings and components; nothing is stored."""
         if body.settings and not user.administers(domain):
             raise Forbidden("Only an admin of the domain may try other settings; an author may try other components.")
         settings = await self._domains.settings_after(domain, body.settings) if body.settings else None
@@ -426,7 +429,7 @@ class RoleRoutes:
 
 
 class PromptRoutes:
-    """Prompt components: Markdown files that a model is told before the first message."""
+    """Prompt components: Markdown files that are part of the system prompt."""
 
     def __init__(self, files: PromptFiles) -> None:
         self._files = files
@@ -438,9 +441,9 @@ class PromptRoutes:
 
     @route("PUT", f"{COMPONENTS}/{{name}}", allow="author", errors=[BodyTooLarge, ComponentChanged])
     async def put(self, request: Request, domain: str, name: str, body: NewComponent) -> PromptFile:
-        """Write a prompt component; it counts from the next turn.
+        """Write a prompt component. The change takes effect at the next turn.
 
-        ``If-Match``: its ``version``, which must be the stored one; ``If-None-Match: *``: only if there is none yet.
+        ``If-Match`` names the expected ``version``. With ``If-None-Match: *``, the component must not exist yet.
         """
         return await self._files.write(domain, name, body.content, _version(request))
 
@@ -458,7 +461,7 @@ class SkillRoutes:
 
     @route("GET", f"{DOMAIN}/skills", allow="author")
     async def list_skills(self, domain: str) -> Items[SkillLine]:
-        """List the skills of the workspace, broken ones too, with their files and findings."""
+        """List the skills of the workspace, including broken ones, with their files and findings."""
         return Items([answer_from(SkillLine, each) for each in await self._skills.list_of(domain)])
 
     @route("GET", f"{ROLE}/skill", allow="author")
@@ -468,7 +471,7 @@ class SkillRoutes:
 
 
 class MemoryRoutes:
-    """Memories; whose they are follows from the caller and the domain's ``memoryScope``."""
+    """Memories of the caller or of the domain, depending on the domain's ``memoryScope``."""
 
     def __init__(self, memories: Memories) -> None:
         self._memories = memories
@@ -484,7 +487,7 @@ class MemoryRoutes:
 
     @route("GET", f"{MEMORIES}/recall", allow="member")
     async def recall(self, user: User, domain: str, query: RecallQuery) -> Redacted[Recall]:
-        """Show what a role would recall, and the network it goes through; nothing is counted as recalled."""
+        """Show which memories a role would recall, and the network it uses. No recall is counted."""
         found = await self._memories.recall(user, domain, query.role, query.asked, query.mode)
         return Redacted(
             domain,
@@ -501,7 +504,7 @@ class MemoryRoutes:
 
     @route("GET", f"{MEMORIES}/export", allow="member", large=True)
     async def export(self, user: User, domain: str, query: WholeMemory) -> Redacted[MemoryExport]:
-        """Show all memories of a role, in the form that an import takes."""
+        """Show all memories of a role, in the form of an import."""
         export = await self._memories.export(user, domain, query.role)
         return Redacted(domain, answer_from(MemoryExport, export, engrams=[each.to_json() for each in export.engrams]))
 
@@ -509,7 +512,7 @@ class MemoryRoutes:
         "POST", f"{MEMORIES}/import", allow="member", audited=True, max_values=IMPORTED_VALUES, errors=[QuotaExceeded]
     )
     async def add(self, user: User, domain: str, query: WholeMemory, body: NewMemories) -> ImportedMemories:
-        """Add memories to a role's; ids that are there stay as they are."""
+        """Add memories to a role. Memories with known ids stay unchanged."""
         engrams = [
             Engram(
                 each.id,
@@ -528,7 +531,7 @@ class MemoryRoutes:
 
     @route("DELETE", f"{MEMORIES}/{{memory}}", allow="member", audited=True)
     async def delete(self, user: User, domain: str, memory: str, query: OfRole) -> None:
-        """Forget one memory and what it replaced, their bytes too."""
+        """Delete one memory and the memories it replaced, including their bytes on disk."""
         await self._memories.delete(user, domain, memory, role=query.role)
 
 
@@ -538,10 +541,10 @@ def _role(view: RoleView) -> Role:
 
 
 def _drafts(components: Sequence[DraftComponent]) -> dict[str, str | None]:
-    """Return the texts of components by their names.
+    """Return the texts of components by name.
 
     Raises:
-        InvalidInput: one has a name that no component can have.
+        InvalidInput: a name is not valid.
     """
     for at, each in enumerate(components):
         check_name(each.name, f"components.{at}.name")
@@ -575,7 +578,7 @@ def _prompt(prompt: EffectivePrompt) -> Prompt:
 
 
 def _version(request: Request) -> str | None:
-    """Return the version a component must still have, by the request's conditions; None: any."""
+    """Return the version that a component must have by the request's conditions; None: any."""
     if request.headers.get("if-none-match", "").strip() == "*":
         return NOT_THERE
     given = request.headers.get("if-match", "*").strip()
