@@ -14,12 +14,13 @@ from typing import Any
 
 from agentic_rag.ids import ConversationId
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.store import collections, conversations, logins, payloads, probe, run_groups
+from agentic_rag.store import collections, conversations, logins, payloads, probe, run_groups, scans
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.collections import CollectionRecord
 from agentic_rag.store.logins import BegunRecord
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.run_events import Batch
+from agentic_rag.store.scans import ScanRecord
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, say, use
 from tests.access.tenants import as_operator, bearer, make_key
@@ -169,6 +170,11 @@ async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
     await rig.application.database.write(
         lambda conn: collections.put(conn, CollectionRecord(domain_id=domain, updated_at=now()))
     )
+    (document, *_) = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
+    scan = ScanRecord(
+        document_id=document["id"], sha256="7" * 64, page=1, domain_id=domain, content={"lines": []}, created_at=now()
+    )
+    await rig.application.database.write(lambda conn: scans.put(conn, scan))
     await rig.application.database.write(lambda conn: probe.touch(conn, now()))
     group = [Batch("turn_that_is_gone", 1, [b"{}"])]
     await rig.application.database.write(partial(run_groups.add, group=2**62, batches=group))

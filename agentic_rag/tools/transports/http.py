@@ -284,11 +284,11 @@ class _Bounded(CheckedTransport):
         return _as_error(reason, status, request, challenge)
 
     async def _goes_elsewhere(self, asked: httpx2.URL, address: str) -> bool:
-        """Whether an announced address is another server's; that is told, and ends the session."""
+        """Return whether an announced address is another server's. Such an address ends the session."""
+        self._observed.answered = True  # whatever the address is, the server speaks this transport
         with contextlib.suppress(httpx2.InvalidURL):
             target = asked.join(address)
             if _origin(target) == _origin(asked):
-                self._observed.answered = True
                 return False
             address = target.host
         reason = f"{asked.host} wants its messages at {address}, where none is sent"
