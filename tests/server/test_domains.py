@@ -211,7 +211,6 @@ async def test_a_reserved_name_is_refused_in_any_dress(tmp_path: Path, name: str
         ({"toolPolicy": {"*": "perhaps"}}, "VALIDATION_ERROR", "settings.toolPolicy"),
         ({"toolPolicy": {"*": {}}}, "VALIDATION_ERROR", "settings.toolPolicy"),
         ({"toolPolicy": {"*": {"owner": "allow"}}}, "VALIDATION_ERROR", "settings.toolPolicy"),
-        ({"subRoleIds": ["assistant", "nobody"]}, "VALIDATION_ERROR", "settings.subRoleIds.1"),
         ({"mcpServers": {"x": STDIO}}, "MCP_COMMAND_NOT_ALLOWED", "settings.mcpServers.x.command"),
         ({"mcpServers": {"x": {"type": "stdio"}}}, "VALIDATION_ERROR", "settings.mcpServers.x"),
         ({"mcpServers": {"x": {**STDIO, "args": ["{{K}}"]}}}, "VALIDATION_ERROR", "settings.mcpServers.x.args.0"),
