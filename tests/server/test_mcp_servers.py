@@ -337,6 +337,8 @@ async def test_a_refused_entry_says_in_its_details_where_and_what_would_allow_it
             response = await rig.http.patch(path, json={"settings": {"mcpServers": {name: entry}}})
             error = response.json()["error"]
             assert error["code"] == "MCP_COMMAND_NOT_ALLOWED"
+            problems = error["details"].pop("problems", [{"path": expected["path"]}])
+            assert problems[0]["path"] == expected["path"], "a refusal lists every problem, its own first"
             assert error["details"].pop("reason") in error["message"]
             assert error["details"] == expected
         response = await rig.http.patch(path, json={"settings": {"mcpServers": {"promptx": {"command": "x"}}}})
