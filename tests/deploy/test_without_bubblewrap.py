@@ -71,4 +71,4 @@ def test_setup_says_that_bubblewrap_is_missing_or_does_not_work(tmp_path: Path, 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert ("MCP servers that are programs" in done.stderr) != works
+    assert ("apt install bubblewrap" in done.stderr) != works
