@@ -228,7 +228,11 @@ def problem(tool: ToolInfo, arguments: Mapping[str, Any]) -> str | None:
         {"propertyNames": {"pattern": EVIL}},
         {"properties": {"q": {"$ref": "#/$defs/p"}}, "$defs": {"p": {"pattern": EVIL}}},
         {"$ref": "#"},
-        {"properties": {"q": {"$ref": "#"}}, "allOf": [{"$ref": "#"}, {"$dynamicRef": "#"}]},
+        {
+            "properties": {"q": {"$ref": "#/$defs/q"}},
+            "$defs": {"q": {"$ref": "#/$defs/q"}},
+            "allOf": [{"$ref": "#"}, {"$dynamicRef": "#"}],
+        },
         {"$defs": {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}, "$ref": "#/$defs/d0"},
         {"$ref": "http://127.0.0.1:9/schema"},
         {"$ref": "file:///etc/passwd"},
