@@ -321,7 +321,7 @@ def test_any_json_is_an_event_or_a_model_error(values: list[tuple[str, str, obje
 # 8
 
 
-@pytest.mark.parametrize("raw", ['{"q": ', '{"q": "ü', "nonsense", '"text"', "[[", '{"q": "\\ud800"}'])
+@pytest.mark.parametrize("raw", ['{"q": ', '{"q": "ü', "nonsense", '"text"', "[["])
 async def test_truncated_or_broken_tool_input_is_told_and_never_guessed(raw: str) -> None:
     step = Step((Use("look", raw=raw, id="t1"),), stop_reason="max_tokens")
     events = await completed(Fault(), step)
