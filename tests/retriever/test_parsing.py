@@ -178,14 +178,14 @@ def test_chinese_pdf_lines_join_without_a_space(tmp_path: Path) -> None:
 
 def test_a_partly_scanned_pdf_is_read_with_a_note(tmp_path: Path) -> None:
     parsed = read(files.pdf(tmp_path / "a.pdf", [[(10, "Text.")], [], []]))
-    assert parsed.notes == ("no text layer on 2 of 3 pages",)
+    (note,) = parsed.notes
+    assert note.startswith("no text layer on 2 of 3 pages")
 
 
 def test_a_scanned_pdf_says_how_many_pages_lack_text(tmp_path: Path) -> None:
-    assert refused(files.pdf(tmp_path / "a.pdf", [[], []])) == (
-        "DOCUMENT_SCANNED",
-        "scanned PDF: no text layer on 2 of 2 pages",
-    )
+    code, message = refused(files.pdf(tmp_path / "a.pdf", [[], []]))
+    assert code == "DOCUMENT_SCANNED"
+    assert message.startswith("scanned PDF: no text layer on 2 of 2 pages")
 
 
 def test_encrypted_files_are_named_as_such(tmp_path: Path) -> None:
