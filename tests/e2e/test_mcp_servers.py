@@ -149,7 +149,9 @@ async def test_pasted_servers_are_tested_saved_called_killed_in_a_call_and_recov
             await paste(server, domain)
             rules = {"toolPolicy": {f"{name}__*": "allow" for name in ("files", "notes", "clock", "every")}}
             await ask(server, "PATCH", f"/api/domains/{domain}", {"settings": rules})
-            (data / "workspaces" / domain / "files" / "a.txt").write_text("from the workspace")
+            letter = data / "workspaces" / domain / "files" / "a.txt"
+            letter.write_text("from the workspace")
+            letter.chmod(0o644)  # as an operator's shell makes it: a server that root runs reads it as another user
             async with server.chat(await server.conversation(domain)) as chat:
                 path = str(data / "workspaces" / domain / "files" / "a.txt")
                 assert text_of(await chat.say(calling("files__read_text_file", path=path))) == "from the workspace"

@@ -205,14 +205,14 @@ async def test_a_search_can_be_of_a_time_a_section_and_a_kind_and_says_where_a_p
     async with open_client(index, paged(30), handbook(), manual="2023-01-02", en="2024-05-01") as client:
 
         async def names(**arguments: object) -> set[str]:
-            result = await call(client, "search_documents", query="pump leave", **arguments)
+            result = await call(client, "search_documents", **{"query": "pump leave", **arguments})
             assert not result.is_error, text_of(result)
             return {hit["document_name"] for hit in result.structured_content["hits"]}
 
         assert await names() == {"manual.pdf", "handbook.md"}
         assert await names(after="2024-01-01") == {"handbook.md"}
-        assert await names(before="2024-01-01") == {"manual.pdf"}
-        assert await names(type=".PDF") == {"manual.pdf"}
+        assert await names(query="pump", before="2024-01-01") == {"manual.pdf"}
+        assert await names(query="pump", type=".PDF") == {"manual.pdf"}
         assert await names(section="Sick leave") == {"handbook.md"}
         placed = await call(client, "search_documents", query="medical certificate", top_k=1)
         assert "handbook.md › Handbook › Sick leave (passage 2 of 2, 2024-05-01)" in text_of(placed)
