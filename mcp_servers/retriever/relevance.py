@@ -64,6 +64,10 @@ class Match(NamedTuple):
     held: float | None = None
 
 
+UNSURE = 1e-9
+"""How far every probability stays from 0 and 1: no passage is certain, and rounding must not make it so."""
+
+
 def probabilities(matches: Sequence[Match], dense_weight: float = 0.0) -> list[float]:
     """Return for each match, 0..1, how likely it is relevant. ``dense_weight`` is what the dense leg's vote counts."""
     documents = {match.document for match in matches if match.document is not None}
@@ -74,7 +78,7 @@ def probabilities(matches: Sequence[Match], dense_weight: float = 0.0) -> list[f
     by_words = _Rivals(groups, [match.share for match in matches])
     by_meaning = _Rivals(groups, [match.closeness or 0.0 for match in matches])
     return [
-        _probability(match, by_words.of(group), by_meaning.of(group), dense_weight)
+        min(max(_probability(match, by_words.of(group), by_meaning.of(group), dense_weight), UNSURE), 1 - UNSURE)
         for match, group in zip(matches, groups, strict=True)
     ]
 
