@@ -63,16 +63,17 @@ def newest(
     query = RETRIEVALS.select.where(_retrievals.domain_id == domain_id)
     if conversation_id is not None:
         query = query.where(_retrievals.conversation_id == conversation_id)
-    query = query.order_by(_retrievals.id.desc()).limit(limit)
+    # A search's id is random, so only its time orders it.
+    query = query.order_by(_retrievals.created_at.desc(), _retrievals.id.desc()).limit(limit)
     return RETRIEVALS.all(conn, query)
 
 
 def prune(conn: Connection, domain_id: str, keep: int) -> int:
     """Delete all but the newest ``keep`` searches of a domain; return their number."""
-    query = sa.select(_retrievals.id).where(_retrievals.domain_id == domain_id)
-    query = query.order_by(_retrievals.id.desc()).offset(keep).limit(1)
+    query = sa.select(_retrievals.created_at).where(_retrievals.domain_id == domain_id)
+    query = query.order_by(_retrievals.created_at.desc()).offset(keep).limit(1)
     oldest: str | None = conn.execute(query).scalar()
     if oldest is None:
         return 0
-    old = sa.and_(_retrievals.domain_id == domain_id, _retrievals.id <= oldest)
+    old = sa.and_(_retrievals.domain_id == domain_id, _retrievals.created_at <= oldest)
     return conn.execute(sa.delete(RETRIEVALS.table).where(old)).rowcount

@@ -76,7 +76,7 @@ def brain(request: dict[str, Any]) -> Reply:
     results = [block for block in last if block["type"] == "tool_result"]
     if results:
         return Reply(say("".join(part["text"] for part in results[0]["content"] if part["type"] == "text")))
-    asked = json.loads(last[-1]["text"])
+    asked = json.loads(next(block["text"] for block in last if block.get("text", "").startswith("{")))
     return Reply(use(asked["tool"], **asked["arguments"]))
 
 
