@@ -26,7 +26,7 @@ async def test_axe_finds_nothing(tmp_path: Path, dark: bool, size: tuple[int, in
     async with console(tmp_path, *STEPS, dark=dark, size=size) as desk:
         page = desk.page
         await desk.goto()
-        await expect(page.get_by_role("heading", name="There is no domain yet")).to_be_visible()
+        await expect(page.get_by_role("heading", name="No domains yet")).to_be_visible()
         await check_accessible(page, "empty server")
         domain = await desk.rig.domain(askUser=True)
         await desk.rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days of leave a year.")

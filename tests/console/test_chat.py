@@ -130,7 +130,7 @@ async def test_a_question_is_edited_stopped_and_asked_again_and_its_branches_sta
         await page.keyboard.press("Enter")
         await expect(page.locator(".answer .prose")).to_contain_text("This answer")
         await page.get_by_label("Message", exact=True).press("Escape")
-        await expect(page.locator(".answer")).to_contain_text("Stopped. What was said stays.")
+        await expect(page.locator(".answer")).to_contain_text("Stopped. The text so far is kept.")
         await page.get_by_role("button", name="Try again").click()
         await expect(page.locator(".answer .prose")).to_have_text("Green.")
         await answered(page)

@@ -21,21 +21,21 @@ WORDS = {
     "en": {
         "create": "New domain",
         "name": "Name",
-        "make": "Make the domain",
+        "make": "Create domain",
         "files": "Choose files",
         "ready": "Ready",
         "failed": "Failed",
         "ask": "Ask as a user would",
         "search": "Search",
-        "seen": "In the answer",
+        "seen": "Used in the answer",
         "below": "Below the threshold",
         "threshold": "Threshold",
-        "keep": "Use these for answers",
+        "keep": "Use these settings for answers",
         "kept": "Kept: answers use",
         "expertise": "Expertise",
-        "preview": "What the model is told",
+        "preview": "What the model receives",
         "save": "Save",
-        "saved": "Saved. It counts from the next turn.",
+        "saved": "Saved. Applies from the next message.",
         "undo": "Undo",
         "actions": "Actions for {}",
         "delete": "Delete",
@@ -174,9 +174,9 @@ async def test_two_tabs_on_the_same_settings_are_told_and_nobody_overwrites_unse
         await other.get_by_role("button", name="Save", exact=True).click()
         await expect(page.get_by_text("This was saved in another tab.")).to_be_visible()
         await page.get_by_role("button", name="Save", exact=True).click()
-        dialog = page.get_by_role("dialog", name="Somebody else saved in between")
+        dialog = page.get_by_role("dialog", name="Someone else saved meanwhile")
         await expect(dialog.get_by_role("row").filter(has_text="expertise")).to_contain_text("Theirs")
-        await dialog.get_by_role("button", name="Save mine over it").click()
+        await dialog.get_by_role("button", name="Overwrite with mine").click()
         await expect(page.locator(".toast")).to_contain_text("Saved")
         settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]
         assert settings["expertise"] == "Mine"
@@ -214,14 +214,14 @@ async def test_servers_are_marked_tested_asked_for_saved_and_restarted(tmp_path:
         policy = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"]
         assert policy == {"calc__echo": "deny"}
         await shown.get_by_label("When a model calls echo").select_option("")
-        await expect(page.locator(".toast").last).to_contain_text("By the domain's rules")
+        await expect(page.locator(".toast").last).to_contain_text("Follow the domain’s rules")
         assert (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"] == {}
         await page.keyboard.press("Escape")
         await page.get_by_role("button", name="Set a secret").click()
         dialog = page.get_by_role("dialog")
         await dialog.get_by_label("Name").fill("GITHUB_TOKEN")
         await dialog.get_by_label("Value").fill("ghp_0123456789abcdef")
-        await dialog.get_by_role("button", name="Keep it").click()
+        await dialog.get_by_role("button", name="Save secret").click()
         await expect(page.get_by_role("row").filter(has_text="GITHUB_TOKEN")).to_contain_text("••••cdef")
 
 
@@ -288,7 +288,7 @@ async def test_a_pasted_file_is_one_report_in_which_each_server_gets_what_it_nee
         calc, keyed = json.dumps(command), json.dumps({**command, "env": {"TOKEN": "${input:api-token}"}})
         outside = {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/home/me"]}
         pasted = f'{{ // of a colleague\n"servers": {{"calc": {calc}, "keyed": {keyed}, "files": {json.dumps(outside)},'
-        await dialog.get_by_label("File of servers").fill(f'{pasted} "odd": {{"command": "x", "url": "y"}},}},}}')
+        await dialog.get_by_label("Server configuration").fill(f'{pasted} "odd": {{"command": "x", "url": "y"}},}},}}')
         await dialog.get_by_role("button", name="Check").click()
         rows = {name: dialog.locator(f'[data-server="{name}"]') for name in ("calc", "keyed", "files", "odd")}
         await expect(rows["calc"].locator(".badge")).to_have_text("Ready")

@@ -73,7 +73,7 @@ async def test_a_part_that_could_not_be_fetched_is_fetched_when_it_is_wanted_aga
         await expect(page.locator('.turn[data-status="done"]')).to_contain_text("Yes.")
         await expect(message).to_have_value("")
         await page.get_by_role("navigation").get_by_role("link", name="Domains").click()
-        await expect(page.get_by_role("heading", name="This could not be loaded")).to_be_visible()
+        await expect(page.get_by_role("heading", name="This couldn’t be loaded")).to_be_visible()
         await page.get_by_role("button", name="Try again").click()
         await expect(page.get_by_role("heading", name="Domains", level=1)).to_be_visible()
         assert len(refused) == 3

@@ -53,7 +53,7 @@ async def test_older_messages_come_in_place_and_only_what_is_near_is_laid_out(tm
         texts = await page.locator(".question-text").all_text_contents()
         assert texts == [f"Question {number}" for number in range(TURNS)]
         assert await page.locator(".turn > .question").evaluate_all(LAID_OUT) < TURNS / 2
-        await page.get_by_role("button", name="To the latest").click()
+        await page.get_by_role("button", name="Jump to latest").click()
         await expect(turns.last).to_be_in_viewport()
         await desk.goto(f"#/chat/{domain}/{conversation}")
         await expect(turns.last).to_be_in_viewport()

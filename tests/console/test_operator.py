@@ -24,9 +24,9 @@ pytestmark = needs_browser
 WORDS = {
     "en": {
         "operator": "Operator", "well": "Everything works", "users": "Users", "new": "New user", "name": "Name",
-        "create": "Create", "key": "New key", "make": "Make the key", "value": "The new key", "kept": "I have kept it",
+        "create": "Create", "key": "New key", "make": "Create key", "value": "The new key", "kept": "I have saved it",
         "audit": "Audit", "verify": "Verify the log", "now": "Verify", "intact": "Whole", "close": "Close",
-        "backups": "Backups", "backup": "Back up now", "whole": "is whole", "usage": "Usage", "calls": "Model calls",
+        "backups": "Backups", "backup": "Back up now", "whole": "is intact", "usage": "Usage", "calls": "Model calls",
         "catalogue": "Catalogue", "search": "Search lines", "csv": "Save as CSV",
     },
     "zh": {
@@ -123,17 +123,17 @@ async def test_keys_are_revoked_and_a_person_is_disabled_and_erased(tmp_path: Pa
         assert (await rig.refused("GET", "/api/domains", headers=bearer(anns)))[0] == 401
         await page.get_by_role("button", name="Erase", exact=True).click()
         dialog = page.get_by_role("dialog")
-        await dialog.get_by_label("Write “ann” to be sure").fill("anne")
-        await dialog.get_by_role("button", name="Erase for good").click()
-        await expect(dialog).to_contain_text("This is another name.")
-        await dialog.get_by_label("Write “ann” to be sure").fill("ann")
-        await dialog.get_by_role("button", name="Erase for good").click()
-        await expect(page.locator(".toast").last).to_contain_text("ann is erased. Usage stays under number 1")
+        await dialog.get_by_label("Type “ann” to confirm").fill("anne")
+        await dialog.get_by_role("button", name="Erase permanently").click()
+        await expect(dialog).to_contain_text("This name does not match.")
+        await dialog.get_by_label("Type “ann” to confirm").fill("ann")
+        await dialog.get_by_role("button", name="Erase permanently").click()
+        await expect(page.locator(".toast").last).to_contain_text("Erased ann. Usage is kept under number 1")
         assert [user["name"] for user in (await rig.ok("GET", "/api/users"))["items"]] == ["root"]
         await desk.goto("#/operator/users/root")
         await expect(page.get_by_role("button", name="Erase", exact=True)).to_be_disabled()
         await desk.goto("#/operator/users/nobody")
-        await expect(page.get_by_role("heading", name="There is no such user")).to_be_visible()
+        await expect(page.get_by_role("heading", name="User not found")).to_be_visible()
 
 
 async def ask_for_script(rig: Rig, domain: str, name: str, text: str) -> None:
@@ -162,7 +162,7 @@ async def test_what_would_run_is_shown_and_allowed_or_refused_with_a_reason(tmp_
         await page.get_by_role("link", name="All requests").click()
         await expect(page.locator("tbody tr")).to_have_count(1)
         await page.get_by_role("link", name="notes").click()
-        args = page.get_by_label("Arguments, one to a line")
+        args = page.get_by_label("Arguments, one per line")
         await args.fill("./notes.py\n--shallow")
         await page.get_by_role("button", name="Approve exactly this").click()
         await expect(page.locator(".toast-error, .field-error:visible").first).to_be_visible()
@@ -203,7 +203,7 @@ async def test_what_waits_for_an_admin_stands_in_one_place_and_is_answered_there
         card = page.locator(".wait")
         await expect(card).to_contain_text("promptx_remember")
         await card.get_by_role("button", name="Approve", exact=True).click()
-        await expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+        await expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
         await expect(link.locator(".rail-count")).to_be_hidden()
         assert [row["actor"] for row in await audited(rig, action="wait.accept")] == ["bob"]
 
@@ -319,7 +319,7 @@ async def test_the_servers_of_one_database_are_shown_with_who_is_about_to_leave(
                 await south.tell_leaving()
                 await expect(rows).to_have_count(2)
                 await expect(rows.last).to_contain_text("http://south.example")
-                await expect(rows.last.locator(".badge")).to_have_text("ends its turns")
+                await expect(rows.last.locator(".badge")).to_have_text("finishing its turns")
                 await check_accessible(page, "replicas")
                 await south.leave()
                 await expect(rows).to_have_count(1)

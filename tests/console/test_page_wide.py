@@ -62,7 +62,7 @@ async def test_what_one_may_not_do_is_neither_offered_nor_asked_for(tmp_path: Pa
                     await expect(desk.page.locator("main .skeleton")).to_have_count(0)
                 if role != "operator":
                     await desk.goto("#/operator/users")
-                    await expect(desk.page.get_by_role("heading", name="There is no such page")).to_be_visible()
+                    await expect(desk.page.get_by_role("heading", name="Page not found")).to_be_visible()
                 assert forbidden == [], name
 
 

@@ -159,7 +159,7 @@ async def test_a_message_that_is_not_acknowledged_is_sent_once_after_a_reload_an
             await expect(page.locator(".toast-error")).to_contain_text("The server does not answer")
             relay.mend()
             await page.get_by_label("Message", exact=True).press("Escape")
-            await expect(page.locator(".answer").last).to_contain_text("Stopped. What was said stays.")
+            await expect(page.locator(".answer").last).to_contain_text("Stopped. The text so far is kept.")
             conversation = (await rig.ok("GET", "/api/conversations"))["items"][0]["id"]
             messages = (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
             assert [each["content"] for each in messages if each["role"] == "user"] == ["One", "Two"]

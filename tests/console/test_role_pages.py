@@ -20,14 +20,14 @@ WORDS = {
     "en": {
         "new": "New role",
         "id": "Id",
-        "begin": "Begin",
+        "begin": "Start",
         "source": "Source of the role",
         "fine": "No findings",
         "try": "Try it",
-        "message": "Ask the draft something",
+        "message": "Ask the draft a question",
         "close": "Close",
-        "save": "Save: live from the next turn",
-        "saved": "Saved. It is live from the next turn.",
+        "save": "Save (applies from the next message)",
+        "saved": "Saved. Applies from the next message.",
         "more": "More",
         "delete": "Delete",
         "undo": "Undo",
@@ -127,14 +127,14 @@ async def test_a_saved_role_is_made_the_one_that_answers(tmp_path: Path) -> None
         await desk.goto(f"#/domains/{domain}/roles/clerk")
         head = page.locator(".role-head")
         await expect(head).to_contain_text("New")
-        save = page.get_by_role("button", name="Save: live from the next turn")
+        save = page.get_by_role("button", name="Save (applies from the next message)")
         await page.get_by_label("Source of the role").fill(ROLE)
         await save.click()
-        told = "A model may take on this role now; assistant still answers first."
+        told = "The model can now use this role. assistant still answers first."
         await expect(page.get_by_text(told)).to_be_visible()
         await expect(head).to_contain_text("In this domain")
         await expect(save).to_be_disabled()  # everything is saved
-        await page.get_by_role("button", name="Make it the primary role").click()
+        await page.get_by_role("button", name="Use as primary role").click()
         await expect(head).to_contain_text("Primary")
         settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]
         assert settings["primaryRoleId"] == "clerk"
@@ -150,11 +150,11 @@ async def test_a_role_that_was_changed_on_the_disk_is_not_overwritten_unseen(tmp
         await page.get_by_label("Source of the role").fill(ROLE.replace("clerk", "scribe"))
         file = desk.rig.settings.workspaces / domain / ".promptx" / "resource" / "role" / "clerk" / "clerk.role.md"
         file.write_text(ROLE.replace("clerk", "typist"))
-        await page.get_by_role("button", name="Save: live from the next turn").click()
-        dialog = page.get_by_role("dialog", name="Somebody else saved in between")
+        await page.get_by_role("button", name="Save (applies from the next message)").click()
+        dialog = page.get_by_role("dialog", name="Someone else saved meanwhile")
         await expect(dialog.locator("del")).to_contain_text("typist")
         await expect(dialog.locator("ins")).to_contain_text("scribe")
-        await dialog.get_by_role("button", name="Take theirs").click()
+        await dialog.get_by_role("button", name="Use their version").click()
         await expect(page.get_by_label("Source of the role")).to_have_value(ROLE.replace("clerk", "typist"))
 
 
@@ -213,7 +213,7 @@ async def test_axe_finds_nothing_on_roles_and_memory(tmp_path: Path, dark: bool,
         await page.get_by_label("Source of the role").fill(ROLE)
         await expect(page.get_by_text("No findings")).to_be_visible()
         await page.get_by_role("button", name="Try it").click()
-        await page.get_by_label("Ask the draft something").fill("Hi")
+        await page.get_by_label("Ask the draft a question").fill("Hi")
         await page.keyboard.press("Enter")
         await expect(page.locator(".trial-answer")).to_contain_text("Yes.")
         await check_accessible(page, "trial")
@@ -226,7 +226,7 @@ async def test_a_trial_keeps_what_is_typed_on_and_ends_with_its_dialog(tmp_path:
         await desk.rig.ok("PUT", f"/api/domains/{domain}/roles/clerk", {"files": [OWN_FILE]})
         await desk.goto(f"#/domains/{domain}/roles/clerk")
         await page.get_by_role("button", name="Try it").click()
-        words = page.get_by_label("Ask the draft something")
+        words = page.get_by_label("Ask the draft a question")
         await words.fill("Who are you?")
         await words.press("Enter")
         await words.press_sequentially("And you?")

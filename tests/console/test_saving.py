@@ -71,19 +71,19 @@ async def test_a_prompt_file_that_was_saved_elsewhere_is_not_overwritten_unseen(
         await expect(area).to_have_value("Mine.")
         save = page.get_by_role("button", name="Save", exact=True)
         await save.click()
-        dialog = page.get_by_role("dialog", name="Somebody else saved in between")
+        dialog = page.get_by_role("dialog", name="Someone else saved meanwhile")
         await expect(dialog).to_contain_text("Theirs.")
         await page.keyboard.press("Escape")
         await expect(area).to_have_value("Mine.")
         assert (await desk.rig.ok("GET", base))["items"][0]["content"] == "Theirs."
         await save.click()
-        await dialog.get_by_role("button", name="Take theirs").click()
+        await dialog.get_by_role("button", name="Use their version").click()
         await expect(area).to_have_value("Theirs.")
         await area.fill("Mine again.")
         await desk.rig.ok("DELETE", f"{base}/a.md")
         await save.click()
         await expect(dialog).to_contain_text("deleted")
-        await dialog.get_by_role("button", name="Save mine over it").click()
+        await dialog.get_by_role("button", name="Overwrite with mine").click()
         await expect(page.locator(".toast")).to_contain_text("Saved")
         assert (await desk.rig.ok("GET", base))["items"][0]["content"] == "Mine again."
 

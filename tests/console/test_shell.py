@@ -10,7 +10,7 @@ from tests.access.tenants import bearer, make_key
 from tests.console.rig import console, needs_browser
 from tests.server.rig import Rig
 
-WORDS = {"en": ("Chat", "There is no domain yet"), "zh": ("对话", "还没有知识域")}
+WORDS = {"en": ("Chat", "No domains yet"), "zh": ("对话", "还没有知识域")}
 
 
 @needs_browser
@@ -43,7 +43,7 @@ async def test_one_signs_in_with_name_and_key_and_by_the_address_that_open_print
         await expect(page.get_by_role("alert")).to_contain_text("do not belong together")
         await page.get_by_label("Key").fill(key)
         await page.get_by_role("button", name="Sign in").click()
-        await expect(page.get_by_role("heading", name="There is no domain yet")).to_be_visible()
+        await expect(page.get_by_role("heading", name="No domains yet")).to_be_visible()
         await page.get_by_role("button", name="Account: ann").click()
         await page.get_by_role("menuitem", name="Sign out").click()
         await expect(page.get_by_role("heading", name="Sign in to Agentic RAG")).to_be_visible()

@@ -29,7 +29,7 @@ async def test_a_key_that_is_revoked_ends_the_sign_in_and_nothing_that_was_typed
         page, rig = desk.page, desk.rig
         await sign_in(desk, "root", "operator", at="#/operator/users/root")
         second = await make_key(rig, "root", "operator")
-        await page.get_by_label("Shown name").fill("The one at the root")
+        await page.get_by_label("Display name").fill("The one at the root")
         for key in (await rig.ok("GET", "/api/keys"))["items"]:
             await rig.ok("DELETE", f"/api/keys/{key['id']}")
         second = await make_key(rig, "root", "operator")

@@ -45,7 +45,7 @@ async def test_a_call_is_approved_with_other_arguments_after_a_reload(tmp_path: 
         await expect(page.locator(".call-subject")).to_have_text("leave")
         await expect(page.locator(".call-state")).to_contain_text("done")
         await ask(page, "Again?")
-        await page.locator(".wait").last.get_by_placeholder("Reason, if you decline").fill("Not today.")
+        await page.locator(".wait").last.get_by_placeholder("Reason (if you decline)").fill("Not today.")
         await page.locator(".wait").last.get_by_role("button", name="Decline").click()
         await expect(page.locator(".answer .prose").last).to_have_text("As you like.")
         last = desk.rig.model.requests[-1].messages[-1]
@@ -148,7 +148,7 @@ async def test_a_form_is_made_of_its_schema_and_says_what_does_not_fit(tmp_path:
     async with console(tmp_path) as desk:
         page = desk.page
         await desk.goto()
-        await expect(page.get_by_role("heading", name="There is no domain yet")).to_be_visible()
+        await expect(page.get_by_role("heading", name="No domains yet")).to_be_visible()
         await page.evaluate(FORM)
         read = "() => { try { return window.form.read(); } catch (error) { return error.message; } }"
         assert await page.evaluate(read) == "Your name *: This is needed."
