@@ -54,6 +54,12 @@ from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.watched_workspaces import WatchedWorkspaces
 from agentic_rag.errors import InvalidInput, refused_write
+from agentic_rag.evaluation.answers import AnswerTier
+from agentic_rag.evaluation.cases import Cases
+from agentic_rag.evaluation.gate import Gate as ChangeGate
+from agentic_rag.evaluation.retrieval import RetrievalTier
+from agentic_rag.evaluation.runs import Runs
+from agentic_rag.evaluation.swap import ReindexGate
 from agentic_rag.huge_pages import use_huge_pages
 from agentic_rag.mcp_hub import McpHub, launch_policy
 from agentic_rag.models.base import Model, ThinkingMode
@@ -118,6 +124,12 @@ MAX_BESIDE_DOCUMENTS = 2**30
 
 ANNOUNCE_SECONDS: Final = 5.0
 """Between two tries to tell the command line where the server listens, on a disk that was full at the start."""
+
+NIGHTLY_SECONDS: Final = 600.0
+"""Between two looks for domains whose nightly evaluation is due."""
+
+EVALUATION_SECONDS: Final = 2.0
+"""Before evaluation runs continue after a failure."""
 
 log = logging.getLogger(__name__)
 
@@ -276,6 +288,10 @@ async def open_application(
         await upkeep.prepare()
         workers.start("installing what was approved", business.launch_requests.run)
         if serving:
+            await business.gate.resume()
+        workers.repeat("evaluating searches", business.gate.work_searches, EVALUATION_SECONDS)
+        workers.repeat("evaluating answers", business.gate.work_answers, EVALUATION_SECONDS)
+        if serving:
             await _begin_work(workers, ground, policy, machinery, business)
             keep_spare = partial(anyio.to_thread.run_sync, ground.folder.keep_spare)
             upkeep.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
@@ -323,6 +339,8 @@ async def _begin_work(
     workers.repeat("giving back what was reserved", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
     workers.repeat("naming conversations", machinery.naming.run, NAMING_SECONDS, at_once=False)
     workers.repeat("proposing memories", business.extraction.run, LOOK_SECONDS, at_once=False)
+    nightly = Alone(ground.database, machinery.runtime.owner).job("nightly evaluation", business.gate.run_nightly)
+    workers.repeat("starting nightly evaluations", nightly, NIGHTLY_SECONDS, at_once=False)
 
 
 async def _open_app(
@@ -416,7 +434,10 @@ async def _open_machinery(
     settings, database, observer = ground.settings, ground.database, ground.measuring.observer
     calls = ModelCalls(choice.model.name, choice.names)
     stack.push_async_callback(choice.model.aclose)
-    knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory, ground.threads))
+    reindex_gate = ReindexGate(database, ground.directory)
+    knowledge = await stack.enter_async_context(
+        open_knowledge(settings, database, ground.directory, ground.threads, reindex_gate)
+    )
     roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched, ground.directory)
     delegations, answers = Delegations(), Answers()
     tools = await stack.enter_async_context(
@@ -497,6 +518,9 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         database, directory, conversations, documents, runtime, vault, lifecycle, settings.workspaces, threads
     )
     health = _make_health(ground, machinery, reserve, backups)
+    cases = Cases(database, directory, vault)
+    runs = _make_runs(ground, machinery, definitions, conversations, deletion)
+    quotes_only = isinstance(machinery.model, ExtractiveModel)
     budgets = Budgets(database, ground.spending)
     return Business(
         people=People(database, ground.access),
@@ -524,7 +548,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         servers=Servers(directory, domains, vault, tools, machinery.policy, threads, runtime.refused_tools),
         paste_checks=PasteChecks(directory, domains, vault, tools, machinery.policy, threads),
         launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
-        history=History(database, directory, domains, prompts, roles, ground.file_history),
+        history=History(database, directory, domains, prompts, roles, ground.file_history, cases),
         file_history=ground.file_history,
         health=health,
         usage=UsageReports(database, ground.spending.prices),
@@ -533,9 +557,32 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         observer=ground.measuring.observer,
         waits=Waits(database, runtime),
         feedback=Feedback(database, conversations),
+        cases=cases,
+        runs=runs,
+        gate=ChangeGate(database, directory, domains, prompts, roles, documents, runs, quotes_only=quotes_only),
         sign_ins=tools,
         catalogue=machinery.policy.catalogue,
         backups=BackupJobs(settings),
+    )
+
+
+def _make_runs(
+    ground: Ground,
+    machinery: Machinery,
+    definitions: Definitions,
+    conversations: Conversations,
+    deletion: Deletion,
+) -> Runs:
+    knowledge, index = machinery.knowledge, machinery.knowledge.index
+    return Runs(
+        ground.database,
+        ground.directory,
+        definitions,
+        knowledge.embedding,
+        RetrievalTier(knowledge.search, index),
+        AnswerTier(ground.database, conversations, deletion, index),
+        ground.measuring.observer,
+        machinery.runtime.owner,
     )
 
 

@@ -27,6 +27,9 @@ from agentic_rag.domains.prompt_files import PromptFiles
 from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.sign_in_source import SignInSource
 from agentic_rag.domains.vault import Vault
+from agentic_rag.evaluation.cases import Cases
+from agentic_rag.evaluation.gate import Gate
+from agentic_rag.evaluation.runs import Runs
 from agentic_rag.observer import Observer
 from agentic_rag.operations.budgets import Budgets
 from agentic_rag.operations.deletion import Deletion
@@ -82,6 +85,9 @@ class Business:
     observer: Observer
     waits: Waits
     feedback: Feedback
+    cases: Cases
+    runs: Runs
+    gate: Gate
     sign_ins: SignInSource
     catalogue: LaunchCatalogue
     backups: BackupJobs

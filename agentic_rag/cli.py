@@ -16,6 +16,7 @@ from agentic_rag.chat import chat
 from agentic_rag.commands.access import audit_app, keys_app
 from agentic_rag.commands.backup import backup, restore
 from agentic_rag.commands.bundles import export_domain, import_domain
+from agentic_rag.commands.evaluate import evaluate
 from agentic_rag.commands.launch_requests import requests_app
 from agentic_rag.commands.line import Data, Url, printable, quote_part, say, show_json, table
 from agentic_rag.commands.line import run as run_command
@@ -59,6 +60,7 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(budgets_app, name="budgets")
 app.command(name="chat")(chat)
 app.command(name="usage")(usage)
+app.command(name="evaluate")(evaluate)
 app.command(name="backup")(backup)
 app.command(name="restore")(restore)
 app.command(name="upgrade")(upgrade)

@@ -253,6 +253,38 @@ class VersionConflict(Conflict, code="VERSION_CONFLICT", facts=("given", "curren
     text = "version: {self.given} was given, {self.current} is current. Read it again and repeat the change."
 
 
+class ChangeHeld(Conflict, code="CHANGE_HELD", facts=("draft_id", "decision", "worse", "compared", "p")):
+    """The domain's evaluation cases became worse by a change, which was kept as a draft."""
+
+    draft_id: str
+    decision: str
+    worse: int
+    compared: int
+    p: float
+    sentence: str
+    text = (
+        "Held: {self.sentence}. The change is kept as draft {self.draft_id}; its author or an operator can apply it "
+        "anyway."
+    )
+
+
+class ReindexHeld(Conflict, code="REINDEX_HELD"):
+    """Evaluation cases do worse in a rebuilt collection, which did not become live."""
+
+    sentence: str
+    text = "held by evaluation: {self.sentence}. The collection before it stays live."
+
+
+class ChangeOnTrial(Conflict, code="CHANGE_ON_TRIAL", facts=("draft_id",)):
+    """A change is tried with whole answers first, and applied once its trial has passed."""
+
+    draft_id: str
+    text = (
+        "The change is tried with this domain's evaluation cases as draft {self.draft_id}. It is applied if they do "
+        "not become worse."
+    )
+
+
 class IdempotencyMismatch(Conflict, code="IDEMPOTENCY_MISMATCH"):
     """The same client message id came with other content."""
 

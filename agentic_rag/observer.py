@@ -33,6 +33,8 @@ class Kind(StrEnum):
     """One request to an MCP server."""
     RETRIEVAL = "retrieval"
     """A search of documents or memories, as its turn sees it."""
+    EVALUATION = "evaluation"
+    """One case of an evaluation run."""
 
 
 class Content(StrEnum):
@@ -74,7 +76,8 @@ class Span(Protocol):
         Of a turn: ``turn_id``, ``conversation_id``, ``domain_id``, ``delegate``. Of a step: ``provider``,
         ``max_tokens``, ``temperature``, ``answered_by``, ``stop_reason``, ``input``, ``cache_read``, ``cache_write``,
         ``output``, and where it is inside of no turn ``domain_id``. Of a tool: ``call_id``, ``server``, ``origin``. Of
-        a request: ``server``, ``origin``, ``protocol``. Of a retrieval: ``source``, ``hits``.
+        a request: ``server``, ``origin``, ``protocol``. Of a retrieval: ``source``, ``hits``. Of an evaluation:
+        ``case``, ``run``, ``verdict``, ``score``, ``reason``.
         """
         ...
 

@@ -30,6 +30,7 @@ ELSEWHERE = {
     "agentic_rag/commands/bundles.py": "a bundle of the person at the command line",
     "agentic_rag/commands/backup.py": "files of the person at the command line",
     "agentic_rag/commands/doctor.py": "the database",
+    "agentic_rag/commands/evaluate.py": "files of the person at the command line",
     "agentic_rag/commands/ingest.py": "files of the person at the command line",
     "agentic_rag/commands/launch_requests.py": "a file of the person at the command line",
     "agentic_rag/commands/mcp.py": "a file of the person at the command line",

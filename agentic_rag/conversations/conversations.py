@@ -20,7 +20,7 @@ from agentic_rag.conversations.sent_images import GivenImage, read_images
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.transcripts import Branch, Child, ShownPage, Transcripts
 from agentic_rag.directory.directory import Directory
-from agentic_rag.domains.definitions import Definitions, with_wishes, without_person
+from agentic_rag.domains.definitions import Definitions, Draft, Staging, with_wishes, without_person
 from agentic_rag.errors import (
     InvalidInput,
     MessageContentRequired,
@@ -364,6 +364,7 @@ class Conversations:
         wishes: str = "",
         attended: bool = True,
         tried: TriedRole | None = None,
+        staged: Staging | None = None,
     ) -> Accepted:
         """Accept a message; the message is durable when this returns. The first message sets the conversation's title.
 
@@ -372,6 +373,7 @@ class Conversations:
             wishes: instructions of the client's program for this answer, placed after the domain's own prompt.
             attended: whether a person reads along and can be asked.
             tried: a draft of a role, used for this turn.
+            staged: unsaved settings and prompt files, used for this turn of an evaluation.
 
         Raises:
             NotFound: this user has no such conversation, its domain was deleted, or it has no such document.
@@ -387,8 +389,13 @@ class Conversations:
         check_content(content, needed=not images)
         sent = await anyio.to_thread.run_sync(read_images, images) if images else []
         try:
-            session, definition, notices = await self._open(user, conversation_id, context_document_ids)
-            definition = await self._trials.definition(user, definition, tried)
+            draft = None if staged is None else staged.draft
+            session, definition, notices = await self._open(user, conversation_id, context_document_ids, draft)
+            if staged is None:
+                definition = await self._trials.definition(user, definition, tried)
+            else:
+                definition = staged.apply(definition)
+                definition = definition if tried is None else await self._trials.apply(definition, tried)
             definition = with_wishes(definition if attended else without_person(definition), wishes)
             return await session.send(
                 content,
@@ -492,7 +499,11 @@ class Conversations:
         await (await self._runtime.session(conversation.session_id)).activate(message_id)
 
     async def _open(
-        self, user: User, conversation_id: ConversationId, document_ids: Sequence[DocumentId] = ()
+        self,
+        user: User,
+        conversation_id: ConversationId,
+        document_ids: Sequence[DocumentId] = (),
+        draft: Draft | None = None,
     ) -> tuple[LiveSession, Definition, Sequence[Notice]]:
         """Return the session, definition and notices for a turn. ``document_ids`` limit its searches, if given."""
         conversation = await self._place(user, conversation_id)
@@ -501,7 +512,7 @@ class Conversations:
             domain_id, distinct = conversation.domain_id, conversation.context_document_ids
             await self._db.read(lambda conn: _check_documents(conn, domain_id, distinct))
         await self._births.adopt(conversation.domain_id)
-        definition, notices = await self._definitions.definition(user, conversation)
+        definition, notices = await self._definitions.definition(user, conversation, draft)
         return await self._runtime.session(conversation.session_id), definition, notices
 
     async def _forget(self, user: User, conversation_id: ConversationId) -> None:

@@ -1,5 +1,7 @@
 """Feedback on answers: users give, change and withdraw it, and admins of the domain read it.
 
+Feedback also drafts evaluation cases.
+
 This module checks the rights and writes the audit rows. Knows no request.
 """
 
@@ -10,12 +12,21 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
 from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.shown_messages import ShownMessage
+from agentic_rag.directory.cases import MAX_TEXT, digest_of
 from agentic_rag.errors import InvalidInput
 from agentic_rag.ids import ConversationId, MessageId
-from agentic_rag.store import feedback
-from agentic_rag.store.clock import now
+from agentic_rag.json_form import Json
+from agentic_rag.store import evaluation, feedback
+from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
+from agentic_rag.store.evaluation import CaseOrigin, CaseRecord, CaseState
 from agentic_rag.store.feedback import FeedbackRecord, Rating
+
+MAX_CITED = 20
+"""Passages and searches of an answer that a drafted case keeps."""
+MAX_ANSWER = 20_000
+"""Characters of an answer that a drafted case keeps."""
 
 
 class Feedback:
@@ -29,6 +40,9 @@ class Feedback:
         self, user: User, conversation_id: ConversationId, message_id: MessageId, rating: Rating | None, reason: str
     ) -> FeedbackRecord | None:
         """Store a user's rating of an answer. It replaces an earlier one; None withdraws it.
+
+        A thumbs down with a reason, and a thumbs up on an answer with citations, draft an evaluation case for the
+        admins of the domain. Withdrawing the rating, or deleting the conversation, removes an unconfirmed draft.
 
         Raises:
             NotFound: this user has no such conversation, or it has no such message.
@@ -52,15 +66,56 @@ class Feedback:
                 created_at=now(),
             )
 
+        case = None if made is None else await self._draft_case(user, made, message)
+
         def store(conn: Connection) -> None:
+            _forget_draft(conn, conversation.domain_id, message_id)
             if made is None:
                 feedback.remove(conn, message_id)
             else:
                 feedback.put(conn, made)
+            if case is not None and evaluation.find_case(conn, case.domain_id, case.digest) is None:
+                evaluation.put_case(conn, case)
             audit(conn, told)
 
         await self._db.write(store)
         return made
+
+    async def _draft_case(self, user: User, given: FeedbackRecord, answer: ShownMessage) -> CaseRecord | None:
+        """Return the evaluation case that an admin may make of a rating, or None."""
+        turn = await self._conversations.turn(user, answer.turn_id)
+        cited = [each for each in turn.references if each.verified is not False]
+        if not turn.content.strip() or not (cited if given.rating is Rating.UP else given.reason.strip()):
+            return None
+        questions = [turn.content.strip()[:MAX_TEXT]]
+        passages = [
+            {"document": each.document_name, "page": each.page, "cells": each.cells, "text": each.cited_text[:MAX_TEXT]}
+            for each in cited[:MAX_CITED]
+        ]
+        known = [{key: value for key, value in each.items() if value is not None} for each in passages]
+        source: Json = {
+            "messageId": given.id,
+            "rating": given.rating.value,
+            "reason": given.reason,
+            "answer": answer.content[:MAX_ANSWER],
+            "passages": known,
+            "retrievalIds": answer.metadata.get("retrievalIds", [])[:MAX_CITED],
+        }
+        at = now()
+        return CaseRecord(
+            id=new_id("case"),
+            domain_id=given.domain_id,
+            questions=questions,
+            expect={"cites": known[:1]} if given.rating is Rating.UP else {},
+            state=CaseState.DRAFT,
+            origin=CaseOrigin.FEEDBACK,
+            source=source,
+            author=user.id,
+            digest=digest_of(questions),
+            session_id=given.session_id,
+            created_at=at,
+            updated_at=at,
+        )
 
     async def of_conversation(self, user: User, conversation_id: ConversationId) -> list[FeedbackRecord]:
         """Return a user's feedback on the answers of a conversation.
@@ -74,3 +129,10 @@ class Feedback:
     async def of_domain(self, domain_id: str, limit: int) -> list[FeedbackRecord]:
         """Return the newest feedback in a domain, newest first."""
         return await self._db.read(partial(feedback.of_domain, domain_id=domain_id, limit=limit))
+
+
+def _forget_draft(conn: Connection, domain_id: str, message_id: MessageId) -> None:
+    """Delete the unconfirmed case that an earlier rating of the answer drafted."""
+    for case in evaluation.list_cases(conn, domain_id, state=CaseState.DRAFT):
+        if case.source.get("messageId") == message_id:
+            evaluation.delete_case(conn, case.id)

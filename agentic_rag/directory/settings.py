@@ -100,6 +100,41 @@ class MemorySettings(Form):
         return self.extract if isinstance(self.extract, int) else {"off": None, "after-turn": 0}[self.extract]
 
 
+ChangeKind = Literal["settings", "prompt", "roles", "model", "reranker", "embedder", "reindex", "removal"]
+"""Kinds of changes that can be tried before they count."""
+GateMode = Literal["off", "warn", "hold"]
+DEFAULT_MODES: Mapping[ChangeKind, GateMode] = {
+    "settings": "hold",
+    "prompt": "hold",
+    "roles": "hold",
+    "model": "hold",
+    "reranker": "hold",
+    "embedder": "hold",
+    "reindex": "hold",
+    "removal": "hold",
+}
+
+
+class EvaluationSettings(Form):
+    """How evaluation cases guard changes. A domain without active cases is not affected.
+
+    ``gate`` says per kind of change whether a change that makes cases worse is held, only warned about, or not tried.
+    ``answers``: also try changes with whole turns, where a search cannot show their effect; this costs model calls, and
+    such a change is applied once its trial has passed. ``nightly``: the hour (UTC) of a daily answers run. ``repeats``:
+    how often an answers run asks each case. ``max_tokens`` bounds one answers run.
+    """
+
+    gate: dict[ChangeKind, GateMode] = Field(default_factory=dict)
+    answers: bool = False
+    nightly: int | None = Field(None, ge=0, le=23)
+    repeats: int = Field(1, ge=1, le=9)
+    max_tokens: int | None = Field(2_000_000, ge=1_000, le=1_000_000_000)
+
+    def mode_of(self, kind: ChangeKind) -> GateMode:
+        """Return what happens to a change of this kind that makes cases worse."""
+        return self.gate.get(kind, DEFAULT_MODES[kind])
+
+
 class DomainSettings(Form):
     """All settings of a domain with their defaults. None: the operator's default."""
 
@@ -141,6 +176,7 @@ class DomainSettings(Form):
     """Conversations are removed so many days after the last thing that happened in them; None: never."""
     memory_scope: Literal["user", "domain"] | None = None
     memory: MemorySettings = Field(default_factory=MemorySettings)
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
 
     @property
     def fallback_models(self) -> tuple[str, ...] | None:

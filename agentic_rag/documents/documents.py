@@ -240,8 +240,10 @@ class Documents:
         await self._directory.get(domain_id)
         return await self.knowledge.traces.get(domain_id, retrieval_id)
 
-    async def reindex(self, domain_id: str, *, rollback: bool = False) -> CollectionRecord:
-        """Begin to make the domain's collection anew, or take the last exchange back.
+    async def reindex(self, domain_id: str, *, rollback: bool = False, anyway: bool = False) -> CollectionRecord:
+        """Begin to rebuild the domain's collection, or return to the one before the last exchange.
+
+        ``anyway``: the new collection becomes live even if evaluation cases do worse in it.
 
         Raises:
             NotFound: there is no such domain.
@@ -252,7 +254,7 @@ class Documents:
         with index_errors():
             if rollback:
                 return await self.knowledge.reindexing.roll_back(domain_id)
-            return await self.knowledge.reindexing.request(domain_id)
+            return await self.knowledge.reindexing.request(domain_id, anyway=anyway)
 
     async def reindex_state(self, domain_id: str) -> CollectionRecord:
         """Return where the domain's collection stands.

@@ -21,7 +21,7 @@ from agentic_rag.documents.intake import Intake
 from agentic_rag.documents.lost_documents import LostDocuments
 from agentic_rag.documents.pages import Pages
 from agentic_rag.documents.recovery import Recovery
-from agentic_rag.documents.reindexing import Reindexing
+from agentic_rag.documents.reindexing import Reindexing, SwapGate
 from agentic_rag.documents.scan_reading import OcrBudget, ScanStore
 from agentic_rag.documents.search import DomainSearch, SearchTraces, index_errors
 from agentic_rag.documents.workshop import Workshop
@@ -49,7 +49,9 @@ EMBEDDED: Final = "embedded"
 class Knowledge:
     """The parts, each of which lives as long as the context of `open_knowledge`."""
 
-    def __init__(self, settings: Settings, workshop: Workshop, embedding: EmbeddingState) -> None:
+    def __init__(
+        self, settings: Settings, workshop: Workshop, embedding: EmbeddingState, gate: SwapGate | None = None
+    ) -> None:
         database, index = workshop.database, workshop.index
         self.workshop = workshop
         self._alone = not settings.database_url
@@ -64,7 +66,7 @@ class Knowledge:
         reserve = DiskReserve(settings.data, settings.disk_reserve // 2)
         self.ingestion = Ingestion(workshop, self.dense, reserve)
         self.recovery = Recovery(workshop, self.lost, self.ingestion)
-        self.reindexing = Reindexing(workshop, self.ingestion, self.dense, self.embedding)
+        self.reindexing = Reindexing(workshop, self.ingestion, self.dense, self.embedding, self.search, gate)
         self.intake = Intake(workshop, self.ingestion, self.reindexing)
         self.pages = Pages(workshop)
         self.scans = ScanStore(workshop.database)
@@ -102,9 +104,15 @@ class Knowledge:
 
 @asynccontextmanager
 async def open_knowledge(
-    settings: Settings, database: Database, directory: Directory, threads: DomainThreads
+    settings: Settings,
+    database: Database,
+    directory: Directory,
+    threads: DomainThreads,
+    gate: SwapGate | None = None,
 ) -> AsyncIterator[Knowledge]:
     """Open the index and make all parts; at the end their work stops before the index is closed.
+
+    ``gate`` decides whether rebuilt collections become live.
 
     Raises:
         BadConfiguration: the embedder's setting has no known form.
@@ -118,7 +126,7 @@ async def open_knowledge(
         async with Workers() as workers:
             ocr = OcrBudget(settings.ocr_pages, settings.ocr_seconds)
             workshop = Workshop(database, directory, index, threads, workers, settings.max_upload_bytes, ocr)
-            knowledge = Knowledge(settings, workshop, embedding)
+            knowledge = Knowledge(settings, workshop, embedding, gate)
             yield knowledge
         if database.shared:
             await attempt("giving documents back", knowledge.ingestion.give_back)

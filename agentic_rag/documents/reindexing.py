@@ -8,6 +8,7 @@ import logging
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import anyio
 from sqlalchemy import Connection
@@ -22,8 +23,9 @@ from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.ingestion import RESTART_SECONDS, Ingestion
 from agentic_rag.documents.reading import ReadingProcess
 from agentic_rag.documents.scan_reading import ScanStore
+from agentic_rag.documents.search import DomainSearch
 from agentic_rag.documents.workshop import Workshop
-from agentic_rag.errors import AgenticRagError, NothingToRollBack, ReindexRunning, StorageError
+from agentic_rag.errors import AgenticRagError, NothingToRollBack, ReindexHeld, ReindexRunning, StorageError
 from agentic_rag.ids import DocumentId
 from agentic_rag.store import collections, documents, domains
 from agentic_rag.store.audit import Entry
@@ -42,12 +44,33 @@ PAGE = 64
 """Chunks copied at a time."""
 
 
+class SwapGate(Protocol):
+    """Decides whether a rebuilt collection may become live."""
+
+    async def refusal(self, search: DomainSearch, domain_id: str, collection: str) -> str:
+        """Return why the rebuilt collection must not become live, or an empty text."""
+        ...
+
+
 class Reindexing:
-    """Rebuilds collections one after the other, as long as the workshop's workers live."""
+    """Rebuilds collections one after the other, as long as the workshop's workers live.
+
+    ``search`` searches a rebuilt collection for the ``gate``, which may refuse that it becomes live.
+    """
 
     def __init__(
-        self, workshop: Workshop, ingestion: Ingestion, dense: DenseVectors, embedding: EmbeddingState
+        self,
+        workshop: Workshop,
+        ingestion: Ingestion,
+        dense: DenseVectors,
+        embedding: EmbeddingState,
+        search: DomainSearch,
+        gate: SwapGate | None = None,
     ) -> None:
+        self._search = search
+        self._gate = gate
+        self._ungated: set[str] = set()
+        """Domains whose next rebuild becomes live whatever the gate says."""
         self._threads = workshop.threads
         self._db = workshop.database
         self._index = workshop.index
@@ -67,8 +90,13 @@ class Reindexing:
         row = await self._db.read(lambda conn: collections.get(conn, domain_id))
         return row or CollectionRecord(domain_id=domain_id, updated_at=now())
 
-    async def request(self, domain_id: str) -> CollectionRecord:
-        """Begin to rebuild a domain's collection; one that is being rebuilt goes on."""
+    async def request(self, domain_id: str, *, anyway: bool = False) -> CollectionRecord:
+        """Begin to rebuild a domain's collection; a rebuild under way continues.
+
+        ``anyway``: the gate is not asked.
+        """
+        if anyway:
+            self._ungated.add(domain_id)
         row = await self.state(domain_id)
         if row.state is not CollectionState.REBUILDING:
             row = await self._put(
@@ -213,6 +241,10 @@ class Reindexing:
         if self._embedding.usable:
             await self._dense.fill(generation)
         failpoints.reached("reindex.filled")
+        if self._gate is not None and domain_id not in self._ungated:
+            held = await self._gate.refusal(self._search, domain_id, generation)
+            if held:
+                raise ReindexHeld(held)
         async with self._ingestion.pause(domain_id):
             for document in await self._missing(run):
                 run.done[document.id] = document.sha256  # noted first: one that is deleted meanwhile is taken out again
@@ -221,6 +253,7 @@ class Reindexing:
             await self._index.swap(collection, generation)
             failpoints.reached("reindex.swapped")
             await self._settle(run)
+        self._ungated.discard(domain_id)
         self._tell_exchanged(domain_id)
 
     def _tell_exchanged(self, domain_id: str) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.directory.collection import collection_of, domain_of
 from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.lost_documents import LostDocuments
 from agentic_rag.errors import IndexUnavailable as SearchUnavailable
@@ -118,7 +119,7 @@ class DomainSearch:
         models: Path,
     ) -> None:
         self._db = database
-        self._index = index
+        self.index = index
         self._embedder = embedder
         self._directory = directory
         self._traces = traces
@@ -184,6 +185,35 @@ class DomainSearch:
             return replace(retrieval, incomplete=NO_DOCUMENTS)
         return retrieval
 
+    async def probe(
+        self,
+        settings: DomainSettings,
+        domain_id: str,
+        query: str,
+        *,
+        collection: str = "",
+        document_ids: Sequence[str] | None = None,
+    ) -> Retrieval:
+        """Search with the given settings instead of the domain's, and store nothing of the search.
+
+        ``collection`` is another generation of the domain's collection. ``document_ids`` are the visible documents.
+
+        Raises:
+            IndexFault: the index failed.
+        """
+        retriever = self._retriever(settings.retrieval_fusion, settings.reranker)
+        rebuilding = await self._lost.before_search(domain_id)
+        retrieval = await retriever.search(
+            collection or collection_of(domain_id),
+            query,
+            settings.retrieval_top_k,
+            settings.retrieval_threshold,
+            document_ids,
+        )
+        if settings.retrieval_tokens is not None:
+            retrieval = retrieval.with_hits(hits_within(retrieval.hits, settings.retrieval_tokens))
+        return retrieval if rebuilding is None else replace(retrieval, incomplete=str(rebuilding))
+
     def note_fault(self, fault: IndexFault) -> None:
         """Note that the index did not answer; what is wrong with one collection says nothing of it."""
         if isinstance(fault, IndexUnavailable) and not isinstance(fault, IndexDamaged):
@@ -199,7 +229,7 @@ class DomainSearch:
 
     async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
         """See `Library.chunks`."""
-        return await self._index.chunks(collection, document_id, offset, limit)
+        return await self.index.chunks(collection, document_id, offset, limit)
 
     async def calibrate(self, collection: str) -> Calibration | None:
         """Measure what the dense leg is worth, so that the first search does not have to."""
@@ -209,7 +239,7 @@ class DomainSearch:
         if (fusion, reranker) not in self._retrievers:
             model = None if reranker is None else FastReranker(reranker, self._models)
             self._retrievers[fusion, reranker] = Retriever(
-                self._index, self._embedder, fusion=fusion, reranker=model, others=self._embedder.find
+                self.index, self._embedder, fusion=fusion, reranker=model, others=self._embedder.find
             )
         return self._retrievers[fusion, reranker]
 

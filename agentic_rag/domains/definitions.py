@@ -81,6 +81,23 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
+class Staging:
+    """A turn that tries a draft for an evaluation: nobody reads along, and no tool with effects runs.
+
+    ``documents`` are the searchable ones, None for all.
+    """
+
+    draft: Draft
+    documents: tuple[DocumentId, ...] | None = None
+
+    def apply(self, definition: Definition) -> Definition:
+        """Return the definition with the visible documents, without a person and without effects."""
+        found = self.documents if self.documents is not None else definition.binding.documents
+        binding = replace(definition.binding, documents=found)
+        return replace(without_person(definition), binding=binding, denies_effects=True)
+
+
+@dataclass(frozen=True, slots=True)
 class _Found:
     """The contents of a workspace for a turn. ``misplaced`` lists unusable entries, each with the reason."""
 

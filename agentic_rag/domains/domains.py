@@ -242,15 +242,15 @@ class Domains:
         shown["mcpServers"] = server_map(record, settings, facts, masks)
         return DomainView(record, shown, facts.count)
 
-    async def settings_after(self, domain_id: str, settings: Json) -> DomainSettings:
-        """Return the settings after a merged change (`update`). Nothing is stored, sealed or installed.
+    async def settings_after(self, domain_id: str, settings: Json, *, replace_maps: bool = False) -> DomainSettings:
+        """Return the settings after a change (`update`). Nothing is stored, sealed or installed.
 
         Raises:
             NotFound: there is no such domain.
             InvalidInput, ServerReserved, CommandNotAllowed: a value is invalid.
         """
         record = await self._directory.get(domain_id)
-        return (await self._merge(record, settings, replace_maps=False)).settings
+        return (await self._merge(record, settings, replace_maps=replace_maps)).settings
 
     async def _merge(
         self,

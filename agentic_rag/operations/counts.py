@@ -104,11 +104,13 @@ class Counts:
             ("durable",),
             COMMIT_SECONDS,
         )
+        self.cases = Counter("evaluation_cases", "Evaluation cases by their verdict.", ("domain", "tier", "verdict"))
+        self.case_seconds = Distributions("evaluation_case_seconds", "How long evaluation cases took.", ("tier",))
         self.errors = Counter("errors", "Refusals and failures by code.", ("code",))
 
     @property
     def counters(self) -> tuple[Counter, ...]:
-        return self.turns, self.delegates, self.tokens, self.errors
+        return self.turns, self.delegates, self.tokens, self.cases, self.errors
 
     @property
     def distributions(self) -> tuple[Distributions, ...]:
@@ -120,6 +122,7 @@ class Counts:
             self.tool_seconds,
             self.request_seconds,
             self.retrieval_seconds,
+            self.case_seconds,
             self.batch_events,
             self.commit_seconds,
         )
@@ -199,6 +202,9 @@ class _Measured:
                 counts.request_seconds.note(seconds, str(facts.get("origin")), outcome or "ok")
             case Kind.RETRIEVAL:
                 counts.retrieval_seconds.note(seconds, str(facts.get("source")))
+            case Kind.EVALUATION:
+                counts.cases.add(1, self._domain, self._name, str(facts.get("verdict")))
+                counts.case_seconds.note(seconds, self._name)
 
     def _tool_label(self) -> str:
         origin = self._facts.get("origin")

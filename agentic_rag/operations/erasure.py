@@ -20,6 +20,7 @@ from agentic_rag.roles.memories import Memories
 from agentic_rag.store import (
     budgets,
     conversations,
+    evaluation,
     extractions,
     history,
     images,
@@ -90,6 +91,7 @@ class Erasure:
             prompts.prune(conn, made_before=now())  # each prompt names its user
             extractions.delete_of_user(conn, user_id)
             history.rename_author(conn, user_id, f"#{user.number}")
+            evaluation.rename_user(conn, user_id, f"#{user.number}")
             tool_lists.delete_of_user(conn, user_id)
             usage.rename_user(conn, user_id, f"#{user.number}")
             budgets.forget(conn, Scope.USER, user_id)

@@ -7,7 +7,7 @@ appears in the history itself.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
@@ -26,7 +26,19 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.history import HistoryKind, HistoryLine, HistoryRecord
 
 AUTHORS = (HistoryKind.PROMPT, HistoryKind.ROLE)
-JSON_KINDS = (HistoryKind.SETTINGS, HistoryKind.SERVER)
+JSON_KINDS = (HistoryKind.SETTINGS, HistoryKind.SERVER, HistoryKind.CASE)
+
+
+class RestorableCases(Protocol):
+    """The evaluation cases of all domains."""
+
+    async def put_back(self, domain_id: str, case_id: str, document: Json | None) -> None:
+        """Store a case as its history has it; None deletes it.
+
+        Raises:
+            InvalidInput: the document is no case any more, or another case asks the same.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,7 @@ class History:
         prompts: PromptFiles,
         roles: Roles,
         files: FileHistory,
+        cases: RestorableCases,
     ) -> None:
         self._db = database
         self._directory = directory
@@ -63,6 +76,7 @@ class History:
         self._prompts = prompts
         self._roles = roles
         self._files = files
+        self._cases = cases
 
     async def page(
         self,
@@ -124,6 +138,8 @@ class History:
         elif record.kind is HistoryKind.SERVER:
             servers = {"mcpServers": {record.subject: _json(record)}}
             await self._domains.update(domain_id, settings=servers, replace_maps=False)
+        elif record.kind is HistoryKind.CASE:
+            await self._cases.put_back(domain_id, record.subject, _json(record))
         elif record.kind is HistoryKind.ROLE:
             await self._roles.put_back(domain_id, record.subject, record.content)
         elif record.content is None:

@@ -63,6 +63,7 @@ _OPERATIONS: Final = {
     Kind.TOOL: "execute_tool",
     Kind.MCP: "tools/call",
     Kind.RETRIEVAL: "retrieval",
+    Kind.EVALUATION: "evaluate",
 }
 _CONTENT: Final = {
     Content.SYSTEM: "gen_ai.system_instructions",
@@ -168,6 +169,9 @@ class _Traced:
         return begun
 
     def note(self, **facts: Fact) -> None:
+        if self._kind is Kind.EVALUATION and "verdict" in facts:
+            self._tell_verdict(facts)
+            return
         for name, value in facts.items():
             if value is None or value == "":
                 continue
@@ -178,6 +182,17 @@ class _Traced:
                 self._span.set_attribute("gen_ai.response.finish_reasons", [str(value)])
             elif name in _ATTRIBUTES:
                 self._span.set_attribute(_ATTRIBUTES[name], value)
+
+    def _tell_verdict(self, facts: dict[str, Fact]) -> None:
+        """Add the event that the conventions define for an evaluation's result."""
+        event = {
+            "gen_ai.evaluation.name": str(facts.get("case") or ""),
+            "gen_ai.evaluation.score.value": float(facts.get("score") or 0),
+            "gen_ai.evaluation.score.label": str(facts["verdict"]),
+            "gen_ai.evaluation.explanation": str(facts.get("reason") or "")[:MAX_CONTENT],
+            "agentic_rag.evaluation.run": str(facts.get("run") or ""),
+        }
+        self._span.add_event("gen_ai.evaluation.result", event)
 
     def note_first(self) -> None:
         self._span.add_event("gen_ai.first_chunk")
@@ -212,7 +227,7 @@ def _attributes_of(kind: Kind, name: str) -> dict[str, str]:
             named = {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
         case Kind.MCP:
             named = {"gen_ai.tool.name": name, "mcp.method.name": "tools/call"}
-        case Kind.RETRIEVAL:
+        case Kind.RETRIEVAL | Kind.EVALUATION:
             named = {}
     operation = "execute_tool" if kind is Kind.MCP else _OPERATIONS[kind]
     return {"gen_ai.operation.name": operation, **named}

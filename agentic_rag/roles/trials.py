@@ -43,6 +43,14 @@ class Trials:
             return definition
         if not user.writes(definition.domain_id):
             raise Forbidden("Only an author or an admin of the domain may try a draft of a role.")
+        return await self.apply(definition, tried)
+
+    async def apply(self, definition: Definition, tried: TriedRole) -> Definition:
+        """Return the definition with the drafted role as the primary one; the caller has checked the right to try it.
+
+        Raises:
+            InvalidInput: the draft is too large, names no role, or is incomplete.
+        """
         check_size(tried.files)
         view = await self._roles.draft(definition.domain_id, tried.role, tried.files)
         if view.hash is None:

@@ -377,6 +377,7 @@ def policy_of(definition: Definition, resources: Resources) -> Policy:
         shared_memory=definition.binding.scope == "domain",
         alone=lambda: resources.services.alone,
         has_person=definition.has_person,
+        denies_effects=bool(definition.denies_effects),
     )
 
 

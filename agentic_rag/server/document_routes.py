@@ -16,6 +16,8 @@ from agentic_rag.documents.files import clean_name
 from agentic_rag.documents.search import SearchOptions
 from agentic_rag.errors import (
     BodyTooLarge,
+    ChangeHeld,
+    ChangeOnTrial,
     DocumentTooLarge,
     DocumentUnsupported,
     Forbidden,
@@ -24,6 +26,7 @@ from agentic_rag.errors import (
     QuotaExceeded,
     ReindexRunning,
 )
+from agentic_rag.evaluation.gate import DomainChangeForm, Gate
 from agentic_rag.forms import Form
 from agentic_rag.ids import ConversationId, DocumentId
 from agentic_rag.json_form import Absent
@@ -309,8 +312,9 @@ class Collection:
 class DocumentRoutes:
     """Documents of a domain."""
 
-    def __init__(self, documents: Documents, deletion: Deletion, thread: DomainThreads) -> None:
+    def __init__(self, documents: Documents, deletion: Deletion, thread: DomainThreads, gate: Gate) -> None:
         """Create the routes. ``thread`` builds long lists."""
+        self._gate = gate
         self._documents = documents
         self._deletion = deletion
         self._thread = thread
@@ -358,9 +362,10 @@ class DocumentRoutes:
         """Show a document."""
         return _document(await self._documents.get(domain, document))
 
-    @route("DELETE", DOCUMENT)
+    @route("DELETE", DOCUMENT, errors=[ChangeHeld, ChangeOnTrial])
     async def delete(self, domain: str, document: DocumentId) -> None:
         """Delete a document with its chunks and index entries."""
+        await self._gate.guard(domain, DomainChangeForm(removes=(document,)))
         await self._deletion.document(domain, document)
 
     @route("GET", f"{DOCUMENT}/file", allow="member")

@@ -4,7 +4,7 @@ Owns what these routes take and answer. Knows no rule: those are the business la
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from pydantic import Field
@@ -15,7 +15,17 @@ from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.domains import Domains, DomainView, Saved
-from agentic_rag.errors import CommandNotAllowed, InvalidInput, NotFound, SecretLimit, ServerReserved, VersionConflict
+from agentic_rag.errors import (
+    ChangeHeld,
+    ChangeOnTrial,
+    CommandNotAllowed,
+    InvalidInput,
+    NotFound,
+    SecretLimit,
+    ServerReserved,
+    VersionConflict,
+)
+from agentic_rag.evaluation.gate import DomainChangeForm, Gate
 from agentic_rag.forms import Form
 from agentic_rag.json_form import Absent, Json, camel
 from agentic_rag.operations.deletion import Deletion
@@ -31,7 +41,7 @@ DOMAIN = "/api/domains/{domain}"
 KEPT_OF_DOMAINS = ("usage records", "rows of the audit log", "backups and bundles written earlier")
 """What stays of a deleted domain outside its workspace."""
 
-CHANGE_ERRORS = (VersionConflict, ServerReserved, CommandNotAllowed, SecretLimit)
+CHANGE_ERRORS = (VersionConflict, ServerReserved, CommandNotAllowed, SecretLimit, ChangeHeld, ChangeOnTrial)
 """How a change of settings may be refused beside what does not fit."""
 
 
@@ -121,7 +131,9 @@ class DomainRoutes:
         deletion: Deletion,
         births: Births,
         conversations: Conversations,
+        gate: Gate,
     ) -> None:
+        self._gate = gate
         self._births = births
         self._conversations = conversations
         self._domains = domains
@@ -188,15 +200,21 @@ class DomainRoutes:
         return DeletedDomain(domain, str(folder), [files, *KEPT_OF_DOMAINS])
 
     async def _change(self, request: Request, domain: str, body: DomainChange, *, replace_maps: bool) -> SavedDomain:
+        version = body.version if body.version is not None else _version(request.headers.get("if-match"))
+        given = {"name": body.name, "description": body.description, "settings": body.settings}
+        known = {key: value for key, value in given.items() if value is not None}
+        tried = DomainChangeForm.model_construct(**known, replace_maps=replace_maps)
+        warnings = await self._gate.guard(domain, tried, version)
         saved = await self._domains.update(
             domain,
             name=body.name,
             description=body.description,
             settings=body.settings,
             replace_maps=replace_maps,
-            version=body.version if body.version is not None else _version(request.headers.get("if-match")),
+            version=version,
         )
-        return await self._show_saved(saved)
+        notes = tuple(Note("settings", text) for text in warnings)
+        return await self._show_saved(replace(saved, warnings=(*saved.warnings, *notes)))
 
     async def _show_saved(self, saved: Saved) -> SavedDomain:
         view = await self._domains.view(saved.record)

@@ -34,6 +34,7 @@ from agentic_rag.server.docs_page import POLICY
 from agentic_rag.server.document_routes import CollectionRoutes, DocumentRoutes
 from agentic_rag.server.domain_routes import DomainRoutes
 from agentic_rag.server.durable_streams import DurableStreamRoutes
+from agentic_rag.server.evaluation_routes import CaseRoutes, EvaluationRoutes
 from agentic_rag.server.feedback_routes import FeedbackRoutes
 from agentic_rag.server.history_routes import HistoryRoutes
 from agentic_rag.server.key_routes import AuditRoutes, KeyRoutes, TicketRoutes
@@ -70,20 +71,29 @@ INTERFACES = ("/api", "/v1", "/mcp", "/metrics", "/client-metadata.json")
 def _routes_of_domains(business: Business, thread: DomainThreads, gate: Gate) -> list[object]:
     return [
         ProcessRoutes(business),
-        DomainRoutes(business.domains, business.directory, business.deletion, business.births, business.conversations),
-        RoleRoutes(business.roles, business.definitions, business.servers, business.domains),
-        PromptRoutes(business.prompts),
+        DomainRoutes(
+            business.domains,
+            business.directory,
+            business.deletion,
+            business.births,
+            business.conversations,
+            business.gate,
+        ),
+        RoleRoutes(business.roles, business.definitions, business.servers, business.domains, business.gate),
+        PromptRoutes(business.prompts, business.gate),
         SkillRoutes(business.skills),
         MemoryRoutes(business.memories),
         SecretRoutes(business.directory, business.vault),
         ServerRoutes(business.servers, business.paste_checks),
         LaunchRequestRoutes(business.launch_requests, business.logins, gate),
         OAuthRoutes(business.sign_ins, business.directory),
-        DocumentRoutes(business.documents, business.deletion, thread),
+        DocumentRoutes(business.documents, business.deletion, thread, business.gate),
         CollectionRoutes(business.documents, business.conversations),
         PlaceRoutes(business.documents, Places(business.documents), business.vault.redact),
         BundleRoutes(business.exports, business.imports),
         HistoryRoutes(business.history),
+        CaseRoutes(business.cases),
+        EvaluationRoutes(business.cases, business.runs, business.gate),
     ]
 
 

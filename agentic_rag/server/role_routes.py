@@ -19,11 +19,13 @@ from agentic_rag.domains.prompt_files import NOT_THERE, PromptFile, PromptFiles,
 from agentic_rag.domains.servers import Servers
 from agentic_rag.errors import (
     BodyTooLarge,
+    ChangeOnTrial,
     CommandNotAllowed,
     Forbidden,
     QuotaExceeded,
     ServerReserved,
 )
+from agentic_rag.evaluation.gate import Gate
 from agentic_rag.forms import Form
 from agentic_rag.ids import TurnId
 from agentic_rag.json_form import Absent, Json
@@ -370,7 +372,8 @@ class ImportedMemories:
 class RoleRoutes:
     """Roles of a domain, and the prompt."""
 
-    def __init__(self, roles: Roles, definitions: Definitions, servers: Servers, domains: Domains) -> None:
+    def __init__(self, roles: Roles, definitions: Definitions, servers: Servers, domains: Domains, gate: Gate) -> None:
+        self._gate = gate
         self._domains = domains
         self._roles = roles
         self._definitions = definitions
@@ -391,10 +394,12 @@ class RoleRoutes:
         """Show a role as a model would get it."""
         return _role(await self._roles.get(domain, role))
 
-    @route("PUT", ROLE, allow="author")
+    @route("PUT", ROLE, allow="author", errors=[ChangeOnTrial])
     async def put(self, domain: str, role: str, body: NewRole) -> WrittenRole:
         """Write a role's files."""
-        paths = await self._roles.write(domain, role, body.to_files(), replace=body.replace)
+        files = body.to_files()
+        await self._gate.guard_role(domain, role, files)
+        paths = await self._roles.write(domain, role, files, replace=body.replace)
         return answer_from(WrittenRole, _role(await self._roles.get(domain, role)), written=paths)
 
     @route("POST", f"{ROLE}/check", allow="author", audited=False)
@@ -431,25 +436,28 @@ class RoleRoutes:
 class PromptRoutes:
     """Prompt components: Markdown files that are part of the system prompt."""
 
-    def __init__(self, files: PromptFiles) -> None:
+    def __init__(self, files: PromptFiles, gate: Gate) -> None:
         self._files = files
+        self._gate = gate
 
     @route("GET", COMPONENTS, allow="author")
     async def list_components(self, domain: str) -> Items[PromptFile]:
         """List prompt components with their texts, in order."""
         return Items(await self._files.list_of(domain))
 
-    @route("PUT", f"{COMPONENTS}/{{name}}", allow="author", errors=[BodyTooLarge, ComponentChanged])
+    @route("PUT", f"{COMPONENTS}/{{name}}", allow="author", errors=[BodyTooLarge, ComponentChanged, ChangeOnTrial])
     async def put(self, request: Request, domain: str, name: str, body: NewComponent) -> PromptFile:
         """Write a prompt component. The change takes effect at the next turn.
 
         ``If-Match`` names the expected ``version``. With ``If-None-Match: *``, the component must not exist yet.
         """
+        await self._gate.guard_component(domain, name, body.content)
         return await self._files.write(domain, name, body.content, _version(request))
 
-    @route("DELETE", f"{COMPONENTS}/{{name}}", allow="author")
+    @route("DELETE", f"{COMPONENTS}/{{name}}", allow="author", errors=[ChangeOnTrial])
     async def delete(self, domain: str, name: str) -> None:
         """Delete a prompt component."""
+        await self._gate.guard_component(domain, name, None)
         await self._files.delete(domain, name)
 
 

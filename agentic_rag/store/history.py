@@ -25,6 +25,7 @@ class HistoryKind(StrEnum):
     SERVER = "server"
     PROMPT = "prompt"
     ROLE = "role"
+    CASE = "case"
 
 
 DISK = "disk"
@@ -35,9 +36,9 @@ DISK = "disk"
 class HistoryRecord:
     """One change of a thing.
 
-    ``subject`` is the server's name or the file's path, and empty for settings. ``content`` is the content after the
-    change, or None if the thing was removed. ``author`` is empty if unknown. ``redacted``: the content held a secret,
-    which is not stored.
+    ``subject`` is the server's name, the file's path or the case's id, and empty for settings. ``content`` is the
+    content after the change, or None if the thing was removed. ``author`` is empty if unknown. ``redacted``: the
+    content held a secret, which is not stored.
     """
 
     domain_id: str
@@ -132,16 +133,20 @@ def _is_known(conn: Connection, domain_id: str, kind: HistoryKind, subject: str)
 
 
 def _prune(conn: Connection, domain_id: str) -> None:
-    """Remove the oldest rows beyond the limits of count and size; the newest row is always kept."""
-    rows = conn.execute(
-        sa.select(_rows.n, _rows.size).where(_rows.domain_id == domain_id).order_by(_rows.n.desc())
-    ).all()
-    size = 0
-    for count, (n, each) in enumerate(rows, 1):
-        size += each
-        if count > 1 and (count > MAX_ROWS or size > MAX_BYTES):
-            conn.execute(sa.delete(HISTORY.table).where(_rows.domain_id == domain_id, _rows.n <= n))
-            return
+    """Remove the oldest rows beyond the limits of count and size; the newest row is always kept.
+
+    Evaluation cases have limits of their own, so that an import of many leaves the other history alone.
+    """
+    for is_case in (_rows.kind == HistoryKind.CASE, _rows.kind != HistoryKind.CASE):
+        mine = sa.and_(_rows.domain_id == domain_id, is_case)
+        size = 0
+        for count, (n, each) in enumerate(
+            conn.execute(sa.select(_rows.n, _rows.size).where(mine).order_by(_rows.n.desc())).all(), 1
+        ):
+            size += each
+            if count > 1 and (count > MAX_ROWS or size > MAX_BYTES):
+                conn.execute(sa.delete(HISTORY.table).where(mine, _rows.n <= n))
+                break
 
 
 def get(conn: Connection, domain_id: str, n: int) -> HistoryRecord | None:

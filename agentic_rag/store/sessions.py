@@ -16,7 +16,7 @@ from agentic_rag.events import Usage
 from agentic_rag.ids import NO_CONVERSATION, ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.json_form import Json
 from agentic_rag.messages import Block, Role, question_blocks
-from agentic_rag.store import branches, turns
+from agentic_rag.store import branches, evaluation, turns
 from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
 from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
 
@@ -466,4 +466,5 @@ def delete(conn: Connection, session_id: SessionId) -> bool:
     for turn_id in list(conn.execute(select(TURNS.c.id).where(TURNS.c.session_id == session_id)).scalars()):
         delete_parts(conn, "turn", turn_id)
     delete_parts(conn, "session", session_id)
+    evaluation.delete_drafts_of_session(conn, session_id)
     return conn.execute(sa.delete(SESSIONS.table).where(_sessions.id == session_id)).rowcount == 1

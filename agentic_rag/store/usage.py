@@ -246,3 +246,9 @@ def totals(
         query = query.where(_usage.created_at < until)
     rows = conn.execute(query.group_by(*by) if by else query).mappings()
     return [_total(row) for row in rows if row["calls"]]
+
+
+def dropped_of_turn(conn: Connection, turn_id: TurnId) -> int:
+    """Return the number of citations of a turn that did not match their passage."""
+    total = select(func.sum(_usage.dropped_citations)).where(_usage.turn_id == turn_id)
+    return conn.execute(total).scalar() or 0

@@ -77,6 +77,8 @@ NOBODY_TO_ASK = (
     "follows (the page, a chat client) can ask for it, or an admin can allow it. Go on without."
 )
 
+DENIED_EFFECTS = "Denied: {tool!r} may have effects, and this turn belongs to an evaluation. Go on without."
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -95,6 +97,7 @@ class Policy:
     first API key ends them, also for turns that were accepted before. Any other tool of a user's server needs the
     approval of the conversation's owner. ``shared_memory``: remembering counts as an effect, because all users of the
     domain read the memories. ``has_person``: a person can be asked. Otherwise calls that need an approval are declined.
+    ``denies_effects``: tools with effects never run, and nothing is remembered.
     """
 
     rules: Mapping[str, Verdict] = field(default_factory=dict)
@@ -102,6 +105,7 @@ class Policy:
     shared_memory: bool = False
     alone: Callable[[], bool] = lambda: True
     has_person: bool = False
+    denies_effects: bool = False
 
     def ruling(self, tool: ToolInfo, *, others: bool = False) -> Denial | Approval | None:
         """Return the denial of a tool or the approval it needs. Returns None if the tool may run.
@@ -123,6 +127,8 @@ class Policy:
                 f"/api/domains/{{id}}/mcp-servers/{tool.server}/accept). Go on without.",
             )
         effects = self._has_effects(tool)
+        if self.denies_effects and (effects or (tool.name in BY_NAME and BY_NAME[tool.name].shared_effects)):
+            return Denial(Because.POLICY, DENIED_EFFECTS.format(tool=tool.name))
         verdict = self._verdict(tool, patterns_allow=not (others and effects))
         if verdict == "allow" or (verdict is None and (not effects or self._is_harmless_here(tool))):
             return None

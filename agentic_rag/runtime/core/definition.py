@@ -13,7 +13,7 @@ from typing import Literal
 
 import orjson
 
-from agentic_rag.json_form import Json, from_json, to_json
+from agentic_rag.json_form import Absent, Json, from_json, to_json
 from agentic_rag.tools.base import Binding, SystemServer, Verdict
 from agentic_rag.tools.entries.entry import McpEntry
 
@@ -88,6 +88,8 @@ class Definition:
     """Whether the model may ask the user a question during a turn."""
     role_lines: Mapping[str, str] = field(default_factory=dict)
     """One-line descriptions from the files of the roles that may be delegated to, by role id."""
+    denies_effects: Absent[bool] = None
+    """True: every tool that may have effects is denied, whatever the policy says. Turns of an evaluation run so."""
     collection_note: str = ""
     """Facts about the collection for the description of `search_documents`: count class, languages, expertise."""
 

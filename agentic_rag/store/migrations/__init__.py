@@ -15,7 +15,7 @@ from agentic_rag.store import schema_support
 
 log = logging.getLogger(__name__)
 
-HEAD = "0010"
+HEAD = "0011"
 """The revision of the newest file in ``versions``."""
 FOLDER = Path(__file__).resolve().parent
 

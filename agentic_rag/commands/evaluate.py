@@ -1,0 +1,186 @@
+"""``agentic-rag evaluate``: run a domain's evaluation cases, or try a change against the present state, for a CI.
+
+Exit codes: 0 all cases passed, or the change passed or was only warned about; 1 a case failed, or the change is held;
+3 a case could not be judged, or the run ended early.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from xml.etree import ElementTree
+
+import typer
+
+from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say
+from agentic_rag.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from agentic_rag.commands.client import Client
+
+MAX_DRAFT_BYTES = 1024 * 1024
+POLL_SECONDS = 0.2
+MAX_POLL_SECONDS = 5.0
+ENDED = ("done", "stopped", "failed")
+PAGE = 1_000
+
+UNJUDGED = 3
+"""Exit code of a run in which a case has no verdict."""
+
+
+def evaluate(
+    domain: Annotated[str, typer.Argument(help="Id of the domain.")],
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            help='A change to try: JSON with "settings", "components", "role" or "removes". Nothing is applied.',
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    tier: Annotated[
+        str | None, typer.Option("--tier", help="retrieval (no model call) or answers. Default: what the change needs.")
+    ] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write the results as JUnit XML.")] = None,
+    label: Annotated[str, typer.Option("--label", help="A name for the run, such as a commit.")] = "",
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", min=1, max=9, help="How often each case is asked.")
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """Run the cases of a domain, or try a change on them. Exit code 1: a case failed, or the change is held.
+
+    Exit code 3: a case could not be judged, for example because the model did not answer.
+    """
+    if tier not in (None, "retrieval", "answers"):
+        raise InvalidInput("--tier", f"retrieval or answers is expected, not {tier!r}.")
+    base = f"/api/domains/{quote_part(domain)}/evaluation"
+    wanted: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
+    if tier is not None:
+        wanted["tier"] = tier
+    if against is None:
+        code = run(data, url, lambda client: _run_cases(client, base, {**wanted, "label": label}, domain, junit))
+    else:
+        change = _read_change(against)
+        code = run(data, url, lambda client: _try_change(client, base, {**change, **wanted}, domain, junit))
+    if code:
+        raise typer.Exit(code)
+
+
+def _read_change(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_DRAFT_BYTES + 1)
+    except OSError as exc:
+        raise InvalidInput(str(path), f"this file cannot be read: {exc}") from exc
+    if len(data) > MAX_DRAFT_BYTES:
+        raise InvalidInput(str(path), f"larger than {MAX_DRAFT_BYTES} bytes.")
+    try:
+        change = json.loads(data)
+    except ValueError as exc:
+        raise InvalidInput(str(path), f"not valid JSON: {exc}.") from exc
+    if not isinstance(change, dict):
+        raise InvalidInput(str(path), 'a JSON object is expected, such as {"settings": {"retrievalTopK": 8}}.')
+    return change
+
+
+async def _run_cases(client: "Client", base: str, wanted: dict[str, Any], domain: str, junit: Path | None) -> int:
+    started = await client.call("POST", f"{base}/runs", json=wanted)
+    ended = await _until_ended(client, f"{base}/runs/{started['id']}")
+    results = await _results(client, f"{base}/runs/{started['id']}/results")
+    for each in results:
+        if each["outcome"] not in ("passed", "unchecked"):
+            say(printable(f"{each['outcome']}: {each['question']}: {_why(each)}"))
+    counts = ", ".join(f"{ended[name]} {name}" for name in ("failed", "gone", "unknown", "unchecked") if ended[name])
+    say(f"{ended['passed']} of {ended['total']} cases as expected{f' ({counts})' if counts else ''}; run {ended['id']}")
+    if ended["reason"]:
+        say(printable(f"{ended['state']}: {ended['reason']}"), err=True)
+    if junit is not None:
+        _write_junit(junit, domain, ended, [(each, each["outcome"] == "failed", _why(each)) for each in results])
+    if ended["failed"]:
+        return 1
+    return UNJUDGED if ended["unknown"] or ended["state"] != "done" else 0
+
+
+async def _try_change(client: "Client", base: str, wanted: dict[str, Any], domain: str, junit: Path | None) -> int:
+    draft = await client.call("POST", f"{base}/try", json=wanted)
+    draft = await _until_ended(client, f"{base}/drafts/{draft['id']}", "trying")
+    decision = draft["decision"]
+    say(printable(f"{draft['state']}: {decision['sentence']}; draft {draft['id']} ({draft['label']})"))
+    query = {"before": draft["beforeRun"], "after": draft["afterRun"]}
+    compared = await client.call("GET", f"{base}/comparison", params=query)
+    worse = {each["caseId"]: each for each in compared["worse"]}
+    for each in worse.values():
+        say(printable(f"worse: {each['question']}: {_why(each['after'][0])}"))
+    if junit is not None:
+        results = await _results(client, f"{base}/runs/{draft['afterRun']}/results")
+        cases = [(each, each["caseId"] in worse, f"worse than now: {_why(each)}") for each in results]
+        _write_junit(junit, domain, compared["after"], cases)
+    if draft["state"] == "held":
+        return 1
+    return UNJUDGED if draft["state"] == "failed" or not compared["compared"] else 0
+
+
+async def _until_ended(client: "Client", path: str, trying: str = "") -> dict[str, Any]:
+    import anyio
+
+    pause = POLL_SECONDS
+    while True:
+        found: dict[str, Any] = await client.call("GET", path)
+        if (found["state"] != trying) if trying else (found["state"] in ENDED):
+            return found
+        await anyio.sleep(pause)
+        pause = min(pause * 1.5, MAX_POLL_SECONDS)
+
+
+async def _results(client: "Client", path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while True:
+        page = await client.call("GET", path, params={"offset": len(found), "limit": PAGE})
+        found += page["items"]
+        if not page["hasMore"]:
+            return found
+
+
+def _why(result: dict[str, Any]) -> str:
+    failed = [
+        f"{each['kind']} {each['expected']}{f' (found: {each["found"]})' if each['found'] else ''}".strip()
+        for each in result["checks"]
+        if not each["passed"]
+    ]
+    return "; ".join([*failed, *([result["reason"]] if result["reason"] else [])]) or result["outcome"]
+
+
+def _write_junit(
+    path: Path, domain: str, ended: dict[str, Any], results: list[tuple[dict[str, Any], bool, str]]
+) -> None:
+    """Write results as JUnit XML: failed cases as failures, unknown ones as errors, others as skipped."""
+    failures = sum(bad for _, bad, _ in results)
+    errors = sum(each["outcome"] == "unknown" and not bad for each, bad, _ in results)
+    skipped = sum(each["outcome"] in ("gone", "unchecked") and not bad for each, bad, _ in results)
+    attributes = {"name": f"{domain} {ended['tier']}", "tests": len(results), "failures": failures, "errors": errors}
+    suite = ElementTree.Element(
+        "testsuite", {key: str(value) for key, value in {**attributes, "skipped": skipped}.items()}
+    )
+    suite.set("time", f"{ended['seconds']:.3f}")
+    for each, bad, why in results:
+        case = ElementTree.SubElement(suite, "testcase")
+        case.set("classname", f"{domain}.{ended['tier']}")
+        case.set("name", _xml(each["question"]))
+        case.set("time", f"{each['seconds']:.3f}")
+        tag = {"unknown": "error", "gone": "skipped", "unchecked": "skipped"}.get(each["outcome"], "")
+        if bad or tag:
+            ElementTree.SubElement(case, "failure" if bad else tag).set("message", _xml(why))
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    try:
+        with path.open("wb") as file:
+            ElementTree.ElementTree(suites).write(file, encoding="utf-8", xml_declaration=True)
+    except OSError as exc:
+        raise InvalidInput(str(path), f"this file cannot be written: {exc.strerror or exc}.") from exc
+
+
+def _xml(text: str) -> str:
+    """Return text without the characters that XML cannot hold."""
+    return "".join(char for char in text if char in "\t\n\r" or (char >= " " and not "\ud800" <= char <= "\udfff"))

@@ -1,0 +1,356 @@
+"""The cases of all domains: create, change, import, export and delete them, each change with its history.
+
+Callers have checked the user's rights.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.users import acting
+from agentic_rag.directory.cases import (
+    MAX_CASES,
+    CaseForm,
+    CsvCases,
+    Expectations,
+    case_text,
+    digest_of,
+    read_csv,
+    write_csv,
+)
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.record_history import content_of
+from agentic_rag.domains.vault import Vault
+from agentic_rag.errors import InvalidInput, NotFound, VersionConflict
+from agentic_rag.forms import read_form
+from agentic_rag.json_form import Json
+from agentic_rag.redaction import Redaction
+from agentic_rag.store import evaluation, history
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.evaluation import CaseOrigin, CaseRecord, CaseState, ResultRecord
+from agentic_rag.store.history import GONE, Content, HistoryKind, NewHistory
+
+
+@dataclass(frozen=True, slots=True)
+class CaseLine:
+    """A case with its newest results, by tier."""
+
+    record: CaseRecord
+    last: Mapping[str, ResultRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseImport:
+    """The result of an import of several cases."""
+
+    added: int
+    changed: int
+    same: int
+    problems: tuple[InvalidInput, ...]
+
+
+def form_of(record: CaseRecord) -> CaseForm:
+    """Return the form of a stored case."""
+    expect = Expectations.model_validate(record.expect) if record.expect else Expectations.model_construct()
+    return CaseForm.model_construct(questions=tuple(record.questions), expect=expect, note=record.note)
+
+
+def expectations_of(record: CaseRecord) -> Expectations:
+    """Return the expectations of a stored case; a draft may have none yet."""
+    return form_of(record).expect
+
+
+class Cases:
+    """The cases of all domains. Each method raises `NotFound` for an unknown domain."""
+
+    def __init__(self, database: Database, directory: Directory, vault: Vault) -> None:
+        self._db = database
+        self._directory = directory
+        self._vault = vault
+
+    async def list_of(self, domain_id: str, state: CaseState | None = None) -> list[CaseLine]:
+        """Return the cases of a domain, oldest first."""
+        await self._directory.get(domain_id)
+
+        def read(conn: Connection) -> list[CaseLine]:
+            last = {
+                tier: {each.case_id: each for each in evaluation.last_results(conn, domain_id, tier)}
+                for tier in ("retrieval", "answers")
+            }
+            return [
+                CaseLine(each, {tier: found[each.id] for tier, found in last.items() if each.id in found})
+                for each in evaluation.list_cases(conn, domain_id, state=state)
+            ]
+
+        return await self._db.read(read)
+
+    async def get(self, domain_id: str, case_id: str) -> CaseRecord:
+        """Return a case.
+
+        Raises:
+            NotFound: the domain has no such case.
+        """
+        await self._directory.get(domain_id)
+        found = await self._db.read(lambda conn: evaluation.get_case(conn, domain_id, case_id))
+        if found is None:
+            raise NotFound("case", case_id)
+        return found
+
+    async def counts(self, domain_id: str) -> dict[CaseState, int]:
+        """Return the number of cases by state."""
+        return await self._db.read(lambda conn: evaluation.count_cases(conn, domain_id))
+
+    async def create(
+        self,
+        domain_id: str,
+        form: CaseForm,
+        *,
+        origin: CaseOrigin = CaseOrigin.HAND,
+        state: CaseState = CaseState.ACTIVE,
+        source: Json | None = None,
+    ) -> CaseRecord:
+        """Create a case.
+
+        Raises:
+            InvalidInput: another case of the domain asks the same, or there are too many.
+        """
+        await self._directory.get(domain_id)
+        record = new_case(domain_id, form, origin, acting().user_id, state=state, source=source)
+        redaction = self._vault.redact.of(domain_id)
+        told, author = change("case.create", f"{domain_id}/{record.id}", origin=origin.value), acting().user_id
+
+        def store(conn: Connection) -> None:
+            _check_new(conn, record)
+            _store(conn, [(None, record)], author, redaction)
+            audit(conn, told)
+
+        await self._db.write(store, durable=True)
+        return record
+
+    async def update(
+        self, domain_id: str, case_id: str, form: CaseForm | None, state: CaseState | None, version: int | None = None
+    ) -> CaseRecord:
+        """Change a case. A draft becomes active when an admin confirms it with expectations.
+
+        Raises:
+            NotFound: the domain has no such case.
+            InvalidInput: another case asks the same, or a case without expectations would become active.
+            VersionConflict: ``version`` is given and not the current one.
+        """
+        await self._directory.get(domain_id)
+        redaction = self._vault.redact.of(domain_id)
+        told, author = change("case.update", f"{domain_id}/{case_id}"), acting().user_id
+
+        def store(conn: Connection) -> CaseRecord:
+            before = evaluation.get_case(conn, domain_id, case_id)
+            if before is None:
+                raise NotFound("case", case_id)
+            if version is not None and version != before.version:
+                raise VersionConflict(version, before.version)
+            after = before if form is None else _with_form(before, form)
+            after = replace(after, state=state or after.state, version=before.version + 1, updated_at=now())
+            if after.state is CaseState.ACTIVE and not after.expect:
+                raise InvalidInput("expect", "say what the answer must cite or contain before the case is active.")
+            _check_distinct(conn, after)
+            _store(conn, [(before, after)], author, redaction)
+            audit(conn, told)
+            return after
+
+        return await self._db.write(store, durable=True)
+
+    async def delete(self, domain_id: str, case_id: str) -> None:
+        """Delete a case. Its results in earlier runs stay.
+
+        Raises:
+            NotFound: the domain has no such case.
+        """
+        await self._directory.get(domain_id)
+        redaction = self._vault.redact.of(domain_id)
+        told, author = change("case.delete", f"{domain_id}/{case_id}"), acting().user_id
+
+        def store(conn: Connection) -> None:
+            before = evaluation.get_case(conn, domain_id, case_id)
+            if before is None:
+                raise NotFound("case", case_id)
+            _store(conn, [(before, None)], author, redaction)
+            audit(conn, told)
+
+        await self._db.write(store, durable=True)
+
+    async def put_back(self, domain_id: str, case_id: str, document: Json | None) -> None:
+        """Store a case as its history has it; None deletes it.
+
+        Raises:
+            InvalidInput: the document is no case any more, or another case asks the same.
+        """
+        redaction = self._vault.redact.of(domain_id)
+        form, author = None if document is None else read_form(CaseForm, document, "case"), acting().user_id
+
+        def store(conn: Connection) -> None:
+            before = evaluation.get_case(conn, domain_id, case_id)
+            after = None
+            if form is not None:
+                fresh = new_case(domain_id, form, CaseOrigin.HAND, author)
+                after = replace(fresh, id=case_id) if before is None else _with_form(before, form)
+                after = replace(after, state=CaseState.ACTIVE, version=after.version + (before is not None))
+                _check_distinct(conn, after)
+            _store(conn, [(before, after)], author, redaction)
+
+        await self._db.write(store, durable=True)
+
+    async def import_csv(self, domain_id: str, data: bytes, *, state: CaseState = CaseState.ACTIVE) -> CaseImport:
+        """Add the cases of a CSV file. A case with the same questions is replaced. Bad rows are left out and listed.
+
+        Raises:
+            InvalidInput: the file is not CSV, or has a wrong column. Nothing was added.
+        """
+        return await self.import_all(domain_id, read_csv(data), CaseOrigin.CSV, state=state)
+
+    async def import_all(
+        self, domain_id: str, found: CsvCases, origin: CaseOrigin, *, state: CaseState = CaseState.ACTIVE
+    ) -> CaseImport:
+        """Add several cases in one transaction. A case with the same questions is replaced.
+
+        Raises:
+            InvalidInput: the domain would have too many cases. Nothing was added.
+        """
+        await self._directory.get(domain_id)
+        redaction = self._vault.redact.of(domain_id)
+        told = change("case.import", domain_id, origin=origin.value, cases=len(found.cases))
+        author = acting().user_id
+
+        def store(conn: Connection) -> tuple[int, int, int]:
+            result = merge_cases(conn, domain_id, found.cases, origin, author, redaction, state=state)
+            audit(conn, told)
+            return result
+
+        added, changed, same = await self._db.write(store, durable=True)
+        return CaseImport(added, changed, same, found.problems)
+
+    async def export_csv(self, domain_id: str) -> str:
+        """Return all active cases as CSV."""
+        lines = await self.list_of(domain_id, CaseState.ACTIVE)
+        return write_csv([form_of(each.record) for each in lines])
+
+
+def new_case(
+    domain_id: str,
+    form: CaseForm,
+    origin: CaseOrigin,
+    author: str,
+    *,
+    state: CaseState = CaseState.ACTIVE,
+    source: Json | None = None,
+) -> CaseRecord:
+    """Return a case that is not stored yet."""
+    at = now()
+    return CaseRecord(
+        id=new_id("case"),
+        domain_id=domain_id,
+        questions=list(form.questions),
+        expect=form.expect.to_json(),
+        note=form.note,
+        state=state,
+        origin=origin,
+        source=source or {},
+        author=author,
+        digest=digest_of(form.questions),
+        created_at=at,
+        updated_at=at,
+    )
+
+
+def merge_cases(
+    conn: Connection,
+    domain_id: str,
+    forms: Sequence[CaseForm],
+    origin: CaseOrigin,
+    author: str,
+    redaction: Redaction,
+    *,
+    state: CaseState = CaseState.ACTIVE,
+) -> tuple[int, int, int]:
+    """Add cases inside a transaction; one with the same questions is replaced. Returns added, changed and same ones.
+
+    Raises:
+        InvalidInput: the domain would have too many cases.
+    """
+    known = {each.digest: each for each in evaluation.list_cases(conn, domain_id)}
+    added = changed = same = 0
+    changes: list[tuple[CaseRecord | None, CaseRecord | None]] = []
+    for form in forms:
+        fresh = new_case(domain_id, form, origin, author, state=state)
+        before = known.get(fresh.digest)
+        if before is None:
+            added += 1
+            known[fresh.digest] = fresh
+            changes.append((None, fresh))
+        elif (before.expect, before.note) == (fresh.expect, fresh.note) and before.state is state:
+            same += 1
+        else:
+            changed += 1
+            after = replace(_with_form(before, form), state=state, version=before.version + 1, updated_at=now())
+            known[fresh.digest] = after
+            changes.append((before, after))
+    if len(known) > MAX_CASES:
+        raise InvalidInput("cases", f"the domain would have {len(known)} cases; at most {MAX_CASES} are possible.")
+    _store(conn, changes, author, redaction)
+    return added, changed, same
+
+
+def _with_form(before: CaseRecord, form: CaseForm) -> CaseRecord:
+    return replace(
+        before,
+        questions=list(form.questions),
+        expect=form.expect.to_json(),
+        note=form.note,
+        digest=digest_of(form.questions),
+    )
+
+
+def _check_new(conn: Connection, record: CaseRecord) -> None:
+    count = sum(evaluation.count_cases(conn, record.domain_id).values())
+    if count >= MAX_CASES:
+        raise InvalidInput("cases", f"the domain has {count} cases; at most {MAX_CASES} are possible.")
+    _check_distinct(conn, record)
+
+
+def _check_distinct(conn: Connection, record: CaseRecord) -> None:
+    other = evaluation.find_case(conn, record.domain_id, record.digest)
+    if other is not None and other.id != record.id:
+        raise InvalidInput("questions", f"the case {other.id} already asks this; change that one.")
+
+
+def _store(
+    conn: Connection,
+    changes: Sequence[tuple[CaseRecord | None, CaseRecord | None]],
+    author: str,
+    redaction: Redaction,
+) -> None:
+    """Store or delete cases, given before and after, with their history. Drafts have none until they are confirmed."""
+    entries: list[NewHistory] = []
+    for before, after in changes:
+        record = after or before
+        if record is None:
+            continue
+        if after is None:
+            evaluation.delete_case(conn, record.id)
+        else:
+            evaluation.put_case(conn, after)
+        old, new = _content(before, redaction), _content(after, redaction)
+        if old != new:
+            at = "" if before is None else before.updated_at
+            kind = HistoryKind.CASE
+            entries.append(NewHistory(kind=kind, subject=record.id, author=author, after=new, before=old, before_at=at))
+    records = [each for pair in changes for each in pair if each is not None]
+    if records:
+        history.append(conn, records[0].domain_id, entries, now())
+
+
+def _content(record: CaseRecord | None, redaction: Redaction) -> Content:
+    if record is None or record.state is CaseState.DRAFT:
+        return GONE
+    return content_of(case_text(form_of(record)), redaction)

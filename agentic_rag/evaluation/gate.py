@@ -1,0 +1,644 @@
+"""The gate: try a change on the image that would be, before it counts.
+
+A trial is a pair of runs over the same cases: the domain as it is, and as the change would make it. Changes that a
+search can show are tried at once, within the request. Others need whole answers: the change waits as a draft and is
+applied once its trial has passed. A held change stays a draft, which its author or an operator can apply anyway.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+from sqlalchemy import Connection
+
+from agentic_rag import failpoints
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.users import User, acting, acting_for
+from agentic_rag.directory.cases import Expectations
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.settings import ChangeKind, DomainSettings, EvaluationSettings, GateMode
+from agentic_rag.documents.documents import Documents
+from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.prompt_files import PromptFiles, check_name
+from agentic_rag.errors import (
+    AgenticRagError,
+    ChangeHeld,
+    ChangeOnTrial,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    VersionConflict,
+)
+from agentic_rag.evaluation.cases import expectations_of
+from agentic_rag.evaluation.decisions import Comparison, Decision, compare_runs
+from agentic_rag.evaluation.retrieval import RunSubject
+from agentic_rag.evaluation.runs import Runs, RunWish, summaries_of
+from agentic_rag.evaluation.verdicts import summarise
+from agentic_rag.forms import Form
+from agentic_rag.ids import DocumentId
+from agentic_rag.json_form import Json, from_json, to_json
+from agentic_rag.roles.roles import Roles
+from agentic_rag.roles.trials import check_size
+from agentic_rag.store import evaluation
+from agentic_rag.store.clock import new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.evaluation import (
+    RUN_ENDED,
+    CaseState,
+    DraftFields,
+    DraftRecord,
+    DraftState,
+    RunRecord,
+    RunState,
+    Tier,
+)
+from mcp_servers.promptx.nuwa import Kind, RoleFile
+
+log = logging.getLogger(__name__)
+
+MAX_AT_ONCE = 1_000
+"""Cases up to which a search trial is awaited within the request; a longer one makes the change a draft first."""
+AGAIN = 2
+"""Further repetitions of cases that differ between two runs of a model whose answers vary."""
+MAX_WORSE_SHOWN = 200
+
+MAX_COMPONENT = 64 * 1024
+"""Maximum characters of a prompt file in a trial."""
+
+Text = Annotated[str, StringConstraints(max_length=MAX_COMPONENT)]
+
+
+class RoleDraftFile(Form):
+    """A file of a drafted role."""
+
+    kind: Kind
+    id: Annotated[str, StringConstraints(min_length=1, max_length=96)]
+    content: Annotated[str, StringConstraints(max_length=256 * 1024)]
+
+
+class RoleChange(Form):
+    """The files of a domain's primary role as they would be."""
+
+    id: Annotated[str, StringConstraints(min_length=1, max_length=96)]
+    files: tuple[RoleDraftFile, ...] = Field(min_length=1, max_length=100)
+
+
+class DomainChangeForm(Form):
+    """A change to try. ``settings`` are merged like a PATCH, without ``mcpServers``.
+
+    ``components`` are prompt files by name, null to delete. ``removes`` are ids or names of documents.
+    """
+
+    name: Annotated[str, StringConstraints(max_length=200)] | None = None
+    description: Annotated[str, StringConstraints(max_length=4_000)] | None = None
+    settings: dict[str, Any] | None = None
+    replace_maps: bool = False
+    components: Annotated[dict[str, Text | None], Field(max_length=100)] = Field(default_factory=dict)
+    role: RoleChange | None = None
+    removes: Annotated[tuple[str, ...], Field(max_length=10_000)] = ()
+
+    def to_json(self) -> Json:
+        """Return the stored form: only what was given."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+RETRIEVAL_FIELDS = frozenset({"retrieval_top_k", "retrieval_threshold", "retrieval_tokens", "retrieval_fusion"})
+MODEL_FIELDS = frozenset({"model", "fallback_model", "thinking", "effort", "temperature", "max_tokens"})
+ROLE_FIELDS = frozenset({"primary_role_id", "sub_role_ids", "adopt_role"})
+UNSEEN_FIELDS = frozenset({"evaluation", "memory", "keep_conversations_days", "mcp_servers"})
+"""Settings that no trial can show; MCP servers are tested and accepted in their own way."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTrial:
+    """A change with what it affects: its kinds, the image that would be, and the tiers that can show a difference."""
+
+    change: DomainChangeForm
+    kinds: tuple[ChangeKind, ...]
+    tiers: tuple[Tier, ...]
+    subject: RunSubject
+    label: str
+
+    @property
+    def kind(self) -> ChangeKind:
+        return self.kinds[0] if self.kinds else "settings"
+
+
+def affected_kinds(before: DomainSettings, after: DomainSettings) -> dict[ChangeKind, Tier]:
+    """Return the kinds of a change of settings, each with the tier that can show it."""
+    kinds: dict[ChangeKind, Tier] = {}
+    for name in DomainSettings.model_fields:
+        if name in UNSEEN_FIELDS or getattr(before, name) == getattr(after, name):
+            continue
+        if name in RETRIEVAL_FIELDS:
+            kinds["settings"] = "retrieval"
+        elif name == "reranker":
+            kinds["reranker"] = "retrieval"
+        elif name in MODEL_FIELDS:
+            kinds.setdefault("model", "answers")
+        elif name in ROLE_FIELDS:
+            kinds.setdefault("roles", "answers")
+        else:
+            kinds.setdefault("settings", "answers")
+    return kinds
+
+
+def _label(before: DomainSettings, after: DomainSettings, form: DomainChangeForm, removed: Sequence[str]) -> str:
+    """Return a change in a few words, such as ``retrievalThreshold 0 → 0.9``."""
+    old, new = before.model_dump(mode="json", by_alias=True), after.model_dump(mode="json", by_alias=True)
+    changed = sorted(key for key in old.keys() - {"mcpServers"} if old[key] != new[key])
+    parts = [f"{key} {_short(old[key])} → {_short(new[key])}" for key in changed]
+    parts += [f"{'deleted' if text is None else 'edited'} {name}" for name, text in form.components.items()]
+    parts += [f"role {form.role.id}"] if form.role is not None else []
+    parts += [f"without {name}" for name in removed]
+    parts += ["renamed"] if form.name is not None else []
+    return "; ".join(parts)[:300] or "no change"
+
+
+def _short(value: object) -> str:
+    text = str(value) if not isinstance(value, dict | list) else "…"
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+class Gate:
+    """Tries, holds and applies changes of all domains.
+
+    ``quotes_only``: the server has no language model, so that answers do not vary.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        directory: Directory,
+        domains: Domains,
+        prompts: PromptFiles,
+        roles: Roles,
+        documents: Documents,
+        runs: Runs,
+        *,
+        quotes_only: bool,
+    ) -> None:
+        self._db = database
+        self._directory = directory
+        self._domains = domains
+        self._prompts = prompts
+        self._roles = roles
+        self._documents = documents
+        self._runs = runs
+        self._quotes_only = quotes_only
+
+    async def settings(self, domain_id: str) -> EvaluationSettings:
+        """Return how cases guard a domain. Raises `NotFound` if there is no such domain."""
+        return (await self._directory.settings(domain_id)).evaluation
+
+    # -- trying -----------------------------------------------------------------------------------------------
+
+    async def plan(self, domain_id: str, form: DomainChangeForm) -> PlannedTrial:
+        """Return what a change affects, without trying it.
+
+        Raises:
+            NotFound: there is no such domain or document.
+            InvalidInput, ServerReserved, CommandNotAllowed: the change itself is invalid.
+        """
+        if form.settings and "mcpServers" in form.settings:
+            raise InvalidInput("settings.mcpServers", "servers are tested on their own; leave them out of a trial.")
+        before = await self._directory.settings(domain_id)
+        after = before
+        if form.settings:
+            given = dict(form.settings)
+            after = await self._domains.settings_after(domain_id, given, replace_maps=form.replace_maps)
+        kinds = affected_kinds(before, after)
+        for name in form.components:
+            check_name(name, f"components.{name[:100]}")
+            kinds.setdefault("prompt", "answers")
+        if form.role is not None:
+            check_size([RoleFile(each.kind, each.id, each.content) for each in form.role.files])
+            kinds.setdefault("roles", "answers")
+        if form.name is not None and form.name != (await self._directory.get(domain_id)).name:
+            kinds.setdefault("settings", "answers")
+        removed = await self._find_documents(domain_id, form.removes)
+        if removed:
+            kinds["removal"] = "retrieval"
+        files = () if form.role is None else tuple((each.kind, each.id, each.content) for each in form.role.files)
+        subject = RunSubject(
+            after.to_json(),
+            dict(form.components),
+            "" if form.role is None else form.role.id,
+            files,
+            tuple(removed),
+        )
+        tiers: list[Tier] = [tier for tier in ("retrieval", "answers") if tier in kinds.values()]
+        label = _label(before, after, form, list(removed.values()))
+        return PlannedTrial(form, tuple(kinds), tuple(tiers), subject, label)
+
+    async def _find_documents(self, domain_id: str, wanted: Sequence[str]) -> dict[str, str]:
+        """Return the names of documents by id, found by id or name.
+
+        Raises:
+            NotFound: there is no such document.
+        """
+        if not wanted:
+            return {}
+        listed = await self._documents.list_of(domain_id)
+        found: dict[str, str] = {}
+        for each in wanted:
+            matching = [one for one in listed if each in (one.id, one.name)]
+            if not matching:
+                raise NotFound("document", each)
+            found |= {one.id: one.name for one in matching}
+        return found
+
+    async def start(
+        self,
+        domain_id: str,
+        plan: PlannedTrial,
+        tier: Tier,
+        *,
+        then_apply: bool = False,
+        repeats: int = 1,
+        case_ids: Sequence[str] | None = None,
+    ) -> DraftRecord:
+        """Store a change as a draft and queue its pair of runs.
+
+        Raises:
+            InvalidInput: the domain has no active case.
+        """
+        settings = await self._directory.settings(domain_id)
+        present = RunSubject((await self._directory.get(domain_id)).settings)
+        draft_id, at = new_id("draft"), now()
+        bound = settings.evaluation.max_tokens if tier == "answers" else None
+
+        async def run_of(label: str, subject: RunSubject) -> RunRecord:
+            wish = RunWish(tier, "gate", label, subject, case_ids, repeats, bound, draft_id)
+            return await self._runs.plan(domain_id, wish)
+
+        before, after = await run_of("now", present), await run_of(plan.label, plan.subject)
+        draft = DraftRecord(
+            id=draft_id,
+            domain_id=domain_id,
+            kind=plan.kind,
+            label=plan.label,
+            change=plan.change.to_json(),
+            author=acting().user_id,
+            before_run=before.id,
+            after_run=after.id,
+            tier=tier,
+            then_apply=then_apply,
+            created_at=at,
+            updated_at=at,
+        )
+        told = change("evaluation.try", f"{domain_id}/{draft_id}", kind=plan.kind, tier=tier)
+
+        def store(conn: Connection) -> None:
+            evaluation.insert_draft(conn, draft)
+            evaluation.insert_run(conn, before)
+            evaluation.insert_run(conn, after)
+            audit(conn, told)
+
+        await self._db.write(store, durable=True)
+        self._runs.announce()
+        return draft
+
+    async def wait(self, domain_id: str, draft_id: str) -> DraftRecord:
+        """Return a draft once its trial has ended."""
+        while True:
+            news = self._runs.news
+            draft = await self.draft(domain_id, draft_id)
+            if draft.state is not DraftState.TRYING:
+                return draft
+            await self._runs.wait_news(news)
+
+    async def guard(self, domain_id: str, form: DomainChangeForm, version: int | None = None) -> list[str]:
+        """Try a change that is about to be made, as far as the domain wants it; return warnings.
+
+        ``version`` is the one that the change was made from.
+
+        Raises:
+            VersionConflict: the domain has another version.
+            ChangeHeld: cases became worse; the change is a draft.
+            ChangeOnTrial: the change is tried with whole answers; the server applies it afterwards.
+        """
+        counts = await self._db.read(lambda conn: evaluation.count_cases(conn, domain_id))
+        active = counts.get(CaseState.ACTIVE, 0)
+        if not active:
+            return []
+        if form.settings and "mcpServers" in form.settings:
+            rest = {key: value for key, value in form.settings.items() if key != "mcpServers"}
+            form = form.model_copy(update={"settings": rest})
+        record = await self._directory.get(domain_id)
+        if version is not None and version != record.version:
+            raise VersionConflict(version, record.version)
+        evaluated = (await self._directory.settings(domain_id)).evaluation
+        plan = await self.plan(domain_id, form)
+        modes: list[GateMode] = [evaluated.mode_of(kind) for kind in plan.kinds]
+        if all(mode == "off" for mode in modes):
+            return []
+        warns_only = "hold" not in modes
+        if plan.kinds == ("removal",) and not await self._names_document(domain_id, plan):
+            return []
+        if "retrieval" in plan.tiers:
+            later = active > MAX_AT_ONCE
+            draft = await self.start(domain_id, plan, "retrieval", then_apply=later)
+            if later:
+                raise ChangeOnTrial(draft.id)
+            draft = await self.wait(domain_id, draft.id)
+            found = draft.decision
+            if draft.state is DraftState.HELD and not warns_only:
+                raise ChangeHeld(
+                    draft.id, found["decision"], len(found["worse"]), found["compared"], found["p"], found["sentence"]
+                )
+            if draft.state in (DraftState.HELD, DraftState.WARNED):
+                return [f"evaluation: {found['sentence']}"]
+        if evaluated.answers and "answers" in plan.tiers:
+            draft = await self.start(domain_id, plan, "answers", then_apply=True, repeats=evaluated.repeats)
+            raise ChangeOnTrial(draft.id)
+        return []
+
+    async def guard_component(self, domain_id: str, name: str, content: str | None) -> None:
+        """Try a change of a prompt file that is about to be made; None deletes it.
+
+        Raises:
+            ChangeOnTrial: the change is tried with whole answers; the server applies it afterwards.
+        """
+        settings = await self.settings(domain_id)
+        if settings.answers and (content is None or len(content) <= MAX_COMPONENT):
+            await self.guard(domain_id, DomainChangeForm(components={name: content}))
+
+    async def guard_role(self, domain_id: str, role: str, files: Sequence[RoleFile] | None) -> None:
+        """Try a change of the domain's primary role that is about to be made. Other roles are not tried.
+
+        Raises:
+            ChangeOnTrial: the change is tried with whole answers; the server applies it afterwards.
+        """
+        settings = await self._directory.settings(domain_id)
+        if not settings.evaluation.answers or files is None or role != settings.primary_role_id:
+            return
+        drafted = [RoleDraftFile(kind=each.kind, id=each.id, content=each.content) for each in files]
+        await self.guard(domain_id, DomainChangeForm(role=RoleChange(id=role, files=tuple(drafted))))
+
+    async def _names_document(self, domain_id: str, plan: PlannedTrial) -> bool:
+        """Return whether an active case expects a passage of a removed document."""
+        removed = await self._find_documents(domain_id, plan.subject.without)
+        names = {name.casefold() for name in removed.values()}
+        listed = await self._db.read(lambda conn: evaluation.list_cases(conn, domain_id, state=CaseState.ACTIVE))
+        return any(_cites_any(expectations_of(each), names) for each in listed)
+
+    # -- deciding ---------------------------------------------------------------------------------------------
+
+    async def work(self, tier: Tier) -> None:
+        """Carry out runs of a tier, and decide about the changes that they try."""
+        while True:
+            run = await self._runs.next_run(tier)
+            await self._runs.carry_out(run)
+            if run.draft_id:
+                await self.settle(run.domain_id, run.draft_id)
+
+    async def work_searches(self) -> None:
+        """Carry out runs of the retrieval tier."""
+        await self.work("retrieval")
+
+    async def work_answers(self) -> None:
+        """Carry out runs of the answers tier."""
+        await self.work("answers")
+
+    async def resume(self) -> None:
+        """Continue the runs and trials that an earlier process left."""
+        await self._runs.resume()
+        for draft in await self._db.read(evaluation.trying_drafts):
+            await self.settle(draft.domain_id, draft.id)
+
+    async def settle(self, domain_id: str, draft_id: str) -> None:
+        """Decide about a change whose runs have ended, and apply it if it was to be applied."""
+        draft = await self._db.read(lambda conn: evaluation.get_draft(conn, domain_id, draft_id))
+        if draft is None or draft.state is not DraftState.TRYING:
+            return
+        ids = [draft.before_run, draft.after_run, *draft.decision.get("again", ())]
+        found = [await self._db.read(lambda conn, each=each: evaluation.get_run(conn, domain_id, each)) for each in ids]
+        runs = [each for each in found if each is not None]
+        if any(each.state not in RUN_ENDED for each in runs):
+            return
+        broken = next((each for each in runs if each.state is RunState.FAILED), None)
+        if len(runs) < len(ids) or broken is not None:
+            reason = broken.reason if broken is not None else "a run of the trial was removed"
+            await self._decide(draft, DraftState.FAILED, {"decision": "unknown", "sentence": reason})
+            return
+        comparison = await self.compare(runs[:2], again=runs[2:])
+        if not draft.decision.get("again") and await self._ask_again(draft, runs, comparison):
+            return
+        state = {Decision.PASS: DraftState.PASSED, Decision.WARN: DraftState.WARNED, Decision.HOLD: DraftState.HELD}
+        decided = state[comparison.decision]
+        stopped = next((each.reason for each in runs if each.state is RunState.STOPPED), "")
+        if stopped and decided is DraftState.PASSED:  # cases that were not asked cannot have become worse
+            decided = DraftState.WARNED
+        shown = decision_json(comparison, stopped) | {"again": [each.id for each in runs[2:]]}
+        if await self._decide(draft, decided, shown) and draft.then_apply:
+            await self._apply_tried(draft, decided)
+
+    async def _decide(self, draft: DraftRecord, state: DraftState, decision: Json) -> bool:
+        fields: DraftFields = {"state": state, "decision": decision, "updated_at": now()}
+        decided = await self._db.write(
+            lambda conn: evaluation.update_draft(conn, draft.id, [DraftState.TRYING], **fields), durable=True
+        )
+        failpoints.reached("evaluation.decided")
+        self._runs.announce()
+        return decided
+
+    async def _ask_again(self, draft: DraftRecord, runs: Sequence[RunRecord], comparison: Comparison) -> bool:
+        """Repeat the cases that differ, because a model's answers vary; return whether that began."""
+        differing = [each.case_id for each in (*comparison.worse, *comparison.better)]
+        if draft.tier != "answers" or self._quotes_only or not differing or runs[0].repeats > 1:
+            return False
+        if any(each.state is RunState.STOPPED for each in runs):
+            return False
+        again: list[RunRecord] = []
+        for run in runs:
+            subject = from_json(RunSubject, run.subject)
+            wish = RunWish("answers", "gate", run.label, subject, differing, AGAIN, run.max_tokens, draft.id)
+            with acting_for(draft.author):
+                again.append(await self._runs.plan(draft.domain_id, wish))
+        fields: DraftFields = {"decision": {"again": [each.id for each in again]}, "updated_at": now()}
+
+        def store(conn: Connection) -> None:
+            if evaluation.update_draft(conn, draft.id, [DraftState.TRYING], **fields):
+                for each in again:
+                    evaluation.insert_run(conn, each)
+
+        await self._db.write(store, durable=True)
+        self._runs.announce()
+        return True
+
+    async def compare(self, pair: Sequence[RunRecord], *, again: Sequence[RunRecord] = ()) -> Comparison:
+        """Compare two runs. ``again`` are further repetitions of the same two."""
+        results = [
+            await self._db.read(lambda conn, each=each: evaluation.results_of(conn, each.id))
+            for each in (*pair, *again)
+        ]
+        before, after = summaries_of(results[0]), summaries_of(results[1])
+        if len(results) == 4:
+            for target, first, more in ((before, results[0], results[2]), (after, results[1], results[3])):
+                for case_id in {each.case_id for each in more}:
+                    outcomes = [each for each in (*first, *more) if each.case_id == case_id]
+                    target[case_id] = summarise(
+                        [(summaries_of([each])[case_id].outcome, each.rank, each.reason) for each in outcomes]
+                    )
+        removes = bool(pair[1].subject.get("without")) and not pair[0].subject.get("without")
+        varies = pair[0].tier == "answers" and not self._quotes_only
+        return compare_runs(before, after, varies=varies, removes_documents=removes)
+
+    # -- drafts -----------------------------------------------------------------------------------------------
+
+    async def draft(self, domain_id: str, draft_id: str) -> DraftRecord:
+        """Return a draft.
+
+        Raises:
+            NotFound: the domain has no such draft.
+        """
+        await self._directory.get(domain_id)
+        found = await self._db.read(lambda conn: evaluation.get_draft(conn, domain_id, draft_id))
+        if found is None:
+            raise NotFound("draft", draft_id)
+        return found
+
+    async def drafts(self, domain_id: str, limit: int) -> list[DraftRecord]:
+        """Return the newest drafts of a domain, newest first."""
+        await self._directory.get(domain_id)
+        return await self._db.read(lambda conn: evaluation.list_drafts(conn, domain_id, limit))
+
+    async def apply(self, user: User, domain_id: str, draft_id: str) -> DraftRecord:
+        """Apply a draft whatever its trial said.
+
+        Raises:
+            NotFound: the domain has no such draft.
+            Forbidden: the user is neither its author nor an operator, or may not make this change.
+            InvalidInput: it was applied or dropped already, or it is still being tried, or is not valid any more.
+        """
+        draft = await self.draft(domain_id, draft_id)
+        self._check_decider(user, draft)
+        if draft.state in (DraftState.APPLIED, DraftState.DROPPED):
+            raise InvalidInput("draft", f"the draft was {draft.state.value} already.")
+        await self._make(draft)
+        told = change("evaluation.apply", f"{domain_id}/{draft_id}", state=draft.state.value, kind=draft.kind)
+        await self._mark(draft, DraftState.APPLIED, told, user.id)
+        return await self.draft(domain_id, draft_id)
+
+    async def drop(self, user: User, domain_id: str, draft_id: str) -> DraftRecord:
+        """Drop a draft: it will not be applied.
+
+        Raises:
+            NotFound: the domain has no such draft.
+            Forbidden: the user is neither its author nor an admin of the domain.
+            InvalidInput: it was applied already.
+        """
+        draft = await self.draft(domain_id, draft_id)
+        if draft.author != user.id and not user.administers(domain_id):
+            raise Forbidden("Only the draft's author or an admin of the domain may drop it.")
+        if draft.state is DraftState.APPLIED:
+            raise InvalidInput("draft", "the draft was applied already.")
+        told = change("evaluation.drop", f"{domain_id}/{draft_id}", state=draft.state.value)
+        await self._mark(draft, DraftState.DROPPED, told, user.id)
+        return await self.draft(domain_id, draft_id)
+
+    def _check_decider(self, user: User, draft: DraftRecord) -> None:
+        if draft.author != user.id and not user.operator:
+            raise Forbidden("Only the draft's author or an operator may apply it.")
+        if not user.administers(draft.domain_id) and not draft.change.keys() <= {"components", "role"}:
+            raise Forbidden("Only an admin of the domain may make this change.")
+
+    async def _mark(self, draft: DraftRecord, state: DraftState, told: Any, user_id: str) -> None:
+        fields: DraftFields = {"state": state, "decided_by": user_id, "updated_at": now()}
+        among = [each for each in DraftState if each not in (DraftState.APPLIED, DraftState.DROPPED)]
+
+        def store(conn: Connection) -> None:
+            if evaluation.update_draft(conn, draft.id, among, **fields):
+                audit(conn, told)
+
+        await self._db.write(store, durable=True)
+        self._runs.announce()
+
+    async def _apply_tried(self, draft: DraftRecord, state: DraftState) -> None:
+        """Apply a change that waited for its trial, unless the domain holds such changes."""
+        settings = await self._directory.settings(draft.domain_id)
+        kind: Any = draft.kind
+        if state is DraftState.HELD and settings.evaluation.mode_of(kind) != "warn":
+            return
+        with acting_for(draft.author):
+            try:
+                await self._make(draft)
+            except AgenticRagError as exc:
+                log.warning("the draft %s cannot be applied: %s", draft.id, exc)
+                decision = {**draft.decision, "sentence": f"it could not be applied: {exc}"}
+                fields: DraftFields = {"state": DraftState.FAILED, "decision": decision, "updated_at": now()}
+                await self._db.write(lambda conn: evaluation.update_draft(conn, draft.id, [state], **fields))
+                return
+            told = change("evaluation.apply", f"{draft.domain_id}/{draft.id}", state=state.value, kind=draft.kind)
+            await self._mark(draft, DraftState.APPLIED, told, draft.author)
+
+    async def _make(self, draft: DraftRecord) -> None:
+        """Make the change of a draft in the usual way, with its checks, history and audit rows."""
+        if draft.kind == "reindex":
+            await self._documents.reindex(draft.domain_id, anyway=True)
+            return
+        form = DomainChangeForm.model_validate(draft.change)
+        if form.settings or form.name is not None or form.description is not None:
+            await self._domains.update(
+                draft.domain_id,
+                name=form.name,
+                description=form.description,
+                settings=form.settings,
+                replace_maps=form.replace_maps,
+            )
+        for name, text in form.components.items():
+            if text is None:
+                await self._prompts.delete(draft.domain_id, name)
+            else:
+                await self._prompts.write(draft.domain_id, name, text)
+        if form.role is not None:
+            files = [RoleFile(each.kind, each.id, each.content) for each in form.role.files]
+            await self._roles.write(draft.domain_id, form.role.id, files)
+        for document_id in await self._find_documents(draft.domain_id, form.removes):
+            await self._documents.delete(draft.domain_id, DocumentId(document_id))
+
+    # -- nightly ----------------------------------------------------------------------------------------------
+
+    async def run_nightly(self) -> None:
+        """Queue the answers run of every domain that wants one at this hour (UTC) and had none for 20 hours."""
+        hour = datetime.now(UTC).hour
+        for record in await self._directory.list_all():
+            settings = DomainSettings.model_validate(record.settings).evaluation
+            if settings.nightly != hour:
+                continue
+            newest = await self._runs.list_of(record.id, 20, "answers")
+            if any(each.purpose == "nightly" and each.created_at[:13] >= _hours_ago(20) for each in newest):
+                continue
+            counts = await self._db.read(lambda conn, each=record: evaluation.count_cases(conn, each.id))
+            if counts.get(CaseState.ACTIVE):
+                wish = RunWish("answers", "nightly", repeats=settings.repeats, max_tokens=settings.max_tokens)
+                await self._runs.start(record.id, wish)
+
+
+def _hours_ago(hours: int) -> str:
+    return (datetime.now(UTC) - timedelta(hours=hours)).isoformat()[:13]
+
+
+def _cites_any(expect: Expectations, names: set[str]) -> bool:
+    return any(each.document.casefold() in names for each in expect.cites)
+
+
+def decision_json(comparison: Comparison, stopped: str = "") -> Json:
+    """Return a comparison as a draft stores it and clients see it."""
+    sentence = "; ".join(filter(None, [comparison.sentence, stopped]))
+    return {
+        "decision": comparison.decision.value,
+        "sentence": sentence,
+        "compared": comparison.compared,
+        "unknown": comparison.unknown,
+        "worse": to_json(comparison.worse[:MAX_WORSE_SHOWN]),
+        "better": to_json(comparison.better[:MAX_WORSE_SHOWN]),
+        "p": round(comparison.p, 4),
+        "rankWorse": comparison.rank_worse,
+        "rankBetter": comparison.rank_better,
+        "rankP": round(comparison.rank_p, 4),
+    }

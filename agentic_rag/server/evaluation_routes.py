@@ -1,0 +1,491 @@
+"""REST of the evaluation gate: cases, runs, comparisons, trials of changes and held drafts.
+
+Defines what these routes take and answer. The rules are in `agentic_rag.evaluation`.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+from starlette.requests import Request
+
+from agentic_rag.access.users import User
+from agentic_rag.directory.cases import MAX_CSV_BYTES, CaseForm
+from agentic_rag.errors import (
+    BodyTooLarge,
+    CommandNotAllowed,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    SecretLimit,
+    ServerReserved,
+    VersionConflict,
+)
+from agentic_rag.evaluation.cases import CaseLine, Cases
+from agentic_rag.evaluation.decisions import Comparison
+from agentic_rag.evaluation.gate import DomainChangeForm, Gate, decision_json
+from agentic_rag.evaluation.runs import Runs, RunWish
+from agentic_rag.forms import Form, OwnJson
+from agentic_rag.json_form import Absent, Json
+from agentic_rag.server.replies import CsvTable, Items, Part, Redacted, answer, answer_from
+from agentic_rag.server.routes import route
+from agentic_rag.store.evaluation import (
+    CaseOrigin,
+    CaseState,
+    DraftRecord,
+    DraftState,
+    ResultRecord,
+    RunRecord,
+    RunState,
+)
+
+EVALUATION = "/api/domains/{domain}/evaluation"
+CASES = f"{EVALUATION}/cases"
+RUNS = f"{EVALUATION}/runs"
+DRAFTS = f"{EVALUATION}/drafts"
+APPLY_ERRORS = (NotFound, Forbidden, InvalidInput, VersionConflict, ServerReserved, CommandNotAllowed, SecretLimit)
+
+
+class NewCase(CaseForm):
+    """A case. ``origin`` is ``search`` for a hit picked by hand; ``source`` may name that search."""
+
+    state: CaseState = CaseState.ACTIVE
+    origin: Literal["hand", "search"] = "hand"
+    source: OwnJson = None
+
+
+class CaseChange(Form):
+    """A change of a case: a whole new form, a state, or both. ``version`` is the one that the change was made from."""
+
+    case: CaseForm | None = None
+    state: CaseState | None = None
+    version: int | None = Field(None, ge=1)
+
+
+class CaseQuery(Form):
+    """Cases in one state, or all."""
+
+    state: CaseState | None = None
+    format: Literal["json", "csv"] = "json"
+
+
+class NewRun(Form):
+    """A run of the ``retrieval`` or ``answers`` tier over all active cases or some of them.
+
+    ``maxTokens`` bounds an answers run; the default is the domain's setting.
+    """
+
+    tier: Literal["retrieval", "answers"] = "retrieval"
+    label: Annotated[str, StringConstraints(max_length=200)] = ""
+    case_ids: Annotated[tuple[str, ...], Field(max_length=10_000)] | None = None
+    repeats: int | None = Field(None, ge=1, le=9)
+    max_tokens: int | None = Field(None, ge=1, le=1_000_000_000)
+
+
+class RunQuery(Form):
+    """The newest runs, of one tier or both."""
+
+    tier: Literal["retrieval", "answers"] | None = None
+    limit: int = Field(50, ge=1, le=300)
+
+
+class ResultQuery(Form):
+    """A page of the results of a run, by outcome if one is given."""
+
+    outcome: Literal["passed", "failed", "gone", "unknown", "unchecked"] | None = None
+    offset: int = Field(0, ge=0, le=100_000)
+    limit: int = Field(200, ge=1, le=1_000)
+
+
+class ComparisonQuery(Form):
+    """``before`` and ``after`` are runs of the same tier."""
+
+    before: Annotated[str, StringConstraints(max_length=64)]
+    after: Annotated[str, StringConstraints(max_length=64)]
+
+
+class NewTrial(DomainChangeForm):
+    """A change to try. ``tier`` is chosen by the change if absent. Nothing is applied, whatever the trial says."""
+
+    tier: Literal["retrieval", "answers"] | None = None
+    repeats: int | None = Field(None, ge=1, le=9)
+    case_ids: Annotated[tuple[str, ...], Field(max_length=10_000)] | None = None
+
+
+class DraftQuery(Form):
+    """The newest drafts."""
+
+    limit: int = Field(50, ge=1, le=300)
+
+
+@answer()
+class LastResult:
+    """The newest result of a case in one tier."""
+
+    run_id: str
+    outcome: str
+    reason: str
+    rank: int | None
+    seconds: float
+    at: str
+
+
+@answer()
+class Case:
+    """A case. ``last`` has its newest result by tier. ``source`` tells where a drafted case came from."""
+
+    id: str
+    questions: Sequence[str]
+    expect: Json
+    note: str
+    state: CaseState
+    origin: CaseOrigin
+    source: Json
+    author: str
+    version: int
+    created_at: str
+    updated_at: str
+    last: Json
+
+
+@answer()
+class ImportProblem:
+    """A row that is no case."""
+
+    path: str
+    message: str
+
+
+@answer()
+class ImportedCases:
+    """The result of an import. Rows with problems were left out."""
+
+    added: int
+    changed: int
+    same: int
+    problems: Sequence[ImportProblem]
+
+
+@answer()
+class Run:
+    """A run. ``passed`` and the other counts are cases; ``total`` is their number. ``imageId`` is what it ran on."""
+
+    id: str
+    tier: str
+    purpose: str
+    label: str
+    state: RunState
+    image_id: str
+    total: int
+    repeats: int
+    done: int
+    passed: int
+    failed: int
+    gone: int
+    unknown: int
+    unchecked: int
+    tokens: int
+    max_tokens: int | None
+    seconds: float
+    reason: str
+    user_id: str
+    draft_id: str
+    created_at: str
+    ended_at: str | None
+
+
+@answer()
+class RunDetail(Run):
+    """A run with what it judged."""
+
+    subject: Json
+
+
+@answer()
+class Result:
+    """The result of one case: its expectations with whether each was met (``checks``), and the evidence."""
+
+    case_id: str
+    repeat: int
+    question: str
+    case_version: int
+    outcome: str
+    reason: str
+    rank: int | None
+    checks: Sequence[Json]
+    observed: Json
+    seconds: float
+    tokens: int
+    at: str
+
+
+@answer()
+class ComparedCase:
+    """A case that became worse or better, with its results in both runs."""
+
+    case_id: str
+    question: str
+    direction: int
+    before: Sequence[Result]
+    after: Sequence[Result]
+
+
+@answer()
+class RunComparison:
+    """Two runs over the same cases, compared. ``p`` is an exact one-sided sign test."""
+
+    decision: str
+    sentence: str
+    compared: int
+    unknown: int
+    worse: Sequence[ComparedCase]
+    better: Sequence[ComparedCase]
+    p: float
+    rank_worse: int
+    rank_better: int
+    rank_p: float
+    before: Run
+    after: Run
+
+
+@answer()
+class ChangeDraft:
+    """A tried change. ``decision`` is empty until its trial has ended; ``mayApply``: the caller may apply it."""
+
+    id: str
+    kind: str
+    label: str
+    change: Json
+    author: str
+    state: DraftState
+    decision: Json
+    before_run: str
+    after_run: str
+    tier: str
+    then_apply: bool
+    decided_by: str
+    created_at: str
+    updated_at: str
+    may_apply: bool
+
+
+@answer()
+class EvaluationSummary:
+    """The state of a domain's evaluation: cases by state, the newest runs, and the number of held changes."""
+
+    cases: dict[str, int]
+    held: int
+    retrieval: Absent[Run] = None
+    answers: Absent[Run] = None
+
+
+class CaseRoutes:
+    """Evaluation cases of a domain."""
+
+    def __init__(self, cases: Cases) -> None:
+        self._cases = cases
+
+    @route("GET", CASES, large=True)
+    async def list_cases(self, domain: str, query: CaseQuery) -> Redacted[Items[Case]] | CsvTable:
+        """List the cases with their newest results. ``format=csv`` exports the active ones."""
+        if query.format == "csv":
+            return CsvTable("cases", await self._cases.export_csv(domain))
+        return Redacted(domain, Items([_case(each) for each in await self._cases.list_of(domain, query.state)]))
+
+    @route("POST", CASES, status=201, errors=[InvalidInput])
+    async def create(self, domain: str, body: NewCase) -> Redacted[Case]:
+        """Add a case."""
+        form = CaseForm.model_construct(questions=body.questions, expect=body.expect, note=body.note)
+        origin = CaseOrigin(body.origin)
+        made = await self._cases.create(domain, form, origin=origin, state=body.state, source=body.source)
+        return Redacted(domain, _case(CaseLine(made, {})))
+
+    @route("POST", f"{CASES}/import", takes="text/csv", max_bytes=MAX_CSV_BYTES, errors=[BodyTooLarge])
+    async def import_csv(self, request: Request, domain: str) -> Redacted[ImportedCases]:
+        """Add the cases of a CSV file. Rows that are no case are left out and listed."""
+        data = bytearray()
+        async for piece in request.stream():
+            data += piece
+            if len(data) > MAX_CSV_BYTES:
+                raise BodyTooLarge(MAX_CSV_BYTES)
+        found = await self._cases.import_csv(domain, bytes(data))
+        problems = [ImportProblem(each.path, each.problem) for each in found.problems[:200]]
+        return Redacted(domain, ImportedCases(found.added, found.changed, found.same, problems))
+
+    @route("GET", f"{CASES}/{{case}}")
+    async def get(self, domain: str, case: str) -> Redacted[Case]:
+        """Show a case."""
+        return Redacted(domain, _case(CaseLine(await self._cases.get(domain, case), {})))
+
+    @route("PUT", f"{CASES}/{{case}}", errors=[VersionConflict])
+    async def put(self, domain: str, case: str, body: CaseChange) -> Redacted[Case]:
+        """Change a case, or confirm a draft with ``state`` active."""
+        changed = await self._cases.update(domain, case, body.case, body.state, body.version)
+        return Redacted(domain, _case(CaseLine(changed, {})))
+
+    @route("DELETE", f"{CASES}/{{case}}")
+    async def delete(self, domain: str, case: str) -> None:
+        """Delete a case. Its results in earlier runs stay."""
+        await self._cases.delete(domain, case)
+
+
+class EvaluationRoutes:
+    """Runs, comparisons and drafts of a domain."""
+
+    def __init__(self, cases: Cases, runs: Runs, gate: Gate) -> None:
+        self._cases = cases
+        self._runs = runs
+        self._gate = gate
+
+    @route("GET", EVALUATION)
+    async def summary(self, domain: str) -> Redacted[EvaluationSummary]:
+        """Show the state of the domain's evaluation."""
+        newest = await self._runs.list_of(domain, 100)
+        own = [each for each in newest if not each.draft_id]
+        drafts = await self._gate.drafts(domain, 300)
+        counts = await self._cases.counts(domain)
+        last = {tier: next((each for each in own if each.tier == tier), None) for tier in ("retrieval", "answers")}
+        shown = {tier: None if each is None else _run(each) for tier, each in last.items()}
+        return Redacted(
+            domain,
+            EvaluationSummary(
+                {state.value: counts.get(state, 0) for state in CaseState},
+                sum(each.state is DraftState.HELD for each in drafts),
+                **shown,
+            ),
+        )
+
+    @route("GET", RUNS, large=True)
+    async def list_runs(self, domain: str, query: RunQuery) -> Redacted[Items[Run]]:
+        """List the newest runs, newest first."""
+        return Redacted(
+            domain, Items([_run(each) for each in await self._runs.list_of(domain, query.limit, query.tier)])
+        )
+
+    @route("POST", RUNS, status=202, errors=[InvalidInput])
+    async def start(self, domain: str, body: NewRun) -> Redacted[Run]:
+        """Start a run of the domain as it is. One run of a tier is at work at a time; others wait."""
+        settings = await self._gate.settings(domain)
+        answers = body.tier == "answers"
+        wish = RunWish(
+            body.tier,
+            "demand",
+            body.label,
+            case_ids=body.case_ids,
+            repeats=body.repeats or (settings.repeats if answers else 1),
+            max_tokens=(body.max_tokens or settings.max_tokens) if answers else None,
+        )
+        return Redacted(domain, _run(await self._runs.start(domain, wish)))
+
+    @route("GET", f"{RUNS}/{{run}}")
+    async def get(self, domain: str, run: str) -> Redacted[RunDetail]:
+        """Show a run with what it judged."""
+        found = await self._runs.get(domain, run)
+        return Redacted(domain, answer_from(RunDetail, found, total=len(found.case_ids)))
+
+    @route("POST", f"{RUNS}/{{run}}/stop")
+    async def stop(self, domain: str, run: str) -> Redacted[Run]:
+        """Stop a run. Its results so far stay."""
+        return Redacted(domain, _run(await self._runs.stop(domain, run)))
+
+    @route("GET", f"{RUNS}/{{run}}/results", large=True)
+    async def results(self, domain: str, run: str, query: ResultQuery) -> Redacted[Part[Result]]:
+        """List the results of a run, those that need attention first."""
+        found = [each for each in await self._runs.results(domain, run) if query.outcome in (None, each.outcome)]
+        found.sort(key=lambda each: (_ORDER.index(each.outcome), each.case_id, each.repeat))
+        end = query.offset + query.limit
+        shown = [answer_from(Result, each) for each in found[query.offset : end]]
+        return Redacted(domain, Part(shown, len(found) > end))
+
+    @route("GET", f"{EVALUATION}/comparison", large=True, errors=[InvalidInput])
+    async def compare(self, domain: str, query: ComparisonQuery) -> Redacted[RunComparison]:
+        """Compare two runs over the cases that both judged."""
+        before, after = [await self._runs.get(domain, each) for each in (query.before, query.after)]
+        if before.tier != after.tier:
+            raise InvalidInput("after", f"{after.id} is a run of the tier {after.tier}, {before.id} of {before.tier}.")
+        results = [await self._runs.results(domain, each.id) for each in (before, after)]
+        comparison = await self._gate.compare([before, after])
+        return Redacted(domain, _comparison(comparison, before, after, results))
+
+    @route("POST", f"{EVALUATION}/try", status=202, errors=APPLY_ERRORS)
+    async def try_change(self, user: User, domain: str, body: NewTrial) -> Redacted[ChangeDraft]:
+        """Try a change on the cases without making it. The draft's decision follows when its runs have ended."""
+        form = DomainChangeForm.model_validate(
+            body.model_dump(exclude_unset=True, exclude={"tier", "repeats", "case_ids"})
+        )
+        plan = await self._gate.plan(domain, form)
+        settings = await self._gate.settings(domain)
+        tier = body.tier or (plan.tiers[-1] if plan.tiers else "retrieval")
+        repeats = body.repeats or (settings.repeats if tier == "answers" else 1)
+        draft = await self._gate.start(domain, plan, tier, repeats=repeats, case_ids=body.case_ids)
+        return Redacted(domain, _draft(draft, user))
+
+    @route("GET", DRAFTS, allow="author", large=True)
+    async def list_drafts(self, user: User, domain: str, query: DraftQuery) -> Redacted[Items[ChangeDraft]]:
+        """List tried changes, newest first."""
+        return Redacted(domain, Items([_draft(each, user) for each in await self._gate.drafts(domain, query.limit)]))
+
+    @route("GET", f"{DRAFTS}/{{draft}}", allow="author")
+    async def get_draft(self, user: User, domain: str, draft: str) -> Redacted[ChangeDraft]:
+        """Show a tried change."""
+        return Redacted(domain, _draft(await self._gate.draft(domain, draft), user))
+
+    @route("POST", f"{DRAFTS}/{{draft}}/apply", allow="author", errors=APPLY_ERRORS)
+    async def apply(self, user: User, domain: str, draft: str) -> Redacted[ChangeDraft]:
+        """Apply a tried change whatever its trial said. For its author and operators; audited."""
+        return Redacted(domain, _draft(await self._gate.apply(user, domain, draft), user))
+
+    @route("POST", f"{DRAFTS}/{{draft}}/drop", allow="author", errors=[InvalidInput])
+    async def drop(self, user: User, domain: str, draft: str) -> Redacted[ChangeDraft]:
+        """Drop a tried change."""
+        return Redacted(domain, _draft(await self._gate.drop(user, domain, draft), user))
+
+
+_ORDER = ("failed", "gone", "unknown", "passed", "unchecked")
+
+
+def _case(line: CaseLine) -> Case:
+    last = {
+        tier: answer_from(LastResult, each)
+        for tier, each in line.last.items()
+        if each.case_version == line.record.version
+    }
+    return answer_from(Case, line.record, last=last)
+
+
+def _run(record: RunRecord) -> Run:
+    return answer_from(Run, record, total=len(record.case_ids))
+
+
+def _draft(record: DraftRecord, user: User) -> ChangeDraft:
+    ended = record.state in (DraftState.APPLIED, DraftState.DROPPED)
+    return answer_from(ChangeDraft, record, may_apply=not ended and (user.operator or user.id == record.author))
+
+
+def _comparison(
+    found: Comparison, before: RunRecord, after: RunRecord, results: Sequence[Sequence[ResultRecord]]
+) -> RunComparison:
+    def show(changes: Sequence[Any]) -> list[ComparedCase]:
+        shown: list[ComparedCase] = []
+        for each in changes:
+            sides = [[one for one in side if one.case_id == each.case_id] for side in results]
+            question = next((one.question for side in sides for one in side), "")
+            old, new = ([answer_from(Result, one) for one in side] for side in sides)
+            shown.append(ComparedCase(each.case_id, question, each.direction, old, new))
+        return shown
+
+    decided = decision_json(found)
+    return RunComparison(
+        decided["decision"],
+        decided["sentence"],
+        found.compared,
+        found.unknown,
+        show(found.worse[:200]),
+        show(found.better[:200]),
+        decided["p"],
+        found.rank_worse,
+        found.rank_better,
+        decided["rankP"],
+        _run(before),
+        _run(after),
+    )

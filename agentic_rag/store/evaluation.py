@@ -1,0 +1,421 @@
+"""Evaluation records: cases of a domain, runs over them, the results of each case, and drafts of tried changes.
+
+What a case expects, and how an answer is judged, is opaque to this module.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, TypedDict, Unpack
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Index
+
+from agentic_rag.ids import SessionId
+from agentic_rag.json_form import Json
+from agentic_rag.store.records import RecordTable
+
+Tier = Literal["retrieval", "answers"]
+
+
+class CaseState(StrEnum):
+    """Whether a case is judged: a draft waits for an admin, ``off`` is set aside."""
+
+    DRAFT = "draft"
+    ACTIVE = "active"
+    OFF = "off"
+
+
+class CaseOrigin(StrEnum):
+    """Where a case came from."""
+
+    HAND = "hand"
+    FEEDBACK = "feedback"
+    SEARCH = "search"
+    CSV = "csv"
+    SUGGESTED = "suggested"
+    BUNDLE = "bundle"
+    TEMPLATE = "template"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseRecord:
+    """A case of a domain.
+
+    ``expect`` is the JSON of its expectations. ``digest`` identifies its questions within the domain. ``source`` holds
+    the message, search and reason that the case was drafted from.
+    """
+
+    id: str
+    domain_id: str
+    questions: list[str]
+    expect: Json
+    note: str = ""
+    state: CaseState = CaseState.ACTIVE
+    origin: CaseOrigin = CaseOrigin.HAND
+    source: Json = field(default_factory=dict)
+    author: str = ""
+    digest: str
+    session_id: SessionId | None = None
+    """The conversation that feedback drafted the case from. An unconfirmed draft is deleted with its conversation."""
+    version: int = 1
+    created_at: str
+    updated_at: str
+
+
+CASES = RecordTable(
+    CaseRecord,
+    "evaluation_cases",
+    Index("ix_evaluation_cases_digest", "domain_id", "digest", unique=True),
+    indexed=("session_id",),
+    part_of="domain",
+)
+_cases = CASES.c
+
+
+class RunState(StrEnum):
+    """The state of a run. `RUN_ENDED` lists the final states."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+RUN_ENDED = (RunState.DONE, RunState.STOPPED, RunState.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run of a domain's cases on one image.
+
+    ``subject`` is what the run judges: settings, prompt files, collection generation and left-out documents. ``label``
+    names it for people. ``reason`` says why a run ended early. ``owner`` and ``beat_at`` tell which process runs it.
+    """
+
+    id: str
+    domain_id: str
+    tier: str
+    purpose: str
+    label: str = ""
+    state: RunState = RunState.QUEUED
+    subject: Json
+    image_id: str = ""
+    case_ids: list[str]
+    repeats: int = 1
+    done: int = 0
+    passed: int = 0
+    failed: int = 0
+    gone: int = 0
+    unknown: int = 0
+    unchecked: int = 0
+    tokens: int = 0
+    max_tokens: int | None = None
+    seconds: float = 0.0
+    reason: str = ""
+    user_id: str
+    draft_id: str = ""
+    owner: str = ""
+    beat_at: str = ""
+    created_at: str
+    ended_at: str | None = None
+
+
+RUNS = RecordTable(
+    RunRecord, "evaluation_runs", Index("ix_evaluation_runs_domain", "domain_id", "id"), part_of="domain"
+)
+_runs = RUNS.c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRecord:
+    """The result of one case in a run. ``repeat`` counts from 0.
+
+    ``observed`` is what the verdict was computed from: the answer with its citations, or the passages found.
+    """
+
+    run_id: str
+    case_id: str
+    repeat: int
+    domain_id: str
+    question: str
+    case_version: int
+    outcome: str
+    reason: str = ""
+    rank: int | None = None
+    checks: list[Json] = field(default_factory=list)
+    observed: Json = field(default_factory=dict)
+    seconds: float = 0.0
+    tokens: int = 0
+    at: str
+
+
+RESULTS = RecordTable(
+    ResultRecord, "evaluation_results", key=("run_id", "case_id", "repeat"), indexed=("domain_id",), part_of="domain"
+)
+_results = RESULTS.c
+
+
+class DraftState(StrEnum):
+    """The state of a tried change."""
+
+    TRYING = "trying"
+    PASSED = "passed"
+    WARNED = "warned"
+    HELD = "held"
+    APPLIED = "applied"
+    DROPPED = "dropped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftRecord:
+    """A change that was tried before it counts. ``change`` is applied as it is; ``decision`` compares the two runs.
+
+    ``then_apply``: the server applies the change if its trial does not hold it.
+    """
+
+    id: str
+    domain_id: str
+    kind: str
+    label: str
+    change: Json
+    author: str
+    state: DraftState = DraftState.TRYING
+    decision: Json = field(default_factory=dict)
+    before_run: str = ""
+    after_run: str = ""
+    tier: str = ""
+    then_apply: bool = False
+    decided_by: str = ""
+    created_at: str
+    updated_at: str
+
+
+DRAFTS = RecordTable(DraftRecord, "evaluation_drafts", indexed=("domain_id",), part_of="domain")
+_drafts = DRAFTS.c
+
+MAX_RUNS = 300
+"""Ended runs kept per domain; the results of older ones are removed with them."""
+MAX_DRAFTS = 300
+
+
+# Cases
+
+
+def put_case(conn: Connection, case: CaseRecord) -> None:
+    """Store a case, replacing the one with its id."""
+    conn.execute(sa.delete(CASES.table).where(_cases.id == case.id))
+    CASES.insert(conn, case)
+
+
+def get_case(conn: Connection, domain_id: str, case_id: str) -> CaseRecord | None:
+    """Return a case of the domain, or None."""
+    return CASES.first(conn, CASES.select.where(_cases.id == case_id, _cases.domain_id == domain_id))
+
+
+def find_case(conn: Connection, domain_id: str, digest: str) -> CaseRecord | None:
+    """Return the case with these questions, or None."""
+    return CASES.first(conn, CASES.select.where(_cases.domain_id == domain_id, _cases.digest == digest))
+
+
+def list_cases(
+    conn: Connection, domain_id: str, *, state: CaseState | None = None, ids: Collection[str] | None = None
+) -> list[CaseRecord]:
+    """Return the cases of a domain in order of creation."""
+    query = CASES.select.where(_cases.domain_id == domain_id)
+    if state is not None:
+        query = query.where(_cases.state == state)
+    if ids is not None:
+        query = query.where(_cases.id.in_(ids))
+    return CASES.all(conn, query.order_by(_cases.id))
+
+
+def count_cases(conn: Connection, domain_id: str) -> dict[CaseState, int]:
+    """Return the number of cases by state."""
+    query = sa.select(_cases.state, sa.func.count()).where(_cases.domain_id == domain_id).group_by(_cases.state)
+    return {CaseState(state): count for state, count in conn.execute(query)}
+
+
+def delete_case(conn: Connection, case_id: str) -> None:
+    """Delete a case. Results of earlier runs stay."""
+    conn.execute(sa.delete(CASES.table).where(_cases.id == case_id))
+
+
+def delete_drafts_of_session(conn: Connection, session_id: SessionId) -> None:
+    """Delete the drafts that came from a conversation and were never confirmed."""
+    conn.execute(sa.delete(CASES.table).where(_cases.session_id == session_id, _cases.state == CaseState.DRAFT))
+
+
+# Runs
+
+
+class RunFields(TypedDict, total=False):
+    """Fields of a run that change."""
+
+    state: RunState
+    image_id: str
+    done: int
+    passed: int
+    failed: int
+    gone: int
+    unknown: int
+    unchecked: int
+    tokens: int
+    seconds: float
+    reason: str
+    owner: str
+    beat_at: str
+    ended_at: str | None
+
+
+def insert_run(conn: Connection, run: RunRecord) -> None:
+    """Store a new run, and remove the oldest ended ones beyond `MAX_RUNS`."""
+    RUNS.insert(conn, run)
+    ended = sa.select(_runs.id).where(_runs.domain_id == run.domain_id, _runs.state.in_(RUN_ENDED))
+    old = list(conn.execute(ended.order_by(_runs.id.desc()).offset(MAX_RUNS)).scalars())
+    if old:
+        conn.execute(sa.delete(RESULTS.table).where(_results.run_id.in_(old)))
+        conn.execute(sa.delete(RUNS.table).where(_runs.id.in_(old)))
+
+
+def get_run(conn: Connection, domain_id: str, run_id: str) -> RunRecord | None:
+    """Return a run of the domain, or None."""
+    return RUNS.first(conn, RUNS.select.where(_runs.id == run_id, _runs.domain_id == domain_id))
+
+
+def list_runs(conn: Connection, domain_id: str, limit: int, tier: str | None = None) -> list[RunRecord]:
+    """Return the newest runs, newest first."""
+    query = RUNS.select.where(_runs.domain_id == domain_id)
+    if tier is not None:
+        query = query.where(_runs.tier == tier)
+    return RUNS.all(conn, query.order_by(_runs.id.desc()).limit(limit))
+
+
+def update_run(conn: Connection, run_id: str, **fields: Unpack[RunFields]) -> bool:
+    """Change the given fields of a run that has not ended. Returns False if it has ended or does not exist."""
+    query = sa.update(RUNS.table).where(_runs.id == run_id, _runs.state.not_in(RUN_ENDED)).values(dict(fields))
+    return conn.execute(query).rowcount == 1
+
+
+def claim_run(conn: Connection, tier: str, owner: str, at: str, silent_since: str) -> RunRecord | None:
+    """Take the oldest run of a tier that waits, or that its process has left; return it, or None.
+
+    A running run whose last heartbeat is older than ``silent_since`` has been left. A domain has at most one run of a
+    tier at work.
+    """
+    at_work = _runs.state == RunState.RUNNING
+    left = sa.and_(at_work, _runs.beat_at < silent_since)
+    others = RUNS.table.alias()
+    busy = sa.select(others.c.domain_id).where(
+        others.c.state == RunState.RUNNING, others.c.tier == tier, others.c.beat_at >= silent_since
+    )
+    waits = sa.and_(_runs.state == RunState.QUEUED, _runs.domain_id.not_in(busy))
+    query = RUNS.select.where(_runs.tier == tier, sa.or_(left, waits)).order_by(_runs.id).limit(1)
+    found = RUNS.first(conn, query.with_for_update(skip_locked=True))
+    if found is not None:
+        taken: RunFields = {"state": RunState.RUNNING, "owner": owner, "beat_at": at}
+        update_run(conn, found.id, **taken)
+    return found
+
+
+def free_runs(conn: Connection) -> None:
+    """Queue the runs of an earlier process again. Only for a database that one process uses."""
+    conn.execute(sa.update(RUNS.table).where(_runs.state == RunState.RUNNING).values(state=RunState.QUEUED))
+
+
+# Results
+
+
+def put_results(conn: Connection, results: Sequence[ResultRecord]) -> None:
+    """Store results, replacing those of the same case and repetition."""
+    for each in results:
+        place = (_results.run_id == each.run_id, _results.case_id == each.case_id, _results.repeat == each.repeat)
+        conn.execute(sa.delete(RESULTS.table).where(*place))
+        RESULTS.insert(conn, each)
+
+
+def results_of(conn: Connection, run_id: str) -> list[ResultRecord]:
+    """Return all results of a run, by case and repetition."""
+    return RESULTS.all(
+        conn, RESULTS.select.where(_results.run_id == run_id).order_by(_results.case_id, _results.repeat)
+    )
+
+
+def done_of(conn: Connection, run_id: str) -> set[tuple[str, int]]:
+    """Return the cases and repetitions that a run has results of."""
+    query = sa.select(_results.case_id, _results.repeat).where(_results.run_id == run_id)
+    return {(case_id, repeat) for case_id, repeat in conn.execute(query)}
+
+
+def tally_of(conn: Connection, run_id: str) -> dict[str, tuple[int, int, float]]:
+    """Return the number of results, tokens and seconds of a run by outcome."""
+    query = (
+        sa.select(_results.outcome, sa.func.count(), sa.func.sum(_results.tokens), sa.func.sum(_results.seconds))
+        .where(_results.run_id == run_id)
+        .group_by(_results.outcome)
+    )
+    return {outcome: (count, tokens or 0, seconds or 0.0) for outcome, count, tokens, seconds in conn.execute(query)}
+
+
+def last_results(conn: Connection, domain_id: str, tier: str) -> list[ResultRecord]:
+    """Return the results of the newest finished run of the domain itself, in a tier."""
+    query = sa.select(_runs.id).where(
+        _runs.domain_id == domain_id, _runs.tier == tier, _runs.state == RunState.DONE, _runs.draft_id == ""
+    )
+    run_id = conn.execute(query.order_by(_runs.id.desc()).limit(1)).scalar()
+    return [] if run_id is None else results_of(conn, run_id)
+
+
+# Drafts
+
+
+class DraftFields(TypedDict, total=False):
+    """Fields of a draft that change."""
+
+    state: DraftState
+    decision: Json
+    before_run: str
+    after_run: str
+    tier: str
+    decided_by: str
+    updated_at: str
+
+
+def insert_draft(conn: Connection, draft: DraftRecord) -> None:
+    """Store a draft, and remove the oldest decided ones beyond `MAX_DRAFTS`."""
+    DRAFTS.insert(conn, draft)
+    decided = (DraftState.APPLIED, DraftState.DROPPED, DraftState.PASSED, DraftState.WARNED, DraftState.FAILED)
+    ended = sa.select(_drafts.id).where(_drafts.domain_id == draft.domain_id, _drafts.state.in_(decided))
+    old = list(conn.execute(ended.order_by(_drafts.id.desc()).offset(MAX_DRAFTS)).scalars())
+    if old:
+        conn.execute(sa.delete(DRAFTS.table).where(_drafts.id.in_(old)))
+
+
+def get_draft(conn: Connection, domain_id: str, draft_id: str) -> DraftRecord | None:
+    """Return a draft of the domain, or None."""
+    return DRAFTS.first(conn, DRAFTS.select.where(_drafts.id == draft_id, _drafts.domain_id == domain_id))
+
+
+def list_drafts(conn: Connection, domain_id: str, limit: int) -> list[DraftRecord]:
+    """Return the newest drafts, newest first."""
+    query = DRAFTS.select.where(_drafts.domain_id == domain_id).order_by(_drafts.id.desc()).limit(limit)
+    return DRAFTS.all(conn, query)
+
+
+def trying_drafts(conn: Connection) -> list[DraftRecord]:
+    """Return the drafts of all domains whose trial has not ended, oldest first."""
+    return DRAFTS.all(conn, DRAFTS.select.where(_drafts.state == DraftState.TRYING).order_by(_drafts.id))
+
+
+def update_draft(conn: Connection, draft_id: str, among: Sequence[DraftState], **fields: Unpack[DraftFields]) -> bool:
+    """Change the given fields of a draft in one of the states. Returns False if it is in another one."""
+    query = sa.update(DRAFTS.table).where(_drafts.id == draft_id, _drafts.state.in_(among)).values(dict(fields))
+    return conn.execute(query).rowcount == 1
+
+
+def rename_user(conn: Connection, user_id: str, instead: str) -> None:
+    """Replace a user's name in cases, runs and drafts."""
+    for column in (_cases.author, _runs.user_id, _drafts.author, _drafts.decided_by):
+        conn.execute(sa.update(column.table).where(column == user_id).values({column.name: instead}))

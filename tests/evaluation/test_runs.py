@@ -1,0 +1,264 @@
+"""Cases, retrieval runs, the gate and their REST, over the real application."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentic_rag import failpoints
+from agentic_rag.testing.steps import Cite, Use, say
+from tests.server.rig import Rig
+from tests.waiting import pause
+
+Json = dict[str, Any]
+
+TOPICS = {
+    "leave": "Full-time staff have 27 days of paid leave a year.",
+    "filters": "Replace the filters of the Brisa 300 every six months.",
+    "travel": "A private car is paid with 45 pence a mile.",
+    "siphon": "Use the siphon with a ball valve from the box.",
+    "quiet": "Quiet hours of the controller are from 22:00 to 06:30.",
+    "laptop": "Report a stolen laptop within one hour on extension 4400.",
+}
+QUESTIONS = {
+    "leave": "How many days of paid leave do full-time staff have?",
+    "filters": "How often are the filters of the Brisa 300 replaced?",
+    "travel": "How many pence a mile for a private car?",
+    "siphon": "Which siphon comes from the box?",
+    "quiet": "When are the quiet hours of the controller?",
+    "laptop": "When do I report a stolen laptop?",
+}
+
+
+def case(topic: str, **more: Any) -> Json:
+    cites = [{"document": f"{topic}.md", "section": topic, "text": TOPICS[topic]}]
+    return {"questions": [QUESTIONS[topic]], "expect": {"cites": cites, **more}}
+
+
+async def filled(rig: Rig, *, cases: bool = True, **settings: Any) -> str:
+    """Make a domain with a document and a case for each topic."""
+    domain = await rig.domain(**settings)
+    for topic, text in TOPICS.items():
+        await rig.upload(domain, f"{topic}.md", f"# {topic}\n\n{text}\n".encode())
+        if cases:
+            await rig.ok("POST", f"/api/domains/{domain}/evaluation/cases", case(topic))
+    return domain
+
+
+async def run(rig: Rig, domain: str, **wish: Any) -> Json:
+    """Start a run and return it once it has ended."""
+    base = f"/api/domains/{domain}/evaluation/runs"
+    started = await rig.ok("POST", base, wish)
+    with anyio.fail_after(30):
+        while True:
+            found: Json = await rig.ok("GET", f"{base}/{started['id']}")
+            if found["state"] in ("done", "stopped", "failed"):
+                return found
+            await pause()
+
+
+async def tried(rig: Rig, domain: str, **change: Any) -> Json:
+    """Try a change and return its draft once it was decided."""
+    base = f"/api/domains/{domain}/evaluation"
+    draft = await rig.ok("POST", f"{base}/try", change)
+    with anyio.fail_after(30):
+        while draft["state"] == "trying":
+            await pause()
+            draft = await rig.ok("GET", f"{base}/drafts/{draft['id']}")
+    return dict(draft)
+
+
+async def test_a_run_judges_each_case_and_says_which_document_is_gone(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig)
+        base = f"/api/domains/{domain}/evaluation"
+        gone = {"questions": ["Who is my buddy?"], "expect": {"cites": [{"document": "first-days.md"}]}}
+        wrong = {"questions": ["Which siphon is it?"], "expect": {"cites": [{"document": "leave.md"}]}}
+        declines = {"questions": ["What does the CEO earn?"], "expect": {"declines": True}}
+        for each in (gone, wrong, declines):
+            await rig.ok("POST", f"{base}/cases", each)
+        ended = await run(rig, domain, tier="retrieval")
+        assert (ended["state"], ended["total"], ended["done"]) == ("done", 9, 9)
+        counts = {name: ended[name] for name in ("passed", "failed", "gone", "unknown", "unchecked")}
+        assert counts == {"passed": 6, "failed": 1, "gone": 1, "unknown": 0, "unchecked": 1}
+        assert ended["imageId"].startswith("img_")
+        assert (await rig.ok("GET", f"/api/images/{ended['imageId']}"))["id"] == ended["imageId"]
+        results = (await rig.ok("GET", f"{base}/runs/{ended['id']}/results"))["items"]
+        assert [each["outcome"] for each in results[:2]] == ["failed", "gone"]
+        assert results[1]["reason"] == "first-days.md is not in this domain"
+        assert results[0]["checks"][0]["kind"] == "finds"
+        assert results[0]["observed"]["passages"][0]["document"] == "siphon.md"
+        shown = (await rig.ok("GET", f"{base}/cases"))["items"]
+        by_question = {each["questions"][0]: each["last"]["retrieval"]["outcome"] for each in shown}
+        assert by_question["Who is my buddy?"] == "gone"
+        summary = await rig.ok("GET", base)
+        assert (summary["cases"]["active"], summary["retrieval"]["id"], summary["held"]) == (9, ended["id"], 0)
+
+
+async def test_cases_are_changed_versioned_and_restored(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig, cases=False)
+        base = f"/api/domains/{domain}/evaluation/cases"
+        made = await rig.ok("POST", base, case("leave"))
+        assert (await rig.refused("POST", base, case("leave")))[:2] == (422, "VALIDATION_ERROR")
+        changed = case("leave", contains=["27"])
+        saved = await rig.ok("PUT", f"{base}/{made['id']}", {"case": changed, "version": 1})
+        assert saved["version"] == 2
+        assert (await rig.refused("PUT", f"{base}/{made['id']}", {"state": "off", "version": 1}))[
+            1
+        ] == "VERSION_CONFLICT"
+        history = (await rig.ok("GET", f"/api/domains/{domain}/history?kind=case"))["items"]
+        assert [each["subject"] for each in history] == [made["id"]] * 2
+        await rig.ok("DELETE", f"{base}/{made['id']}")
+        assert (await rig.ok("GET", base))["items"] == []
+        await rig.ok("POST", f"/api/domains/{domain}/history/{history[1]['n']}/restore")
+        restored = (await rig.ok("GET", base))["items"]
+        assert [(each["id"], each["expect"]) for each in restored] == [(made["id"], case("leave")["expect"])]
+
+
+async def test_a_csv_adds_cases_and_a_wrong_column_adds_none(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig, cases=False)
+        base = f"/api/domains/{domain}/evaluation/cases"
+        text = "question,document,text\nHow many days?,leave.md,27 days\nBroken,,\nHow often?,filters.md,six months\n"
+        headers = {"content-type": "text/csv"}
+        added = await rig.ok("POST", f"{base}/import", content=text.encode(), headers=headers)
+        assert (added["added"], added["changed"], [each["path"] for each in added["problems"]]) == (
+            2,
+            0,
+            ["row 3.expect"],
+        )
+        again = await rig.ok("POST", f"{base}/import", content=text.encode(), headers=headers)
+        assert (again["added"], again["changed"], again["same"]) == (0, 0, 2)
+        status, code, message = await rig.refused(
+            "POST", f"{base}/import", content=b"question,dokument\na,b\n", headers=headers
+        )
+        assert (status, code) == (422, "VALIDATION_ERROR")
+        assert "dokument" in message
+        exported = await rig.http.get(f"{base}?format=csv")
+        assert exported.headers["content-type"].startswith("text/csv")
+        assert "How often?" in exported.text
+
+
+async def test_a_change_that_makes_searches_worse_is_held_and_can_be_applied_anyway(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig)
+        path = f"/api/domains/{domain}"
+        status, code, message = await rig.refused("PATCH", path, {"settings": {"retrievalThreshold": 1}})
+        assert (status, code) == (409, "CHANGE_HELD")
+        assert "6 of 6 worse, none better (p = 0.016)" in message
+        assert (await rig.ok("GET", path))["settings"]["retrievalThreshold"] == 0
+        (draft,) = (await rig.ok("GET", f"{path}/evaluation/drafts"))["items"]
+        assert (draft["state"], draft["label"]) == ("held", "retrievalThreshold 0.0 → 1.0")
+        query = {"before": draft["beforeRun"], "after": draft["afterRun"]}
+        compared = await rig.ok("GET", f"{path}/evaluation/comparison", params=query)
+        assert len(compared["worse"]) == 6
+        worse = compared["worse"][0]
+        assert (worse["before"][0]["outcome"], worse["after"][0]["outcome"]) == ("passed", "failed")
+        assert "below the threshold" in worse["after"][0]["reason"]
+        applied = await rig.ok("POST", f"{path}/evaluation/drafts/{draft['id']}/apply")
+        assert (applied["state"], applied["decidedBy"]) == ("applied", "local")
+        assert (await rig.ok("GET", path))["settings"]["retrievalThreshold"] == 1
+        rows = (await rig.ok("GET", "/api/audit?limit=20"))["items"]
+        assert "evaluation.apply" in [each["action"] for each in rows]
+        assert (await rig.refused("POST", f"{path}/evaluation/drafts/{draft['id']}/drop"))[0] == 422
+
+
+async def test_a_domain_chooses_what_happens_to_a_worse_change(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig, evaluation={"gate": {"settings": "warn"}})
+        path = f"/api/domains/{domain}"
+        warned = await rig.ok("PATCH", path, {"settings": {"retrievalThreshold": 1}})
+        assert "6 of 6 worse" in warned["warnings"][0]["text"]
+        assert warned["settings"]["retrievalThreshold"] == 1
+        await rig.ok("PATCH", path, {"settings": {"evaluation": {"gate": {"settings": "off"}}}})
+        silent = await rig.ok("PATCH", path, {"settings": {"retrievalThreshold": 0.99}})
+        assert silent["warnings"] == []
+
+
+async def test_removing_a_document_that_a_case_cites_is_held_and_others_are_not_tried(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig)
+        other = await rig.upload(domain, "menu.md", b"# Menu\n\nSoup on Mondays.\n")
+        documents = (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
+        leave = next(each["id"] for each in documents if each["name"] == "leave.md")
+        status, code, message = await rig.refused("DELETE", f"/api/domains/{domain}/documents/{leave}")
+        assert (status, code) == (409, "CHANGE_HELD")
+        assert "would lose the document" in message
+        await rig.ok("DELETE", f"/api/domains/{domain}/documents/{other['id']}")
+        assert len((await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]) == 1
+
+
+async def test_harmless_changes_pass(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig)
+        path = f"/api/domains/{domain}"
+        changed = await rig.ok(
+            "PATCH", path, {"name": "Renamed", "settings": {"retrievalTopK": 8, "responseStyle": "concise"}}
+        )
+        assert (changed["name"], changed["warnings"]) == ("Renamed", [])
+        assert (await tried(rig, domain, settings={"retrievalTopK": 20}))["state"] == "passed"
+
+
+async def test_an_unfinished_run_resumes_and_judges_each_case_once(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig)
+    for place in ("evaluation.begun", "evaluation.stored", "evaluation.ended"):
+        killed = anyio.Event()
+
+        def kill(reached: str, place: str = place, killed: anyio.Event = killed) -> None:
+            if reached == place and not killed.is_set():
+                killed.set()
+                raise failpoints.Killed(reached)
+
+        run_id = ""
+        async with Rig(tmp_path, failpoint=kill) as rig:
+            run_id = (await rig.ok("POST", f"/api/domains/{domain}/evaluation/runs", {"tier": "retrieval"}))["id"]
+            with anyio.fail_after(10):
+                await killed.wait()
+        async with Rig(tmp_path) as rig:
+            with anyio.fail_after(20):
+                while True:
+                    found = await rig.ok("GET", f"/api/domains/{domain}/evaluation/runs/{run_id}")
+                    if found["state"] == "done":
+                        break
+                    await pause()
+            assert (found["passed"], found["done"]) == (6, 6)
+            results = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/runs/{run_id}/results"))["items"]
+            assert len(results) == 6
+
+
+async def test_two_runs_at_once_both_end(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig)
+        ended: list[Json] = []
+
+        async def one() -> None:
+            ended.append(await run(rig, domain, tier="retrieval"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(one)
+        assert [(each["state"], each["passed"]) for each in ended] == [("done", 6)] * 3
+
+
+async def test_answers_are_judged_by_their_citations_and_leave_no_conversation(tmp_path: Path) -> None:
+    steps = [Use("search_documents", {"query": "leave"}), say("You have 27 days.", Cite(0))]
+    async with Rig(tmp_path, *steps) as rig:
+        domain = await filled(rig, cases=False)
+        await rig.ok("POST", f"/api/domains/{domain}/evaluation/cases", case("leave", contains=["27 days"]))
+        ended = await run(rig, domain, tier="answers")
+        (result,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/runs/{ended['id']}/results"))["items"]
+        assert (result["outcome"], result["reason"]) == ("passed", "")
+        assert result["observed"]["answer"] == "You have 27 days."
+        assert result["observed"]["tools"] == ["search_documents"]
+        assert (await rig.ok("GET", "/api/conversations"))["items"] == []
+
+
+@pytest.mark.parametrize("tier", ["retrieval", "answers"])
+async def test_a_domain_without_cases_has_nothing_to_run(tmp_path: Path, tier: str) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/evaluation/runs"
+        assert (await rig.refused("POST", path, {"tier": tier}))[:2] == (422, "VALIDATION_ERROR")
