@@ -145,7 +145,7 @@ async def _results(client: "Client", path: str) -> list[dict[str, Any]]:
 
 def _why(result: dict[str, Any]) -> str:
     failed = [
-        f"{each['kind']} {each['expected']}{f' (found: {each["found"]})' if each['found'] else ''}".strip()
+        " ".join(filter(None, [each["kind"], each["expected"], each["found"] and f"(found: {each['found']})"]))
         for each in result["checks"]
         if not each["passed"]
     ]

@@ -1,12 +1,12 @@
 """Cases, retrieval runs, the gate and their REST, over the real application."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from agentic_rag import failpoints
 from agentic_rag.testing.steps import Cite, Use, say
 from tests.server.rig import Rig
 from tests.waiting import pause
@@ -39,10 +39,11 @@ def case(topic: str, **more: Any) -> Json:
 async def filled(rig: Rig, *, cases: bool = True, **settings: Any) -> str:
     """Make a domain with a document and a case for each topic."""
     domain = await rig.domain(**settings)
-    for topic, text in TOPICS.items():
-        await rig.upload(domain, f"{topic}.md", f"# {topic}\n\n{text}\n".encode())
-        if cases:
-            await rig.ok("POST", f"/api/domains/{domain}/evaluation/cases", case(topic))
+    files = [("file", (f"{topic}.md", f"# {topic}\n\n{text}\n".encode())) for topic, text in TOPICS.items()]
+    await rig.ok("POST", f"/api/domains/{domain}/documents", files=files)
+    for topic in TOPICS if cases else ():
+        await rig.ok("POST", f"/api/domains/{domain}/evaluation/cases", case(topic))
+    await rig.taken_up(domain)
     return domain
 
 
@@ -201,32 +202,25 @@ async def test_harmless_changes_pass(tmp_path: Path) -> None:
         assert (await tried(rig, domain, settings={"retrievalTopK": 20}))["state"] == "passed"
 
 
-async def test_an_unfinished_run_resumes_and_judges_each_case_once(tmp_path: Path) -> None:
-    async with Rig(tmp_path) as rig:
+@pytest.mark.sqlite("copies the files as a kill would leave them")
+async def test_a_run_killed_at_any_step_resumes_and_judges_each_case_once(tmp_path: Path) -> None:
+    places = ("evaluation.begun", "evaluation.stored", "evaluation.ended")
+
+    def keep(reached: str) -> None:
+        if reached in places and not (tmp_path / reached).exists():
+            shutil.copytree(tmp_path / "data", tmp_path / reached / "data")
+
+    async with Rig(tmp_path, failpoint=keep) as rig:
         domain = await filled(rig)
-    for place in ("evaluation.begun", "evaluation.stored", "evaluation.ended"):
-        killed = anyio.Event()
-
-        def kill(reached: str, place: str = place, killed: anyio.Event = killed) -> None:
-            if reached == place and not killed.is_set():
-                killed.set()
-                raise failpoints.Killed(reached)
-
-        run_id = ""
-        async with Rig(tmp_path, failpoint=kill) as rig:
-            run_id = (await rig.ok("POST", f"/api/domains/{domain}/evaluation/runs", {"tier": "retrieval"}))["id"]
-            with anyio.fail_after(10):
-                await killed.wait()
-        async with Rig(tmp_path) as rig:
+        run_id = (await run(rig, domain, tier="retrieval"))["id"]
+    path = f"/api/domains/{domain}/evaluation/runs/{run_id}"
+    for place in places:
+        async with Rig(tmp_path / place) as rig:
             with anyio.fail_after(20):
-                while True:
-                    found = await rig.ok("GET", f"/api/domains/{domain}/evaluation/runs/{run_id}")
-                    if found["state"] == "done":
-                        break
+                while (found := await rig.ok("GET", path))["state"] != "done":
                     await pause()
             assert (found["passed"], found["done"]) == (6, 6)
-            results = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/runs/{run_id}/results"))["items"]
-            assert len(results) == 6
+            assert len((await rig.ok("GET", f"{path}/results"))["items"]) == 6
 
 
 async def test_two_runs_at_once_both_end(tmp_path: Path) -> None:
