@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from agentic_rag.bundles.entries import alias_values, needed_secrets
 from agentic_rag.bundles.form import (
+    CASES,
     DOCUMENTS,
     DOMAIN,
     MANIFEST,
@@ -34,6 +35,7 @@ from agentic_rag.bundles.form import (
     problem_of,
 )
 from agentic_rag.bundles.zip_file import StoredMember, directory_of, size_of
+from agentic_rag.directory.cases import CaseForm, write_cases
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.components import counts
 from agentic_rag.redaction import Redaction
@@ -108,9 +110,15 @@ def _read_again(member: StoredMember, opener: Opener) -> Iterator[bytes]:
 
 
 def collect(
-    record: DomainRecord, documents: Sequence[str], memories: Mapping[str, bytes] | None, redaction: Redaction
+    record: DomainRecord,
+    documents: Sequence[str],
+    memories: Mapping[str, bytes] | None,
+    redaction: Redaction,
+    cases: Sequence[CaseForm] = (),
 ) -> Contents:
-    """Return a domain's contents. ``documents``: the paths of its documents; ``memories``: JSON by role.
+    """Return a domain's contents.
+
+    ``documents``: the paths of its documents; ``memories``: JSON by role; ``cases``: its evaluation cases.
 
     ``redaction`` removes the domain's secrets, which people may have written into a setting or a text.
     """
@@ -123,6 +131,8 @@ def collect(
         DOMAIN: _of_bytes(pretty(redaction.json(about))),
         SERVERS: _of_bytes(pretty(redaction.json(servers))),
     }
+    if cases:
+        openers[CASES] = _of_bytes(pretty(redaction.json(write_cases(cases))))
     texts = texts_of(record.workspace)
     remembered = {f"{role}.json": data for role, data in (memories or {}).items()}
     called = portable_names(memories_of(texts[ROLES]).union(remembered))

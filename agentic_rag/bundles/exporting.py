@@ -16,10 +16,11 @@ from agentic_rag.access.users import User
 from agentic_rag.bundles.contents import ContentChanged, Contents, collect
 from agentic_rag.bundles.memory_files import memory_to_bytes
 from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.case_records import form_of
 from agentic_rag.domains.vault import Vault
 from agentic_rag.redaction import Redaction
 from agentic_rag.roles.memories import Memories
-from agentic_rag.store import documents
+from agentic_rag.store import documents, evaluation
 from agentic_rag.store.database import Database
 from agentic_rag.threads import DomainThreads
 
@@ -69,7 +70,11 @@ class Exports:
         await self._vault.values(domain_id)  # loads the secrets for the redaction
         redaction = self._vault.redact.of(domain_id)
         kept = await self._read_memories(user, domain_id, redaction) if memories else None
-        work = partial(collect, record, [each.path for each in listed], kept, redaction)
+        active = await self._db.read(
+            lambda conn: evaluation.list_cases(conn, domain_id, state=evaluation.CaseState.ACTIVE)
+        )
+        cases = [form_of(each) for each in active]
+        work = partial(collect, record, [each.path for each in listed], kept, redaction, cases)
         contents = await self._threads.run(domain_id, work)
         for each in contents.left_out:
             log.warning("%s is not in the bundle of %s: %s", each.path, domain_id, each.reason)

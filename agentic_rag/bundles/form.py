@@ -23,6 +23,8 @@ FORMAT = "agentic-rag domain bundle"
 VERSION = 1
 """The newest format version that this program writes and reads."""
 MANIFEST, DOMAIN, SERVERS = "bundle.json", "domain.json", "mcp-servers.json"
+CASES = "cases.json"
+"""The member with a domain's evaluation cases; missing if it has none."""
 PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS = "prompt/", "roles/", "skills/", "memories/", "documents/"
 FOLDERS = (PROMPT, ROLES, SKILLS, MEMORIES, DOCUMENTS)
 _ROLE_ENDINGS = tuple(f".{kind}.md" for kind in KINDS)
@@ -163,7 +165,7 @@ def fold(path: str) -> str:
 
 def problem_of(path: str) -> str | None:
     """Return the reason why a member's name is not permitted, or None."""
-    if path in (MANIFEST, DOMAIN, SERVERS):
+    if path in (MANIFEST, DOMAIN, SERVERS, CASES):
         return None
     if path.startswith("/") or "\\" in path or path[1:2] == ":":
         return "leads out of its folder"

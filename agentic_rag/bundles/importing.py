@@ -48,19 +48,22 @@ from agentic_rag.bundles.report import (
     compare_records,
     cut,
 )
+from agentic_rag.directory.cases import CaseForm, digest_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.documents import Documents
+from agentic_rag.domains.case_records import form_of, merge_cases, store_cases
 from agentic_rag.domains.domains import Domains, Draft
 from agentic_rag.domains.file_history import FileHistory
 from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import CommandNotAllowed, QuotaExceeded, StorageUnavailable
 from agentic_rag.json_form import Json
 from agentic_rag.roles.roles import Roles
-from agentic_rag.store import documents, imports
+from agentic_rag.store import documents, evaluation, imports
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord
+from agentic_rag.store.evaluation import CaseOrigin
 from agentic_rag.store.imports import ImportRecord
 from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.reading import Note
@@ -163,30 +166,37 @@ class Imports:
             assert isinstance(draft, Draft)
             owner = self._owners.of(user.id, draft.change.settings)
             await anyio.to_thread.run_sync(bring_memories, received.files, built, owner)
-            differences = [*compare_records(None, draft.record), *_additions(received)]
+            cases = [Difference("case", _title_of(each), "add") for each in described.cases]
+            differences = [*compare_records(None, draft.record), *_additions(received), *cases]
             if not choice.dry_run:
-                await self._place_new(user, received, draft)
-            found = [*notes, *await self._findings(built if choice.dry_run else Path(draft.record.workspace))]
+                await self._place_new(user, received, draft, described)
+            found = [
+                *notes,
+                *described.case_notes,
+                *await self._findings(built if choice.dry_run else Path(draft.record.workspace)),
+            ]
             return self._report(
                 choice, None if choice.dry_run else domain_id, draft, differences, found, withheld, frozenset(), ()
             )
 
-    async def _place_new(self, user: User, received: Received, draft: Draft) -> None:
+    async def _place_new(self, user: User, received: Received, draft: Draft, described: Described) -> None:
         """Move the workspace into place, then store the domain; after a crash between the two, the move is undone."""
         domain_id = draft.record.id
         under_way = ImportRecord(id=received.id, domain_id=domain_id, user_id=user.id, begun_at=now())
         async with self._history.changing(domain_id) as notice:
-            await self._store_new(received, draft, under_way)
+            await self._store_new(received, draft, under_way, described)
             failpoints.reached("bundle.stored")
             await self._pending.note(under_way, notice)
         await self._pending.follow(domain_id)
 
-    async def _store_new(self, received: Received, draft: Draft, under_way: ImportRecord) -> None:
+    async def _store_new(self, received: Received, draft: Draft, under_way: ImportRecord, described: Described) -> None:
+        redaction = self._vault.redact.of(under_way.domain_id)
         told = change("domain.import", under_way.domain_id, files=len(received.manifest.files))
 
         def end(conn: Connection) -> None:
             imports.delete(conn, under_way.id)
             audit(conn, told)
+            merge_cases(conn, under_way.domain_id, described.cases, CaseOrigin.BUNDLE, under_way.user_id, redaction)
 
         target, storing = Path(draft.record.workspace), False
         try:
@@ -262,16 +272,47 @@ class Imports:
         if bindings and not choice.dry_run:
             raise BundleBindsSecrets(tuple(each.to_json() for each in bindings))
         await self._check_documents(received, overlay.documents, domain_id, overlay.removed, overlay.same)
-        differences = [*compare_records(record, draft.record), *overlay.differences]
+        cases = await self._compare_cases(domain_id, described, remove_others=choice.remove_others)
+        differences = [*compare_records(record, draft.record), *overlay.differences, *cases]
         owner = self._owners.of(user.id, draft.change.settings)
         await self._threads.run(domain_id, check_memories, received.files, Path(record.workspace), owner)
         if not choice.dry_run:
-            notes += await self._bring_over(user, received, draft, overlay)
+            notes += await self._bring_over(
+                user, received, draft, overlay, described, remove_cases=choice.remove_others
+            )
+        notes += described.case_notes
         confirm = [(each.server, name) for each in bindings for name in each.secrets]
         found = [*notes, *await self._findings(Path(record.workspace))]
         return self._report(choice, domain_id, draft, differences, found, withheld, secrets.keys(), confirm)
 
-    async def _bring_over(self, user: User, received: Received, draft: Draft, overlay: Overlay) -> list[Note]:
+    async def _compare_cases(self, domain_id: str, described: Described, *, remove_others: bool) -> list[Difference]:
+        """Return the differences of evaluation cases, which are the same case if they ask the same questions."""
+        listed = await self._db.read(lambda conn: evaluation.list_cases(conn, domain_id))
+        known = {each.digest: each for each in listed}
+        found: list[Difference] = []
+        for form in described.cases:
+            before = known.pop(digest_of(form.questions), None)
+            if before is None:
+                found.append(Difference("case", _title_of(form), "add"))
+            elif (before.expect, before.note) != (form.expect.to_json(), form.note):
+                after = form.expect.to_json()
+                found.append(Difference("case", _title_of(form), "change", before=before.expect, after=after))
+        left = [each for each in known.values() if each.state is evaluation.CaseState.ACTIVE]
+        return [
+            *found,
+            *(Difference("case", _title_of(form_of(each)), "remove" if remove_others else "keep") for each in left),
+        ]
+
+    async def _bring_over(
+        self,
+        user: User,
+        received: Received,
+        draft: Draft,
+        overlay: Overlay,
+        described: Described,
+        *,
+        remove_cases: bool,
+    ) -> list[Note]:
         """Store the settings, which commits the import, then move the files into place.
 
         Returns notes about the parts that were left out.
@@ -289,7 +330,13 @@ class Imports:
         def begin(conn: Connection) -> None:
             imports.insert(conn, under_way)
             audit(conn, told)
+            merge_cases(conn, record.id, described.cases, CaseOrigin.BUNDLE, user.id, redaction)
+            if remove_cases:
+                kept = {digest_of(each.questions) for each in described.cases}
+                others = [each for each in evaluation.list_cases(conn, record.id) if each.digest not in kept]
+                store_cases(conn, [(each, None) for each in others], user.id, redaction)
 
+        redaction = self._vault.redact.of(record.id)
         notes: list[Note] = []
         storing = stored = False
         self._pending.busy.add(under_way.id)
@@ -402,6 +449,11 @@ def _state(server: str, name: str, known: Collection[str], confirm: Collection[t
 def _is_unknown(exc: BaseException) -> bool:
     """Return whether a commit with this error may have succeeded; the next start then checks its result."""
     return isinstance(exc, (StorageUnavailable, anyio.get_cancelled_exc_class()))
+
+
+def _title_of(case: CaseForm) -> str:
+    """Return the last question of a case, cut, to name the case in a report."""
+    return case.questions[-1][:200]
 
 
 def _additions(received: Received) -> list[Difference]:

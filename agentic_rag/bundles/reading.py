@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentic_rag.bundle_errors import BundleDamaged, BundleRefused
-from agentic_rag.bundles.form import DOMAIN, SERVERS, read_object
+from agentic_rag.bundles.form import CASES, DOMAIN, SERVERS, read_object
+from agentic_rag.directory.cases import CaseForm, read_cases
 from agentic_rag.errors import InvalidInput
 from agentic_rag.json_form import Json
 from agentic_rag.tools.entries.entry import McpEntry, SealedValue
@@ -29,6 +30,9 @@ class Described:
     description: str
     settings: Json
     entries: Mapping[str, McpEntry]
+    cases: tuple[CaseForm, ...] = ()
+    """Evaluation cases; ``case_notes`` list those that are invalid and left out."""
+    case_notes: tuple[Note, ...] = ()
 
     @property
     def documents(self) -> Json:
@@ -56,7 +60,18 @@ def read_described(files: Path) -> Described:
     for entry in entries.values():
         if any(isinstance(value, SealedValue) for _, _, value in entry.values):
             raise BundleRefused(f"{SERVERS}: {entry.name} says that a value is set, and a bundle has none")
-    return Described(name, description, settings, entries)
+    cases, notes = _read_cases(files)
+    return Described(name, description, settings, entries, cases, notes)
+
+
+def _read_cases(files: Path) -> tuple[tuple[CaseForm, ...], tuple[Note, ...]]:
+    try:
+        data = (files / CASES).read_bytes()
+    except FileNotFoundError:
+        return (), ()
+    found = read_cases(read_object(CASES, data), CASES)
+    notes = tuple(Note(each.path, f"the case is left out: {each.problem}") for each in found.problems)
+    return found.cases, notes
 
 
 def _read(files: Path, name: str) -> Json:

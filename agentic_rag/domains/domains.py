@@ -18,9 +18,11 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import audit
 from agentic_rag.access.auditing import change as audited
 from agentic_rag.access.users import acting
+from agentic_rag.directory.cases import CaseForm, read_cases
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import own_documents, server_map
 from agentic_rag.directory.settings import DomainSettings, MergedSettings, merge_settings
+from agentic_rag.domains.case_records import merge_cases
 from agentic_rag.domains.lifecycle import DomainLifecycle
 from agentic_rag.domains.record_history import record_changes
 from agentic_rag.domains.sign_in_secrets import forget_servers
@@ -42,6 +44,7 @@ from agentic_rag.store import domains, history, secrets
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
+from agentic_rag.store.evaluation import CaseOrigin
 from agentic_rag.store.secrets import SecretRecord
 from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.reading import Note
@@ -77,6 +80,17 @@ class Draft:
     before: DomainRecord | None
     change: MergedSettings
     advice: tuple[Note, ...]
+
+
+def _read_template_cases(template: Path) -> tuple[CaseForm, ...]:
+    """Return the evaluation cases of a template folder, from its ``cases.json`` if there is one."""
+    try:
+        document = json.loads((template / "cases.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return ()
+    found = read_cases(document, "cases.json")
+    raise_first(found.problems)
+    return found.cases
 
 
 ModelRefusal = Callable[[str], Awaitable[str | None]]
@@ -136,13 +150,23 @@ class Domains:
         workspace = self._folder / template.name
         about = json.loads(await self._threads.run(template.name, (template / "domain.json").read_text, "utf-8"))
         await self._threads.run(template.name, copy_template, template, workspace)
-        return await self._make(template.name, about["name"], about.get("description", ""), about.get("settings", {}))
+        cases = await self._threads.run(template.name, _read_template_cases, template)
+        settings = about.get("settings", {})
+        return await self._make(template.name, about["name"], about.get("description", ""), settings, cases)
 
-    async def _make(self, domain_id: str, name: str, description: str, settings: Json) -> Saved:
+    async def _make(
+        self, domain_id: str, name: str, description: str, settings: Json, cases: Sequence[CaseForm] = ()
+    ) -> Saved:
         draft = await self.draft(domain_id, name, description, settings)
         await self._threads.run(domain_id, make_workspace, Path(draft.record.workspace))
         told = audited("domain.create", domain_id, settings=sorted(settings))
-        return await self.insert(draft, lambda conn: audit(conn, told))
+        redaction, author = self._vault.redact.of(domain_id), acting().user_id
+
+        def tell(conn: Connection) -> None:
+            audit(conn, told)
+            merge_cases(conn, domain_id, cases, CaseOrigin.TEMPLATE, author, redaction)
+
+        return await self.insert(draft, tell)
 
     async def draft(
         self,

@@ -3,35 +3,32 @@
 Callers have checked the user's rights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import acting
-from agentic_rag.directory.cases import (
-    MAX_CASES,
-    CaseForm,
-    CsvCases,
-    Expectations,
-    case_text,
-    digest_of,
-    read_csv,
-    write_csv,
-)
+from agentic_rag.directory.cases import CaseForm, CsvCases, read_csv, write_csv
 from agentic_rag.directory.directory import Directory
-from agentic_rag.domains.record_history import content_of
+from agentic_rag.domains.case_records import (
+    check_distinct,
+    check_new,
+    form_of,
+    merge_cases,
+    new_case,
+    store_cases,
+    with_form,
+)
 from agentic_rag.domains.vault import Vault
 from agentic_rag.errors import InvalidInput, NotFound, VersionConflict
 from agentic_rag.forms import read_form
 from agentic_rag.json_form import Json
-from agentic_rag.redaction import Redaction
-from agentic_rag.store import evaluation, history
-from agentic_rag.store.clock import new_id, now
+from agentic_rag.store import evaluation
+from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.evaluation import CaseOrigin, CaseRecord, CaseState, ResultRecord
-from agentic_rag.store.history import GONE, Content, HistoryKind, NewHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +47,6 @@ class CaseImport:
     changed: int
     same: int
     problems: tuple[InvalidInput, ...]
-
-
-def form_of(record: CaseRecord) -> CaseForm:
-    """Return the form of a stored case."""
-    expect = Expectations.model_validate(record.expect) if record.expect else Expectations.model_construct()
-    return CaseForm.model_construct(questions=tuple(record.questions), expect=expect, note=record.note)
-
-
-def expectations_of(record: CaseRecord) -> Expectations:
-    """Return the expectations of a stored case; a draft may have none yet."""
-    return form_of(record).expect
 
 
 class Cases:
@@ -123,8 +109,8 @@ class Cases:
         told, author = change("case.create", f"{domain_id}/{record.id}", origin=origin.value), acting().user_id
 
         def store(conn: Connection) -> None:
-            _check_new(conn, record)
-            _store(conn, [(None, record)], author, redaction)
+            check_new(conn, record)
+            store_cases(conn, [(None, record)], author, redaction)
             audit(conn, told)
 
         await self._db.write(store, durable=True)
@@ -150,12 +136,12 @@ class Cases:
                 raise NotFound("case", case_id)
             if version is not None and version != before.version:
                 raise VersionConflict(version, before.version)
-            after = before if form is None else _with_form(before, form)
+            after = before if form is None else with_form(before, form)
             after = replace(after, state=state or after.state, version=before.version + 1, updated_at=now())
             if after.state is CaseState.ACTIVE and not after.expect:
                 raise InvalidInput("expect", "say what the answer must cite or contain before the case is active.")
-            _check_distinct(conn, after)
-            _store(conn, [(before, after)], author, redaction)
+            check_distinct(conn, after)
+            store_cases(conn, [(before, after)], author, redaction)
             audit(conn, told)
             return after
 
@@ -175,7 +161,7 @@ class Cases:
             before = evaluation.get_case(conn, domain_id, case_id)
             if before is None:
                 raise NotFound("case", case_id)
-            _store(conn, [(before, None)], author, redaction)
+            store_cases(conn, [(before, None)], author, redaction)
             audit(conn, told)
 
         await self._db.write(store, durable=True)
@@ -194,10 +180,10 @@ class Cases:
             after = None
             if form is not None:
                 fresh = new_case(domain_id, form, CaseOrigin.HAND, author)
-                after = replace(fresh, id=case_id) if before is None else _with_form(before, form)
+                after = replace(fresh, id=case_id) if before is None else with_form(before, form)
                 after = replace(after, state=CaseState.ACTIVE, version=after.version + (before is not None))
-                _check_distinct(conn, after)
-            _store(conn, [(before, after)], author, redaction)
+                check_distinct(conn, after)
+            store_cases(conn, [(before, after)], author, redaction)
 
         await self._db.write(store, durable=True)
 
@@ -234,123 +220,3 @@ class Cases:
         """Return all active cases as CSV."""
         lines = await self.list_of(domain_id, CaseState.ACTIVE)
         return write_csv([form_of(each.record) for each in lines])
-
-
-def new_case(
-    domain_id: str,
-    form: CaseForm,
-    origin: CaseOrigin,
-    author: str,
-    *,
-    state: CaseState = CaseState.ACTIVE,
-    source: Json | None = None,
-) -> CaseRecord:
-    """Return a case that is not stored yet."""
-    at = now()
-    return CaseRecord(
-        id=new_id("case"),
-        domain_id=domain_id,
-        questions=list(form.questions),
-        expect=form.expect.to_json(),
-        note=form.note,
-        state=state,
-        origin=origin,
-        source=source or {},
-        author=author,
-        digest=digest_of(form.questions),
-        created_at=at,
-        updated_at=at,
-    )
-
-
-def merge_cases(
-    conn: Connection,
-    domain_id: str,
-    forms: Sequence[CaseForm],
-    origin: CaseOrigin,
-    author: str,
-    redaction: Redaction,
-    *,
-    state: CaseState = CaseState.ACTIVE,
-) -> tuple[int, int, int]:
-    """Add cases inside a transaction; one with the same questions is replaced. Returns added, changed and same ones.
-
-    Raises:
-        InvalidInput: the domain would have too many cases.
-    """
-    known = {each.digest: each for each in evaluation.list_cases(conn, domain_id)}
-    added = changed = same = 0
-    changes: list[tuple[CaseRecord | None, CaseRecord | None]] = []
-    for form in forms:
-        fresh = new_case(domain_id, form, origin, author, state=state)
-        before = known.get(fresh.digest)
-        if before is None:
-            added += 1
-            known[fresh.digest] = fresh
-            changes.append((None, fresh))
-        elif (before.expect, before.note) == (fresh.expect, fresh.note) and before.state is state:
-            same += 1
-        else:
-            changed += 1
-            after = replace(_with_form(before, form), state=state, version=before.version + 1, updated_at=now())
-            known[fresh.digest] = after
-            changes.append((before, after))
-    if len(known) > MAX_CASES:
-        raise InvalidInput("cases", f"the domain would have {len(known)} cases; at most {MAX_CASES} are possible.")
-    _store(conn, changes, author, redaction)
-    return added, changed, same
-
-
-def _with_form(before: CaseRecord, form: CaseForm) -> CaseRecord:
-    return replace(
-        before,
-        questions=list(form.questions),
-        expect=form.expect.to_json(),
-        note=form.note,
-        digest=digest_of(form.questions),
-    )
-
-
-def _check_new(conn: Connection, record: CaseRecord) -> None:
-    count = sum(evaluation.count_cases(conn, record.domain_id).values())
-    if count >= MAX_CASES:
-        raise InvalidInput("cases", f"the domain has {count} cases; at most {MAX_CASES} are possible.")
-    _check_distinct(conn, record)
-
-
-def _check_distinct(conn: Connection, record: CaseRecord) -> None:
-    other = evaluation.find_case(conn, record.domain_id, record.digest)
-    if other is not None and other.id != record.id:
-        raise InvalidInput("questions", f"the case {other.id} already asks this; change that one.")
-
-
-def _store(
-    conn: Connection,
-    changes: Sequence[tuple[CaseRecord | None, CaseRecord | None]],
-    author: str,
-    redaction: Redaction,
-) -> None:
-    """Store or delete cases, given before and after, with their history. Drafts have none until they are confirmed."""
-    entries: list[NewHistory] = []
-    for before, after in changes:
-        record = after or before
-        if record is None:
-            continue
-        if after is None:
-            evaluation.delete_case(conn, record.id)
-        else:
-            evaluation.put_case(conn, after)
-        old, new = _content(before, redaction), _content(after, redaction)
-        if old != new:
-            at = "" if before is None else before.updated_at
-            kind = HistoryKind.CASE
-            entries.append(NewHistory(kind=kind, subject=record.id, author=author, after=new, before=old, before_at=at))
-    records = [each for pair in changes for each in pair if each is not None]
-    if records:
-        history.append(conn, records[0].domain_id, entries, now())
-
-
-def _content(record: CaseRecord | None, redaction: Redaction) -> Content:
-    if record is None or record.state is CaseState.DRAFT:
-        return GONE
-    return content_of(case_text(form_of(record)), redaction)

@@ -21,6 +21,7 @@ from agentic_rag.directory.cases import Expectations
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import ChangeKind, DomainSettings, EvaluationSettings, GateMode
 from agentic_rag.documents.documents import Documents
+from agentic_rag.domains.case_records import expectations_of
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.prompt_files import PromptFiles, check_name
 from agentic_rag.errors import (
@@ -32,7 +33,6 @@ from agentic_rag.errors import (
     NotFound,
     VersionConflict,
 )
-from agentic_rag.evaluation.cases import expectations_of
 from agentic_rag.evaluation.decisions import Comparison, Decision, compare_runs
 from agentic_rag.evaluation.retrieval import RunSubject
 from agentic_rag.evaluation.runs import Runs, RunWish, summaries_of

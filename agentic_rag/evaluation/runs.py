@@ -22,10 +22,10 @@ from agentic_rag.directory.cases import MAX_CASES
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.embedding_state import EmbeddingState
+from agentic_rag.domains.case_records import expectations_of
 from agentic_rag.domains.definitions import Definitions, Draft
 from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, StorageError
 from agentic_rag.evaluation.answers import AnswerTier, evaluator_of
-from agentic_rag.evaluation.cases import expectations_of
 from agentic_rag.evaluation.retrieval import DomainView, RetrievalTier, RunSubject, view_documents
 from agentic_rag.evaluation.verdicts import CaseOutcome, CaseVerdict, ResultSummary, summarise
 from agentic_rag.ids import ConversationId, SessionId

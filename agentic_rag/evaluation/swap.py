@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.users import SYSTEM
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.search import DomainSearch
-from agentic_rag.evaluation.cases import expectations_of
+from agentic_rag.domains.case_records import expectations_of
 from agentic_rag.evaluation.decisions import Comparison, Decision, compare_runs
 from agentic_rag.evaluation.gate import decision_json
 from agentic_rag.evaluation.retrieval import ChunkSource, RetrievalTier, RunSubject, view_documents
