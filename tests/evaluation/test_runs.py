@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.testing.steps import Cite, Use, say
+from agentic_rag.testing.steps import Cite, say, use
 from tests.server.rig import Rig
 from tests.waiting import pause
 
@@ -238,7 +238,7 @@ async def test_two_runs_at_once_both_end(tmp_path: Path) -> None:
 
 
 async def test_answers_are_judged_by_their_citations_and_leave_no_conversation(tmp_path: Path) -> None:
-    steps = [Use("search_documents", {"query": "leave"}), say("You have 27 days.", Cite(0))]
+    steps = [use("search_documents", query="days of paid leave"), say("You have 27 days.", Cite(0))]
     async with Rig(tmp_path, *steps) as rig:
         domain = await filled(rig, cases=False)
         await rig.ok("POST", f"/api/domains/{domain}/evaluation/cases", case("leave", contains=["27 days"]))
