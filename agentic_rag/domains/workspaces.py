@@ -52,7 +52,9 @@ def copy_template(template: Path, workspace: Path) -> None:
         return
     draft = workspace.with_name(f".{workspace.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
-    shutil.copytree(template, draft, ignore=shutil.ignore_patterns("domain.json", "cases.json"), copy_function=shutil.copyfile)
+    shutil.copytree(
+        template, draft, ignore=shutil.ignore_patterns("domain.json", "cases.json"), copy_function=shutil.copyfile
+    )
     for folder in (draft, *(each for each in draft.rglob("*") if each.is_dir())):
         folder.chmod(0o700)  # otherwise it keeps the template's mode
     draft.rename(workspace)

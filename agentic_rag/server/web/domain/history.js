@@ -6,7 +6,7 @@ import { formatAgo, formatDate, t } from "../i18n.js";
 import { badge, button, emptyState, loadInto, notice, select, toast } from "../ui.js";
 import { differenceView } from "./differences.js";
 
-const KINDS = ["settings", "server", "prompt", "role"];
+const KINDS = ["settings", "server", "prompt", "role", "case"];
 const FOR_AUTHORS = ["prompt", "role"];
 const AT_ONCE = 50;
 

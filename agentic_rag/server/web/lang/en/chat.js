@@ -87,7 +87,7 @@ export default {
   "chat.placeholder": "Ask something …",
   "chat.previousBranch": "Previous branch",
   "chat.reason": "Reason",
-  "chat.reasonHint": "Domain admins see your reason but not the conversation.",
+  "chat.reasonHint": "Domain admins see your reason with this question and its answer, not the rest of the conversation.",
   "chat.reasonPlaceholder": "What would the right answer be?",
   "chat.removeImage": "Remove {name}",
   "chat.rename": "Rename",

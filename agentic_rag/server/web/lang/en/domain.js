@@ -37,6 +37,8 @@ export default {
   "domain.severity.warning": "Warning",
   "domain.tab.answers": "Answers",
   "domain.tab.documents": "Documents",
+  "domain.tab.evaluation": "Evaluation",
+  "domain.tab.feedback": "Feedback",
   "domain.tab.history": "History",
   "domain.tab.memory": "Memory",
   "domain.tab.prompt": "Prompt",

@@ -9,6 +9,7 @@ export default {
   "history.goneThen": "This change removed it.",
   "history.kind": "Filter changes",
   "history.kind.all": "All changes",
+  "history.kind.case": "Evaluation cases",
   "history.kind.prompt": "Prompt",
   "history.kind.role": "Roles",
   "history.kind.server": "Servers",

@@ -87,7 +87,7 @@ export default {
   "chat.placeholder": "请输入问题……",
   "chat.previousBranch": "上一个分支",
   "chat.reason": "原因",
-  "chat.reasonHint": "知识域管理员会看到原因，但看不到对话。",
+  "chat.reasonHint": "领域管理员会看到您的理由、这个问题和回答，看不到对话的其余部分。",
   "chat.reasonPlaceholder": "怎样才是正确的？",
   "chat.removeImage": "移除 {name}",
   "chat.rename": "重命名",

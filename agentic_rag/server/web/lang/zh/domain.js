@@ -37,6 +37,8 @@ export default {
   "domain.severity.warning": "警告",
   "domain.tab.answers": "回答记录",
   "domain.tab.documents": "文档",
+  "domain.tab.evaluation": "评测",
+  "domain.tab.feedback": "反馈",
   "domain.tab.history": "历史",
   "domain.tab.memory": "记忆",
   "domain.tab.prompt": "提示词",

@@ -9,6 +9,7 @@ export default {
   "history.goneThen": "此变更将其移除。",
   "history.kind": "哪些变更",
   "history.kind.all": "全部变更",
+  "history.kind.case": "评测用例",
   "history.kind.prompt": "提示词",
   "history.kind.role": "角色",
   "history.kind.server": "MCP 服务器",
