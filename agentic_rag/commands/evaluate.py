@@ -6,13 +6,14 @@ Exit codes: 0 all cases passed, or the change passed or was only warned about; 1
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from xml.etree import ElementTree
 
 import typer
 
 from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say
 from agentic_rag.errors import InvalidInput
+from agentic_rag.json_form import Json
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import Client
@@ -56,19 +57,19 @@ def evaluate(
     if tier not in (None, "retrieval", "answers"):
         raise InvalidInput("--tier", f"retrieval or answers is expected, not {tier!r}.")
     base = f"/api/domains/{quote_part(domain)}/evaluation"
-    wanted: dict[str, Any] = {} if repeats is None else {"repeats": repeats}
+    wanted: Json = {} if repeats is None else {"repeats": repeats}
     if tier is not None:
         wanted["tier"] = tier
     if against is None:
-        code = run(data, url, lambda client: _run_cases(client, base, {**wanted, "label": label}, domain, junit))
+        code = run(data, url, lambda client: run_cases(client, base, {**wanted, "label": label}, domain, junit))
     else:
         change = _read_change(against)
-        code = run(data, url, lambda client: _try_change(client, base, {**change, **wanted}, domain, junit))
+        code = run(data, url, lambda client: try_change(client, base, {**change, **wanted}, domain, junit))
     if code:
         raise typer.Exit(code)
 
 
-def _read_change(path: Path) -> dict[str, Any]:
+def _read_change(path: Path) -> Json:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_DRAFT_BYTES + 1)
@@ -85,7 +86,8 @@ def _read_change(path: Path) -> dict[str, Any]:
     return change
 
 
-async def _run_cases(client: "Client", base: str, wanted: dict[str, Any], domain: str, junit: Path | None) -> int:
+async def run_cases(client: "Client", base: str, wanted: Json, domain: str, junit: Path | None) -> int:
+    """Run the cases and return the exit code."""
     started = await client.call("POST", f"{base}/runs", json=wanted)
     ended = await _until_ended(client, f"{base}/runs/{started['id']}")
     results = await _results(client, f"{base}/runs/{started['id']}/results")
@@ -103,7 +105,8 @@ async def _run_cases(client: "Client", base: str, wanted: dict[str, Any], domain
     return UNJUDGED if ended["unknown"] or ended["state"] != "done" else 0
 
 
-async def _try_change(client: "Client", base: str, wanted: dict[str, Any], domain: str, junit: Path | None) -> int:
+async def try_change(client: "Client", base: str, wanted: Json, domain: str, junit: Path | None) -> int:
+    """Try a change and return the exit code."""
     draft = await client.call("POST", f"{base}/try", json=wanted)
     draft = await _until_ended(client, f"{base}/drafts/{draft['id']}", "trying")
     decision = draft["decision"]
@@ -122,20 +125,20 @@ async def _try_change(client: "Client", base: str, wanted: dict[str, Any], domai
     return UNJUDGED if draft["state"] == "failed" or not compared["compared"] else 0
 
 
-async def _until_ended(client: "Client", path: str, trying: str = "") -> dict[str, Any]:
+async def _until_ended(client: "Client", path: str, trying: str = "") -> Json:
     import anyio
 
     pause = POLL_SECONDS
     while True:
-        found: dict[str, Any] = await client.call("GET", path)
+        found: Json = await client.call("GET", path)
         if (found["state"] != trying) if trying else (found["state"] in ENDED):
             return found
         await anyio.sleep(pause)
         pause = min(pause * 1.5, MAX_POLL_SECONDS)
 
 
-async def _results(client: "Client", path: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+async def _results(client: "Client", path: str) -> list[Json]:
+    found: list[Json] = []
     while True:
         page = await client.call("GET", path, params={"offset": len(found), "limit": PAGE})
         found += page["items"]
@@ -143,7 +146,7 @@ async def _results(client: "Client", path: str) -> list[dict[str, Any]]:
             return found
 
 
-def _why(result: dict[str, Any]) -> str:
+def _why(result: Json) -> str:
     failed = [
         " ".join(filter(None, [each["kind"], each["expected"], each["found"] and f"(found: {each['found']})"]))
         for each in result["checks"]
@@ -152,9 +155,7 @@ def _why(result: dict[str, Any]) -> str:
     return "; ".join([*failed, *([result["reason"]] if result["reason"] else [])]) or result["outcome"]
 
 
-def _write_junit(
-    path: Path, domain: str, ended: dict[str, Any], results: list[tuple[dict[str, Any], bool, str]]
-) -> None:
+def _write_junit(path: Path, domain: str, ended: Json, results: list[tuple[Json, bool, str]]) -> None:
     """Write results as JUnit XML: failed cases as failures, unknown ones as errors, others as skipped."""
     failures = sum(bad for _, bad, _ in results)
     errors = sum(each["outcome"] == "unknown" and not bad for each, bad, _ in results)

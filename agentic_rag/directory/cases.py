@@ -8,7 +8,7 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -300,7 +300,7 @@ def write_cases(cases: Sequence[CaseForm]) -> Json:
     return {CASES_FORMAT_KEY: ordered}
 
 
-def read_cases(document: Mapping[str, Any], path: str) -> CsvCases:
+def read_cases(document: Json, path: str) -> CsvCases:
     """Return the cases of such an object; those that do not fit are left out and listed.
 
     Raises:

@@ -74,7 +74,8 @@ class Comparison:
 def sign_test(worse: int, better: int) -> float:
     """Return the probability of at least ``worse`` of all changed cases being worse by chance."""
     total = worse + better
-    return sum(comb(total, count) for count in range(worse, total + 1)) / 2**total
+    ways: int = sum(comb(total, count) for count in range(worse, total + 1))
+    return float(ways / 2**total)
 
 
 _JUDGED = (CaseOutcome.PASSED, CaseOutcome.FAILED)

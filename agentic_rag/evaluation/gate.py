@@ -127,22 +127,22 @@ class PlannedTrial:
         return self.kinds[0] if self.kinds else "settings"
 
 
-def affected_kinds(before: DomainSettings, after: DomainSettings) -> dict[ChangeKind, Tier]:
-    """Return the kinds of a change of settings, each with the tier that can show it."""
-    kinds: dict[ChangeKind, Tier] = {}
+def affected_kinds(before: DomainSettings, after: DomainSettings) -> dict[ChangeKind, set[Tier]]:
+    """Return the kinds of a change of settings, each with the tiers that can show it."""
+    kinds: dict[ChangeKind, set[Tier]] = {}
     for name in DomainSettings.model_fields:
         if name in UNSEEN_FIELDS or getattr(before, name) == getattr(after, name):
             continue
         if name in RETRIEVAL_FIELDS:
-            kinds["settings"] = "retrieval"
+            kinds.setdefault("settings", set()).add("retrieval")
         elif name == "reranker":
-            kinds["reranker"] = "retrieval"
+            kinds.setdefault("reranker", set()).add("retrieval")
         elif name in MODEL_FIELDS:
-            kinds.setdefault("model", "answers")
+            kinds.setdefault("model", set()).add("answers")
         elif name in ROLE_FIELDS:
-            kinds.setdefault("roles", "answers")
+            kinds.setdefault("roles", set()).add("answers")
         else:
-            kinds.setdefault("settings", "answers")
+            kinds.setdefault("settings", set()).add("answers")
     return kinds
 
 
@@ -213,15 +213,15 @@ class Gate:
         kinds = affected_kinds(before, after)
         for name in form.components:
             check_name(name, f"components.{name[:100]}")
-            kinds.setdefault("prompt", "answers")
+            kinds.setdefault("prompt", set()).add("answers")
         if form.role is not None:
             check_size([RoleFile(each.kind, each.id, each.content) for each in form.role.files])
-            kinds.setdefault("roles", "answers")
+            kinds.setdefault("roles", set()).add("answers")
         if form.name is not None and form.name != (await self._directory.get(domain_id)).name:
-            kinds.setdefault("settings", "answers")
+            kinds.setdefault("settings", set()).add("answers")
         removed = await self._find_documents(domain_id, form.removes)
         if removed:
-            kinds["removal"] = "retrieval"
+            kinds.setdefault("removal", set()).add("retrieval")
         files = () if form.role is None else tuple((each.kind, each.id, each.content) for each in form.role.files)
         subject = RunSubject(
             after.to_json(),
@@ -230,7 +230,8 @@ class Gate:
             files,
             tuple(removed),
         )
-        tiers: list[Tier] = [tier for tier in ("retrieval", "answers") if tier in kinds.values()]
+        seen = set[Tier]().union(*kinds.values())
+        tiers: list[Tier] = [tier for tier in ("retrieval", "answers") if tier in seen]
         label = _label(before, after, form, list(removed.values()))
         return PlannedTrial(form, tuple(kinds), tuple(tiers), subject, label)
 

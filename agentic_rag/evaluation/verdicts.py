@@ -96,16 +96,16 @@ class KnownDocuments:
     @classmethod
     def of(cls, ready: Iterable[str], pending: Iterable[str] = ()) -> "KnownDocuments":
         """Return the documents with these names."""
-        return cls(frozenset(map(_folded, ready)), frozenset(map(_folded, pending)))
+        return cls(frozenset(map(_fold_text, ready)), frozenset(map(_fold_text, pending)))
 
     def missing(self, expect: Expectations) -> CaseVerdict | None:
         """Return the verdict on a case whose expected documents are not all there, or None."""
         wanted = [each.document for each in expect.cites]
-        absent = [name for name in wanted if _folded(name) not in self.ready]
+        absent = [name for name in wanted if _fold_text(name) not in self.ready]
         if not absent or (expect.need == "any" and len(absent) < len(wanted)):
             return None
         name = absent[0]
-        if _folded(name) in self.pending:
+        if _fold_text(name) in self.pending:
             return CaseVerdict(CaseOutcome.UNKNOWN, reason=f"{name} is still being indexed")
         return CaseVerdict(CaseOutcome.GONE, reason=f"{name} is not in this domain")
 
@@ -157,7 +157,7 @@ def _check_passages(
 
 def is_expected(wanted: ExpectedPassage, seen: SeenPassage) -> bool:
     """Return whether a passage is the expected one."""
-    if _folded(wanted.document) != _folded(seen.document):
+    if _fold_text(wanted.document) != _fold_text(seen.document):
         return False
     if wanted.page is not None and wanted.page != seen.page:
         return False
@@ -188,8 +188,8 @@ def cells_overlap(one: str, other: str) -> bool:
     """Return whether two ranges of cells, such as ``Rates!A2:D9`` and ``Rates!B4``, share a cell."""
     first, second = _read_cells(one), _read_cells(other)
     if first is None or second is None:
-        return _folded(one) == _folded(other)
-    if first[0] and second[0] and _folded(first[0]) != _folded(second[0]):
+        return _fold_text(one) == _fold_text(other)
+    if first[0] and second[0] and _fold_text(first[0]) != _fold_text(second[0]):
         return False
     return all(low <= high2 and low2 <= high for (low, high), (low2, high2) in zip(first[1], second[1], strict=True))
 
@@ -290,7 +290,7 @@ _MARKUP = re.compile(r"[*_`]+|\[\^?\d+\]")
 
 def _plain(text: str) -> str:
     """Return an answer's text folded, without emphasis and marks of citations."""
-    return _folded(_MARKUP.sub("", text))
+    return _fold_text(_MARKUP.sub("", text))
 
 
 def contains(text: str, wanted: Contained) -> bool:
@@ -298,7 +298,7 @@ def contains(text: str, wanted: Contained) -> bool:
     if isinstance(wanted, ExpectedNumber):
         return _has_number(text, wanted)
     if isinstance(wanted, str):
-        return _has_words(text, _folded(_MARKUP.sub("", wanted)) or _folded(wanted))
+        return _has_words(text, _fold_text(_MARKUP.sub("", wanted)) or _fold_text(wanted))
     return any(contains(text, each) for each in wanted)
 
 
@@ -313,7 +313,7 @@ _NUMBER = re.compile(r"(?<![\d.,])[-+]?\d[\d.,' \u00a0\u202f]*\d|(?<![\d.,])[-+]
 
 
 def _has_number(text: str, wanted: ExpectedNumber) -> bool:
-    unit = _folded(wanted.unit)
+    unit = _fold_text(wanted.unit)
     for found in _NUMBER.finditer(text):
         for value, length in readings_of(found[0]):
             if abs(value - wanted.number) > wanted.tolerance + 1e-9 * max(1.0, abs(wanted.number)):
@@ -411,7 +411,7 @@ def _why_not_declined(answer: SeenAnswer) -> str:
 
 
 @lru_cache(2_048)
-def _folded(text: str) -> str:
+def _fold_text(text: str) -> str:
     return fold(text).text.strip()
 
 

@@ -185,7 +185,7 @@ class _Traced:
 
     def _tell_verdict(self, facts: dict[str, Fact]) -> None:
         """Add the event that the conventions define for an evaluation's result."""
-        event = {
+        event: dict[str, str | float] = {
             "gen_ai.evaluation.name": str(facts.get("case") or ""),
             "gen_ai.evaluation.score.value": float(facts.get("score") or 0),
             "gen_ai.evaluation.score.label": str(facts["verdict"]),

@@ -13,6 +13,7 @@ export const GROUPS = [
   ["tools", ["toolPolicy", "askUser", "variables"]],
   ["limits", ["maxSteps", "turnTimeoutSeconds", "toolTimeoutSeconds", "contextTokens", "contextMessages"]],
   ["memory", ["memoryScope", "memory", "keepConversationsDays"]],
+  ["evaluation", ["evaluation"]],
 ];
 
 /** Return the groups with what of the schema they hold. */
@@ -53,6 +54,7 @@ export function settingField(schema, key, { roles, onchange }) {
   const bounds = boundsOf(schema, key);
   const make = SPECIAL[key] ?? BY_TYPE[bounds.enum ? "enum" : bounds.type] ?? jsonField;
   if (key === "memory") bounds.default = MEMORY_DEFAULT;
+  if (key === "evaluation") bounds.default = EVALUATION_DEFAULT;
   const made = make(key, bounds, { roles, onchange });
   const { read, write } = made;
   made.read = () => countingValue(read(), bounds);
@@ -265,5 +267,34 @@ function memoryField(key, bounds, { onchange }) {
   return finish(made, bounds, read, write);
 }
 
+const EVALUATION_DEFAULT = { gate: {}, answers: false, nightly: null, repeats: 1, maxTokens: 2_000_000 };
+const CHANGE_KINDS = ["settings", "prompt", "roles", "model", "reranker", "embedder", "reindex", "removal"];
+
+function evaluationField(key, bounds, { onchange }) {
+  const modes = CHANGE_KINDS.map((kind) => [kind, field(t(`settings.change.${kind}`), select(["hold", "warn", "off"].map((each) => [each, t(`settings.gate.${each}`)]), { onchange }))]);
+  const answers = field(t("settings.gateAnswers"), checkbox({ onchange }), { inline: true, hint: t("settings.hint.gateAnswers") });
+  const nightly = field(t("settings.nightly"), input({ type: "number", min: 0, max: 23, oninput: onchange }), { hint: t("settings.hint.nightly") });
+  const repeats = field(t("settings.repeats"), input({ type: "number", min: 1, max: 9, placeholder: "1", oninput: onchange }));
+  const tokens = field(t("settings.runTokens"), input({ type: "number", min: 1000, placeholder: "2000000", oninput: onchange }));
+  const made = h("div", { class: "stack-small" }, h("p", { class: "field-hint" }, hintOf(key)), h("div", { class: "case-grid" }, modes.map(([, each]) => each)), answers, h("div", { class: "case-grid" }, nightly, repeats, tokens));
+  made.setError = repeats.setError;
+  const number = ({ control }) => (control.value === "" ? null : Number(control.value));
+  const read = () => ({
+    gate: Object.fromEntries(modes.filter(([, each]) => each.control.value !== "hold").map(([kind, each]) => [kind, each.control.value])),
+    answers: answers.control.checked,
+    nightly: number(nightly),
+    repeats: number(repeats) ?? EVALUATION_DEFAULT.repeats,
+    maxTokens: number(tokens) ?? EVALUATION_DEFAULT.maxTokens,
+  });
+  const write = (value) => {
+    for (const [kind, each] of modes) each.control.value = value?.gate?.[kind] ?? "hold";
+    answers.control.checked = value?.answers ?? false;
+    nightly.control.value = value?.nightly ?? "";
+    repeats.control.value = (value?.repeats ?? 1) === 1 ? "" : value.repeats;
+    tokens.control.value = (value?.maxTokens ?? EVALUATION_DEFAULT.maxTokens) === EVALUATION_DEFAULT.maxTokens ? "" : value.maxTokens;
+  };
+  return finish(made, bounds, read, write);
+}
+
 const BY_TYPE = { enum: enumField, integer: numberField, number: numberField, string: textField, boolean: booleanField };
-const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, toolPolicy: policyField, variables: variablesField, memory: memoryField };
+const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, toolPolicy: policyField, variables: variablesField, memory: memoryField, evaluation: evaluationField };

@@ -1,0 +1,161 @@
+"""Trials with whole answers, a held re-index, feedback, bundles and the command line."""
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import anyio
+import pytest
+
+from agentic_rag.commands import evaluate
+from agentic_rag.commands.client import Client
+from agentic_rag.errors import ModelError
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.steps import Cite, Step, say, use
+from tests.evaluation.test_runs import QUESTIONS, case, filled, run, tried
+from tests.server.rig import Rig
+from tests.waiting import pause
+
+Json = dict[str, Any]
+
+
+class Answering:
+    """A scripted model: it searches, then cites the first passage, or answers without one as its prompt says."""
+
+    def __call__(self, request: ModelRequest) -> Step:
+        asked = str(request.messages[-1])
+        if "tool_result" in asked:
+            return say("Nobody knows.") if "Never cite" in str(request.system) else say("See the handbook.", Cite(0))
+        return use("search_documents", query=next(each for each in QUESTIONS.values() if each in asked))
+
+
+async def test_a_worse_prompt_is_tried_with_answers_and_a_harmless_one_is_applied(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[Answering()] * 72) as rig:
+        domain = await filled(rig, evaluation={"answers": True})
+        path = f"/api/domains/{domain}"
+        prompt = f"{path}/prompt-components/tone.md"
+        status, code, _ = await rig.refused("PUT", prompt, {"content": "Never cite anything.\n"})
+        assert (status, code) == (409, "CHANGE_ON_TRIAL")
+        drafts = await decided(rig, domain, 1)
+        assert (drafts[0]["state"], drafts[0]["decision"]["compared"]) == ("held", 6)
+        assert len(drafts[0]["decision"]["worse"]) == 6
+        assert (await rig.ok("GET", f"{path}/prompt-components"))["items"] == []
+        assert (await rig.refused("PUT", prompt, {"content": "Be kind.\n"}))[1] == "CHANGE_ON_TRIAL"
+        drafts = await decided(rig, domain, 2)
+        assert drafts[0]["state"] == "applied"
+        (component,) = (await rig.ok("GET", f"{path}/prompt-components"))["items"]
+        assert component["content"] == "Be kind.\n"
+
+
+async def decided(rig: Rig, domain: str, count: int) -> list[Json]:
+    """Return the drafts once all of them were decided, newest first."""
+    with anyio.fail_after(60):
+        while True:
+            found = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
+            waiting = any(
+                each["state"] == "trying" or (each["state"] == "passed" and each["thenApply"]) for each in found
+            )
+            if len(found) == count and not waiting:
+                return list(found)
+            await pause()
+
+
+async def test_a_model_that_is_down_makes_cases_unknown_and_not_worse(tmp_path: Path) -> None:
+    down = [ModelError("The service is down.", http_status=401, kind="authentication_error")] * 2
+    async with Rig(tmp_path, *down) as rig:
+        domain = await filled(rig, cases=False)
+        base = f"/api/domains/{domain}/evaluation"
+        await rig.ok("POST", f"{base}/cases", case("leave"))
+        draft = await tried(rig, domain, settings={"responseStyle": "concise"}, tier="answers")
+        assert (draft["state"], draft["decision"]["worse"]) == ("warned", [])
+        assert draft["decision"]["sentence"] == "1 could not be judged"
+        results = (await rig.ok("GET", f"{base}/runs/{draft['afterRun']}/results"))["items"]
+        assert results[0]["outcome"] == "unknown"
+
+
+async def test_a_run_ends_at_its_budget_and_a_case_of_a_stopped_one_is_kept(tmp_path: Path) -> None:
+    async with Rig(tmp_path, *[Answering()] * 2) as rig:
+        domain = await filled(rig)
+        ended = await run(rig, domain, tier="answers", maxTokens=1)
+        assert (ended["state"], ended["done"], ended["passed"]) == ("stopped", 1, 1)
+        assert "budget of 1 tokens" in ended["reason"]
+
+
+async def test_a_rebuilt_index_in_which_cases_fail_does_not_become_live(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig)
+        folder = rig.settings.workspaces / domain / "documents"
+        texts = {path: path.read_text() for path in folder.iterdir()}
+        for path in texts:  # the same names with other words: the live index still has the right ones
+            path.write_text("# Nothing\n\nThese words answer no question.\n")
+        await rig.ok("POST", f"/api/domains/{domain}/reindex", {})
+        state = await rig.reindexed(domain)
+        assert state["state"] == "failed"
+        assert "held by evaluation: 6 of 6 worse" in state["reason"]
+        assert (await run(rig, domain, tier="retrieval"))["passed"] == 6
+        (draft,) = (await rig.ok("GET", f"/api/domains/{domain}/evaluation/drafts"))["items"]
+        assert (draft["kind"], draft["state"]) == ("reindex", "held")
+
+
+async def test_feedback_drafts_cases_that_a_bundle_carries_once_confirmed(tmp_path: Path) -> None:
+    answer = [use("search_documents", query="days of paid leave"), say("You have 27 days.", Cite(0))]
+    async with Rig(tmp_path, *answer) as rig:
+        domain = await filled(rig, cases=False)
+        base = f"/api/domains/{domain}/evaluation/cases"
+        conversation = await rig.conversation(domain)
+        started = (await rig.say(conversation, QUESTIONS["leave"]))[0]
+        path = f"/api/conversations/{conversation}/messages/{started['messageId']}/feedback"
+        await rig.ok("PUT", path, {"rating": "down", "reason": "And part-time staff?"})
+        (draft,) = (await rig.ok("GET", f"{base}?state=draft"))["items"]
+        assert draft["source"]["answer"] == "You have 27 days."
+        assert draft["source"]["passages"][0]["document"] == "leave.md"
+        assert (await rig.refused("PUT", f"{base}/{draft['id']}", {"state": "active"}))[0] == 422
+        await rig.ok("PUT", path, {"rating": None})
+        assert (await rig.ok("GET", base))["items"] == []
+        await rig.ok("PUT", path, {"rating": "up"})
+        (draft,) = (await rig.ok("GET", base))["items"]
+        await rig.ok("PUT", f"{base}/{draft['id']}", {"state": "active"})
+        await rig.ok("DELETE", f"/api/conversations/{conversation}")
+        (kept,) = (await rig.ok("GET", base))["items"]
+        assert (kept["state"], kept["expect"]["cites"][0]["document"]) == ("active", "leave.md")
+        bundle = (await rig.http.get(f"/api/domains/{domain}/bundle")).content
+        headers = {"content-type": "application/zip"}
+        report = await rig.ok("POST", "/api/bundles", content=bundle, headers=headers)
+        other = f"/api/domains/{report['domainId']}/evaluation/cases"
+        (brought,) = (await rig.ok("GET", other))["items"]
+        assert (brought["questions"], brought["expect"]) == (kept["questions"], kept["expect"])
+        assert "case" in [each["kind"] for each in report["differences"]]
+
+
+async def test_the_command_line_ends_with_a_code_and_writes_junit(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await filled(rig)
+        base = f"/api/domains/{domain}/evaluation"
+        client, junit = Client(rig.http), tmp_path / "cases.xml"
+        assert await evaluate.run_cases(client, base, {}, domain, junit) == 0
+        wrong = {
+            "questions": ["Which siphon <&\x00> is it?".replace("\x00", "")],
+            "expect": {"cites": [{"document": "leave.md"}]},
+        }
+        await rig.ok("POST", f"{base}/cases", wrong)
+        gone = {"questions": ["Who is my buddy?"], "expect": {"cites": [{"document": "gone.md"}]}}
+        await rig.ok("POST", f"{base}/cases", gone)
+        assert await evaluate.run_cases(client, base, {}, domain, junit) == 1
+        suite = ElementTree.parse(junit).getroot()[0]
+        assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
+            "tests": "8",
+            "failures": "1",
+            "errors": "0",
+            "skipped": "1",
+        }
+        threshold = {"settings": {"retrievalThreshold": 1}}
+        assert await evaluate.try_change(client, base, threshold, domain, junit) == 1
+        assert await evaluate.try_change(client, base, {"settings": {"retrievalTopK": 9}}, domain, None) == 0
+        assert (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["retrievalTopK"] == 5
+
+
+@pytest.mark.parametrize("body", [{"settings": {"mcpServers": {}}}, {"removes": ["none.md"]}, {"settings": {"no": 1}}])
+async def test_a_change_that_cannot_be_tried_says_why(tmp_path: Path, body: Json) -> None:
+    async with Rig(tmp_path) as rig:
+        domain = await rig.domain()
+        assert (await rig.refused("POST", f"/api/domains/{domain}/evaluation/try", body))[0] in (404, 422)
