@@ -59,6 +59,7 @@ from agentic_rag.evaluation.cases import Cases
 from agentic_rag.evaluation.gate import Gate as ChangeGate
 from agentic_rag.evaluation.retrieval import RetrievalTier
 from agentic_rag.evaluation.runs import Runs
+from agentic_rag.evaluation.suggestions import Suggestions
 from agentic_rag.evaluation.swap import ReindexGate
 from agentic_rag.huge_pages import use_huge_pages
 from agentic_rag.mcp_hub import McpHub, launch_policy
@@ -559,6 +560,9 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         feedback=Feedback(database, conversations),
         cases=cases,
         runs=runs,
+        suggestions=Suggestions(
+            database, directory, conversations, deletion, knowledge.index, cases, quotes_only=quotes_only
+        ),
         gate=ChangeGate(database, directory, domains, prompts, roles, documents, runs, quotes_only=quotes_only),
         sign_ins=tools,
         catalogue=machinery.policy.catalogue,

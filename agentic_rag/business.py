@@ -30,6 +30,7 @@ from agentic_rag.domains.vault import Vault
 from agentic_rag.evaluation.cases import Cases
 from agentic_rag.evaluation.gate import Gate
 from agentic_rag.evaluation.runs import Runs
+from agentic_rag.evaluation.suggestions import Suggestions
 from agentic_rag.observer import Observer
 from agentic_rag.operations.budgets import Budgets
 from agentic_rag.operations.deletion import Deletion
@@ -88,6 +89,7 @@ class Business:
     cases: Cases
     runs: Runs
     gate: Gate
+    suggestions: Suggestions
     sign_ins: SignInSource
     catalogue: LaunchCatalogue
     backups: BackupJobs

@@ -15,6 +15,8 @@ from agentic_rag.errors import (
     BodyTooLarge,
     CommandNotAllowed,
     Forbidden,
+    GenerationTimeout,
+    IndexUnavailable,
     InvalidInput,
     NotFound,
     SecretLimit,
@@ -25,7 +27,9 @@ from agentic_rag.evaluation.cases import CaseLine, Cases
 from agentic_rag.evaluation.decisions import Comparison
 from agentic_rag.evaluation.gate import DomainChangeForm, Gate, decision_json
 from agentic_rag.evaluation.runs import Runs, RunWish
+from agentic_rag.evaluation.suggestions import Suggestions
 from agentic_rag.forms import Form, OwnJson
+from agentic_rag.ids import DocumentId
 from agentic_rag.json_form import Absent, Json
 from agentic_rag.server.replies import CsvTable, Items, Part, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
@@ -116,6 +120,13 @@ class DraftQuery(Form):
     """The newest drafts."""
 
     limit: int = Field(50, ge=1, le=300)
+
+
+class WantedSuggestions(Form):
+    """How many cases the domain's model should propose, from which documents (absent: any)."""
+
+    count: int = Field(10, ge=1, le=40)
+    document_ids: Annotated[tuple[DocumentId, ...], Field(max_length=100)] | None = None
 
 
 @answer()
@@ -282,8 +293,9 @@ class EvaluationSummary:
 class CaseRoutes:
     """Evaluation cases of a domain."""
 
-    def __init__(self, cases: Cases) -> None:
+    def __init__(self, cases: Cases, suggestions: Suggestions) -> None:
         self._cases = cases
+        self._suggestions = suggestions
 
     @route("GET", CASES, large=True)
     async def list_cases(self, domain: str, query: CaseQuery) -> Redacted[Items[Case]] | CsvTable:
@@ -311,6 +323,12 @@ class CaseRoutes:
         found = await self._cases.import_csv(domain, bytes(data))
         problems = [ImportProblem(each.path, each.problem) for each in found.problems[:200]]
         return Redacted(domain, ImportedCases(found.added, found.changed, found.same, problems))
+
+    @route("POST", f"{CASES}/suggest", status=201, errors=[GenerationTimeout, IndexUnavailable, InvalidInput])
+    async def suggest(self, domain: str, body: WantedSuggestions) -> Redacted[Items[Case]]:
+        """Let the domain's model propose cases from its documents, as drafts that an admin confirms."""
+        made = await self._suggestions.suggest(domain, body.count, body.document_ids)
+        return Redacted(domain, Items([_case(CaseLine(each, {})) for each in made]))
 
     @route("GET", f"{CASES}/{{case}}")
     async def get(self, domain: str, case: str) -> Redacted[Case]:

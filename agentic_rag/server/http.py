@@ -92,7 +92,7 @@ def _routes_of_domains(business: Business, thread: DomainThreads, gate: Gate) ->
         PlaceRoutes(business.documents, Places(business.documents), business.vault.redact),
         BundleRoutes(business.exports, business.imports),
         HistoryRoutes(business.history),
-        CaseRoutes(business.cases),
+        CaseRoutes(business.cases, business.suggestions),
         EvaluationRoutes(business.cases, business.runs, business.gate),
     ]
 

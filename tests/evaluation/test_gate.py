@@ -5,6 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import anyio
+import orjson
 import pytest
 
 from agentic_rag.commands import evaluate
@@ -12,7 +13,7 @@ from agentic_rag.commands.client import Client
 from agentic_rag.errors import ModelError
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Step, say, use
-from tests.evaluation.test_runs import QUESTIONS, case, filled, run, tried
+from tests.evaluation.test_runs import QUESTIONS, TOPICS, case, filled, run, tried
 from tests.server.rig import Rig
 from tests.waiting import pause
 
@@ -159,3 +160,31 @@ async def test_a_change_that_cannot_be_tried_says_why(tmp_path: Path, body: Json
     async with Rig(tmp_path) as rig:
         domain = await rig.domain()
         assert (await rig.refused("POST", f"/api/domains/{domain}/evaluation/try", body))[0] in (404, 422)
+
+
+async def test_the_model_suggests_cases_whose_quotes_stand_in_their_passages(tmp_path: Path) -> None:
+    def propose(request: ModelRequest) -> Step:
+        asked = str(request.messages[-1])
+        quote = next(text for text in TOPICS.values() if text in asked)
+        number = asked[: asked.index(quote)].count("\\n\\n[") or 1
+        cases = [
+            {"passage": number, "question": "What does the handbook say?", "quote": quote},
+            {"passage": number, "question": "Invented?", "quote": "words that stand nowhere"},
+            {"passage": 99, "question": "Where?", "quote": quote},
+        ]
+        return say(f"```json\n{orjson.dumps({'cases': cases}).decode()}\n```")
+
+    async with Rig(tmp_path, propose) as rig:
+        domain = await filled(rig, cases=False)
+        base = f"/api/domains/{domain}/evaluation/cases"
+        (made,) = (await rig.ok("POST", f"{base}/suggest", {"count": 1}))["items"]
+        assert (made["state"], made["origin"]) == ("draft", "suggested")
+        assert made["expect"]["cites"][0]["text"] in TOPICS.values()
+        assert (await rig.ok("GET", "/api/conversations"))["items"] == []
+
+
+async def test_without_a_language_model_nothing_is_suggested(tmp_path: Path) -> None:
+    async with Rig(tmp_path, scripted=False) as rig:
+        domain = await rig.domain()
+        path = f"/api/domains/{domain}/evaluation/cases/suggest"
+        assert "language model" in (await rig.refused("POST", path, {}))[2]

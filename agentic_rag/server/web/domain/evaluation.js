@@ -55,6 +55,7 @@ export async function show(panel, { domain, rest, app, place }) {
       const actions = h("div", { class: "row" },
         menu(t("evaluation.more"), [
           { label: t("evaluation.importCsv"), icon: "upload", act: importCsv },
+          { label: t("evaluation.suggest"), icon: "thought", act: suggest },
           cases.length > 0 && { label: t("evaluation.exportCsv"), icon: "download", act: exportCsv },
           cases.length > 0 && { label: t("evaluation.runAnswers"), icon: "chat", act: () => start("answers") },
         ].filter(Boolean)),
@@ -154,6 +155,17 @@ export async function show(panel, { domain, rest, app, place }) {
       const problems = made.problems.map((each) => `${each.path}: ${each.message}`);
       toast([t("evaluation.imported", { added: made.added, changed: made.changed }), ...problems.slice(0, 5)].join(" · "), { kind: problems.length ? "error" : "" });
       await redraw([]);
+    } catch (error) {
+      toastError(error);
+    }
+  }
+
+  async function suggest() {
+    toast(t("evaluation.suggesting"));
+    try {
+      const { items } = await api("POST", `${base}/cases/suggest`, { body: { count: 10 } });
+      toast(t("evaluation.suggested", { count: items.length }));
+      if (!left) app.navigate(place.href("drafts"));
     } catch (error) {
       toastError(error);
     }
