@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
@@ -55,7 +56,8 @@ from agentic_rag.store.evaluation import (
     RunState,
     Tier,
 )
-from mcp_servers.promptx.nuwa import Kind, RoleFile
+from mcp_servers.promptx.dpml import Kind
+from mcp_servers.promptx.nuwa import RoleFile
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +110,7 @@ class DomainChangeForm(Form):
 RETRIEVAL_FIELDS = frozenset({"retrieval_top_k", "retrieval_threshold", "retrieval_tokens", "retrieval_fusion"})
 MODEL_FIELDS = frozenset({"model", "fallback_model", "thinking", "effort", "temperature", "max_tokens"})
 ROLE_FIELDS = frozenset({"primary_role_id", "sub_role_ids", "adopt_role"})
+SERVER_KEYS = frozenset({"mcpServers", "mcp_servers"})
 UNSEEN_FIELDS = frozenset({"evaluation", "memory", "keep_conversations_days", "mcp_servers"})
 """Settings that no trial can show; MCP servers are tested and accepted in their own way."""
 
@@ -203,7 +206,7 @@ class Gate:
             NotFound: there is no such domain or document.
             InvalidInput, ServerReserved, CommandNotAllowed: the change itself is invalid.
         """
-        if form.settings and "mcpServers" in form.settings:
+        if form.settings and not SERVER_KEYS.isdisjoint(form.settings):
             raise InvalidInput("settings.mcpServers", "servers are tested on their own; leave them out of a trial.")
         before = await self._directory.settings(domain_id)
         after = before
@@ -326,8 +329,8 @@ class Gate:
         active = counts.get(CaseState.ACTIVE, 0)
         if not active:
             return []
-        if form.settings and "mcpServers" in form.settings:
-            rest = {key: value for key, value in form.settings.items() if key != "mcpServers"}
+        if form.settings and not SERVER_KEYS.isdisjoint(form.settings):  # secrets in entries must not be stored here
+            rest = {key: value for key, value in form.settings.items() if key not in SERVER_KEYS}
             form = form.model_copy(update={"settings": rest})
         record = await self._directory.get(domain_id)
         if version is not None and version != record.version:
@@ -417,7 +420,7 @@ class Gate:
         if draft is None or draft.state is not DraftState.TRYING:
             return
         ids = [draft.before_run, draft.after_run, *draft.decision.get("again", ())]
-        found = [await self._db.read(lambda conn, each=each: evaluation.get_run(conn, domain_id, each)) for each in ids]
+        found = [await self._db.read(partial(evaluation.get_run, domain_id=domain_id, run_id=each)) for each in ids]
         runs = [each for each in found if each is not None]
         if any(each.state not in RUN_ENDED for each in runs):
             return
@@ -473,10 +476,7 @@ class Gate:
 
     async def compare(self, pair: Sequence[RunRecord], *, again: Sequence[RunRecord] = ()) -> Comparison:
         """Compare two runs. ``again`` are further repetitions of the same two."""
-        results = [
-            await self._db.read(lambda conn, each=each: evaluation.results_of(conn, each.id))
-            for each in (*pair, *again)
-        ]
+        results = [await self._db.read(partial(evaluation.results_of, run_id=each.id)) for each in (*pair, *again)]
         before, after = summaries_of(results[0]), summaries_of(results[1])
         if len(results) == 4:
             for target, first, more in ((before, results[0], results[2]), (after, results[1], results[3])):
@@ -614,7 +614,7 @@ class Gate:
             newest = await self._runs.list_of(record.id, 20, "answers")
             if any(each.purpose == "nightly" and each.created_at[:13] >= _hours_ago(20) for each in newest):
                 continue
-            counts = await self._db.read(lambda conn, each=record: evaluation.count_cases(conn, each.id))
+            counts = await self._db.read(partial(evaluation.count_cases, domain_id=record.id))
             if counts.get(CaseState.ACTIVE):
                 wish = RunWish("answers", "nightly", repeats=settings.repeats, max_tokens=settings.max_tokens)
                 await self._runs.start(record.id, wish)

@@ -5,7 +5,7 @@ Milliseconds a case. Knows no run and no record of one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from agentic_rag.directory.cases import Expectations
 from agentic_rag.directory.collection import collection_of
@@ -72,7 +72,7 @@ class RunSubject:
     settings: Json
     components: Mapping[str, str | None] = field(default_factory=dict)
     role: str = ""
-    role_files: tuple[tuple[str, ...], ...] = ()
+    role_files: tuple[tuple[Any, ...], ...] = ()
     without: tuple[str, ...] = ()
     collection: str = ""
 

@@ -338,7 +338,9 @@ class Runs:
         """Store results with the run's new totals; return False if the run was stopped or removed."""
 
         def store(conn: Connection) -> bool:
-            going = evaluation.update_run(conn, run.id, beat_at=now(), **tally.fields())
+            fields = tally.fields()
+            fields["beat_at"] = now()
+            going = evaluation.update_run(conn, run.id, **fields)
             if going:
                 evaluation.put_results(conn, found)
             return going

@@ -38,7 +38,7 @@ SECONDS = 300.0
 """How long the model may take."""
 MAX_PASSAGE = 500
 """Characters of a passage that the model is shown."""
-LEAST_PASSAGE = 60
+LEAST_PASSAGE = 30
 AT_ONCE = 10
 """Passages in one message, which has a limited length."""
 PROMPT = (

@@ -202,8 +202,14 @@ class DomainRoutes:
     async def _change(self, request: Request, domain: str, body: DomainChange, *, replace_maps: bool) -> SavedDomain:
         version = body.version if body.version is not None else _version(request.headers.get("if-match"))
         given = {"name": body.name, "description": body.description, "settings": body.settings}
-        known = {key: value for key, value in given.items() if value is not None}
-        tried = DomainChangeForm.model_construct(**known, replace_maps=replace_maps)
+        known = {key for key, value in given.items() if value is not None}
+        tried = DomainChangeForm.model_construct(
+            known | {"replace_maps"},
+            name=body.name,
+            description=body.description,
+            settings=body.settings,
+            replace_maps=replace_maps,
+        )
         warnings = await self._gate.guard(domain, tried, version)
         saved = await self._domains.update(
             domain,

@@ -31,7 +31,7 @@ class Answering:
 
 
 async def test_a_worse_prompt_is_tried_with_answers_and_a_harmless_one_is_applied(tmp_path: Path) -> None:
-    async with Rig(tmp_path, *[Answering()] * 72) as rig:
+    async with Rig(tmp_path, *[Answering()] * 96) as rig:
         domain = await filled(rig, evaluation={"answers": True})
         path = f"/api/domains/{domain}"
         prompt = f"{path}/prompt-components/tone.md"

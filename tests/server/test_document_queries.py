@@ -76,7 +76,7 @@ async def test_a_list_of_all_documents_is_made_beside_the_event_loop(tmp_path: P
         domain = await rig.domain()
         await rig.upload(domain, "one.txt", b"One document.")
         business = rig.application.business
-        routes = DocumentRoutes(business.documents, business.deletion, thread)
+        routes = DocumentRoutes(business.documents, business.deletion, thread, business.gate)
 
         async def ask() -> None:
             answer = await DocumentRoutes.list_documents.handler(routes, LOCAL, domain, DocumentFilter())
