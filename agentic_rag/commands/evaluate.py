@@ -140,7 +140,7 @@ async def _until_ended(client: "Client", path: str, trying: str = "") -> Json:
 async def _results(client: "Client", path: str) -> list[Json]:
     found: list[Json] = []
     while True:
-        page = await client.call("GET", path, params={"offset": len(found), "limit": PAGE})
+        page = await client.call("GET", path, params={"offset": str(len(found)), "limit": str(PAGE)})
         found += page["items"]
         if not page["hasMore"]:
             return found

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import audit
 from agentic_rag.access.auditing import change as audited
 from agentic_rag.access.users import acting
-from agentic_rag.directory.cases import CaseForm, read_cases
+from agentic_rag.directory.cases import CaseForm
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import own_documents, server_map
 from agentic_rag.directory.settings import DomainSettings, MergedSettings, merge_settings
@@ -27,7 +27,7 @@ from agentic_rag.domains.lifecycle import DomainLifecycle
 from agentic_rag.domains.record_history import record_changes
 from agentic_rag.domains.sign_in_secrets import forget_servers
 from agentic_rag.domains.vault import Vault, check_limits
-from agentic_rag.domains.workspaces import copy_template, make_workspace
+from agentic_rag.domains.workspaces import copy_template, make_workspace, read_template_cases
 from agentic_rag.errors import (
     AgenticRagError,
     CommandNotAllowed,
@@ -80,17 +80,6 @@ class Draft:
     before: DomainRecord | None
     change: MergedSettings
     advice: tuple[Note, ...]
-
-
-def _read_template_cases(template: Path) -> tuple[CaseForm, ...]:
-    """Return the evaluation cases of a template folder, from its ``cases.json`` if there is one."""
-    try:
-        document = json.loads((template / "cases.json").read_text("utf-8"))
-    except FileNotFoundError:
-        return ()
-    found = read_cases(document, "cases.json")
-    raise_first(found.problems)
-    return found.cases
 
 
 ModelRefusal = Callable[[str], Awaitable[str | None]]
@@ -150,9 +139,10 @@ class Domains:
         workspace = self._folder / template.name
         about = json.loads(await self._threads.run(template.name, (template / "domain.json").read_text, "utf-8"))
         await self._threads.run(template.name, copy_template, template, workspace)
-        cases = await self._threads.run(template.name, _read_template_cases, template)
+        found = await self._threads.run(template.name, read_template_cases, template)
+        raise_first(found.problems)
         settings = about.get("settings", {})
-        return await self._make(template.name, about["name"], about.get("description", ""), settings, cases)
+        return await self._make(template.name, about["name"], about.get("description", ""), settings, found.cases)
 
     async def _make(
         self, domain_id: str, name: str, description: str, settings: Json, cases: Sequence[CaseForm] = ()

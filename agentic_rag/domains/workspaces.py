@@ -3,9 +3,11 @@
 Knows no record. Everything here blocks.
 """
 
+import json
 import shutil
 from pathlib import Path
 
+from agentic_rag.directory.cases import CsvCases, read_cases
 from agentic_rag.errors import WorkspaceRefused, refused_write
 from agentic_rag.tools.launch.spec import FILES
 from mcp_servers.beneath import Folder, Refused
@@ -58,6 +60,15 @@ def copy_template(template: Path, workspace: Path) -> None:
     for folder in (draft, *(each for each in draft.rglob("*") if each.is_dir())):
         folder.chmod(0o700)  # otherwise it keeps the template's mode
     draft.rename(workspace)
+
+
+def read_template_cases(template: Path) -> CsvCases:
+    """Return the evaluation cases of a template folder, from its ``cases.json`` if there is one."""
+    try:
+        document = json.loads((template / "cases.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return CsvCases((), ())
+    return read_cases(document, "cases.json")
 
 
 def remove_workspace(folder: Path, workspace: Path) -> None:
