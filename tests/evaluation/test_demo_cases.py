@@ -1,0 +1,26 @@
+"""The 40 cases of the demo: they fit its documents, and come with its template."""
+
+import json
+from pathlib import Path
+
+from agentic_rag.directory.cases import read_cases
+from agentic_rag.documents.found_text import find_text
+from mcp_servers.retriever.parsing import parse
+from tests.demo.harness import DEMO
+from tests.server.rig import Rig
+
+
+def test_each_case_expects_words_that_stand_in_its_document() -> None:
+    found = read_cases(json.loads((DEMO / "cases.json").read_text("utf-8")), "cases.json")
+    assert (len(found.cases), found.problems) == (40, ())
+    texts = {path.name: parse(path, path.name).text for path in (DEMO / "documents").iterdir()}
+    cited = [(each.document, each.text or "") for case in found.cases for each in case.expect.cites]
+    assert [(name, text) for name, text in cited if find_text(texts[name], text) is None] == []
+
+
+async def test_the_template_brings_its_cases_as_active_ones(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        saved = await rig.application.business.domains.load_template(DEMO)
+        path = f"/api/domains/{saved.record.id}/evaluation"
+        assert (await rig.ok("GET", path))["cases"] == {"draft": 0, "active": 40, "off": 0}
+        assert not (Path(saved.record.workspace) / "cases.json").exists()
