@@ -17,11 +17,14 @@ import anyio
 import anyio.to_thread
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
-from agentic_rag.bundle_errors import BundleBindsSecrets
+from agentic_rag.base import failpoints
+from agentic_rag.base.bundle_errors import BundleBindsSecrets
+from agentic_rag.base.errors import CommandNotAllowed, QuotaExceeded, StorageUnavailable
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.bundles.entries import needed_secrets, new_bindings
 from agentic_rag.bundles.form import DOCUMENTS, ROLES
 from agentic_rag.bundles.naming import give_own_names
@@ -36,7 +39,7 @@ from agentic_rag.bundles.placing import (
     keep_expected,
     move_in,
 )
-from agentic_rag.bundles.reading import Described, fit_settings, read_described
+from agentic_rag.bundles.reading import DescribedDomain, fit_settings, read_described
 from agentic_rag.bundles.receiving import Received, Reception
 from agentic_rag.bundles.report import (
     KIND_OF,
@@ -56,8 +59,6 @@ from agentic_rag.domains.case_records import form_of, merge_cases, store_cases
 from agentic_rag.domains.domains import Domains, Draft
 from agentic_rag.domains.file_history import FileHistory
 from agentic_rag.domains.vault import Vault
-from agentic_rag.errors import CommandNotAllowed, QuotaExceeded, StorageUnavailable
-from agentic_rag.json_form import Json
 from agentic_rag.roles.roles import Roles
 from agentic_rag.store import documents, evaluation, imports
 from agentic_rag.store.clock import new_id, now
@@ -65,9 +66,8 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.evaluation import CaseOrigin
 from agentic_rag.store.imports import ImportRecord
-from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.reading import Note
-from mcp_servers.promptx.memory import Shelf
+from mcp_servers.promptx.memory import MemoryCache
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Imports:
         reception: Reception,
         workspaces: Path,
         memory_limit: int,
-        shelf: Shelf,
+        shelf: MemoryCache,
     ) -> None:
         self._db = database
         self._directory = directory
@@ -179,7 +179,7 @@ class Imports:
                 choice, None if choice.dry_run else domain_id, draft, differences, found, withheld, frozenset(), ()
             )
 
-    async def _place_new(self, user: User, received: Received, draft: Draft, described: Described) -> None:
+    async def _place_new(self, user: User, received: Received, draft: Draft, described: DescribedDomain) -> None:
         """Move the workspace into place, then store the domain; after a crash between the two, the move is undone."""
         domain_id = draft.record.id
         under_way = ImportRecord(id=received.id, domain_id=domain_id, user_id=user.id, begun_at=now())
@@ -189,7 +189,9 @@ class Imports:
             await self._pending.note(under_way, notice)
         await self._pending.follow(domain_id)
 
-    async def _store_new(self, received: Received, draft: Draft, under_way: ImportRecord, described: Described) -> None:
+    async def _store_new(
+        self, received: Received, draft: Draft, under_way: ImportRecord, described: DescribedDomain
+    ) -> None:
         redaction = self._vault.redact.of(under_way.domain_id)
         told = change("domain.import", under_way.domain_id, files=len(received.manifest.files))
 
@@ -235,7 +237,7 @@ class Imports:
                 return await self._come_over(user, domain_id, received, described, choice)
 
     async def _come_over(
-        self, user: User, domain_id: str, received: Received, described: Described, choice: Choice
+        self, user: User, domain_id: str, received: Received, described: DescribedDomain, choice: Choice
     ) -> ImportReport:
         if not choice.dry_run:
             await self._pending.end_earlier(domain_id)
@@ -285,7 +287,9 @@ class Imports:
         found = [*notes, *await self._findings(Path(record.workspace))]
         return self._report(choice, domain_id, draft, differences, found, withheld, secrets.keys(), confirm)
 
-    async def _compare_cases(self, domain_id: str, described: Described, *, remove_others: bool) -> list[Difference]:
+    async def _compare_cases(
+        self, domain_id: str, described: DescribedDomain, *, remove_others: bool
+    ) -> list[Difference]:
         """Return the differences of evaluation cases, which are the same case if they ask the same questions."""
         listed = await self._db.read(lambda conn: evaluation.list_cases(conn, domain_id))
         known = {each.digest: each for each in listed}
@@ -309,7 +313,7 @@ class Imports:
         received: Received,
         draft: Draft,
         overlay: Overlay,
-        described: Described,
+        described: DescribedDomain,
         *,
         remove_cases: bool,
     ) -> list[Note]:

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentic_rag.bundle_errors import BundleDamaged, BundleRefused
+from agentic_rag.base.bundle_errors import BundleDamaged, BundleRefused
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.json_form import Json
 from agentic_rag.bundles.form import CASES, DOMAIN, SERVERS, read_object
 from agentic_rag.directory.cases import CaseForm, read_cases
-from agentic_rag.errors import InvalidInput
-from agentic_rag.json_form import Json
 from agentic_rag.tools.entries.entry import McpEntry, SealedValue
 from agentic_rag.tools.entries.reading import Note, read_entries
 
@@ -23,7 +23,7 @@ LOCAL_KEYS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedDomain:
     """A domain as described by a bundle. ``settings`` excludes ``mcpServers``, which are in ``entries``."""
 
     name: str
@@ -40,7 +40,7 @@ class Described:
         return {name: entry.to_json() for name, entry in self.entries.items()}
 
 
-def read_described(files: Path) -> Described:
+def read_described(files: Path) -> DescribedDomain:
     """Return the description of the domain in an unpacked bundle. Blocks.
 
     Raises:
@@ -61,7 +61,7 @@ def read_described(files: Path) -> Described:
         if any(isinstance(value, SealedValue) for _, _, value in entry.values):
             raise BundleRefused(f"{SERVERS}: {entry.name} says that a value is set, and a bundle has none")
     cases, notes = _read_cases(files)
-    return Described(name, description, settings, entries, cases, notes)
+    return DescribedDomain(name, description, settings, entries, cases, notes)
 
 
 def _read_cases(files: Path) -> tuple[tuple[CaseForm, ...], tuple[Note, ...]]:

@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 
 import typer
 
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.json_form import Json
 from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say
-from agentic_rag.errors import InvalidInput
-from agentic_rag.json_form import Json
 
 if TYPE_CHECKING:
-    from agentic_rag.commands.client import Client
+    from agentic_rag.commands.client import ServerClient
 
 MAX_DRAFT_BYTES = 1024 * 1024
 POLL_SECONDS = 0.2
@@ -86,7 +86,7 @@ def _read_change(path: Path) -> Json:
     return change
 
 
-async def run_cases(client: "Client", base: str, wanted: Json, domain: str, junit: Path | None) -> int:
+async def run_cases(client: "ServerClient", base: str, wanted: Json, domain: str, junit: Path | None) -> int:
     """Run the cases and return the exit code."""
     started = await client.call("POST", f"{base}/runs", json=wanted)
     ended = await _until_ended(client, f"{base}/runs/{started['id']}")
@@ -105,7 +105,7 @@ async def run_cases(client: "Client", base: str, wanted: Json, domain: str, juni
     return UNJUDGED if ended["unknown"] or ended["state"] != "done" else 0
 
 
-async def try_change(client: "Client", base: str, wanted: Json, domain: str, junit: Path | None) -> int:
+async def try_change(client: "ServerClient", base: str, wanted: Json, domain: str, junit: Path | None) -> int:
     """Try a change and return the exit code."""
     draft = await client.call("POST", f"{base}/try", json=wanted)
     draft = await _until_ended(client, f"{base}/drafts/{draft['id']}", "trying")
@@ -125,7 +125,7 @@ async def try_change(client: "Client", base: str, wanted: Json, domain: str, jun
     return UNJUDGED if draft["state"] == "failed" or not compared["compared"] else 0
 
 
-async def _until_ended(client: "Client", path: str, trying: str = "") -> Json:
+async def _until_ended(client: "ServerClient", path: str, trying: str = "") -> Json:
     import anyio
 
     pause = POLL_SECONDS
@@ -137,7 +137,7 @@ async def _until_ended(client: "Client", path: str, trying: str = "") -> Json:
         pause = min(pause * 1.5, MAX_POLL_SECONDS)
 
 
-async def _results(client: "Client", path: str) -> list[Json]:
+async def _results(client: "ServerClient", path: str) -> list[Json]:
     found: list[Json] = []
     while True:
         page = await client.call("GET", path, params={"offset": str(len(found)), "limit": str(PAGE)})

@@ -11,12 +11,12 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.ids import ConversationId, MessageId
+from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.directory.cases import MAX_TEXT, digest_of
-from agentic_rag.errors import InvalidInput
-from agentic_rag.ids import ConversationId, MessageId
-from agentic_rag.json_form import Json
 from agentic_rag.store import evaluation, feedback
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database

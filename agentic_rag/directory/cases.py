@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import Form, check_form
-from agentic_rag.json_form import Json, to_text
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.forms import Form, check_form
+from agentic_rag.base.json_form import Json, to_text
 from mcp_servers.folding import fold
 
 MAX_CASES = 10_000

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.directory.cases import MAX_CASES, CaseForm, Expectations, case_text, digest_of
 from agentic_rag.domains.record_history import content_of
-from agentic_rag.errors import InvalidInput
-from agentic_rag.json_form import Json
-from agentic_rag.redaction import Redaction
 from agentic_rag.store import evaluation, history
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.evaluation import CaseOrigin, CaseRecord, CaseState

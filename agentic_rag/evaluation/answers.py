@@ -11,13 +11,15 @@ from dataclasses import dataclass
 import anyio
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import AgenticRagError
+from agentic_rag.base.events import AgentEvent, Reference
+from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.directory.cases import Expectations
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.definitions import Draft, Staging
-from agentic_rag.errors import AgenticRagError
 from agentic_rag.evaluation.retrieval import (
     ChunkSource,
     DomainView,
@@ -32,8 +34,6 @@ from agentic_rag.evaluation.verdicts import (
     SeenPassage,
     judge_answer,
 )
-from agentic_rag.events import AgentEvent, Reference
-from agentic_rag.json_form import Json
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.roles.trials import TriedRole
 from agentic_rag.store import usage

@@ -10,6 +10,9 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import acting
+from agentic_rag.base.errors import InvalidInput, NotFound, VersionConflict
+from agentic_rag.base.forms import read_form
+from agentic_rag.base.json_form import Json
 from agentic_rag.directory.cases import CaseForm, CsvCases, read_csv, write_csv
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.case_records import (
@@ -22,9 +25,6 @@ from agentic_rag.domains.case_records import (
     with_form,
 )
 from agentic_rag.domains.vault import Vault
-from agentic_rag.errors import InvalidInput, NotFound, VersionConflict
-from agentic_rag.forms import read_form
-from agentic_rag.json_form import Json
 from agentic_rag.store import evaluation
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

@@ -15,17 +15,10 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User, acting, acting_for
-from agentic_rag.directory.cases import Expectations
-from agentic_rag.directory.directory import Directory
-from agentic_rag.directory.settings import ChangeKind, DomainSettings, EvaluationSettings, GateMode
-from agentic_rag.documents.documents import Documents
-from agentic_rag.domains.case_records import expectations_of
-from agentic_rag.domains.domains import Domains
-from agentic_rag.domains.prompt_files import PromptFiles, check_name
-from agentic_rag.errors import (
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import (
     AgenticRagError,
     ChangeHeld,
     ChangeOnTrial,
@@ -34,13 +27,20 @@ from agentic_rag.errors import (
     NotFound,
     VersionConflict,
 )
+from agentic_rag.base.forms import Form
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.json_form import Json, from_json, to_json
+from agentic_rag.directory.cases import Expectations
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.settings import ChangeKind, DomainSettings, EvaluationSettings, GateMode
+from agentic_rag.documents.documents import Documents
+from agentic_rag.domains.case_records import expectations_of
+from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.prompt_files import PromptFiles, check_name
 from agentic_rag.evaluation.decisions import Comparison, Decision, compare_runs
 from agentic_rag.evaluation.retrieval import RunSubject
 from agentic_rag.evaluation.runs import Runs, RunWish, summaries_of
 from agentic_rag.evaluation.verdicts import summarise
-from agentic_rag.forms import Form
-from agentic_rag.ids import DocumentId
-from agentic_rag.json_form import Json, from_json, to_json
 from agentic_rag.roles.roles import Roles
 from agentic_rag.roles.trials import check_size
 from agentic_rag.store import evaluation

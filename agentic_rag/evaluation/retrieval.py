@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.json_form import Json
 from agentic_rag.directory.cases import Expectations
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.settings import DomainSettings
@@ -18,8 +20,6 @@ from agentic_rag.evaluation.verdicts import (
     is_expected,
     judge_search,
 )
-from agentic_rag.ids import DocumentId
-from agentic_rag.json_form import Json
 from agentic_rag.store import documents
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord, DocumentStatus

@@ -15,22 +15,22 @@ from datetime import UTC, datetime, timedelta
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import acting
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound, StorageError
+from agentic_rag.base.ids import ConversationId, SessionId
+from agentic_rag.base.json_form import Json, from_json, to_json
+from agentic_rag.base.telemetry import Kind, Observer
 from agentic_rag.directory.cases import MAX_CASES
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.domains.case_records import expectations_of
 from agentic_rag.domains.definitions import Definitions, Draft
-from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, StorageError
 from agentic_rag.evaluation.answers import AnswerTier, evaluator_of
 from agentic_rag.evaluation.retrieval import DomainView, RetrievalTier, RunSubject, view_documents
 from agentic_rag.evaluation.verdicts import CaseOutcome, CaseVerdict, ResultSummary, summarise
-from agentic_rag.ids import ConversationId, SessionId
-from agentic_rag.json_form import Json, from_json, to_json
-from agentic_rag.observer import Kind, Observer
 from agentic_rag.runtime.core.definition import Image
 from agentic_rag.store import evaluation, images
 from agentic_rag.store.clock import new_id, now

@@ -12,19 +12,19 @@ import anyio
 import orjson
 from sqlalchemy import Connection
 
+from agentic_rag.base.errors import GenerationTimeout, InvalidInput
+from agentic_rag.base.forms import check_form
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.conversations import MAX_CHARACTERS, Conversations
 from agentic_rag.directory.cases import CaseForm
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.directory.directory import Directory
-from agentic_rag.documents.found_text import find_text
 from agentic_rag.documents.search import index_errors
+from agentic_rag.documents.text_positions import find_text
 from agentic_rag.domains.definitions import Draft, Staging
-from agentic_rag.errors import GenerationTimeout, InvalidInput
 from agentic_rag.evaluation.answers import evaluator_of
 from agentic_rag.evaluation.cases import Cases
-from agentic_rag.forms import check_form
-from agentic_rag.ids import DocumentId
-from agentic_rag.json_form import Json
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.store import documents, evaluation
 from agentic_rag.store.database import Database

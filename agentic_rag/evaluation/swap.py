@@ -12,6 +12,7 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.access.users import SYSTEM
+from agentic_rag.base.json_form import to_json
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.search import DomainSearch
 from agentic_rag.domains.case_records import expectations_of
@@ -20,7 +21,6 @@ from agentic_rag.evaluation.gate import decision_json
 from agentic_rag.evaluation.retrieval import ChunkSource, RetrievalTier, RunSubject, view_documents
 from agentic_rag.evaluation.runs import AT_ONCE, summaries_of
 from agentic_rag.evaluation.verdicts import CaseOutcome
-from agentic_rag.json_form import to_json
 from agentic_rag.store import evaluation
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database

@@ -19,7 +19,7 @@ from agentic_rag.directory.cases import (
     describe_contained,
 )
 from agentic_rag.directory.languages import languages_of
-from agentic_rag.documents.found_text import Letters
+from agentic_rag.documents.text_positions import Letters
 from mcp_servers.folding import fold
 
 LEAST_LETTERS = 8

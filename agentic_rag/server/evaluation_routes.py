@@ -10,8 +10,7 @@ from pydantic import Field, StringConstraints
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
-from agentic_rag.directory.cases import MAX_CSV_BYTES, CaseForm
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     BodyTooLarge,
     CommandNotAllowed,
     Forbidden,
@@ -23,14 +22,15 @@ from agentic_rag.errors import (
     ServerReserved,
     VersionConflict,
 )
+from agentic_rag.base.forms import Form, OwnJson
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.json_form import Absent, Json
+from agentic_rag.directory.cases import MAX_CSV_BYTES, CaseForm
 from agentic_rag.evaluation.cases import CaseLine, Cases
 from agentic_rag.evaluation.decisions import Comparison
 from agentic_rag.evaluation.gate import DomainChangeForm, Gate, decision_json
 from agentic_rag.evaluation.runs import Runs, RunWish
 from agentic_rag.evaluation.suggestions import Suggestions
-from agentic_rag.forms import Form, OwnJson
-from agentic_rag.ids import DocumentId
-from agentic_rag.json_form import Absent, Json
 from agentic_rag.server.replies import CsvTable, Items, Part, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.store.evaluation import (

@@ -11,8 +11,8 @@ from typing import Literal, TypedDict, Unpack
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index
 
-from agentic_rag.ids import SessionId
-from agentic_rag.json_form import Json
+from agentic_rag.base.ids import SessionId
+from agentic_rag.base.json_form import Json
 from agentic_rag.store.records import RecordTable
 
 Tier = Literal["retrieval", "answers"]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from agentic_rag.directory.cases import read_cases
-from agentic_rag.documents.found_text import find_text
+from agentic_rag.documents.text_positions import find_text
 from mcp_servers.retriever.parsing import parse
 from tests.demo.harness import DEMO
 from tests.server.rig import Rig

@@ -8,9 +8,9 @@ import anyio
 import orjson
 import pytest
 
+from agentic_rag.base.errors import ModelError
 from agentic_rag.commands import evaluate
-from agentic_rag.commands.client import Client
-from agentic_rag.errors import ModelError
+from agentic_rag.commands.client import ServerClient
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Step, say, use
 from tests.evaluation.test_runs import QUESTIONS, TOPICS, case, filled, run, tried
@@ -132,7 +132,7 @@ async def test_the_command_line_ends_with_a_code_and_writes_junit(tmp_path: Path
     async with Rig(tmp_path) as rig:
         domain = await filled(rig)
         base = f"/api/domains/{domain}/evaluation"
-        client, junit = Client(rig.http), tmp_path / "cases.xml"
+        client, junit = ServerClient(rig.http), tmp_path / "cases.xml"
         assert await evaluate.run_cases(client, base, {}, domain, junit) == 0
         wrong = {
             "questions": ["Which siphon <&\x00> is it?".replace("\x00", "")],

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic_rag.base.errors import InvalidInput
 from agentic_rag.directory.cases import CaseForm, Expectations, digest_of, read_csv, write_csv
-from agentic_rag.errors import InvalidInput
 from agentic_rag.evaluation.decisions import Decision, compare_runs, sign_test
 from agentic_rag.evaluation.verdicts import (
     CaseOutcome,
