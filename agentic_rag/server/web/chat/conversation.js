@@ -164,7 +164,7 @@ export class ConversationView {
         const found = new Map();
         for (const each of items) if (each.kind === "retrieval") found.set(found.size, each);
         let number = 0;
-        const withHits = kept.map((each) => (each.kind === "retrieval" && found.has(number) ? found.get(number++) : each));
+        const withHits = kept.map((each) => (each.kind === "retrieval" && found.has(number) ? { ...found.get(number++), storedHits: each.hits } : each));
         const beside = items.filter((each) => each.kind === "wait" || each.kind === "notice" || each.kind === "compacted");
         turn.view = { ...stored, items: [...withHits, ...beside], lanes, waits, rating: this.feedback.get(messageId) };
         turn.isLive = false;

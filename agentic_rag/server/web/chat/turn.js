@@ -511,7 +511,7 @@ function placeOf({ page, cells, ...reference }, view) {
 export function headingOf({ documentId, documentName, chunkId, citedText }, view) {
   const cited = folded(citedText);
   for (const item of view.items) {
-    for (const hit of item.kind === "retrieval" ? item.hits : []) {
+    for (const hit of item.kind === "retrieval" ? [...item.hits, ...(item.storedHits ?? [])] : []) {
       if (hit.documentId !== documentId || !(hit.chunkId === chunkId || (cited && folded(hit.snippet).includes(cited)))) continue;
       if (hit.headingPath) return hit.headingPath.at(-1) ?? "";
       if (hit.name.startsWith(`${documentName} › `)) return hit.name.slice(documentName.length + 3).replace(/ \([^()]*\)$/, "").split(" › ").at(-1);
