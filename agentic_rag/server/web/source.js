@@ -56,7 +56,7 @@ class SourcePanel {
     this.#takeOut();
     if (chat && !document.querySelector("dialog[open]")) {
       const close = button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, class: "button button-quiet button-compact source-close", onclick: () => this.close() });
-      this.column = h("aside", { class: "source-column", role: "dialog", "aria-label": t("source.title") }, close, this.body, this.steps);
+      this.column = h("section", { class: "source-column", role: "dialog", "aria-label": t("source.title") }, close, this.body, this.steps);
       chat.append(this.column);
       chat.classList.add("with-source");
       this.chat = chat;
