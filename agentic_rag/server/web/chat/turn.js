@@ -161,7 +161,8 @@ export class AnswerPart {
     const chip = ({ at, each }) =>
       h(
         "button",
-        { type: "button", class: "source-chip", dataset: { number: each.number }, onclick: (event) => this.#openAt(at, event.currentTarget), "aria-label": t("chat.openSource", { number: each.number, name: [each.documentName, placeOf(each, this.view)].filter(Boolean).join(", ") }) },
+        { type: "button", class: "source-chip", dataset: { number: each.number }, onclick: (event) => this.#openAt(at, event.currentTarget) },
+        h("span", { class: "visually-hidden" }, t("chat.openSource", { number: each.number, name: each.documentName })),
         h("span", { class: "source-number" }, formatNumber(each.number)),
         h("span", { class: "clip source-place", dir: "auto" }, placeOf(each, this.view) || (isOnly ? t("chat.sourceOpen") : shortened(each.citedText))),
         each.scanned && h("span", { class: "faint" }, t("chat.scanned")),
