@@ -25,6 +25,7 @@ from markdown_it.utils import EnvType, OptionsDict
 from mdit_py_plugins.deflist import deflist_plugin
 from mdit_py_plugins.footnote import footnote_plugin
 
+from agentic_rag.base.events import Reference
 from agentic_rag.conversations.message_code import escape_piece, highlight
 from agentic_rag.conversations.message_math import (
     ATTRIBUTES,
@@ -35,7 +36,6 @@ from agentic_rag.conversations.message_math import (
     formula_html,
 )
 from agentic_rag.conversations.shown_messages import Citation
-from agentic_rag.events import Reference
 
 MAX_RENDERED: Final = 65_536
 """Maximum characters; a longer text is shown unrendered."""
