@@ -111,6 +111,30 @@ async def test_a_server_over_streamable_http_is_called_in_the_older_era(tmp_path
         assert [status.protocol for status in hub.status()] == ["2025-11-25"]
 
 
+class Cutting:
+    """Cuts an emoji in two in each answer to a call, as a server does that counts in UTF-16, and adds a broken byte."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def cut(message: Any) -> None:
+            if body := message.get("body"):
+                message = {**message, "body": body.replace(b"CUT", rb"half \ud83d" + b" \xff, whole \\ud83d\\ude00")}
+            headers = [each for each in message.get("headers", ()) if each[0].lower() != b"content-length"]
+            await send({**message, "headers": headers} if "headers" in message else message)
+
+        await self.app(scope, receive, cut if scope["type"] == "http" else send)
+
+
+@pytest.mark.parametrize("json_response", [False, True])
+async def test_half_an_emoji_or_a_broken_byte_costs_that_character_alone(tmp_path: Path, json_response: bool) -> None:
+    app = Cutting(OldEra(build().streamable_http_app(json_response=json_response)))
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        assert text_of(await call(toolset, "web__echo", text="CUT.")) == "half \ufffd \ufffd, whole \U0001f600."
+
+
 async def test_a_server_over_sse_is_called(tmp_path: Path) -> None:
     async with serve(build().sse_app()) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base, "sse")], wait=START)
