@@ -325,7 +325,7 @@ async def open_paste(desk: Desk, domain: str) -> None:
     await page.get_by_role("button", name="Paste servers").click()
     dialog = page.get_by_role("dialog")
     pasted = {"mcpServers": {"calc": {"command": "python3", "args": ["./calc.py", "ok"]}}}
-    await dialog.get_by_label("File of servers").fill(json.dumps(pasted))
+    await dialog.get_by_label("Server configuration").fill(json.dumps(pasted))
     await dialog.get_by_role("button", name="Check").click()
     await expect(dialog.locator('[data-server="calc"] .badge')).to_have_text("Needs approval")
 
@@ -352,7 +352,7 @@ async def test_a_pasted_server_with_network_is_approved_and_the_same_tab_goes_on
         await page.get_by_role("button", name="Approve and continue").click()
         approval = page.get_by_role("dialog").filter(has=page.get_by_role("heading", name="Approve calc"))
         await expect(approval.get_by_text("This browser stays signed in")).to_be_hidden()
-        await approval.get_by_label("It may use the network").check()
+        await approval.get_by_label("May use the network").check()
         await expect(approval.get_by_text("This browser stays signed in")).to_be_visible()
         await approval.get_by_role("button", name="Approve", exact=True).click()
         row = page.locator('[data-server="calc"]')
