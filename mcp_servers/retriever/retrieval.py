@@ -14,6 +14,7 @@ import anyio
 
 from mcp_servers.retriever.calibration import calibrate, dense_relevance, dense_weight, is_stale, script
 from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.coverage import read_question
 from mcp_servers.retriever.embedding import Embedder, Reranker
 from mcp_servers.retriever.errors import EmbeddingError, IndexMismatch, UnknownDocument
 from mcp_servers.retriever.fusion import fuse_legs
@@ -29,7 +30,7 @@ from mcp_servers.retriever.index import (
     Selection,
     searchable_text,
 )
-from mcp_servers.retriever.questions import required_tokens, split_question
+from mcp_servers.retriever.questions import required_codes, split_question
 from mcp_servers.retriever.relevance import WEIGHED, WITHOUT_CODE, Match, probabilities
 
 CANDIDATES = 100
@@ -196,7 +197,7 @@ class Retriever:
         kept = [
             (each, chunks[each.chunk_id]) for each in candidates if each.above_threshold and each.chunk_id in chunks
         ]
-        if required_tokens(question).codes:  # passages without the question's code stand behind the others
+        if required_codes(question):  # passages without the question's code stand behind the others
             kept.sort(key=lambda found: found[0].relevance_score <= WITHOUT_CODE)
         return _Weighed(vote, candidates, kept, firsts, bool(vote.vector and legs.dense))
 
@@ -257,9 +258,8 @@ def _candidates(
     """The fused candidates with the scores and ranks of both legs and how likely each is relevant."""
     lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)
     lexical_ranks, dense_ranks = _ranks(legs.lexical), _ranks(legs.dense)
-    required = required_tokens(question)
-    unheard = required.names - frozenset().union(*legs.matched.values())
-    """Names that stand in no candidate."""
+    required = required_codes(question)
+    asked = read_question(question, frozenset(legs.tokens))
 
     def match(chunk_id: str) -> Match:
         # A damaged index gives scores that none can have: below zero, or no number.
@@ -270,8 +270,11 @@ def _candidates(
         held = legs.matched.get(chunk_id)
         if held is None:
             return Match(share, closeness, document, section)
-        lacks_code = bool(required.codes) and not any(group & held for group in required.codes)
-        return Match(share, closeness, document, section, lacks_code, bool(unheard), legs.share(chunk_id))
+        has_code = any(group & held for group in required)
+        lacks_code = bool(required) and not has_code
+        text = f"{chunk.document_name}\n{searchable_text(chunk)}" if chunk else ""
+        coverage = asked.coverage(text, held, legs.tokens) if chunk else None
+        return Match(share, closeness, document, section, lacks_code, has_code, legs.share(chunk_id), coverage)
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
     return [

@@ -47,7 +47,7 @@ MAX_QUERY_CHARACTERS = 2_000
 MAX_RESULT_BYTES = 48 * 2**10
 """Of both forms of a result together; hits beyond it are left out whole, the last ones first."""
 
-NO_MATCH = 0.15
+NO_MATCH = 0.2
 """Below that, even the best passage does not answer the question: the tool shows none and says that nothing matches."""
 
 WEAK = 0.3
