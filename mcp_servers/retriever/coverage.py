@@ -11,7 +11,7 @@ passage in another language or script: for such a passage there is no coverage, 
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -120,26 +120,28 @@ class Question(NamedTuple):
     language: str | None
     terms: tuple[Term, ...]
 
-    def coverage(self, text: str, matched: Collection[int], weights: Mapping[int, float]) -> Coverage | None:
+    def weigh(self, rarities: Mapping[int, float]) -> tuple[float, ...]:
+        """Return what each term counts; ``rarities`` is the inverse document frequency of each token."""
+        return tuple(term.weight * max(rarities.get(index, 0.0) for index in term.ids) for term in self.terms)
+
+    def coverage(self, text: str, matched: Collection[int], weights: Sequence[float]) -> Coverage | None:
         """Return how a passage covers the question; None for one in another language or script.
 
         ``text`` includes headings and the document's name. ``matched`` are the tokens of the question that the index
-        knows the passage to hold, ``weights`` the inverse document frequency of each token.
+        knows the passage to hold, ``weights`` those of the terms (`weigh`).
         """
         spelled = _spelled(text)
-        comparable = total = held = lacking = 0.0
-        for term in self.terms:
-            weight = term.weight * max((weights.get(index, 0.0) for index in term.ids), default=0.0)
-            total += weight
+        comparable = held = lacking = 0.0
+        for term, weight in zip(self.terms, weights, strict=True):
             if term.is_ideographic != spelled.is_ideographic and term.stem is not None and not spelled.is_mixed:
                 continue
             comparable += weight
-            if term.ids & frozenset(matched) or _holds(spelled.text, term, self.language):
+            if not term.ids.isdisjoint(matched) or _holds(spelled.text, term, self.language):
                 held += weight
             elif term.is_thing:
                 lacking = max(lacking, weight)
         languages = {self.language, spelled.language} - {None}
-        if not comparable or comparable < ENOUGH_COMPARABLE * total or len(languages) > 1:
+        if not comparable or comparable < ENOUGH_COMPARABLE * sum(weights) or len(languages) > 1:
             return None
         return Coverage(held / comparable, lacking / comparable)
 

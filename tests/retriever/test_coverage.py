@@ -9,7 +9,8 @@ from mcp_servers.retriever.lexical import query_vector
 def coverage(question: str, passage: str) -> Coverage | None:
     """Return how the passage covers the question, all of whose words are equally rare."""
     tokens = frozenset(query_vector(question).indices)
-    return read_question(question, tokens).coverage(passage, frozenset(), dict.fromkeys(tokens, 1.0))
+    asked = read_question(question, tokens)
+    return asked.coverage(passage, frozenset(), asked.weigh(dict.fromkeys(tokens, 1.0)))
 
 
 @pytest.mark.parametrize(
