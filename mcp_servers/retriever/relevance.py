@@ -48,7 +48,7 @@ WITHOUT_THING = 0.2
 WITH_CODE_WITHOUT_THING = 0.6
 """The same factor for a passage that holds the code of the question, such as the row of a table."""
 
-EXPLAINED = 0.4
+EXPLAINED = 0.25
 """Share of a question that the best passage in its language may hold before passages without any of its words, and in
 other languages, count less: somebody who uses the words of the documents is answered in them."""
 
