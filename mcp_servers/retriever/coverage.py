@@ -26,6 +26,10 @@ OTHER_WORD = 0.4
 MOST_WORDS_READ = 60
 """Words of a question that are weighed."""
 
+RARE = 0.75
+"""What a thing counts at least, relative to the rarest word of the question, for a passage to lack it: a word that
+stands in many passages is part of what they are all about."""
+
 SHORTEST_STEM, SHORTEST_PART = 3, 5
 """Letters of a stem that is looked for at the start of words, and of one that is looked for inside them too."""
 
@@ -79,6 +83,19 @@ _MEASURES = {
     kosten kostet viel""",
 }  # fmt: skip
 """Units, which a question names to say in what it wants the answer."""
+_ATTRIBUTES = {
+    "en": """number numbers name names price prices cost costs fee fees charge charges amount amounts value date dates
+    distance length width height depth weight size age duration period limit limits maximum minimum requirement
+    requirements rule rules default reason reasons purpose difference address place location colour color way""",
+    "de": """nummer nummern name namen preis preise gebühr gebühren betrag beträge wert datum abstand länge breite höhe
+    tiefe gewicht größe alter dauer frist grenze höchstens regel regeln grund gründe zweck unterschied adresse ort
+    farbe anzahl""",
+    "zh": """号码 数字 名字 名称 价格 价钱 费用 金额 数值 日期 距离 长度 宽度 高度 深度 重量 尺寸 大小 年龄 期限 时长
+    限制 上限 下限 要求 条件 规则 原因 目的 区别 地址 地点 位置 颜色 办法 方法 情况 方面 以后 以前 之后 之前""",
+}
+"""Names of what the answer is: a passage that gives a distance need not say "distance"."""
+_ALTERNATIVES = frozenset({"or", "oder", "ou"})
+"""Of two things that a question offers, one is enough."""
 _SIZES = {"en": frozenset({"how"}), "de": frozenset({"wie"}), "nl": frozenset({"hoe"})}
 """The word behind these belongs to the asking ("how deep", "wie schwer")."""
 _WORD = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]+(?:['’-][^\W\d_\u2e80-\u9fff]+)*|[^\w\s]|\d+")
@@ -132,13 +149,14 @@ class Question(NamedTuple):
         """
         spelled = _spelled(text)
         comparable = held = lacking = 0.0
+        rare = RARE * max(weights, default=0.0)
         for term, weight in zip(self.terms, weights, strict=True):
             if term.is_ideographic != spelled.is_ideographic and term.stem is not None and not spelled.is_mixed:
                 continue
             comparable += weight
             if not term.ids.isdisjoint(matched) or _holds(spelled.text, term, self.language):
                 held += weight
-            elif term.is_thing:
+            elif term.is_thing and weight >= rare:
                 lacking = max(lacking, weight)
         languages = {self.language, spelled.language} - {None}
         if not comparable or comparable < ENOUGH_COMPARABLE * sum(weights) or len(languages) > 1:
@@ -206,7 +224,9 @@ def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Ite
         if asks[at] or not ids:
             continue
         behind_size = at > 0 and folded[at - 1] in _SIZES.get(language or "", ())
-        if folded[at] in _spoken(_MEASURES, language) or behind_size:
+        is_alternative = not _ALTERNATIVES.isdisjoint(folded[max(at - 2, 0) : at + 2])
+        is_answer = folded[at] in _spoken(_MEASURES, language) or folded[at] in _spoken(_ATTRIBUTES, language)
+        if is_answer or is_alternative or behind_size:
             is_thing = False
         elif not has_sentence or language == "de":
             is_thing = not has_sentence or word[0].isupper()
@@ -233,7 +253,7 @@ def _ideographic_terms(text: str, tokens: frozenset[int]) -> Iterator[Term]:
                 if len(ids) == 1 and ids[0] in tokens:
                     found.setdefault(ids[0], run[start:end])
     for index, word in found.items():
-        is_thing = len(word) > 1 and word[0] not in "几每"
+        is_thing = len(word) > 1 and word[0] not in "几每" and word not in _spoken(_ATTRIBUTES, "zh")
         yield Term(frozenset((index,)), 1.0 if is_thing else OTHER_WORD, word, is_thing, True)
 
 

@@ -52,8 +52,9 @@ EXPLAINED = 0.25
 """Share of a question that the best passage in its language may hold before passages without any of its words, and in
 other languages, count less: somebody who uses the words of the documents is answered in them."""
 
-SMALL_THING = 0.08
-"""Share of a question's weight below which a thing may be missing."""
+SMALL_THING, LARGE_THING = 0.08, 0.4
+"""Share of a question's weight below which a thing may be missing, where meaning is searched too and where it is not:
+by words alone, a passage with another word for the thing would be lost."""
 
 WITH_CODE = 0.5
 """At least, for a passage in another language that holds the code, the clause or the number of the question."""
@@ -136,7 +137,7 @@ def _apply_limits(match: Match, probability: float, most: float | None = None) -
     if coverage.held >= SOME_WORDS:
         # Of the same language, so that its words would be there.
         probability = min(probability, SOME_WORDS + coverage.held if most is None else most)
-        if coverage.lacking >= SMALL_THING:
+        if coverage.lacking >= (SMALL_THING if most is None else LARGE_THING):
             probability *= WITH_CODE_WITHOUT_THING if match.has_code else WITHOUT_THING
     return probability
 

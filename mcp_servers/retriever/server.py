@@ -288,7 +288,7 @@ def _result(retrieval: Retrieval, facts: Mapping[str, DocumentFacts]) -> CallToo
     hits = retrieval.hits if best >= NO_MATCH else ()
     quality = _quality(retrieval, best) if hits else NOTHING
     if retrieval.hits and not hits:
-        quality = f"{NOTHING} The nearest passage is not about this ({best:.2f} of 1)."
+        quality = f"{NOTHING} The nearest passage lacks what the query names ({best:.2f} of 1)."
     note = f"{retrieval.incomplete} {quality}" if retrieval.incomplete else quality
     members: Json = {"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode}
     return _passages(members, note, _fit(hits, facts))
