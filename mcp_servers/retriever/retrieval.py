@@ -282,11 +282,12 @@ def _candidates(
         held = legs.matched.get(chunk_id)
         if held is None:
             return Match(share, closeness, document, section)
-        has_code = any(group & held for group in required)
-        lacks_code = bool(required) and not has_code
-        coverage = None
+        holds_code = any(group & held for group in required)
+        lacks_code = bool(required) and not holds_code
+        coverage, has_code = None, False
         if chunk and chunk_id in near:
             coverage = asked.coverage(f"{chunk.document_name}\n{searchable_text(chunk)}", held, weights)
+            has_code = holds_code
         return Match(share, closeness, document, section, lacks_code, has_code, legs.share(chunk_id), coverage)
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
