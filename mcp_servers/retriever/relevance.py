@@ -52,7 +52,7 @@ EXPLAINED = 0.25
 """Share of a question that the best passage in its language may hold before passages without any of its words, and in
 other languages, count less: somebody who uses the words of the documents is answered in them."""
 
-SMALL_THING, LARGE_THING = 0.08, 0.4
+SMALL_THING, LARGE_THING = 0.16, 0.4
 """Share of a question's weight below which a thing may be missing, where meaning is searched too and where it is not:
 by words alone, a passage with another word for the thing would be lost."""
 
