@@ -147,24 +147,24 @@ class Question(NamedTuple):
         ``text`` includes headings and the document's name. ``matched`` are the tokens of the question that the index
         knows the passage to hold, ``weights`` those of the terms (`weigh`).
         """
-        spelled = _spelled(text)
+        passage = _read_passage(text)
         comparable = held = lacking = 0.0
         rare = RARE * max(weights, default=0.0)
         for term, weight in zip(self.terms, weights, strict=True):
-            if term.is_ideographic != spelled.is_ideographic and term.stem is not None and not spelled.is_mixed:
+            if term.is_ideographic != passage.is_ideographic and term.stem is not None and not passage.is_mixed:
                 continue
             comparable += weight
-            if not term.ids.isdisjoint(matched) or _holds(spelled.text, term, self.language):
+            if not term.ids.isdisjoint(matched) or _holds(passage.text, term, self.language):
                 held += weight
             elif term.is_thing and weight >= rare:
                 lacking = max(lacking, weight)
-        languages = {self.language, spelled.language} - {None}
+        languages = {self.language, passage.language} - {None}
         if not comparable or comparable < ENOUGH_COMPARABLE * sum(weights) or len(languages) > 1:
             return None
         return Coverage(held / comparable, lacking / comparable)
 
 
-class _Spelled(NamedTuple):
+class _PassageText(NamedTuple):
     text: str
     language: str | None
     is_ideographic: bool
@@ -172,13 +172,13 @@ class _Spelled(NamedTuple):
 
 
 @lru_cache(maxsize=2048)
-def _spelled(text: str) -> _Spelled:
+def _read_passage(text: str) -> _PassageText:
     """Return a passage as words are looked for in it."""
     language = language_of(fold(text[-LANGUAGE_SAMPLE:]).text)
     ideographs = len(_IDEOGRAPH.findall(text))
     letters = sum(map(str.isalpha, text)) - ideographs
     is_mixed = ideographs > 0 and letters > 0 and 0.1 < ideographs * 4 / (ideographs * 4 + letters) < 0.9
-    return _Spelled(text.casefold().translate(_UMLAUTS), language, ideographs * 4 > letters, is_mixed)
+    return _PassageText(text.casefold().translate(_UMLAUTS), language, ideographs * 4 > letters, is_mixed)
 
 
 def _holds(text: str, term: Term, language: str | None) -> bool:
@@ -225,7 +225,7 @@ def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Ite
             continue
         behind_size = at > 0 and folded[at - 1] in _SIZES.get(language or "", ())
         is_alternative = not _ALTERNATIVES.isdisjoint(folded[max(at - 2, 0) : at + 2])
-        is_answer = folded[at] in _spoken(_MEASURES, language) or folded[at] in _spoken(_ATTRIBUTES, language)
+        is_answer = folded[at] in _words_of(_MEASURES, language) or folded[at] in _words_of(_ATTRIBUTES, language)
         if is_answer or is_alternative or behind_size:
             is_thing = False
         elif not has_sentence or language == "de":
@@ -237,10 +237,10 @@ def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Ite
 
 def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
     """Whether a determiner or a preposition stands before a word, with one other word between them at most."""
-    if at > 0 and words[at - 1] in _spoken(_DIRECT_LEADS, language):
+    if at > 0 and words[at - 1] in _words_of(_DIRECT_LEADS, language):
         return True
     before = at - 2 if at > 0 and not asks[at - 1] else at - 1
-    return before >= 0 and words[before] in _spoken(_LEADS, language)
+    return before >= 0 and words[before] in _words_of(_LEADS, language)
 
 
 def _ideographic_terms(text: str, tokens: frozenset[int]) -> Iterator[Term]:
@@ -253,11 +253,11 @@ def _ideographic_terms(text: str, tokens: frozenset[int]) -> Iterator[Term]:
                 if len(ids) == 1 and ids[0] in tokens:
                     found.setdefault(ids[0], run[start:end])
     for index, word in found.items():
-        is_thing = len(word) > 1 and word[0] not in "几每" and word not in _spoken(_ATTRIBUTES, "zh")
+        is_thing = len(word) > 1 and word[0] not in "几每" and word not in _words_of(_ATTRIBUTES, "zh")
         yield Term(frozenset((index,)), 1.0 if is_thing else OTHER_WORD, word, is_thing, True)
 
 
-def _spoken(lists: Mapping[str, str], language: str | None) -> frozenset[str]:
+def _words_of(lists: Mapping[str, str], language: str | None) -> frozenset[str]:
     """Return the words of a language from one of the lists above."""
     return _folded_words(lists.get(language or "", ""))
 
