@@ -154,9 +154,7 @@ def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definiti
 class StoresTurn(Protocol):
     """`store_accepted` with the arguments of one message bound."""
 
-    def __call__(
-        self, conn: Connection, row: TurnRecord, *, place: int | None = None, opening: Sequence[EventBody] = ()
-    ) -> None: ...
+    def __call__(self, conn: Connection, row: TurnRecord, *, place: int | None = None) -> None: ...
 
 
 def store_accepted(
@@ -164,20 +162,16 @@ def store_accepted(
     row: TurnRecord,
     *,
     place: int | None = None,
-    opening: Sequence[EventBody] = (),
     resources: Resources,
     definition: Definition,
     log: RunLog,
     notices: Sequence[EventBody],
 ) -> None:
-    """Store a turn, and also its question and its first events if the turn begins now (at ``place``).
-
-    ``opening`` are the last of these events.
-    """
+    """Store a turn, and also its question and its first events if the turn begins now (at ``place``)."""
     added = store_turn(conn, resources, row, definition)
     if place is not None:
         sessions.append_question(conn, row, place)
-        log.store_first(conn, (start_event(row, definition.model), *notices, *added, *opening))
+        log.store_first(conn, (start_event(row, definition.model), *notices, *added))
         tell_begun(conn, row)
     elif row.owner != resources.owner:
         signals.send(conn, SignalKind.TURNS, row.session_id)

@@ -70,6 +70,19 @@ async def read(b: Bench, turn_id: str, into: list[AgentEvent], until: str = "") 
             return
 
 
+async def test_a_message_that_the_store_refuses_causes_no_call_of_the_model(tmp_path: Path) -> None:
+    async with ScriptedModel(say("Hello."), say("Again.")) as model, full_disk(tmp_path, model) as (b, disk):
+        await b.say("Hi")
+        disk.fill()
+        with pytest.raises(StorageFull):
+            await b.send("Are you there?")
+        await anyio.wait_all_tasks_blocked()
+        assert len(model.requests) == 1
+        disk.clear()
+        assert text_of(await b.say("Are you there?")) == "Again."
+        assert len(model.requests) == 2
+
+
 def check(events: list[AgentEvent]) -> list[AgentEvent]:
     """Check what one reader saw; return the numbered events."""
     numbered = [event for event in events if event.seq]
