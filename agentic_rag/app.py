@@ -54,7 +54,6 @@ from agentic_rag.domains.servers import Servers
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.watched_workspaces import WatchedWorkspaces
 from agentic_rag.errors import InvalidInput, refused_write
-from agentic_rag.huge_pages import use_huge_pages
 from agentic_rag.mcp_hub import McpHub, launch_policy
 from agentic_rag.models.base import Model, ThinkingMode
 from agentic_rag.models.calls import ModelCalls
@@ -215,7 +214,6 @@ class Application:
         self.upkeep.begin(self.workers)
         load = partial(load_what_turns_need, self.machinery.model, self.machinery.tools, self.business.health)
         self.workers.start("loading what turns need", load)
-        self.workers.start("using huge pages", use_huge_pages)
         look = partial(garbage.look_where_quiet, self.machinery.runtime)
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 

@@ -14,7 +14,6 @@ LAYERS = (
     (
         "failpoints",
         "json_form",
-        "json_lines",
         "ids",
         "errors",
         "bundle_errors",
@@ -25,7 +24,6 @@ LAYERS = (
         "redaction",
         "forms",
         "garbage",
-        "huge_pages",
         "workers",
         "threads",
         "token_bucket",
@@ -71,7 +69,6 @@ PURE = (
     "agentic_rag/bundles/entries.py",
     "agentic_rag/observer.py",
     "agentic_rag/json_form.py",
-    "agentic_rag/json_lines.py",
     "agentic_rag/runtime/core",
     "agentic_rag/models/sse.py",
     "agentic_rag/models/tool_rules.py",
