@@ -237,29 +237,27 @@ class AnthropicModel(Model):
         """Yield the events of an answer, and read its body to the end so that the connection can be used again."""
         reader = SSEReader()
         async with aclosing(chunks_of(stream.response)) as chunks:
-            while True:
-                try:
-                    chunk = await anext(chunks, None)
-                except Exception as exc:
-                    raise model_error(exc, self._endpoint, model=model, started=True) from exc
-                if chunk is None:
-                    raise broken_stream("ended before it was complete", "incomplete_stream")
-                try:
-                    messages = reader.feed(chunk)
-                except EventTooLarge as exc:
-                    raise broken_stream(f"cannot be read: {exc}", "malformed_stream") from exc
-                quiet = True
-                for _, data in messages:
-                    event = decoder.decode(data)
-                    if event is None:
-                        continue
-                    quiet = False
-                    yield event
-                    if decoder.completed:
-                        await finish(chunks)
-                        return
-                if quiet and decoder.working:
-                    yield Working()
+            try:
+                async for chunk in chunks:
+                    quiet = True
+                    for _, data in reader.feed(chunk):
+                        event = decoder.decode(data)
+                        if event is None:
+                            continue
+                        quiet = False
+                        yield event
+                        if decoder.completed:
+                            await finish(chunks)
+                            return
+                    if quiet and decoder.working:
+                        yield Working()
+            except ModelError:
+                raise
+            except EventTooLarge as exc:
+                raise broken_stream(f"cannot be read: {exc}", "malformed_stream") from exc
+            except Exception as exc:
+                raise model_error(exc, self._endpoint, model=model, started=True) from exc
+        raise broken_stream("ended before it was complete", "incomplete_stream")
 
     async def _ready(self) -> "AsyncAnthropic":
         if self._client is not None:
