@@ -8,10 +8,10 @@ import anyio
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from agentic_rag.errors import ModelError
-from agentic_rag.messages import user_message
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import user_message
 from agentic_rag.models.anthropic.model import AnthropicModel
-from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelRequest, Working
+from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelProgress, ModelRequest
 from agentic_rag.models.sse import MAX_EVENT_BYTES
 from agentic_rag.testing.frames import frames
 from agentic_rag.testing.steps import Say, Step, Think, Use, step_events
@@ -99,7 +99,7 @@ async def read(model: AnthropicModel) -> tuple[list[ModelEvent], ModelError | No
     try:
         async with model.stream(HELLO) as answer:
             async for event in answer:
-                events += [] if isinstance(event, Working) else [event]
+                events += [] if isinstance(event, ModelProgress) else [event]
     except ModelError as exc:
         return events, exc
     return events, None

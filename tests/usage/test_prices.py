@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.events import Usage
+from agentic_rag.base.events import Usage
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.prices import Prices, read_prices
-from agentic_rag.startup_errors import BadConfiguration
 from tests.server.test_cli import assert_one_line, run
 
 GOOD = """{

@@ -4,9 +4,9 @@ Owns the state of one answer: its open blocks, usage and stop reason. Pure; know
 the JSON of each event. Events and deltas of types it does not know are skipped, as the API asks of clients.
 """
 
-from agentic_rag.events import Usage
-from agentic_rag.json_form import Json
-from agentic_rag.messages import BROKEN_INPUT, Block, clean_json
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import BROKEN_INPUT, Block, clean_json
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from agentic_rag.errors import EventTooLarge, ModelError
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block
+from agentic_rag.base.errors import EventTooLarge, ModelError
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Block
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error
 from agentic_rag.models.anthropic.request import BINDING_BETA, encoded_body, request_body, without_thinking
-from agentic_rag.models.base import Model, ModelEvent, ModelRequest, Working
+from agentic_rag.models.base import Model, ModelEvent, ModelProgress, ModelRequest
 from agentic_rag.models.http_stream import (
     PROFILE_SECONDS,
     chunks_of,
@@ -250,7 +250,7 @@ class AnthropicModel(Model):
                             await finish(chunks)
                             return
                     if quiet and decoder.working:
-                        yield Working()
+                        yield ModelProgress()
             except ModelError:
                 raise
             except EventTooLarge as exc:
