@@ -207,6 +207,6 @@ def _rows(member: Member) -> Iterator[list[Row]]:
 
 def was_restored_from(conn: Connection, header: Header) -> bool:
     """Return whether the records come from a restore of this backup that was interrupted after its transaction."""
-    known = any(table.name == origin.ORIGIN.table.name for table in list_tables(conn))
+    known = any(table.name == origin.ORIGIN.name for table in list_tables(conn))
     found = origin.get(conn) if known else None
     return found is not None and found.restored_from == header.id

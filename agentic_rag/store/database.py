@@ -24,7 +24,7 @@ from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store.clock import advance_ids
 from agentic_rag.store.migrations import OWN, Revisions, version
 from agentic_rag.store.raw_tables import Work
-from agentic_rag.store.records import METADATA
+from agentic_rag.store.record import METADATA
 from agentic_rag.store.sqlite import BUSY_SECONDS, SqliteFile
 
 if TYPE_CHECKING:

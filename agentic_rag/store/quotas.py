@@ -13,7 +13,7 @@ from agentic_rag.errors import QuotaExceeded
 from agentic_rag.store.conversations import CONVERSATIONS
 from agentic_rag.store.documents import DOCUMENTS
 from agentic_rag.store.domains import DOMAINS
-from agentic_rag.store.records import Prepared, parameter
+from agentic_rag.store.statements import Prepared, parameter
 
 _LOCK = Prepared(sa.select(DOMAINS.c.id).where(DOMAINS.c.id == parameter(DOMAINS.c.id)).with_for_update(key_share=True))
 

@@ -97,13 +97,14 @@ class Record(SQLModel, metaclass=RecordType):
         for name, field in cls.__pydantic_fields__.items():
             kind, nullable = without_none(field.annotation)
             options = next((part for part in field.metadata if isinstance(part, FieldInfoMetadata)), _NO_OPTIONS)
+            is_key = options.primary_key is True
             column = Column(
                 name,
                 column_type(kind),
-                primary_key=options.primary_key is True,
+                primary_key=is_key,
                 index=options.index is True,
                 nullable=nullable,
-                autoincrement=False,
+                autoincrement=False if is_key else "auto",
             )
             field.metadata = [FieldInfoMetadata(sa_column=column)]
 

@@ -14,7 +14,6 @@ programs of the previous version read that database too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
@@ -23,32 +22,31 @@ import orjson
 from sqlalchemy import Connection, bindparam, delete, func, select
 
 from agentic_rag.ids import ConversationId, TurnId
-from agentic_rag.store.records import BigInt, RecordTable, run_by_sqlite
+from agentic_rag.store.columns import BigInt, Key
+from agentic_rag.store.record import Record
+from agentic_rag.store.statements import run_by_sqlite
 from agentic_rag.store.turns import FINISHED, TURNS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventGroupRecord:
+class EventGroupRecord(Record, table=True):
     """Consecutive events of a turn's run log, stored together; the module docstring describes the ``payload``."""
 
-    turn_id: TurnId
-    last_seq: BigInt
+    __tablename__ = "run_events"
+    # the hottest table: storing rows in the key's tree costs one insertion instead of two
+    __table_args__ = ({"sqlite_with_rowid": False},)
+    part_of = "turn"
+
+    turn_id: Key[TurnId]
+    last_seq: Key[BigInt]
     first_seq: BigInt
     payload: bytes
 
 
-RUN_EVENTS = RecordTable(
-    EventGroupRecord,
-    "run_events",
-    key=("turn_id", "last_seq"),
-    part_of="turn",
-    # the hottest table: storing rows in the key's tree costs one insertion instead of two
-    sqlite_with_rowid=False,
-)
+RUN_EVENTS = EventGroupRecord.__table__
 MOST = 512
 """Maximum number of events in a row: reading a part of a row means reading all of it."""
 _events = RUN_EVENTS.c
-_APPEND = f"INSERT INTO run_events ({', '.join(RUN_EVENTS.names)}) VALUES "
+_APPEND = f"INSERT INTO run_events ({', '.join(EventGroupRecord.names)}) VALUES "
 _BY_SQLITE, _BY_POSTGRES = _APPEND + "(?, ?, ?, ?)", _APPEND + "($1, $2, $3, $4)"
 _READ = (
     select(_events.first_seq, _events.last_seq, _events.payload)
@@ -206,5 +204,5 @@ def prune(conn: Connection, ended_before: str, limit: int = 100) -> int:
         .limit(limit)
     )
     turn_ids = list(conn.execute(query).scalars())
-    conn.execute(delete(RUN_EVENTS.table).where(_events.turn_id.in_(turn_ids)))
+    conn.execute(delete(RUN_EVENTS).where(_events.turn_id.in_(turn_ids)))
     return len(turn_ids)

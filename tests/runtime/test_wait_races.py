@@ -211,7 +211,7 @@ async def test_a_conversation_that_is_being_deleted_keeps_no_other_turn_from_goi
         await (await b.runtime.session(SESSION)).leave()
         # what another process has left of it just before, and this one takes with all others
         left = replace(await b.turn(first.turn_id), id=TurnId("turn_left"), status=TurnStatus.RUNNING, owner="")
-        await b.database.write(lambda conn: turns.TURNS.insert(conn, left))
+        await b.database.write(lambda conn: left.insert(conn))
         await answer(b, wait)
         assert kinds(await events_of(b, second))[-1] == "done"
 

@@ -147,7 +147,7 @@ async def test_nothing_of_the_old_branchs_delegates_is_in_the_new_one(tmp_path: 
         await rig.say(conversation, "Go on.")
         assert (await rig.ok("GET", path))["messageCount"] == 4
         await rig.ok("DELETE", path)
-        count = sa.select(sa.func.count()).select_from(sessions.SESSIONS.table)
+        count = sa.select(sa.func.count()).select_from(sessions.SESSIONS)
         assert await rig.application.database.read(lambda conn: conn.execute(count).scalar()) == 0
 
 

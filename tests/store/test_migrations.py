@@ -17,7 +17,7 @@ from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import migrations, probe
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
-from agentic_rag.store.records import METADATA
+from agentic_rag.store.record import METADATA
 from tests.backup.later import NEXT, make_later
 
 from .conftest import needs_postgresql
@@ -37,7 +37,7 @@ def test_the_package_brings_every_table_along_whatever_the_program_uses() -> Non
     program = (
         "import importlib, pkgutil\n"
         "import agentic_rag.store as store\n"
-        "from agentic_rag.store.records import METADATA\n"
+        "from agentic_rag.store.record import METADATA\n"
         "known = set(METADATA.tables)\n"
         "for each in pkgutil.iter_modules(store.__path__):\n"
         "    importlib.import_module(f'agentic_rag.store.{each.name}')\n"

@@ -16,7 +16,7 @@ from tests.store.logged import Logged, batches
 
 
 def rows(conn: Connection) -> int:
-    return conn.execute(select(func.count()).select_from(run_events.RUN_EVENTS.table)).scalar_one()
+    return conn.execute(select(func.count()).select_from(run_events.RUN_EVENTS)).scalar_one()
 
 
 async def test_neighbours_stored_together_share_a_row(database: Database) -> None:

@@ -12,10 +12,10 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.ids import TurnId
 from agentic_rag.runtime.log.groups import AT_ONCE, GROUPS, Groups
-from agentic_rag.store import run_events, run_groups, turns
+from agentic_rag.store import run_events, run_groups
+from agentic_rag.store.columns import BigInt
 from agentic_rag.store.database import Database
 from agentic_rag.store.migrations import Revisions
-from agentic_rag.store.records import BigInt
 from agentic_rag.store.run_events import Batch
 from tests.store.logged import Logged, batches
 from tests.store.records import turn
@@ -23,7 +23,7 @@ from tests.store.records import turn
 
 async def add_turns(database: Database, *names: str) -> None:
     for name in names:
-        await database.write(partial(turns.TURNS.insert, record=turn(name)))
+        await database.write(turn(name).insert)
 
 
 async def read(database: Database, name: str) -> list[tuple[int, bytes]]:
@@ -31,7 +31,7 @@ async def read(database: Database, name: str) -> list[tuple[int, bytes]]:
 
 
 async def count(database: Database) -> int:
-    query = select(func.count()).select_from(run_groups.RUN_GROUPS.table)
+    query = select(func.count()).select_from(run_groups.RUN_GROUPS)
     return await database.read(lambda conn: conn.execute(query).scalar_one())
 
 
@@ -63,7 +63,7 @@ async def test_what_a_program_of_the_version_before_left_in_groups_is_found(tmp_
     heads = b'[["turn_1",6,5,13],["turn_2",1,1,6]]'
     payload = struct.pack(">I", len(heads)) + heads + struct.pack(">II", 2, 3) + b"{}{1}" + struct.pack(">I", 2) + b"{}"
     record = run_groups.RunGroupRecord(id=BigInt(7), payload=payload)
-    await older.write(lambda conn: run_groups.RUN_GROUPS.insert(conn, record))
+    await older.write(lambda conn: record.insert(conn))
     await older.aclose()
     database = await Database.open(tmp_path / "store.db")
     try:
