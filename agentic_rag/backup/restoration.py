@@ -149,10 +149,13 @@ def load_records(
 
     Raises:
         BackupTooNew: this program does not know the version of the tables.
+        BackupRefused: a development version before the first release made the tables.
         BackupDamaged: the rows do not match the tables.
     """
     with read_archive(backup) as reader:
         header = reader.header
+        if migrations.is_unreleased(header.revision):
+            raise BackupRefused(f"{backup} cannot be restored: {migrations.explain_unknown(header.revision)}")
         drop_tables(conn)
         try:
             migrations.upgrade(conn, revisions, header.revision)

@@ -7,10 +7,9 @@ event would be the largest cost of the log. A row's payload holds the lengths of
 order), then the events, then the id of their conversation. The id is needed to expand short events, which do not begin
 with ``{``.
 
-A SQLite file stores events of the hot path in short form, because more than half of such an event is the same prefix in
-all events of its turn. ``text 12,…`` stands for ``{"type":"text","conversationId":"…","turnId":"…","seq":12,…``
-(`lead_of`, `whole`). Without a conversation id all events are in full form. PostgreSQL stores full events, because
-programs of the previous version read that database too.
+Events of the hot path are stored in short form, because more than half of such an event is the same prefix in all
+events of its turn. ``text 12,…`` stands for ``{"type":"text","conversationId":"…","turnId":"…","seq":12,…`` (`lead_of`,
+`whole`). Without a conversation id all events are in full form.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -96,15 +95,8 @@ def append(conn: Connection, batches: Iterable[Batch]) -> None:
         for batch in batches:
             for row in _rows(batch):
                 run_by_sqlite(conn, _BY_SQLITE, row)
-    elif rows := [row for batch in batches for row in _rows(_as_whole(batch))]:
+    elif rows := [row for batch in batches for row in _rows(batch)]:
         conn.exec_driver_sql(_BY_POSTGRES, rows)
-
-
-def _as_whole(batch: Batch) -> Batch:
-    if not batch.conversation_id:
-        return batch
-    lead = lead_of(ConversationId(batch.conversation_id), TurnId(batch.turn_id))
-    return Batch(batch.turn_id, batch.first, [whole(event, lead) for event in batch.events])
 
 
 def _rows(batch: Batch) -> Iterator[tuple[str, int, int, bytes]]:

@@ -25,13 +25,12 @@ _support = SCHEMA_SUPPORT.c
 
 
 def get(conn: Connection) -> SchemaSupportRecord | None:
-    """Return the row, or None if the tables are too old to have it."""
+    """Return the row, or None if the tables are those of another program."""
     if not sa.inspect(conn).has_table(SCHEMA_SUPPORT.name):
         return None
     return SchemaSupportRecord.first(conn, sa.select(SCHEMA_SUPPORT).where(_support.id == 1))
 
 
 def put(conn: Connection, revision: str, oldest: str) -> None:
-    """Record the oldest program that tables of a revision support; does nothing if the tables lack the row."""
-    if get(conn) is not None:
-        conn.execute(sa.update(SCHEMA_SUPPORT).values(revision=revision, oldest=oldest))
+    """Record the oldest program that tables of a revision support."""
+    conn.execute(sa.update(SCHEMA_SUPPORT).values(revision=revision, oldest=oldest))

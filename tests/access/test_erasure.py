@@ -1,6 +1,5 @@
 """A person is erased for good, also by the second try after a kill; a domain keeps conversations as long as it says."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -94,7 +93,7 @@ def leave_traces(conn: Connection, domain: str) -> None:
         expires_at=now(),
     )
     own.insert(conn)
-    replace(own, server="files", user_id="", account="all").insert(conn)
+    own.replace(server="files", user_id="", account="all").insert(conn)
     waiting.insert(conn)
     wait.insert(conn)
     for name in (account_name(own.issuer, "mail", ZANNE), pending_name("signin_1")):

@@ -78,6 +78,18 @@ async def test_tables_of_a_newer_program_are_refused_in_plain_words(url: str) ->
         await database.aclose()
 
 
+async def test_tables_of_a_development_version_are_refused_with_what_to_do(url: str) -> None:
+    database = await Database.open(url)
+    try:
+        await database.write(lambda conn: _set_version(conn, "0010"))
+        with pytest.raises(BadConfiguration, match=r"version '0010', of a development version.*new data folder"):
+            await Database.open(url)
+        assert await database.read(migrations.version) == "0010", "nothing was changed"
+    finally:
+        await database.write(lambda conn: _set_version(conn, migrations.HEAD))
+        await database.aclose()
+
+
 @needs_postgresql
 async def test_newer_tables_that_serve_this_program_too_are_used(tmp_path: Path, postgresql_url: str) -> None:
     schema = "newer"

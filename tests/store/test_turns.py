@@ -92,7 +92,7 @@ async def test_a_queued_turn_starts_once(database: Database) -> None:
     assert await database.write(start) is False
     found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
     assert found is not None
-    assert found == replace(begun, fence=1, lease_until=found.lease_until, began=True)
+    assert found == begun.replace(fence=1, lease_until=found.lease_until, began=True)
     assert found.lease_until is not None
 
 
