@@ -75,10 +75,10 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
     conn.execute(sa.update(EXTRACTIONS).values(claimed_until=""))
     conn.execute(sa.update(ACCOUNTS).values(renewing_until=None))
     for begun in (LOGINS, BEGUN, SIGN_INS):  # logins that ended since the backup must not become valid again
-        conn.execute(sa.delete(begun.table))
+        conn.execute(sa.delete(begun))
     # written by processes of the original, with its database's times and transaction numbers
     for told in (LEASES, REPLICAS, SIGNALS):
-        conn.execute(sa.delete(told.table))
+        conn.execute(sa.delete(told))
     return Settled(
         store_id=origin.set_restored(conn, backup),
         turns=_free_turns(conn, end_turns),

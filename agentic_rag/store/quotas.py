@@ -88,5 +88,5 @@ def _count(conn: Connection, domain_id: str, noun: str, chosen: tuple[str, ...])
         return 0
     table = CONVERSATIONS if noun == "conversations" else DOCUMENTS
     what = sa.func.coalesce(sa.func.sum(DOCUMENTS.c.size), 0) if noun == "document_bytes" else sa.func.count()
-    found = conn.execute(sa.select(what).select_from(table.table).where(table.c.domain_id == domain_id))
+    found = conn.execute(sa.select(what).select_from(table).where(table.c.domain_id == domain_id))
     return int(found.scalar_one())

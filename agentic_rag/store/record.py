@@ -22,7 +22,7 @@ paths. `Record.load` makes a record of a row, without a session of SQLAlchemy's 
 hundred times as long.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self, cast
 
 import sqlalchemy as sa
@@ -85,7 +85,7 @@ class Record(SQLModel, metaclass=RecordType):
     """The fields, in the order of the table's columns."""
     _names_set: ClassVar[set[str]]
     _manager: ClassVar[ClassManager[Any]]
-    _defaults: ClassVar[Mapping[str, Any]]
+    _defaults: ClassVar[dict[str, Any]]
     _factories: ClassVar[Sequence[tuple[str, _Factory]]]
     _insertion: ClassVar[Prepared]
 
