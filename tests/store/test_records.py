@@ -6,10 +6,11 @@ from enum import StrEnum
 from typing import Any, Literal, NewType
 
 import pytest
-from sqlalchemy import JSON, Boolean, Float, Integer, LargeBinary, String, select, update
+from sqlalchemy import JSON, Boolean, Float, Integer, LargeBinary, String, create_engine, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import TypeEngine
-from sqlmodel import Field
+from sqlmodel import Field, Session
+from sqlmodel import select as session_select
 
 from agentic_rag.store.columns import EnumText, Indexed, JsonDocument, Key
 from agentic_rag.store.database import Database
@@ -144,3 +145,39 @@ async def test_a_deletion_takes_the_parts_of_one_noun_only(widgets: Database) ->
         await widgets.write(lambda conn, ident=ident, box=box: _whole(ident, box).insert(conn))  # type: ignore[misc]
     await widgets.write(lambda conn: delete_parts(conn, "box", "box_1"))
     assert [each.id for each in await widgets.read(lambda conn: WidgetRecord.all(conn, select(WIDGETS)))] == ["w_3"]
+
+
+def test_a_record_is_made_of_exactly_its_fields_and_cannot_be_changed() -> None:
+    record = _whole("w_1")
+    with pytest.raises(TypeError, match=r"WidgetRecord lacks \['box_id'\]"):
+        WidgetRecord(id=WidgetId("w_1"))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"WidgetRecord has no field \['shape'\]"):
+        WidgetRecord(id=WidgetId("w_1"), box_id="box_1", shape="round")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"WidgetRecord has no field \['shape'\]"):
+        record.replace(shape="round")
+    with pytest.raises(AttributeError, match=r"WidgetRecord\.weight cannot be assigned"):
+        record.weight = 3.0  # type: ignore[misc]
+    assert record == _whole("w_1")
+
+
+def test_a_replaced_field_leaves_the_original_record_unchanged() -> None:
+    record = _whole("w_1")
+    changed = record.replace(weight=9.0)
+    assert (record.weight, changed.weight) == (1.25, 9.0)
+    assert changed != record
+    assert changed.replace(weight=1.25) == record
+    first, second = (WidgetRecord(id=WidgetId(ident), box_id="box_1") for ident in ("w_1", "w_2"))
+    assert first.free is not second.free, "each record has its own default value"
+
+
+def test_a_session_of_sqlmodel_stores_and_queries_records_too() -> None:
+    engine = create_engine("sqlite://")
+    WIDGETS.create(engine)
+    with Session(engine) as session:
+        session.add(_whole("w_1"))
+        session.commit()
+        loaded = session.exec(session_select(WidgetRecord).where(WidgetRecord.colour == Colour.BLUE)).one()
+        assert loaded == _whole("w_1")
+        session.commit()  # expires what the session has loaded
+        assert loaded.weight == 1.25, "an expired value is read again"
+    engine.dispose()
