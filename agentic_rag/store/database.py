@@ -75,7 +75,7 @@ class Database:
         """
         where = str(url_or_path)
         if is_server(url_or_path):
-            # Imported here: SQLAlchemy's asyncio imports its ORM, which takes 0.1 s that SQLite does not need.
+            # Imported here because only PostgreSQL needs asyncpg and SQLAlchemy's asyncio.
             from agentic_rag.store.postgres import PostgresDatabase
 
             try:
