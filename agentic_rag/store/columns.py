@@ -17,7 +17,7 @@ from sqlalchemy import JSON, Dialect, String, TypeDecorator
 from sqlalchemy.types import TypeEngine
 from sqlmodel import Field
 
-from agentic_rag.json_form import reader_of, to_json, to_text
+from agentic_rag.base.json_form import reader_of, to_json, to_text
 
 T = TypeVar("T")
 Key = Annotated[T, Field(primary_key=True)]

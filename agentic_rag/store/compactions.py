@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, select
 
-from agentic_rag.ids import MessageId, SessionId
+from agentic_rag.base.ids import MessageId, SessionId
 from agentic_rag.store import sessions
 from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.record import Record

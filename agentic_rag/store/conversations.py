@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, UniqueConstraint
 from sqlmodel import Field
 
-from agentic_rag.ids import ConversationId, DocumentId, SessionId
-from agentic_rag.json_form import Json
+from agentic_rag.base.ids import ConversationId, DocumentId, SessionId
+from agentic_rag.base.json_form import Json
 from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.record import Record

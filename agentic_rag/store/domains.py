@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.errors import NotFound, VersionConflict
+from agentic_rag.base.errors import NotFound, VersionConflict
 from agentic_rag.store import memories, signals
 from agentic_rag.store.columns import Key
 from agentic_rag.store.record import Record, delete_parts

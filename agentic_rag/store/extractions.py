@@ -11,7 +11,7 @@ from typing import TypedDict
 from sqlalchemy import Connection, and_, delete, or_, select, update
 from sqlmodel import Field
 
-from agentic_rag.ids import ConversationId, SessionId, TurnId
+from agentic_rag.base.ids import ConversationId, SessionId, TurnId
 from agentic_rag.store.clock import now
 from agentic_rag.store.columns import Key
 from agentic_rag.store.record import Record

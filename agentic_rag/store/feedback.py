@@ -8,7 +8,7 @@ from enum import StrEnum
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.ids import ConversationId, MessageId, SessionId
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId
 from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.record import Record
 

@@ -6,7 +6,7 @@ Each prompt is stored once and shared by all sessions that use it. Callers compu
 import sqlalchemy as sa
 from sqlalchemy import Connection, select
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.store.branches import CONTEXTS
 from agentic_rag.store.columns import Key
 from agentic_rag.store.record import Record

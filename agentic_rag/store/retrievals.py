@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.ids import NO_CONVERSATION, ConversationId
+from agentic_rag.base.ids import NO_CONVERSATION, ConversationId
 from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.record import Record
 

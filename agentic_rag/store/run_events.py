@@ -20,7 +20,7 @@ from typing import NamedTuple
 import orjson
 from sqlalchemy import Connection, bindparam, delete, func, select
 
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.store.columns import BigInt, Key
 from agentic_rag.store.record import Record
 from agentic_rag.store.statements import run_by_sqlite

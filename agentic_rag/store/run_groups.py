@@ -16,7 +16,7 @@ from struct import Struct
 import orjson
 from sqlalchemy import Connection, delete, select
 
-from agentic_rag.ids import TurnId
+from agentic_rag.base.ids import TurnId
 from agentic_rag.store import run_events
 from agentic_rag.store.columns import BigInt, Key
 from agentic_rag.store.record import Record

@@ -6,8 +6,8 @@ Only the retriever's ``formats.scans`` interprets a page's content.
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.ids import DocumentId
-from agentic_rag.json_form import Json
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.json_form import Json
 from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.record import Record
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, or_, select, update
 
-from agentic_rag.events import Answerer, WaitAction, WaitKind
-from agentic_rag.ids import ConversationId, SessionId, TurnId, WaitId
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import Answerer, WaitAction, WaitKind
+from agentic_rag.base.ids import ConversationId, SessionId, TurnId, WaitId
+from agentic_rag.base.json_form import Json
 from agentic_rag.store import signals
 from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.record import Record
