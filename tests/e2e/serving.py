@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.databases import database_url
+from tests.databases import database_url, prepare_data
 from tests.programs import Program
 from tests.waiting import pause
 
@@ -107,6 +107,8 @@ class Chat:
 @contextmanager
 def serving(data: Path, *options: str, **variables: str) -> Iterator[Server]:
     """Run ``agentic-rag serve`` on a free port until the block ends (SIGTERM)."""
+    if "AGENTIC_RAG_DATABASE_URL" not in variables:
+        prepare_data(data)
     child = Program(
         ["serve", "--port", "0", "--data", str(data), *options],
         env=environment(

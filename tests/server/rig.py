@@ -21,7 +21,7 @@ from agentic_rag.server.routes import Endpoint
 from agentic_rag.settings import Settings
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
-from tests.databases import database_url
+from tests.databases import database_url, prepare_data
 from tests.waiting import pause
 
 WAIT_SECONDS = 30.0
@@ -82,6 +82,8 @@ class Rig:
         # The demo has tests of its own; here it would only cost time.
         self.settings.workspaces.mkdir(parents=True, exist_ok=True)
         (self.settings.workspaces / ".demo-loaded").touch()
+        if not self.settings.database_url:
+            prepare_data(self.settings.data)
         async with AsyncExitStack() as stack:
             if self._failpoint is not None:
                 stack.enter_context(failpoints.heard_by(self._failpoint))
