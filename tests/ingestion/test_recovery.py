@@ -22,7 +22,7 @@ from tests.waiting import pause
 
 LEAVE = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"
 CARS = b"# Cars\n\nThe car park is open to visitors after six.\n"
-SECONDS = 60
+SECONDS = 240
 
 
 def cut(path: Path) -> None:

@@ -24,7 +24,9 @@ from agentic_rag.testing.scripted import Scripted, ScriptedModel
 from tests.databases import database_url, prepare_data
 from tests.waiting import pause
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 240.0
+CONSUMED_SECONDS = 30.0
+"""How long the end of a test waits for a scripted step that may still be asked for."""
 TURN_SECONDS = 240.0
 
 Json = dict[str, Any]
@@ -100,7 +102,7 @@ class Rig:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
         if exc is None:  # what a test does not wait for may not have begun yet
-            with anyio.move_on_after(WAIT_SECONDS):
+            with anyio.move_on_after(CONSUMED_SECONDS):
                 await self.model.wait_consumed()
         return await self._stack.__aexit__(exc_type, exc, tb)
 

@@ -23,7 +23,7 @@ REMEMBER = use("promptx_remember", engrams=[ENGRAM])
 
 async def open_wait(rig: Rig) -> Json:
     """Return the first wait that is open, once there is one."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         while True:
             found = await rig.ok("GET", "/api/waits?state=open")
             if found["items"]:
@@ -39,7 +39,7 @@ async def send(rig: Rig, conversation: str) -> str:
 
 
 async def ended(rig: Rig, turn: str) -> Json:
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         while (found := await rig.ok("GET", f"/api/turns/{turn}"))["status"] in ("running", "waiting"):
             await pause()
     return dict(found)
