@@ -2,6 +2,7 @@
 
 import gc
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.databases import POSTGRESQL, dropped_databases
 
 # No process that a test starts fetches a model from the network by itself; who tests that says where the hub is.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Each test in a browser starts a Node.js program of Playwright, which spends a quarter of its start compiling itself.
+os.environ.setdefault("NODE_COMPILE_CACHE", str(Path(tempfile.gettempdir(), "agentic-rag-tests-node")))
 
 # Timing is never asserted, and the machine that runs the tests may be busy.
 settings.register_profile("patient", deadline=None)
