@@ -25,9 +25,6 @@ settings.register_profile("ci", settings.get_profile("patient"), derandomize=Tru
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "patient"))
 
 
-SHARED = {"made", "intact", "expected", "installed", "postgresql_url", "example_server"}
-"""Fixtures that are expensive to make, which several tests share."""
-
 SLOW_FOLDERS = {
     "clients": "runs real clients against a server",
     "conformance": "runs the public conformance suite's programs",
@@ -66,14 +63,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group tests that share an expensive fixture, and apply the markers ``nightly``, ``slow`` and ``sqlite``.
+    """Group tests that share a fixture, and apply the markers ``nightly``, ``slow`` and ``sqlite``.
 
     A group runs in one worker. So do the source rules, which share one parse of all sources.
     """
     root = Path(__file__).parent
     for item in items:
         assert isinstance(item, pytest.Function)
-        for name in SHARED.intersection(item.fixturenames):
+        for name in shared_fixtures(item):
             item.add_marker(pytest.mark.xdist_group(name))
         if item.path.parent == root:
             item.add_marker(pytest.mark.xdist_group("sources"))
@@ -83,6 +80,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"nightly: {nightly.args[0]}"))
         if POSTGRESQL and (sqlite := item.get_closest_marker("sqlite")) is not None:
             item.add_marker(pytest.mark.skip(reason=f"SQLite: {sqlite.args[0]}"))
+
+
+def shared_fixtures(item: pytest.Function) -> Iterator[str]:
+    """Yield a name for each fixture of ours that outlives one test: without a group, every worker makes its own."""
+    for name, definitions in item._fixtureinfo.name2fixturedefs.items():
+        place = definitions[-1].baseid
+        if definitions[-1].scope != "function" and place.startswith("tests"):
+            # Tests that ask for this one by its name while they run have the marker in their own file.
+            yield name if name == "postgresql_url" else f"{Path(place).stem}.{name}"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

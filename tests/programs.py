@@ -92,7 +92,7 @@ class Program:
                 for descriptor in closing:
                     os.close(descriptor)
                 started = os.read(self._status, _STATUS.size)
-        (self.pid,) = _STATUS.unpack(started)
+        self.pid: int = _STATUS.unpack(started)[0]
 
     def __enter__(self) -> Self:
         return self
@@ -139,8 +139,9 @@ def run_program(
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         stdin.write(given.encode())
         stdin.seek(0)
-        streams = {"stdin": stdin.fileno(), "stdout": stdout.fileno(), "stderr": stderr.fileno()}
-        program = Program(arguments, cwd=cwd, env=env, **streams)
+        program = Program(
+            arguments, cwd=cwd, env=env, stdin=stdin.fileno(), stdout=stdout.fileno(), stderr=stderr.fileno()
+        )
         try:
             code = program.wait()
         except subprocess.TimeoutExpired:
