@@ -68,6 +68,7 @@ class Rig:
         self.settings = settings_for(folder, **settings)
         self.model = ScriptedModel(*steps)
         self._failpoint = failpoint
+        self._prepares = revisions is OWN and not self.settings.database_url
         self._opening = open_application(
             self.settings,
             model=instead or (self.model if scripted else None),
@@ -84,7 +85,7 @@ class Rig:
         # The demo has tests of its own; here it would only cost time.
         self.settings.workspaces.mkdir(parents=True, exist_ok=True)
         (self.settings.workspaces / ".demo-loaded").touch()
-        if not self.settings.database_url:
+        if self._prepares:  # other revisions begin with tables of their own
             prepare_data(self.settings.data)
         async with AsyncExitStack() as stack:
             if self._failpoint is not None:
