@@ -76,8 +76,9 @@ def foreign_assignments(path: Path) -> Iterator[str]:
     name = str(path.relative_to(ROOT))
     attributes = declared_by_path()
     known = attributes[path].union(*(attributes[ROOT / friend] for friend in FRIENDS.get(name, ())))
+    foreign = declared_anywhere() - known
     for each in assigned(tree(path)):
-        if not is_own(each) and each.attr in declared_anywhere() - known and ast.unparse(each) not in LIBRARY:
+        if not is_own(each) and each.attr in foreign and ast.unparse(each) not in LIBRARY:
             yield f"{name}:{each.lineno} {ast.unparse(each)}"
 
 
