@@ -1,8 +1,8 @@
 """Leases that decide which process of a shared store runs a domain's stateful MCP servers.
 
 A process holds the lease of a domain from before its first child starts until after its last child has ended.
-Implements `agentic_rag.tools.server_affinity.Homes`. The lease alone does not prevent two children of one entry at once: each
-child also locks a file on the shared volume (`agentic_rag.tools.transports.stdio`).
+Implements `agentic_rag.tools.server_affinity.Homes`. The lease alone does not prevent two children of one entry at
+once: each child also locks a file on the shared volume (`agentic_rag.tools.transports.stdio`).
 """
 
 import logging
