@@ -285,7 +285,7 @@ class EmbeddingState:
             self._dimension = self._dimension or len(vector)
             if len(vector) != self._dimension:
                 change = f"its vectors had {self._dimension} dimensions and now have {len(vector)}"
-                raise EmbedderFailed(self.name, f"{change}; index the documents anew to go on")
+                raise EmbedderFailed(self.name, f"{change}; re-index the documents to continue")
 
     def _is_ready(self) -> None:
         self.state, self.reason, self.progress, self._rests_until = "ready", None, None, 0.0

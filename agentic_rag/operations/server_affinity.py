@@ -86,7 +86,7 @@ class DomainHomes:
                     renewed = asked
                 except StorageError as exc:
                     log.debug("a home is kept later: %s", exc)
-        lost("its domain's home is another server's by now")
+        lost("its domain's servers run on another server now")
 
     async def _let_go(self, name: str) -> None:
         self._children[name] -= 1
@@ -96,7 +96,7 @@ class DomainHomes:
                     del self._children[name]
                     await self._db.write(partial(leases.rest, name=name, owner=self._owner, seconds=0.0))
         except StorageError as exc:  # the lease expires soon
-            log.debug("%s is given back by time: %s", name, exc)
+            log.debug("%s is released when its lease expires: %s", name, exc)
 
 
 def _find_home(conn: Connection, domain: str) -> str | None:
