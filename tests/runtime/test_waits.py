@@ -346,8 +346,8 @@ async def test_where_nobody_can_be_asked_a_call_is_declined_and_says_how(tmp_pat
         events = await b.say("Do it.", definition=definition(**lonely))
     assert fields_of(events, "input_required") == []
     said = sorted(each["content"] for each in fields_of(events, "tool_result"))
-    assert "nobody can be asked here" in said[0]
-    assert "nobody can be asked here" in said[1]
+    assert "no person can be asked here" in said[0]
+    assert "no person can be asked here" in said[1]
 
 
 async def test_the_model_asks_its_user(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ async def test_what_needs_a_person_is_declined_in_an_ask(tmp_path: Path) -> None
         await rig.ok("PATCH", path, {"settings": {"toolPolicy": {"promptx_remember": "ask"}, "askUser": True}})
         with anyio.fail_after(240):
             assert text_of(await client.call_tool("ask", {"question": QUESTION})) == "Done."
-        assert "nobody can be asked here" in str(rig.model.requests[-1].messages)
+        assert "no person can be asked here" in str(rig.model.requests[-1].messages)
         assert "ask_user" not in {tool["name"] for tool in rig.model.requests[-1].tools}
         assert (await rig.ok("GET", "/api/waits"))["items"] == []
 
