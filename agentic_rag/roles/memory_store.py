@@ -142,7 +142,9 @@ def name_of(folder: Folder) -> MemoryName:
 
 
 class DatabaseLedger:
-    """The engrams of one memory. Implements `mcp_servers.promptx.memory_cache.EngramLedger`; see `Ledger` for the methods.
+    """The engrams of one memory. Implements `mcp_servers.promptx.memory_cache.EngramLedger`.
+
+    See `Ledger` for the methods.
 
     Stateless: one object can read and write.
     """

@@ -309,7 +309,7 @@ def check_unmoved(conn: Connection, session_id: SessionId, owner: str) -> None:
         raise TurnInProgress(current.id)
     if head.writer != owner:
         newest = [each.id for each in turns.of_session(conn, session_id)[-1:]] or [TurnId("")]
-        raise TurnInProgress(newest[0], "The conversation has gone on meanwhile. Compact it again.")
+        raise TurnInProgress(newest[0], "The conversation changed meanwhile. Compact it again.")
 
 
 def tell_begun(conn: Connection, row: TurnRecord) -> None:

@@ -136,7 +136,7 @@ class SignalFeed:
             try:
                 listener(signal)
             except Exception as exc:  # a failing listener must not prevent the others from receiving the signal
-                logger.error("a signal was not taken up", exc_info=exc)
+                logger.error("a signal was not processed", exc_info=exc)
 
     def _wake(self, sender: str | None) -> None:
         if sender != self._name:

@@ -40,7 +40,7 @@ async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_from_it_as_
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(rig.say, conversation, "How much?")
             await stalled.reached.wait()
-            with anyio.fail_after(30):
+            with anyio.fail_after(240):
                 while not read_rows(rig.settings.data / DATABASE)["run_groups"]:
                     await pause()
             await back_up(rig, backup)
@@ -55,7 +55,7 @@ async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_from_it_as_
         assert await examine(settings_for(tmp_path / name), False) == []
     path = f"/api/conversations/{conversation}"
     async with Rig(tmp_path / "resumed", say("Three litres, still.")) as rig:
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await rig.application.machinery.runtime.drain(30)
         items = (await rig.ok("GET", f"{path}/messages"))["items"]
         assert [item["content"] for item in items] == ["How much?", "Three litres, still."]
@@ -73,7 +73,7 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
         conversation = await rig.conversation(await rig.domain(toolPolicy={"promptx_remember": "ask"}))
         path, headers = f"/api/conversations/{conversation}/messages", {"accept": "application/json"}
         turn = (await rig.ok("POST", path, {"content": "Remember."}, headers=headers))["id"]
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             while not (await rig.ok("GET", "/api/waits?state=open"))["items"]:
                 await pause()
             await rig.application.machinery.runtime.drain(0.01)  # puts it down

@@ -57,7 +57,7 @@ async def _check_as_operator(rig: Rig, about: Json) -> None:
 
 async def _check_as_user(rig: Rig, about: Json) -> None:
     domain, talk = f"/api/domains/{about['domain']}", f"/api/conversations/{about['talk']}"
-    with anyio.fail_after(60):  # the index is not in it, and made anew
+    with anyio.fail_after(240):  # the index is not in it, and made anew
         while "pump.md" not in str(await rig.ok("POST", f"{domain}/documents/search", QUERY)):
             await pause()
     assert [each["name"] for each in (await rig.ok("GET", f"{domain}/documents"))["items"]] == ["pump.md"]
@@ -81,7 +81,7 @@ async def _check_memories_and_wait(rig: Rig, about: Json, domain: str) -> None:
     (wait,) = (await rig.ok("GET", "/api/waits?state=open"))["items"]
     assert wait["conversationId"] == about["waiting"]
     await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "accept"})
-    with anyio.fail_after(60):
+    with anyio.fail_after(240):
         while (await rig.ok("GET", f"/api/turns/{wait['turnId']}"))["status"] != "done":
             await pause()
     assert {each["content"] for each in await _memories(rig, domain)} == {REMEMBERED, NOTED}

@@ -27,7 +27,7 @@ SECRET = "s3cr3t-of-the-tool-server-7f1c"
 """Goes with each request to the MCP server; must be seen nowhere else."""
 BULK = "row of the big table\n" * 1200
 """A result past the budget, so that a payload is written too."""
-PATIENCE = 60.0
+PATIENCE = 240.0
 """Seconds after which what a test waits for has failed."""
 
 SCRIPTS = ("plain", "tools", "long", "slow", "cut")

@@ -30,7 +30,7 @@ from agentic_rag.testing.frames import frames
 from agentic_rag.testing.steps import Say, Step, Think, Use, say, step_events
 
 BODY = "Grüße 🚀 from afar. ".encode() * 9
-PATIENCE = 30
+PATIENCE = 240
 
 Serve = Callable[[SocketStream], Awaitable[None]]
 

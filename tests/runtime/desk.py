@@ -15,7 +15,7 @@ from tests.databases import database_at
 from tests.store.records import turn
 
 DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")
-PATIENCE = 20
+PATIENCE = 240
 
 
 class Desk:

@@ -219,7 +219,7 @@ class Bench:
     async def say(self, content: str, **options: Any) -> list[AgentEvent]:
         """Send a message and return all events of its turn."""
         accepted = await self.send(content, options.pop("definition", None), **options)
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             return [event async for event in self.runtime.follow(accepted.turn_id)]
 
     async def transcript(self) -> list[Message]:

@@ -39,7 +39,7 @@ from tests.runtime.test_append_only import ACTS, BASE, MODEL, World, brain, tool
 from tests.runtime.test_crash_points import check_numbers
 from tests.runtime.test_pictures import png
 
-PATIENCE = 20
+PATIENCE = 240
 
 
 @dataclass

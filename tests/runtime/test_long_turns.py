@@ -193,13 +193,13 @@ async def test_a_turn_that_was_compacted_and_killed_goes_on_with_its_steps_and_r
     stalling = Services(model, toolset(search_documents=search, dump=stall))
     async with bench(tmp_path, model, services=stalling) as b:
         accepted = await b.send("How much does it hold?", long_limits())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await reached.wait()
     brain.reads = 1
     again = StrictModel(brain)
     async with bench(tmp_path, again, services=services(again)) as b:
         await b.runtime.recover()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert events[-1].type == "done"
         assert [each["chunkId"] for each in events[-1].fields()["references"]] == ["doc_1-c0"]

@@ -22,7 +22,7 @@ from agentic_rag.tools.base import CallOutcome, CallRequest
 from tests.databases import POSTGRESQL, database_at
 from tests.runtime.harness import SESSION, Bench, Disk, MemoryToolset, bench, definition, info, kinds, ok, text_of
 
-PATIENCE = 20
+PATIENCE = 240
 
 
 class Tools:

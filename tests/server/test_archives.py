@@ -131,7 +131,7 @@ async def test_a_compaction_is_refused_below_the_threshold_and_during_a_turn(tmp
         path = f"/api/conversations/{conversation}"
         assert (await rig.refused("POST", f"{path}/compact"))[:2] == (409, "COMPACTION_NOT_NEEDED")
         await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers={"accept": "application/json"})
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await stalled.reached.wait()
         assert (await rig.refused("POST", f"{path}/compact"))[:2] == (409, "TURN_IN_PROGRESS")
         assert (await rig.refused("POST", "/api/conversations/conv_x/compact"))[0] == 404

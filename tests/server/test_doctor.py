@@ -267,7 +267,7 @@ async def test_an_original_that_is_gone_or_changed_is_told_and_a_changed_one_is_
     assert await codes(rig.settings) == ["DOCUMENT_FILE_MISSING"], "the other waits for the next start"
     async with Rig(tmp_path) as rig:
         rig.application.begin()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             while not await rig.application.database.read(lambda conn: is_read_again(conn, changed, digest)):
                 await pause()
 

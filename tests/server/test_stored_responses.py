@@ -98,7 +98,7 @@ async def test_a_response_that_runs_is_shown_as_it_stands_and_one_that_failed_or
         domain = await rig.domain()
         stream = await rig.openai.responses.create(model=domain, input="Go", stream=True, store=True)
         first = await anext(aiter(stream))
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await slow.reached.wait()
         running = await rig.openai.responses.retrieve(first.response.id)
         assert running.status == "in_progress"

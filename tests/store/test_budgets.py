@@ -95,7 +95,7 @@ async def test_two_processes_do_not_pass_a_budget_together(database: Database, u
         done.append(number)
 
     try:
-        with anyio.fail_after(120):
+        with anyio.fail_after(240):
             async with anyio.create_task_group() as tasks:
                 for number in range(50):
                     tasks.start_soon(call, number)

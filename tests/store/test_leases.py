@@ -22,7 +22,7 @@ from tests.runtime.test_waits import ASKING, answer, echo, open_waits, put_down
 from .conftest import empty, needs_postgresql
 
 pytestmark = needs_postgresql
-PATIENCE = 20
+PATIENCE = 240
 LONG_STEP = Step((Say("x" * 4000, pieces=("x" * 10,) * 400),))
 
 
