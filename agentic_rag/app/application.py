@@ -638,7 +638,7 @@ async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteS
     if not settings.oidc_client_id:
         raise BadConfiguration("AGENTIC_RAG_OIDC_CLIENT_ID", "with an issuer, the id of this server there is needed")
     if settings.oidc_grants is None:
-        raise BadConfiguration("AGENTIC_RAG_OIDC_GRANTS", "with an issuer, a file is needed that says who may do what")
+        raise BadConfiguration("AGENTIC_RAG_OIDC_GRANTS", "an issuer needs a file with the rights of its groups")
     secret = settings.oidc_client_secret
     grants = GroupGrants(settings.oidc_grants)
     grants.rights_of(())

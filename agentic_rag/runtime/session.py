@@ -8,7 +8,6 @@ sessions share one task group. Knows conversations, domains and users only as la
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -338,7 +337,7 @@ class LiveSession:
             payloads.put_images(conn, row.images, self.id)
             if place.busy is None and place.home == self._resources.owner:
                 begun_on = place.transcript
-                stored = replace(row, parent_message_id=place.follows, began=True)
+                stored = row.replace(parent_message_id=place.follows, began=True)
                 keep(conn, stored, place=begun_on.last_seq + 1)
                 return None
             stored = queued_row(row, place.home)
@@ -532,7 +531,7 @@ class LiveSession:
             claimed = claim_queued(conn, waiting[0], before, self._resources.owner)
             if claimed is None:
                 return None
-            row = replace(claimed[0], fence=claimed[0].fence + 1, status=TurnStatus.RUNNING, began=True)
+            row = claimed[0].replace(fence=claimed[0].fence + 1, status=TurnStatus.RUNNING, began=True)
             if not turns.start(conn, row):
                 raise LeaseLost(row.id)
             sessions.append_question(conn, row, claimed[1].last_seq + 1)
@@ -626,7 +625,7 @@ class LiveSession:
 
         def take(conn: Connection) -> TurnRecord | None:
             fence = turns.take_rested(conn, row.id, self._resources.owner)
-            mine = None if fence is None else replace(row, owner=self._resources.owner, fence=fence)
+            mine = None if fence is None else row.replace(owner=self._resources.owner, fence=fence)
             if mine is not None:
                 sessions.set_writer(conn, mine.session_id, mine.owner)
                 tell_begun(conn, mine)
