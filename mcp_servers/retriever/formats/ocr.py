@@ -27,6 +27,9 @@ SIDE_LENGTH = 1_600
 """Pixels of the longer side that text is looked for in."""
 NO_TEXT = "no text was found on the image"
 
+UNCERTAIN = 0.8
+"""A page that is read with a lower score is also read upside down."""
+
 SAMPLE = 5
 """Lines whose direction decides whether a page stands upside down."""
 
@@ -77,21 +80,24 @@ class Recogniser:
         return self._read(pixels, number, width * 72 / DPI, height * 72 / DPI)
 
     def _read(self, pixels: Any, number: int, width: float, height: float) -> ScanPage:
-        """Read an image in whichever direction its text runs."""
+        """Read an image in the direction of its text.
+
+        The classifier of directions is asked about a page and not about each line: of single upright lines it takes
+        a few for upside down.
+        """
         import numpy
 
-        output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
+        output = self._read_upright(pixels)
         turns = 0
         if _is_sideways(output):
             pixels = numpy.ascontiguousarray(numpy.rot90(pixels))
-            output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
+            output = self._read_upright(pixels)
             turns = 1
-        if output.boxes is None:
-            return ScanPage(number, width, height, 0, ())
-        if self._is_upside_down(pixels, output):
-            pixels = numpy.ascontiguousarray(numpy.rot90(pixels, 2))
-            output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
-            turns += 2
+        if output.boxes is not None and (_certainty(output) < UNCERTAIN or self._is_upside_down(pixels, output)):
+            turned = self._read_upright(numpy.ascontiguousarray(numpy.rot90(pixels, 2)))
+            if _certainty(turned) > _certainty(output):
+                output = turned
+                turns += 2
         if output.boxes is None:
             return ScanPage(number, width, height, 0, ())
         across, down = pixels.shape[1], pixels.shape[0]
@@ -108,6 +114,9 @@ class Recogniser:
         # turning the image counterclockwise made the text upright: on the page it runs downwards, turned by 90
         return ScanPage(number, width, height, (0, 90, 180, 270)[turns], tuple(lines))
 
+    def _read_upright(self, pixels: Any) -> Any:
+        return self._engine(pixels, use_det=True, use_cls=False, use_rec=True)
+
     def _is_upside_down(self, pixels: Any, output: Any) -> bool:
         """Whether the direction classifier turns most of the longest lines around."""
         boxes = sorted(output.boxes, key=lambda box: -abs(float(box[1][0] - box[0][0])))[:SAMPLE]
@@ -119,6 +128,14 @@ class Recogniser:
             labels = getattr(found, "cls_res", None) or []
             turned += any(label == "180" and score > 0.9 for label, score in labels)
         return turned * 2 > len(boxes)
+
+
+def _certainty(output: Any) -> float:
+    """Return the mean score of a reading's characters; 0 where it has none."""
+    if output.boxes is None:
+        return 0.0
+    characters = sum(map(len, output.txts))
+    return sum(len(text) * score for text, score in zip(output.txts, output.scores, strict=True)) / max(characters, 1)
 
 
 def _is_sideways(output: Any) -> bool:
