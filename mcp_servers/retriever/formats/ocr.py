@@ -66,14 +66,7 @@ class Recogniser:
         """Read an image, or the frame of a TIFF, from 1. Raises `DocumentError` where it is too large."""
         import numpy
 
-        image = open_image(data)
-        image.seek(number - 1)
-        width, height = image.size
-        if width * height > MAX_IMAGE_PIXELS:
-            shown = f"the image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS / 1e6:.0f} million"
-            raise DocumentError("DOCUMENT_TOO_LARGE", shown)
-        image.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG is decoded at a smaller size
-        picture = _upright(image)
+        picture = load_picture(open_image(data), number, MAX_SIDE)
         width, height = picture.size
         picture.thumbnail((MAX_SIDE, MAX_SIDE))
         pixels = numpy.ascontiguousarray(numpy.asarray(picture)[:, :, ::-1])
@@ -179,6 +172,35 @@ def open_image(data: bytes) -> Any:
         raise DocumentError("DOCUMENT_BROKEN", "the file is no readable PNG, JPEG, TIFF or WebP image") from exc
 
 
+def load_picture(image: Any, number: int, side: int) -> Any:
+    """Return a frame of an opened image, from 1, in RGB and as it is to be held.
+
+    ``side``: pixels that the longer side has at least, if the image has them; a JPEG is decoded at a smaller size.
+
+    Raises:
+        DocumentError: there is no such frame, or it has too many pixels.
+    """
+    try:
+        image.seek(number - 1)
+    except EOFError:
+        raise DocumentError("DOCUMENT_BROKEN", f"the image has no page {number}") from None
+    _check_size(image)
+    image.draft("RGB", (side, side))
+    return _upright(image)
+
+
+def count_frames(image: Any) -> int:
+    """Return how many pages an opened image has: a TIFF may have several."""
+    return int(getattr(image, "n_frames", 1))
+
+
+def _check_size(image: Any) -> None:
+    width, height = image.size
+    if width * height > MAX_IMAGE_PIXELS:
+        shown = f"the image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS / 1e6:.0f} million"
+        raise DocumentError("DOCUMENT_TOO_LARGE", shown)
+
+
 def _upright(image: Any) -> Any:
     """Return the image on white, turned as its camera says, in RGB."""
     from PIL import Image, ImageOps
@@ -201,13 +223,10 @@ def read_image(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> Parse
         DocumentError: the file is no image, has too many pixels or frames, or OCR found no text.
     """
     image = open_image(path.read_bytes())
-    count = int(getattr(image, "n_frames", 1))
+    count = count_frames(image)
     if count > limits.max_pages:
         raise DocumentError("DOCUMENT_TOO_LARGE", f"the image has {count} frames; the limit is {limits.max_pages}")
-    width, height = image.size
-    if width * height > MAX_IMAGE_PIXELS:
-        shown = f"the image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS / 1e6:.0f} million"
-        raise DocumentError("DOCUMENT_TOO_LARGE", shown)
+    _check_size(image)
     unread = tuple(number for number in range(1, count + 1) if number not in scans.pages)
     failed = [scan for scan in scans.pages.values() if scan.error]
     pages = [lay_out_scan(scans.pages[number]) if number in scans.pages else Page(()) for number in range(1, count + 1)]

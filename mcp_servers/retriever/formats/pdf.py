@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple
@@ -62,6 +63,10 @@ Stroke = tuple[float, float, float, float]
 
 _JOINTS = re.compile("[\x02\ufffe](?=\\S)")
 """Where PDFium itself joined a word that two lines share."""
+_LEFT = itemgetter(1)
+"""The left end of a word."""
+
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 _WORDS = re.compile(r"[^\s\0]+")
 
 
@@ -310,6 +315,8 @@ def _lines(text_page: pypdfium2.PdfTextPage, rules: Mapping[int, Rules]) -> dict
         turn = turn if raw.isascii() else _vertical_turn(reader, spans, size, turn)
         frame = FRAMES[turn]
         words = reader.words(frame, spans, rules[turn].vertical, "\x02" in raw or "\ufffe" in raw)
+        if words[0].left > words[-1].left and not _RIGHT_TO_LEFT.search(raw):
+            words.sort(key=_LEFT)  # PDFium orders the pieces of an upside-down page's lines as they are shown
         lines[turn].append(Line(words, size, frame.point(*reader.origin(spans[0][0]))[1]))
     return lines
 
