@@ -87,7 +87,7 @@ def find_text(text: str, wanted: str) -> Range | None:
     wanted = wanted.strip()
     if not wanted:
         return None
-    places = []
+    places: list[Range] = []
     at = text.find(wanted)
     while at >= 0 and len(places) < MAX_PLACES:
         places.append(Range(at, at + len(wanted)))
@@ -220,11 +220,11 @@ def _find_row(page: Letters, wanted: Letters) -> Range | None:
     """
     lines = []
     start = 0
-    for line in page.source.split("\n"):
-        within = page.within(Range(start, start + len(line)))
-        if within.start < within.end:
-            lines.append(within)
-        start += len(line) + 1
+    for text in page.source.split("\n"):
+        line = page.within(Range(start, start + len(text)))
+        if line.start < line.end:
+            lines.append(line)
+        start += len(text) + 1
     letters = sorted(wanted.text)
     found: list[Range] = []
     for first, line in enumerate(lines):
