@@ -128,7 +128,8 @@ def _certainty(output: Any) -> float:
     if output.boxes is None:
         return 0.0
     characters = sum(map(len, output.txts))
-    return sum(len(text) * score for text, score in zip(output.txts, output.scores, strict=True)) / max(characters, 1)
+    scores = [len(text) * float(score) for text, score in zip(output.txts, output.scores, strict=True)]
+    return sum(scores) / max(characters, 1)
 
 
 def _is_sideways(output: Any) -> bool:
