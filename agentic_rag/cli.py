@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentic_rag.base.errors import first_cause
+from agentic_rag.base.startup_errors import StartupError
+from agentic_rag.base.terminal import log_handler
 from agentic_rag.chat import chat
 from agentic_rag.commands.access import audit_app, keys_app
 from agentic_rag.commands.backup import backup, restore
@@ -27,12 +30,9 @@ from agentic_rag.commands.secrets import secrets_app
 from agentic_rag.commands.upgrade import downgrade, upgrade
 from agentic_rag.commands.usage import budgets_app, usage
 from agentic_rag.commands.users import users_app
-from agentic_rag.errors import first_cause
-from agentic_rag.startup_errors import StartupError
-from agentic_rag.terminal import log_handler
 
 if TYPE_CHECKING:
-    from agentic_rag.settings import Settings
+    from agentic_rag.base.settings import Settings
 
 app = typer.Typer(
     name="agentic-rag",
@@ -117,10 +117,10 @@ def serve(
     """Serve until interrupted (Ctrl-C)."""
     import logging
 
-    from agentic_rag import garbage
+    from agentic_rag.base import garbage
 
     garbage.do_not_look()  # collection takes 8 % of the start, so it is off until turns can run
-    from agentic_rag.settings import load_settings
+    from agentic_rag.base.settings import load_settings
 
     settings = load_settings(host=host, port=port, data=data, workers=workers)
     # Before other imports: `MCPServer` configures logging if nothing else has.
@@ -142,10 +142,10 @@ def _serve(settings: "Settings", *, any_command: bool, unsandboxed: bool) -> Non
 
     import anyio
 
-    from agentic_rag.app import open_application
-    from agentic_rag.errors import ServerStopping
-    from agentic_rag.local_workers import AT_ONCE, LocalWorkers, Worker
-    from agentic_rag.serving import STOPS, address_of, answer_meanwhile, bind, serve
+    from agentic_rag.app.application import open_application
+    from agentic_rag.app.local_workers import AT_ONCE, LocalWorkers, Worker
+    from agentic_rag.app.serving import STOPS, address_of, answer_meanwhile, bind, serve
+    from agentic_rag.base.errors import ServerStopping
 
     announce = partial(_announce, settings.data, any_command, unsandboxed)
     worker: Worker | None = None
@@ -197,7 +197,7 @@ def _own_name() -> str:
 
 def _warn(any_command: bool, unsandboxed: bool) -> None:
     """Print warnings about risky options."""
-    from agentic_rag.server.peers import system_tells
+    from agentic_rag.server.peer_credentials import system_tells
 
     if any_command:
         say("WARNING: MCP entries may start any program on this machine (--allow-any-command).")
@@ -251,8 +251,8 @@ def fetch_model(
     """Download an embedding model to this machine."""
     import anyio
 
+    from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.model import fetch_model as run
-    from agentic_rag.settings import load_settings
 
     problem = anyio.run(run, load_settings(), name)
     if problem is not None:
@@ -271,8 +271,8 @@ def doctor(
     """
     import anyio
 
+    from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.doctor import examine
-    from agentic_rag.settings import load_settings
     from agentic_rag.tools.launch.sandbox import WITHOUT, find_sandbox
 
     found = anyio.run(examine, load_settings(data=data), repair)

@@ -14,7 +14,7 @@ import logging
 import sys
 import time
 
-from agentic_rag import garbage
+from agentic_rag.base import garbage
 
 garbage.do_not_look()  # as `agentic-rag serve` begins
 logging.basicConfig(level=logging.ERROR)  # MCPServer would have each request told
@@ -25,9 +25,9 @@ import anyio  # noqa: E402
 import anyio.abc  # noqa: E402
 from pulse import Pulse  # noqa: E402
 
-from agentic_rag.app import Application, open_application  # noqa: E402
-from agentic_rag.serving import bind, serve  # noqa: E402
-from agentic_rag.settings import load_settings  # noqa: E402
+from agentic_rag.app.application import Application, open_application  # noqa: E402
+from agentic_rag.app.serving import bind, serve  # noqa: E402
+from agentic_rag.base.settings import load_settings  # noqa: E402
 
 
 class Collections:

@@ -28,7 +28,15 @@ PATIENCE = 240.0
 
 IMPORTED = (
     *("agentic_rag.cli", "agentic_rag.commands.client", "agentic_rag.commands.ingest", "agentic_rag.commands.doctor"),
-    *("agentic_rag.app", "agentic_rag.serving", "alembic.command", "mcp.server", "mcp.client", "uvloop", "uvicorn"),
+    *(
+        "agentic_rag.app.application",
+        "agentic_rag.app.serving",
+        "alembic.command",
+        "mcp.server",
+        "mcp.client",
+        "uvloop",
+        "uvicorn",
+    ),
     *("rich.table", "rich.progress", "websockets.asyncio.client"),
 )
 _STATUS = struct.Struct("i")

@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import AliasChoices, SecretStr
 from pydantic.fields import FieldInfo
 
-from agentic_rag import settings
-from agentic_rag.settings import Settings
+from agentic_rag.base import settings
+from agentic_rag.base.settings import Settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
 
@@ -22,7 +22,7 @@ _HEAD = """\
 
 What the operator decides: environment variables, or lines of a file `.env` in the working folder. A variable of the
 environment goes before the file, an option of `agentic-rag serve` before both. What a domain's admin decides is in its
-settings (`PATCH /api/domains/{id}`). This page is written by `scripts/write_settings` from `agentic_rag/settings.py`.
+settings (`PATCH /api/domains/{id}`). This page is written by `scripts/write_settings` from `agentic_rag/base/settings.py`.
 
 | variable | type | default | what it does |
 |---|---|---|---|

@@ -1,4 +1,4 @@
-"""Nobody but `mcp_servers.beneath` opens, lists or looks at what lies below a workspace."""
+"""Nobody but `mcp_servers.safe_files` opens, lists or looks at what lies below a workspace."""
 
 import ast
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from tests.test_layers import ROOT, sources, tree
 ELSEWHERE = {
     "agentic_rag/access/acts.py": "a folder of the data folder",
     "agentic_rag/access/oidc/mapping.py": "the operator's file",
-    "agentic_rag/app.py": "the data folder",
+    "agentic_rag/app/application.py": "the data folder",
     "agentic_rag/backup/archive.py": "a backup",
     "agentic_rag/backup/backups_folder.py": "backups",
     "agentic_rag/backup/contents.py": "the copy of a memory, beside the backup",
@@ -46,17 +46,17 @@ ELSEWHERE = {
     "agentic_rag/domains/vault_keys.py": "keys",
     "agentic_rag/domains/watched_workspaces.py": "the folders around the workspaces, and notes of changes",
     "agentic_rag/domains/workspaces.py": "templates, and the folder of the workspaces",
-    "agentic_rag/huge_pages.py": "what Linux says of the process's memory",
+    "agentic_rag/base/huge_pages.py": "what Linux says of the process's memory",
     "agentic_rag/models/prices.py": "the operator's file",
     "agentic_rag/models/profile_file.py": "the operator's file",
     "agentic_rag/models/provider_file.py": "the operator's file, and the key files it names",
     "agentic_rag/operations/contents.py": "the folder of the workspaces",
     "agentic_rag/operations/data_folder.py": "the data folder",
     "agentic_rag/operations/process_user.py": "the data folder and the installation",
-    "agentic_rag/operations/upkeep.py": "templates, and the folder of the workspaces",
+    "agentic_rag/operations/maintenance.py": "templates, and the folder of the workspaces",
     "agentic_rag/server/web_files.py": "the console's files, in the package",
-    "agentic_rag/server/peers.py": "what the system tells of sockets",
-    "agentic_rag/settings.py": "the built-in roles and templates",
+    "agentic_rag/server/peer_credentials.py": "what the system tells of sockets",
+    "agentic_rag/base/settings.py": "the built-in roles and templates",
     "agentic_rag/store/database.py": "the database",
     "agentic_rag/store/payloads.py": "payloads",
     "agentic_rag/tools/launch/allowed.py": "the catalogue, and programs",
@@ -73,7 +73,7 @@ ELSEWHERE = {
     "agentic_rag/tools/launch/wheels.py": "packages",
     "agentic_rag/tools/launch/zips.py": "packages and bundles",
     "agentic_rag/testing/fake_api.py": "a stand-in's script",
-    "mcp_servers/beneath.py": "everything below a workspace",
+    "mcp_servers/safe_files.py": "everything below a workspace",
     "mcp_servers/promptx/builtin.py": "the built-in roles",
     "mcp_servers/retriever/edge_shard.py": "the index",
     "mcp_servers/retriever/edge_store.py": "the index",
@@ -121,7 +121,7 @@ def file_calls(path: Path) -> Iterator[str]:
 
 def test_modules_not_listed_in_elsewhere_use_no_files_directly() -> None:
     found = [
-        f"{name}:{call}: use mcp_servers.beneath, or add the module to ELSEWHERE with what it opens"
+        f"{name}:{call}: use mcp_servers.safe_files, or add the module to ELSEWHERE with what it opens"
         for path in sources()
         if not any((name := str(path.relative_to(ROOT))) == each or name.startswith(f"{each}/") for each in ELSEWHERE)
         for call in file_calls(path)

@@ -5,7 +5,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_rag.comparison import MAX_SHOWN, JsonChange, compare_json, compare_lines
+from agentic_rag.base.comparison import MAX_SHOWN, JsonChange, compare_json, compare_lines
 
 HEAD = re.compile(r"@@ -(\d+),(\d+) \+(\d+),(\d+) @@")
 LINES = st.lists(st.sampled_from(["a", "b", "c", "", " x", "-y", "+z", "@@"]), max_size=30)

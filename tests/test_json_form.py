@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.json_form import camel, from_json, to_json
+from agentic_rag.base.json_form import camel, from_json, to_json
 
 
 class Colour(StrEnum):

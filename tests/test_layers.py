@@ -61,17 +61,17 @@ LAYERS = (
 """agentic_rag's top-level modules by layer, and inside a layer in the order in which they may import."""
 
 PURE = (
-    "agentic_rag/messages.py",
-    "agentic_rag/events.py",
-    "agentic_rag/forms.py",
-    "agentic_rag/outcomes.py",
-    "agentic_rag/comparison.py",
+    "agentic_rag/base/messages.py",
+    "agentic_rag/base/events.py",
+    "agentic_rag/base/forms.py",
+    "agentic_rag/base/health_signals.py",
+    "agentic_rag/base/comparison.py",
     "agentic_rag/bundles/form.py",
     "agentic_rag/bundles/zip_file.py",
     "agentic_rag/bundles/entries.py",
-    "agentic_rag/observer.py",
-    "agentic_rag/json_form.py",
-    "agentic_rag/json_lines.py",
+    "agentic_rag/base/telemetry.py",
+    "agentic_rag/base/json_form.py",
+    "agentic_rag/base/json_lines.py",
     "agentic_rag/runtime/core",
     "agentic_rag/models/sse.py",
     "agentic_rag/models/tool_rules.py",
@@ -83,7 +83,7 @@ PURE = (
     "agentic_rag/server/hosts.py",
     "agentic_rag/conversations/message_html.py",
     "agentic_rag/server/limits.py",
-    "agentic_rag/token_bucket.py",
+    "agentic_rag/base/token_bucket.py",
     "agentic_rag/server/frames.py",
     "agentic_rag/tools/entries",
     "agentic_rag/tools/launch/addresses.py",
@@ -119,7 +119,7 @@ IMPURE_MODULES = {
     "random",
 }
 
-EVERYBODYS = ("mcp_servers.beneath.", "mcp_servers.folding.")
+EVERYBODYS = ("mcp_servers.safe_files.", "mcp_servers.folding.")
 """Need nothing but the standard library. Nobody but `beneath` may open what others can write; the search and the
 citation check compare text by the same `folding`."""
 

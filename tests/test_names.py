@@ -196,7 +196,7 @@ def test_few_signatures_take_or_return_untyped_documents() -> None:
 
 
 IDS = frozenset({"conversation_id", "session_id", "turn_id", "message_id", "document_id"})
-"""Each has a type of its own in ``agentic_rag.ids``."""
+"""Each has a type of its own in ``agentic_rag.base.ids``."""
 SPEAKS_TEXT = ("agentic_rag/chat/", "agentic_rag/testing/", "agentic_rag/models/")
 """Clients of our own server, and what speaks to a model's: to them an id is the text they were given."""
 

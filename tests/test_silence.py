@@ -15,7 +15,7 @@ import uvloop
 from starlette.websockets import WebSocket
 from websockets.sync.client import connect
 
-from agentic_rag.silence import SECOND_LOOK_SECONDS, SUSPENDED_SECONDS, SilenceScope, SilenceTimer
+from agentic_rag.base.silence_timers import SECOND_LOOK_SECONDS, SUSPENDED_SECONDS, SilenceScope, SilenceTimer
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import QUICK, START, call, hostile, open_hub, text_of
 from tests.ws.serving import serving

@@ -30,10 +30,10 @@ from sqlalchemy import Connection
 from agentic_rag.access.acts import Acts
 from agentic_rag.access.refusals import Refusal, Refusals
 from agentic_rag.access.users import SYSTEM, acting
-from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, RateLimited, StorageError
-from agentic_rag.events import ToolStatus
-from agentic_rag.redaction import Redactor
-from agentic_rag.runtime.core.calls import Because, PlannedCall
+from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound, RateLimited, StorageError
+from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.runtime.core.calls import DenialReason, PlannedCall
 from agentic_rag.store import audit as rows
 from agentic_rag.store import conversations, images
 from agentic_rag.store.audit import AuditOutcome, AuditRecord, Entry, Verdict, append
@@ -98,7 +98,7 @@ def made_call(conn: Connection, turn: TurnRecord, call: PlannedCall, status: Too
 
 def _why_denied(call: PlannedCall) -> str:
     """Return the rule that denied a call; a call without one was stopped by the vault."""
-    return call.because or Because.SECRET
+    return call.because or DenialReason.SECRET
 
 
 def tells(error: AgenticRagError) -> bool:

@@ -24,8 +24,8 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.rights import grants_of, join_grants, user_of
 from agentic_rag.access.users import ANONYMOUS, LOCAL, SYSTEM, User
-from agentic_rag.errors import InvalidInput, NotFound
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.errors import InvalidInput, NotFound
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.store import domains, keys, logins, tickets, users
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database

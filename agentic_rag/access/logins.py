@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import audit
 from agentic_rag.access.keys import KEYLESS, Access, Entrant, sha256_of
 from agentic_rag.access.users import LOCAL
-from agentic_rag.errors import Unauthenticated
+from agentic_rag.base.errors import Unauthenticated
 from agentic_rag.store import logins
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import later, new_id, now

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.keys import Access, check_grants, check_name
 from agentic_rag.access.users import LOCAL
-from agentic_rag.errors import InvalidInput, NotFound, UserErasing
+from agentic_rag.base.errors import InvalidInput, NotFound, UserErasing
 from agentic_rag.store import logins, users
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import new_id, now

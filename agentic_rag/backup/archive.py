@@ -19,8 +19,8 @@ from typing import IO
 
 import zstandard
 
-from agentic_rag.errors import AgenticRagError, BackupDamaged, BackupNotWritten, BackupTooNew
-from agentic_rag.json_form import from_text, reader_of, to_json
+from agentic_rag.base.errors import AgenticRagError, BackupDamaged, BackupNotWritten, BackupTooNew
+from agentic_rag.base.json_form import from_text, reader_of, to_json
 from agentic_rag.store.raw_tables import RawTable
 
 FORMAT = 1

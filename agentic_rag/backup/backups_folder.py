@@ -22,7 +22,7 @@ _BEFORE = re.compile(r"before-[\w.-]+\.tar\.zst", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredBackup:
     """A backup in a folder; ``modified``: seconds since 1970."""
 
     path: Path
@@ -67,13 +67,13 @@ def before_upgrade(data: Path, revision: str) -> Path:
     return data / FOLDER / f"before-{revision}{ENDING}"
 
 
-def list_kept(folder: Path) -> list[Kept]:
+def list_kept(folder: Path) -> list[StoredBackup]:
     """Return the backups that are named after their time, newest first."""
     found = []
     for path in folder.glob(f"agentic-rag-*{ENDING}"):
         if match := _BY_TIME.fullmatch(path.name):
             with suppress(FileNotFoundError):
-                found.append((match[1], int(match[2] or 0), Kept(path, path.stat().st_mtime)))
+                found.append((match[1], int(match[2] or 0), StoredBackup(path, path.stat().st_mtime)))
     return [kept for _, _, kept in sorted(found, key=lambda each: each[:2], reverse=True)]
 
 

@@ -1,7 +1,7 @@
 """The contents of a backup in order: records, workspaces, payloads, and the operator's permissions.
 
 This module selects the files of a data folder and reads them while a server runs: those of a workspace through
-`mcp_servers.beneath`, and a memory through its own ledger. ``archive`` defines the file format. All functions here
+`mcp_servers.safe_files`, and a memory through its own ledger. ``archive`` defines the file format. All functions here
 block.
 """
 
@@ -15,16 +15,17 @@ from typing import Protocol
 import orjson
 from sqlalchemy import Connection
 
-from agentic_rag import __version__, failpoints
+from agentic_rag import __version__
 from agentic_rag.backup.archive import FORMAT, HEADER, ArchiveWriter, Header
-from agentic_rag.errors import BackupNotWritten, StorageUnavailable
-from agentic_rag.json_form import to_json, to_text
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import BackupNotWritten, StorageUnavailable
+from agentic_rag.base.json_form import to_json, to_text
 from agentic_rag.store import migrations, origin
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.raw_tables import RawTable, Row, list_tables, read_rows
-from mcp_servers.beneath import Folder, Refused
 from mcp_servers.promptx.errors import MemoryUnavailable
 from mcp_servers.promptx.ledger import COMPANIONS, DATABASE, LOCK_FILE, Ledger
+from mcp_servers.safe_files import Folder, Refused
 
 RECORDS, WORKSPACES, PAYLOADS, INDEX, KEY = "database/", "workspaces/", "payloads/", "index/", "secret.key"
 GRANTS = ("mcp/allowed.json", "mcp/catalogue.toml")
@@ -45,7 +46,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class BackupSources:
     """The source of a backup: a data folder, and a scratch path for temporary copies of databases."""
 
     data: Path
@@ -88,7 +89,9 @@ def read_header(conn: Connection, data: Path, choice: Choice, began: str) -> Hea
     )
 
 
-def write_contents(conn: Connection, out: ArchiveWriter, header: Header, ground: Ground, progress: Progress) -> None:
+def write_contents(
+    conn: Connection, out: ArchiveWriter, header: Header, ground: BackupSources, progress: Progress
+) -> None:
     """Add all contents; ``conn`` reads the snapshot."""
     _Contents(conn, out, header, ground, progress).write()
 
@@ -97,7 +100,7 @@ class _Contents:
     """One backup while being written."""
 
     def __init__(
-        self, conn: Connection, out: ArchiveWriter, header: Header, ground: Ground, progress: Progress
+        self, conn: Connection, out: ArchiveWriter, header: Header, ground: BackupSources, progress: Progress
     ) -> None:
         self._conn = conn
         self._out = out

@@ -14,11 +14,11 @@ import anyio.to_thread
 from agentic_rag.backup.backups_folder import FOLDER, Listed, alone_in, keep_newest, list_all, name_by_time
 from agentic_rag.backup.making import remove_leftovers
 from agentic_rag.backup.program import ProgramFailed, run_program
-from agentic_rag.errors import BackupRefused, NotFound
-from agentic_rag.json_form import Absent
-from agentic_rag.settings import Settings
+from agentic_rag.base.errors import BackupRefused, NotFound
+from agentic_rag.base.json_form import Absent
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.workers import Queue
 from agentic_rag.store.clock import new_id, now
-from agentic_rag.workers import Queue
 
 
 class JobKind(StrEnum):

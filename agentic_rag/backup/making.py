@@ -8,10 +8,10 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from agentic_rag.backup.archive import Header, write_archive
-from agentic_rag.backup.contents import Choice, Ground, NoProgress, Progress, read_header, write_contents
+from agentic_rag.backup.contents import BackupSources, Choice, NoProgress, Progress, read_header, write_contents
 from agentic_rag.backup.snapshot import read_snapshot, remove_copy
 from agentic_rag.backup.whole_file import remove_part, write_whole
-from agentic_rag.errors import BackupRefused
+from agentic_rag.base.errors import BackupRefused
 from agentic_rag.store.clock import now
 
 NO_PROGRESS = NoProgress()
@@ -43,7 +43,7 @@ async def make_backup(
             header = read_header(conn, data, choice, began)
             if header.revision == replaces_before:
                 raise BackupRefused(f"The tables have revision {header.revision} by now.")
-            write_contents(conn, out, header, Ground(data, scratch), progress)
+            write_contents(conn, out, header, BackupSources(data, scratch), progress)
             return header
 
         return await read_snapshot(url_or_path, scratch, write)

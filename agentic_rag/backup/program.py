@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 from anyio.streams.text import TextReceiveStream
 
-from agentic_rag.settings import Settings, own_environment
+from agentic_rag.base.settings import Settings, own_environment
 
 MAX_SAID = 16 * 1024
 """Number of characters kept of the process's output, from its end."""

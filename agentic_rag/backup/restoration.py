@@ -15,14 +15,14 @@ from pathlib import Path
 import orjson
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.backup.archive import Header, Member, read_archive
 from agentic_rag.backup.contents import RECORDS, Progress
 from agentic_rag.backup.whole_file import sync_folder
-from agentic_rag.errors import BackupDamaged, BackupNotWritten, BackupRefused, BackupTooNew
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import BackupDamaged, BackupNotWritten, BackupRefused, BackupTooNew
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.operations.data_folder import RESTORE_MARK as MARK
 from agentic_rag.operations.data_folder import SPARE
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import migrations, origin
 from agentic_rag.store.migrations import Revisions
 from agentic_rag.store.raw_tables import (

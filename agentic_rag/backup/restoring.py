@@ -12,7 +12,6 @@ from pathlib import Path
 import anyio.to_thread
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.access.acts import act
 from agentic_rag.backup.archive import Header, verify
 from agentic_rag.backup.contents import Progress
@@ -27,7 +26,8 @@ from agentic_rag.backup.restoration import (
     was_restored_from,
 )
 from agentic_rag.backup.settlement import Settled, settle
-from agentic_rag.errors import BackupNotWritten, BackupRefused, InvalidInput
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import BackupNotWritten, BackupRefused, InvalidInput
 from agentic_rag.operations.data_folder import DataFolder, find_owner
 from agentic_rag.store.audit import append
 from agentic_rag.store.database import Database, is_server

@@ -12,12 +12,12 @@ import anyio.to_thread
 
 from agentic_rag.backup.backups_folder import FOLDER, alone_in, list_kept
 from agentic_rag.backup.program import ProgramFailed, run_program
-from agentic_rag.errors import BackupNotWritten
-from agentic_rag.operations.alone import Alone
+from agentic_rag.base.errors import BackupNotWritten
+from agentic_rag.base.health_signals import Outcomes, PartState
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.workers import Workers
+from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
 from agentic_rag.operations.health import BackupHealth
-from agentic_rag.outcomes import Outcomes, PartState
-from agentic_rag.settings import Settings
-from agentic_rag.workers import Workers
 
 LOOK_SECONDS = 60.0
 """Seconds between two checks whether a backup is due."""
@@ -35,7 +35,7 @@ class ScheduledBackups:
         self._outcomes = Outcomes()
         self._since = time.time()
 
-    def begin(self, workers: Workers, alone: Alone) -> None:
+    def begin(self, workers: Workers, alone: ExclusiveJobs) -> None:
         """Start the periodic check for due backups, if backups are configured."""
         if self._seconds:
             name = "writing a backup"

@@ -11,13 +11,13 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from agentic_rag.base.errors import WorkspaceRefused
+from agentic_rag.base.events import Interrupted
+from agentic_rag.base.ids import DocumentId, TurnId
 from agentic_rag.domains.workspaces import make_workspace
-from agentic_rag.errors import WorkspaceRefused
-from agentic_rag.events import Interrupted
-from agentic_rag.ids import DocumentId, TurnId
 from agentic_rag.operations.doctor import MAX_UNSEEN
 from agentic_rag.runtime.log.encoder import encode
-from agentic_rag.runtime.storing import end_without_agent
+from agentic_rag.runtime.turn_persistence import end_without_agent
 from agentic_rag.store import documents, origin, payloads, run_events, run_groups, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.collections import COLLECTIONS

@@ -15,8 +15,8 @@ from sqlalchemy import URL, create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from agentic_rag import failpoints
-from agentic_rag.errors import BackupNotWritten, StorageDamaged, StorageUnavailable
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import BackupNotWritten, StorageDamaged, StorageUnavailable
 from agentic_rag.store.database import is_server, storage_errors
 from agentic_rag.store.raw_tables import Work
 

@@ -18,7 +18,6 @@ from pathlib import Path
 import anyio.to_thread
 from sqlalchemy import Connection, text
 
-from agentic_rag import failpoints
 from agentic_rag.access.acts import Acts, act
 from agentic_rag.backup.archive import Header, read_archive, verify
 from agentic_rag.backup.backups_folder import FOLDER, before_upgrade, name_by_time
@@ -26,10 +25,11 @@ from agentic_rag.backup.contents import RECORDS, Choice
 from agentic_rag.backup.making import NO_PROGRESS, make_backup
 from agentic_rag.backup.restoration import load_records
 from agentic_rag.backup.whole_file import sync_folder
-from agentic_rag.errors import BackupRefused, StorageUnavailable
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import BackupRefused, StorageUnavailable
+from agentic_rag.base.settings import Settings
 from agentic_rag.operations.doctor import examine_records
 from agentic_rag.operations.findings import Finding
-from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database, find_revision, is_server
 from agentic_rag.store.integrity import find_file_damage
 from agentic_rag.store.migrations import OWN, Revisions, list_steps
@@ -218,7 +218,7 @@ def _changes(before: _Shape, after: _Shape) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class WayBack:
+class DowngradePlan:
     """A backup made before an upgrade, and the rows per table now and then, to show the losses of a downgrade."""
 
     backup: Path
@@ -246,7 +246,7 @@ def find_before(data: Path) -> Path:
     return found[-1]
 
 
-async def look_back(settings: Settings, backup: Path, revisions: Revisions = OWN) -> WayBack:
+async def look_back(settings: Settings, backup: Path, revisions: Revisions = OWN) -> DowngradePlan:
     """Verify a backup made before an upgrade and compare it with the current records.
 
     Raises:
@@ -259,7 +259,7 @@ async def look_back(settings: Settings, backup: Path, revisions: Revisions = OWN
     then = await anyio.to_thread.run_sync(_count, backup)
     database = await open_database(settings, revisions)
     try:
-        return WayBack(backup, header, (await database.read(_shape)).rows, then)
+        return DowngradePlan(backup, header, (await database.read(_shape)).rows, then)
     finally:
         await database.aclose()
 
@@ -274,7 +274,7 @@ def _count(backup: Path) -> dict[str, int]:
         return dict(counts)
 
 
-async def go_back(settings: Settings, way: WayBack, revisions: Revisions = OWN) -> Path:
+async def go_back(settings: Settings, way: DowngradePlan, revisions: Revisions = OWN) -> Path:
     """Replace the current records by those from before an upgrade, and return the path of a backup of the current ones.
 
     The caller owns the data folder, and no other server uses the database.
@@ -305,7 +305,7 @@ async def go_back(settings: Settings, way: WayBack, revisions: Revisions = OWN) 
     return kept
 
 
-def _go_back(conn: Connection, way: WayBack, revisions: Revisions) -> None:
+def _go_back(conn: Connection, way: DowngradePlan, revisions: Revisions) -> None:
     load_records(conn, way.backup, NO_PROGRESS, revisions, way.header.revision)
 
 

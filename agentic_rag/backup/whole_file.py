@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from agentic_rag import failpoints
-from agentic_rag.errors import BackupNotWritten, BackupRefused
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import BackupNotWritten, BackupRefused
 
 PART = ".part"
 

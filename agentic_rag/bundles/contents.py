@@ -1,7 +1,7 @@
 """The contents of a domain's bundle: its members in order, measured before the first byte is sent.
 
 This module selects the files of a workspace and their names in the bundle. All files of a workspace are read through
-`mcp_servers.beneath`. All functions here block.
+`mcp_servers.safe_files`. All functions here block.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.bundles.entries import alias_values, needed_secrets
 from agentic_rag.bundles.form import (
     DOCUMENTS,
@@ -36,12 +37,11 @@ from agentic_rag.bundles.form import (
 from agentic_rag.bundles.zip_file import StoredMember, directory_of, size_of
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.components import counts
-from agentic_rag.redaction import Redaction
 from agentic_rag.store.domains import DomainRecord
-from mcp_servers.beneath import Folder, is_text
 from mcp_servers.promptx.dpml import KINDS
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
 from mcp_servers.promptx.skills import SKILLS_FOLDER
+from mcp_servers.safe_files import Folder, is_text
 
 CHUNK = 256 * 1024
 PLACES = {PROMPT: "prompt", ROLES: RESOURCE_FOLDER, SKILLS: SKILLS_FOLDER, DOCUMENTS: "documents"}

@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from agentic_rag.base.json_form import Json
 from agentic_rag.bundles.form import NeededSecret
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.json_form import Json
 from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, Template, Value, sealed_name
 
 MAX_ALIAS = 56

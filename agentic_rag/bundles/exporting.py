@@ -13,15 +13,15 @@ from functools import partial
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
+from agentic_rag.base.redaction import Redaction
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.bundles.contents import ContentChanged, Contents, collect
 from agentic_rag.bundles.memory_files import memory_to_bytes
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.vault import Vault
-from agentic_rag.redaction import Redaction
 from agentic_rag.roles.memories import Memories
 from agentic_rag.store import documents
 from agentic_rag.store.database import Database
-from agentic_rag.threads import DomainThreads
 
 log = logging.getLogger(__name__)
 

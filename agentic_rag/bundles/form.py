@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from agentic_rag.bundle_errors import BundleDamaged, BundleRefused, BundleTooLarge, BundleTooNew
-from agentic_rag.forms import nests_deeper
-from agentic_rag.json_form import Json, to_json
+from agentic_rag.base.bundle_errors import BundleDamaged, BundleRefused, BundleTooLarge, BundleTooNew
+from agentic_rag.base.forms import nests_deeper
+from agentic_rag.base.json_form import Json, to_json
 from mcp_servers.promptx.dpml import KINDS
 from mcp_servers.promptx.ids import ID
 

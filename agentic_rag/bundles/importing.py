@@ -17,11 +17,14 @@ import anyio
 import anyio.to_thread
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
-from agentic_rag.bundle_errors import BundleBindsSecrets
+from agentic_rag.base import failpoints
+from agentic_rag.base.bundle_errors import BundleBindsSecrets
+from agentic_rag.base.errors import CommandNotAllowed, QuotaExceeded, StorageUnavailable
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.bundles.entries import needed_secrets, new_bindings
 from agentic_rag.bundles.form import DOCUMENTS, ROLES
 from agentic_rag.bundles.naming import give_own_names
@@ -36,7 +39,7 @@ from agentic_rag.bundles.placing import (
     keep_expected,
     move_in,
 )
-from agentic_rag.bundles.reading import Described, fit_settings, read_described
+from agentic_rag.bundles.reading import DescribedDomain, fit_settings, read_described
 from agentic_rag.bundles.receiving import Received, Reception
 from agentic_rag.bundles.report import (
     KIND_OF,
@@ -54,17 +57,14 @@ from agentic_rag.documents.documents import Documents
 from agentic_rag.domains.domains import Domains, Draft
 from agentic_rag.domains.file_history import FileHistory
 from agentic_rag.domains.vault import Vault
-from agentic_rag.errors import CommandNotAllowed, QuotaExceeded, StorageUnavailable
-from agentic_rag.json_form import Json
 from agentic_rag.roles.roles import Roles
 from agentic_rag.store import documents, imports
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.imports import ImportRecord
-from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.reading import Note
-from mcp_servers.promptx.memory import Shelf
+from mcp_servers.promptx.memory import MemoryCache
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Imports:
         reception: Reception,
         workspaces: Path,
         memory_limit: int,
-        shelf: Shelf,
+        shelf: MemoryCache,
     ) -> None:
         self._db = database
         self._directory = directory
@@ -225,7 +225,7 @@ class Imports:
                 return await self._come_over(user, domain_id, received, described, choice)
 
     async def _come_over(
-        self, user: User, domain_id: str, received: Received, described: Described, choice: Choice
+        self, user: User, domain_id: str, received: Received, described: DescribedDomain, choice: Choice
     ) -> ImportReport:
         if not choice.dry_run:
             await self._pending.end_earlier(domain_id)

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from agentic_rag.bundle_errors import BundleDamaged
+from agentic_rag.base.bundle_errors import BundleDamaged
+from agentic_rag.base.errors import QuotaExceeded, StorageFull
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.bundles.form import pretty, read_object
-from agentic_rag.errors import QuotaExceeded, StorageFull
-from agentic_rag.json_form import Json
-from agentic_rag.redaction import Redaction
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable
 from mcp_servers.promptx.ledger import Engram
-from mcp_servers.promptx.memory import Shelf
+from mcp_servers.promptx.memory import MemoryCache
 from mcp_servers.promptx.new_engrams import check_engram
+from mcp_servers.safe_files import Folder
 
 MAX_ID = 100
 LATEST_MS = 4_102_444_800_000
@@ -78,7 +78,7 @@ def _reference(each: Json, name: str) -> str:
     return found[:MAX_ID] if isinstance(found, str) and "\0" not in found else ""
 
 
-def bring(shelf: Shelf, folder: Folder, remembered: Remembered, limit: int) -> None:
+def bring(shelf: MemoryCache, folder: Folder, remembered: Remembered, limit: int) -> None:
     """Add missing engrams to the role's memory that ``folder`` names. Blocks.
 
     Raises:
@@ -91,7 +91,7 @@ def bring(shelf: Shelf, folder: Folder, remembered: Remembered, limit: int) -> N
         memory.save()
 
 
-def check_room(shelf: Shelf, folder: Folder, remembered: Remembered, limit: int) -> None:
+def check_room(shelf: MemoryCache, folder: Folder, remembered: Remembered, limit: int) -> None:
     """Check whether `bring` would fail, without changing anything. Blocks.
 
     Raises:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from agentic_rag.base.errors import StorageFull
 from agentic_rag.bundles.contents import memories_of, texts_of
 from agentic_rag.bundles.form import DOCUMENTS, MEMORIES, ROLES, portable_names
 from agentic_rag.bundles.receiving import Received
-from agentic_rag.errors import StorageFull
-from mcp_servers.beneath import is_text
+from mcp_servers.safe_files import is_text
 
 
 def own_names(members: Collection[str], known: Iterable[str]) -> dict[str, str]:

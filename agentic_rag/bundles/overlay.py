@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.bundles.contents import PLACES, hash_texts, read_text, redact_bytes
 from agentic_rag.bundles.entries import alias_values, keep_values
 from agentic_rag.bundles.form import DOCUMENTS, MEMORIES, BundleFile
-from agentic_rag.bundles.reading import Described
+from agentic_rag.bundles.reading import DescribedDomain
 from agentic_rag.bundles.receiving import Received
 from agentic_rag.bundles.report import KIND_OF, MAX_TEXTS, Difference, compare_text
 from agentic_rag.directory.settings import MAP_KEYS, DomainSettings
 from agentic_rag.documents.intake import MISSING
-from agentic_rag.json_form import Json
-from agentic_rag.redaction import Redaction
 from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.tools.entries.entry import McpEntry
-from mcp_servers.beneath import Folder
+from mcp_servers.safe_files import Folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def _subject(path: str) -> str:
 
 
 def change_of(
-    before: DomainSettings, described: Described, settings: Json, redaction: Redaction, *, remove_others: bool
+    before: DomainSettings, described: DescribedDomain, settings: Json, redaction: Redaction, *, remove_others: bool
 ) -> Json:
     """Return the change that turns a domain's settings into a bundle's; maps are changed name by name.
 

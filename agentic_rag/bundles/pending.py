@@ -14,7 +14,9 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from agentic_rag import failpoints
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import AgenticRagError, NotFound
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.bundles.contents import PLACES
 from agentic_rag.bundles.form import DOCUMENTS
 from agentic_rag.bundles.placing import Owners, bring_files, bring_what_fits, read_expected, remove_files
@@ -25,12 +27,10 @@ from agentic_rag.documents.intake import MISSING
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.file_history import FileHistory, Notice
 from agentic_rag.domains.workspaces import remove_workspace
-from agentic_rag.errors import AgenticRagError, NotFound
 from agentic_rag.store import domains, imports
 from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.store.imports import ImportRecord
-from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.reading import Note
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Moving the files of an import into a workspace, each by a rename, and repeatable after a crash.
 
 The import's folder holds the files that the workspace still lacks: a moved file disappears from the folder. A file that
-was changed after the import was accepted is kept. All files of a workspace are opened through `mcp_servers.beneath`.
+was changed after the import was accepted is kept. All files of a workspace are opened through `mcp_servers.safe_files`.
 All functions here block.
 """
 
@@ -13,18 +13,18 @@ from pathlib import Path
 
 import orjson
 
-from agentic_rag import failpoints
 from agentic_rag.access.keys import Access
-from agentic_rag.bundle_errors import BundleDamaged
+from agentic_rag.base import failpoints
+from agentic_rag.base.bundle_errors import BundleDamaged
+from agentic_rag.base.errors import QuotaExceeded, StorageFull, WorkspaceRefused
 from agentic_rag.bundles.contents import PLACES
 from agentic_rag.bundles.form import DOCUMENTS, MEMORIES
 from agentic_rag.bundles.memory_files import Remembered, bring, check_room, memory_from_bytes
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.workspaces import make_workspace
-from agentic_rag.errors import QuotaExceeded, StorageFull, WorkspaceRefused
 from agentic_rag.tools.entries.reading import Note
-from mcp_servers.beneath import Folder, Refused
-from mcp_servers.promptx.memory import Shelf, memory_folder
+from mcp_servers.promptx.memory import MemoryCache, memory_folder
+from mcp_servers.safe_files import Folder, Refused
 
 EXPECTED = "expected.json"
 
@@ -36,7 +36,7 @@ class Owner:
     scope: str
     user: str
     limit: int
-    shelf: Shelf
+    shelf: MemoryCache
 
     def folder(self, workspace: Path, role: str) -> Folder:
         """Return the folder that names the memory of a role in a workspace."""
@@ -49,7 +49,7 @@ class Owners:
 
     access: Access
     limit: int
-    shelf: Shelf
+    shelf: MemoryCache
 
     def of(self, user_id: str, settings: DomainSettings) -> Owner:
         """Return the owner of memories that a user imports into a domain with these settings."""
@@ -192,7 +192,7 @@ def bring_memories(files: Path, workspace: Path, owner: Owner) -> None:
     Raises:
         StorageFull, QuotaExceeded, BundleDamaged: a memory does not fit; the error names it.
     """
-    shelf = Shelf()
+    shelf = MemoryCache()
     try:
         for source in _memories(files):
             _bring_memory(source, workspace, owner, shelf)
@@ -233,7 +233,7 @@ def _read_memory(source: Path) -> Remembered:
     return memory_from_bytes(f"{MEMORIES}{source.name}", source.read_bytes())
 
 
-def _bring_memory(source: Path, workspace: Path, owner: Owner, shelf: Shelf) -> None:
+def _bring_memory(source: Path, workspace: Path, owner: Owner, shelf: MemoryCache) -> None:
     bring(shelf, owner.folder(workspace, source.stem), _read_memory(source), owner.limit)
     failpoints.reached("bundle.memory")
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentic_rag.bundle_errors import BundleDamaged, BundleRefused
+from agentic_rag.base.bundle_errors import BundleDamaged, BundleRefused
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.json_form import Json
 from agentic_rag.bundles.form import DOMAIN, SERVERS, read_object
-from agentic_rag.errors import InvalidInput
-from agentic_rag.json_form import Json
 from agentic_rag.tools.entries.entry import McpEntry, SealedValue
 from agentic_rag.tools.entries.reading import Note, read_entries
 
@@ -22,7 +22,7 @@ LOCAL_KEYS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class DescribedDomain:
     """A domain as described by a bundle. ``settings`` excludes ``mcpServers``, which are in ``entries``."""
 
     name: str
@@ -36,7 +36,7 @@ class Described:
         return {name: entry.to_json() for name, entry in self.entries.items()}
 
 
-def read_described(files: Path) -> Described:
+def read_described(files: Path) -> DescribedDomain:
     """Return the description of the domain in an unpacked bundle. Blocks.
 
     Raises:
@@ -56,7 +56,7 @@ def read_described(files: Path) -> Described:
     for entry in entries.values():
         if any(isinstance(value, SealedValue) for _, _, value in entry.values):
             raise BundleRefused(f"{SERVERS}: {entry.name} says that a value is set, and a bundle has none")
-    return Described(name, description, settings, entries)
+    return DescribedDomain(name, description, settings, entries)
 
 
 def _read(files: Path, name: str) -> Json:

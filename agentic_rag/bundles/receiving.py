@@ -14,12 +14,12 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from agentic_rag import failpoints
-from agentic_rag.bundle_errors import BundleTooLarge
+from agentic_rag.base import failpoints
+from agentic_rag.base.bundle_errors import BundleTooLarge
+from agentic_rag.base.errors import StorageFull
 from agentic_rag.bundles.form import Manifest
 from agentic_rag.bundles.unpacking import Bounds, unpack
 from agentic_rag.documents.disk_reserve import DiskReserve
-from agentic_rag.errors import StorageFull
 from agentic_rag.store.clock import new_id
 
 WRITE_BYTES = 256 * 1024

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentic_rag.base.comparison import compare_json, compare_lines
+from agentic_rag.base.json_form import Absent, Json
 from agentic_rag.bundles.entries import alias_values
 from agentic_rag.bundles.form import DOCUMENTS, MEMORIES, PROMPT, ROLES, SKILLS
-from agentic_rag.comparison import compare_json, compare_lines
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.json_form import Absent, Json
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.tools.entries.reading import Note
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from agentic_rag import failpoints
-from agentic_rag.bundle_errors import BundleDamaged, BundleRefused, BundleTooLarge
+from agentic_rag.base import failpoints
+from agentic_rag.base.bundle_errors import BundleDamaged, BundleRefused, BundleTooLarge
+from agentic_rag.base.errors import DocumentTooLarge, StorageFull
 from agentic_rag.bundles.form import (
     DOCUMENTS,
     MANIFEST,
@@ -29,7 +30,6 @@ from agentic_rag.bundles.form import (
     problem_of,
     read_manifest,
 )
-from agentic_rag.errors import DocumentTooLarge, StorageFull
 
 CHUNK = 256 * 1024
 MAX_RATIO = 200

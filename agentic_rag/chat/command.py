@@ -15,13 +15,13 @@ import anyio
 import httpx2
 from rich.console import Console
 
+from agentic_rag.base.errors import AgenticRagError, InvalidInput, RequestRefused, ServerUnreachable
+from agentic_rag.base.settings import load_settings
+from agentic_rag.base.startup_errors import StartupError
 from agentic_rag.chat.screen import Screen
 from agentic_rag.chat.talk import Ending, Server, Talk
-from agentic_rag.commands.client import TIMEOUT_SECONDS, Client, key_for
-from agentic_rag.errors import AgenticRagError, InvalidInput, RequestRefused, ServerUnreachable
+from agentic_rag.commands.client import TIMEOUT_SECONDS, ServerClient, key_for
 from agentic_rag.operations.data_folder import find_server
-from agentic_rag.settings import load_settings
-from agentic_rag.startup_errors import StartupError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 DONE, FAILED, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 5, 130
@@ -80,9 +80,9 @@ async def open_conversation(server: Server, domain: str, conversation: str | Non
     """
     async with _http(server) as http:
         if conversation is None:
-            made = await Client(http).call("POST", "/api/conversations", json={"domainId": domain})
+            made = await ServerClient(http).call("POST", "/api/conversations", json={"domainId": domain})
         else:
-            made = await Client(http).call("GET", f"/api/conversations/{quote(conversation, safe='')}")
+            made = await ServerClient(http).call("GET", f"/api/conversations/{quote(conversation, safe='')}")
     if made["domainId"] != domain:
         raise InvalidInput("conversation", f"{conversation!r} belongs to the domain {made['domainId']!r}.")
     return str(made["id"])
@@ -91,7 +91,7 @@ async def open_conversation(server: Server, domain: str, conversation: str | Non
 async def stored_answer(server: Server, conversation_id: str, turn_id: str | None) -> str:
     """Return the stored answer of a turn; empty if it has none."""
     async with _http(server) as http:
-        found = await Client(http).call("GET", f"/api/conversations/{quote(conversation_id, safe='')}/messages")
+        found = await ServerClient(http).call("GET", f"/api/conversations/{quote(conversation_id, safe='')}/messages")
     for message in found["items"]:
         if message["role"] == "assistant" and message["turnId"] == turn_id:
             return str(message["content"])

@@ -10,7 +10,7 @@ from typing import get_args
 
 from rich.console import Console
 
-from agentic_rag.events import (
+from agentic_rag.base.events import (
     Done,
     Error,
     EventBody,
@@ -28,8 +28,8 @@ from agentic_rag.events import (
     ToolResult,
     TurnStarted,
 )
-from agentic_rag.json_form import Json, from_json
-from agentic_rag.terminal import safe, safe_json
+from agentic_rag.base.json_form import Json, from_json
+from agentic_rag.base.terminal import safe, safe_json
 
 _BODIES: dict[str, type[EventBody]] = {kind.type: kind for kind in get_args(EventBody)}
 

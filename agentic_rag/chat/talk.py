@@ -15,8 +15,8 @@ import anyio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from agentic_rag.errors import InvalidInput, RequestRefused, ServerUnreachable
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import InvalidInput, RequestRefused, ServerUnreachable
+from agentic_rag.base.json_form import Json
 from agentic_rag.store.clock import new_id
 
 OPEN_SECONDS = 10.0

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from agentic_rag.backup.archive import Header
     from agentic_rag.backup.contents import Progress
     from agentic_rag.backup.restoring import Restored
+    from agentic_rag.base.settings import Settings
     from agentic_rag.operations.findings import Finding
-    from agentic_rag.settings import Settings
 
 VERIFY = "verify"
 TELL_SECONDS = 0.2
@@ -52,7 +52,7 @@ def backup(
     """
     import anyio
 
-    from agentic_rag.settings import load_settings
+    from agentic_rag.base.settings import load_settings
 
     if file == VERIFY:
         if of is None:
@@ -85,7 +85,7 @@ async def _make(
     from agentic_rag.backup.backups_folder import keep_newest, name_by_time
     from agentic_rag.backup.contents import Choice
     from agentic_rag.backup.making import make_backup
-    from agentic_rag.errors import BackupRefused
+    from agentic_rag.base.errors import BackupRefused
     from agentic_rag.operations.data_folder import find_owner
 
     target = await anyio.to_thread.run_sync(lambda: name_by_time(path) if path.is_dir() else path)
@@ -130,7 +130,7 @@ def restore(
     """
     import anyio
 
-    from agentic_rag.settings import load_settings
+    from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)
     with _bar("Restoring") as progress:
@@ -181,7 +181,7 @@ def _tell_restored(settings: "Settings", done: "Restored") -> None:
         )
 
 
-class _Shown:
+class _TerminalProgress:
     """Shows progress on a terminal, if there is one."""
 
     def __init__(self, bar: "Bar | None", task: int) -> None:
@@ -195,7 +195,7 @@ class _Shown:
             self._bar.update(TaskID(self._task), advance=count, name=printable(name)[-50:])
 
 
-class _Told:
+class _JsonProgress:
     """Reports progress to the calling process as lines of JSON, a few times a second."""
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class _Told:
 
 @contextmanager
 def _lines() -> "Iterator[Progress]":
-    yield _Told()
+    yield _JsonProgress()
 
 
 @contextmanager
@@ -220,14 +220,14 @@ def _bar(words: str) -> "Iterator[Progress]":
     import sys
 
     if not sys.stderr.isatty():
-        yield _Shown(None, 0)
+        yield _TerminalProgress(None, 0)
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn(words + " {task.fields[name]}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        yield _Shown(bar, int(bar.add_task(words, total=None, name="")))
+        yield _TerminalProgress(bar, int(bar.add_task(words, total=None, name="")))
 
 
 def _amount(size: int) -> str:

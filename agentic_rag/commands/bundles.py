@@ -13,7 +13,7 @@ import typer
 from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say
 
 if TYPE_CHECKING:
-    from agentic_rag.commands.client import Client
+    from agentic_rag.commands.client import ServerClient
 
 SECONDS = 3600.0
 """Time limit for the server to process one bundle; it hashes every document."""
@@ -34,15 +34,15 @@ def export_domain(
 ) -> None:
     """Write a domain into one file: settings, prompts, roles, skills, MCP servers and documents, but no secrets."""
     from agentic_rag.backup.whole_file import write_whole
-    from agentic_rag.bundle_errors import BundleNotWritten
-    from agentic_rag.errors import BackupNotWritten
+    from agentic_rag.base.bundle_errors import BundleNotWritten
+    from agentic_rag.base.errors import BackupNotWritten
 
     params = {"memories": "true"} if memories else {}
     path = f"/api/domains/{quote_part(domain)}/bundle"
     try:
         with write_whole(file) as target:
 
-            async def fetch(client: "Client") -> Any:
+            async def fetch(client: "ServerClient") -> Any:
                 return await client.fetch(path, params, target, SECONDS)
 
             headers = run(data, url, fetch)
@@ -92,7 +92,7 @@ def import_domain(
         params["bind"] = ",".join(bind)
     path = "/api/bundles" if into is None else f"/api/domains/{quote_part(into)}/bundle"
 
-    async def send(client: "Client") -> Any:
+    async def send(client: "ServerClient") -> Any:
         headers = {"Content-Type": "application/zip"}
         return await client.call("POST", path, content=_pieces(file), params=params, headers=headers, seconds=SECONDS)
 

@@ -10,9 +10,9 @@ from typing import IO, Any, TypeVar
 
 import httpx2
 
-from agentic_rag.errors import RequestRefused, ServerUnreachable
+from agentic_rag.base.errors import RequestRefused, ServerUnreachable
+from agentic_rag.base.settings import Settings
 from agentic_rag.operations.data_folder import find_key, find_server
-from agentic_rag.settings import Settings
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ given_key: ContextVar[str | None] = ContextVar("given_key", default=None)
 """The API key of the command line's ``--key``."""
 
 
-class Client:
+class ServerClient:
     """REST calls that return JSON or text, or raise the server's error."""
 
     def __init__(self, http: httpx2.AsyncClient) -> None:
@@ -97,7 +97,7 @@ class Client:
             return ServerUnreachable(str(self._http.base_url), f"HTTP {response.status_code} of another program")
 
 
-async def with_client(settings: Settings, url: str | None, command: Callable[[Client], Awaitable[T]]) -> T:
+async def with_client(settings: Settings, url: str | None, command: Callable[[ServerClient], Awaitable[T]]) -> T:
     """Run a command against the server at ``url``, else the server on the data folder, else on the folder itself.
 
     Raises:
@@ -109,14 +109,14 @@ async def with_client(settings: Settings, url: str | None, command: Callable[[Cl
         async with httpx2.AsyncClient(
             base_url=address, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
         ) as http:
-            return await command(Client(http))
-    from agentic_rag.app import open_application  # a running server spares the command all of this
+            return await command(ServerClient(http))
+    from agentic_rag.app.application import open_application  # a running server spares the command all of this
 
     async with open_application(settings, serving=False) as application:
         transport = httpx2.ASGITransport(application.app)
         headers = bearer(key_for(settings, url) or application.access.local_key)
         async with httpx2.AsyncClient(base_url="http://127.0.0.1", headers=headers, transport=transport) as http:
-            return await command(Client(http))
+            return await command(ServerClient(http))
 
 
 def key_for(settings: Settings, url: str | None) -> str | None:

@@ -12,9 +12,12 @@ import anyio.to_thread
 
 from agentic_rag.access.acts import act
 from agentic_rag.backup.upgrading import open_database
+from agentic_rag.base.errors import StorageError
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.startup_errors import BadConfiguration
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.knowledge import open_knowledge
-from agentic_rag.errors import StorageError
 from agentic_rag.operations.contents import (
     examine_originals,
     examine_payloads,
@@ -25,14 +28,11 @@ from agentic_rag.operations.contents import (
 from agentic_rag.operations.data_folder import DataFolder, lent_files
 from agentic_rag.operations.doctor import Doctor
 from agentic_rag.operations.findings import Finding
-from agentic_rag.settings import Settings
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import run_groups
 from agentic_rag.store.audit import append
 from agentic_rag.store.database import Database
 from agentic_rag.store.integrity import find_file_damage, find_server_damage
 from agentic_rag.store.payloads import PayloadFiles
-from agentic_rag.threads import DomainThreads
 from mcp_servers.retriever.errors import IndexFault
 
 DATABASE = "agentic-rag.db"

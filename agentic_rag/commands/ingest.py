@@ -16,9 +16,9 @@ import anyio.to_thread
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from agentic_rag.commands.client import Client
-from agentic_rag.errors import RequestRefused
-from agentic_rag.terminal import safe
+from agentic_rag.base.errors import RequestRefused
+from agentic_rag.base.terminal import safe
+from agentic_rag.commands.client import ServerClient
 from mcp_servers.retriever.formats import why_unread
 
 POLL_SECONDS = 0.25
@@ -44,7 +44,7 @@ class Choice:
     hidden: int = 0
 
 
-async def ingest_files(client: Client, domain: str, paths: Sequence[Path], watch: bool = False) -> int:
+async def ingest_files(client: ServerClient, domain: str, paths: Sequence[Path], watch: bool = False) -> int:
     """Upload all files, wait until each is indexed or failed, and return the exit code: 0, `FAILED` or `SKIPPED`.
 
     With ``watch``, never return: upload each file that is added to the paths or changed. A changed file replaces its
@@ -89,7 +89,7 @@ async def _watch(uploads: "_Uploads", paths: Sequence[Path]) -> None:
             await uploads.take(changed, True)
 
 
-async def reindex(client: Client, domain: str, rollback: bool) -> str | None:
+async def reindex(client: ServerClient, domain: str, rollback: bool) -> str | None:
     """Rebuild a domain's collection and wait, or restore the previous one. Returns the error text, or None."""
     path = f"/api/domains/{quote(domain, safe='')}/reindex"
     state = await client.call("POST", path, json={"rollback": rollback})
@@ -157,7 +157,7 @@ def _still_there(names: Iterable[str], paths: Sequence[Path]) -> list[Path]:
 class _Uploads:
     """The name and state of each uploaded file, so that a changed file replaces its own document."""
 
-    def __init__(self, client: Client, base: str) -> None:
+    def __init__(self, client: ServerClient, base: str) -> None:
         self.base = base
         self._client = client
         self._names: dict[str, str] = {}

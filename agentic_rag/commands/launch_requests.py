@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentic_rag.base.errors import InvalidInput
 from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say, table
-from agentic_rag.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from agentic_rag.commands.client import Client
+    from agentic_rag.commands.client import ServerClient
 
 requests_app = typer.Typer()
 
@@ -70,7 +70,7 @@ def approve(
     if args:
         grant["args"] = args
 
-    async def decide(client: "Client") -> Any:
+    async def decide(client: "ServerClient") -> Any:
         import anyio
 
         path = f"/api/launch-requests/{quote_part(ident)}"
@@ -121,7 +121,7 @@ def propose(
     content = file.read_bytes()
     place = f"/api/domains/{quote_part(domain)}/mcp-servers"
 
-    async def ask(client: "Client") -> Any:
+    async def ask(client: "ServerClient") -> Any:
         if content[:2] == b"PK":
             path = f"{place}/{quote_part(name or '-')}/bundle"
             return await client.call("POST", path, content=content, seconds=INSTALL_SECONDS)

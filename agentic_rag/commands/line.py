@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 import typer
 
-from agentic_rag.terminal import safe, safe_json
+from agentic_rag.base.terminal import safe, safe_json
 
 if TYPE_CHECKING:
-    from agentic_rag.commands.client import Client
+    from agentic_rag.commands.client import ServerClient
 
 T = TypeVar("T")
 
@@ -27,12 +27,14 @@ Url = Annotated[
 ]
 
 
-def run(data: Path | None, url: str | None, command: "Callable[[Client], Awaitable[T]]", key: str | None = None) -> T:
+def run(
+    data: Path | None, url: str | None, command: "Callable[[ServerClient], Awaitable[T]]", key: str | None = None
+) -> T:
     """Run a command against the server that `client.with_client` finds, with the caller's API key if one is given."""
     import anyio
 
+    from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.client import given_key, with_client
-    from agentic_rag.settings import load_settings
 
     if key:
         given_key.set(key)

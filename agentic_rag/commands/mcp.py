@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 import typer
 
+from agentic_rag.base.errors import InvalidInput
 from agentic_rag.commands.line import printable, say
-from agentic_rag.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from agentic_rag.commands.client import Client
+    from agentic_rag.commands.client import ServerClient
     from agentic_rag.tools.launch.catalogue import CatalogueEntry
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -67,7 +67,7 @@ def allow(
     import anyio
 
     from agentic_rag.access.acts import Acts, act
-    from agentic_rag.settings import client_environment, load_settings
+    from agentic_rag.base.settings import client_environment, load_settings
     from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue
     from agentic_rag.tools.launch.packages import Packages
 
@@ -87,7 +87,7 @@ def list_allowed(
     all_entries: Annotated[bool, typer.Option("--all", help="With the built-in ones.")] = False, data: Data = None
 ) -> None:
     """List the command lines that the operator allowed."""
-    from agentic_rag.settings import load_settings
+    from agentic_rag.base.settings import load_settings
     from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
     catalogue = LaunchCatalogue(load_settings(data=data).data / "mcp")
@@ -99,7 +99,7 @@ def list_allowed(
 def revoke(ident: Annotated[str, typer.Argument(help="The id that allow and list print.")], data: Data = None) -> None:
     """Revoke a permission. The change takes effect at the next start of an MCP server."""
     from agentic_rag.access.acts import Acts, act
-    from agentic_rag.settings import load_settings
+    from agentic_rag.base.settings import load_settings
     from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
     folder = load_settings(data=data).data
@@ -119,12 +119,12 @@ def try_entries(
     """Start the servers in a file, list their tools, and stop them. Nothing is saved."""
     import anyio
 
+    from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.client import with_client
-    from agentic_rag.settings import load_settings
 
     body = _read_file(file)
 
-    async def run(client: "Client") -> Any:
+    async def run(client: "ServerClient") -> Any:
         path = f"/api/domains/{quote(domain, safe='')}/mcp-servers/test"
         return await client.call("POST", path, content=body, headers=JSON_BODY, seconds=TEST_SECONDS)
 
@@ -163,13 +163,13 @@ def check_file(
     """
     import anyio
 
+    from agentic_rag.base.settings import load_settings
     from agentic_rag.commands.client import with_client
-    from agentic_rag.settings import load_settings
 
     body = _read_file(file)
     base = f"/api/domains/{quote(domain, safe='')}/mcp-servers"
 
-    async def run(client: "Client") -> Any:
+    async def run(client: "ServerClient") -> Any:
         report = await client.call("POST", f"{base}/check", content=body, headers=JSON_BODY, seconds=TEST_SECONDS)
         if add:
             wanted = {"document": body.decode("utf-8-sig", "replace"), "accept": add}

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
+from agentic_rag.base.errors import InvalidInput
 from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
-from agentic_rag.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from agentic_rag.commands.client import Client
-    from agentic_rag.settings import Settings
+    from agentic_rag.base.settings import Settings
+    from agentic_rag.commands.client import ServerClient
     from mcp_servers.promptx.ledger import EngramJson
 
 memory_app = typer.Typer(help="Show, export and import the memory of a role.", no_args_is_help=True)
@@ -90,7 +90,7 @@ def import_memory(
     source = memory_in(folder, role)
     memory, skipped = read_folder(source)
 
-    async def send(client: "Client") -> int:
+    async def send(client: "ServerClient") -> int:
         added = 0
         path, params = f"{_path(domain)}/import", {"role": role}
         for batch in split_batches(memory.engrams):
@@ -115,7 +115,7 @@ def take_over_memories(data: Data = None) -> None:
     """
     import anyio
 
-    from agentic_rag.settings import load_settings
+    from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)
     if not settings.database_url:
@@ -160,12 +160,12 @@ def read_folder(folder: Path) -> tuple[MemoryFolder, list[str]]:
     Raises:
         InvalidInput: the folder cannot be read.
     """
-    from agentic_rag.forms import read_form
+    from agentic_rag.base.forms import read_form
     from agentic_rag.server.role_routes import NewEngram
-    from mcp_servers.beneath import Folder
     from mcp_servers.promptx.errors import MemoryUnavailable
     from mcp_servers.promptx.ledger import LOCK_FILE, Ledger
     from mcp_servers.promptx.snapshot import read_network
+    from mcp_servers.safe_files import Folder
 
     place = Folder(folder.absolute())
     locked_before = place.is_file(LOCK_FILE)
@@ -197,11 +197,11 @@ def write_folder(folder: Path, content: MemoryFolder) -> None:
     Raises:
         InvalidInput: the folder cannot be written.
     """
-    from mcp_servers.beneath import Folder
     from mcp_servers.promptx.errors import MemoryUnavailable
     from mcp_servers.promptx.ledger import LOCK_FILE, Engram
     from mcp_servers.promptx.memory import Memory
     from mcp_servers.promptx.snapshot import NETWORK_LOCK
+    from mcp_servers.safe_files import Folder
 
     place = Folder(folder.absolute())
     memory = Memory(place)

@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from agentic_rag.settings import Settings
+from agentic_rag.base.settings import Settings
 from mcp_servers.retriever.embedders import DEFAULT_MODEL
 from mcp_servers.retriever.errors import EmbeddingError
 from mcp_servers.retriever.fast_embedder import FastEmbedder, FastReranker

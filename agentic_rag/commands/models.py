@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from agentic_rag.commands.line import say, table
-from agentic_rag.models.support import CALL_SECONDS, Finding
+from agentic_rag.models.model_checks import CALL_SECONDS, Finding
 
 models_app = typer.Typer(help="Try the models that are set up.", no_args_is_help=True)
 
@@ -44,8 +44,8 @@ def show_prices(
     file: Annotated[Path | None, typer.Argument(help="A file of prices; default: that of AGENTIC_RAG_PRICES.")] = None,
 ) -> None:
     """Check a price list and show it. Exit code 2: the file has an error at the line named."""
+    from agentic_rag.base.settings import load_settings
     from agentic_rag.models.prices import read_prices
-    from agentic_rag.settings import load_settings
 
     path = file or load_settings().prices
     if path is None:
@@ -65,12 +65,12 @@ async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequen
     """Test the models concurrently; the calls of one model run one after the other."""
     import anyio
 
+    from agentic_rag.base.redaction import Redactor
+    from agentic_rag.base.settings import load_settings
+    from agentic_rag.models.model_checks import check_model
     from agentic_rag.models.profiles import profile_of
     from agentic_rag.models.provider_file import read_providers
     from agentic_rag.models.providers import choose_model, configured_models, secrets_of, use_profiles
-    from agentic_rag.models.support import check_model
-    from agentic_rag.redaction import Redactor
-    from agentic_rag.settings import load_settings
 
     settings = load_settings()
     providers = read_providers(settings.providers)

@@ -9,10 +9,10 @@ import webbrowser
 from contextlib import suppress
 from pathlib import Path
 
+from agentic_rag.base.errors import ServerUnreachable
+from agentic_rag.base.settings import load_settings
 from agentic_rag.commands.line import run
-from agentic_rag.errors import ServerUnreachable
 from agentic_rag.operations.data_folder import find_server
-from agentic_rag.settings import load_settings
 
 
 def ticket_address(data: Path | None, url: str | None) -> str:

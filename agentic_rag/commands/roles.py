@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agentic_rag.base.json_form import Json, from_json
 from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say, table
-from agentic_rag.json_form import Json, from_json
 
 if TYPE_CHECKING:
-    from agentic_rag.commands.client import Client
+    from agentic_rag.commands.client import ServerClient
     from mcp_servers.promptx.lint import Finding
     from mcp_servers.promptx.rolefiles import Reading
 
@@ -110,7 +110,7 @@ def push_roles(
             say(path)
 
 
-async def _put_role(client: "Client", path: str, body: Json) -> Json:
+async def _put_role(client: "ServerClient", path: str, body: Json) -> Json:
     answer: Json = await client.call("PUT", path, json=body)
     return answer
 
@@ -124,7 +124,7 @@ def export_skill(
     url: Url = None,
 ) -> None:
     """Write a role as a skill, FOLDER/NAME/SKILL.md, and print its path. An existing file is not replaced."""
-    from agentic_rag.errors import InvalidInput
+    from agentic_rag.base.errors import InvalidInput
 
     skill = run(data, url, lambda client: client.call("GET", f"{_path(domain, role)}/skill"))
     path = folder / skill["name"] / "SKILL.md"
@@ -143,10 +143,10 @@ def check_folder(folder: Path) -> "list[Finding]":
     Raises:
         InvalidInput: there is no such folder.
     """
-    from agentic_rag.errors import InvalidInput
-    from mcp_servers.beneath import Folder
+    from agentic_rag.base.errors import InvalidInput
     from mcp_servers.promptx.builtin import BUILTIN_ROLES
     from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, Reading, collect
+    from mcp_servers.safe_files import Folder
 
     if not folder.is_dir():
         raise InvalidInput("folder", f"there is no folder {str(folder)!r}.")
@@ -167,8 +167,8 @@ def check_folder(folder: Path) -> "list[Finding]":
 
 def files_by_role(folder: Path) -> dict[str, list[Json]]:
     """Return the files of each role in the server's form: all files in the folder of the role's own file."""
-    from mcp_servers.beneath import Folder
     from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, Index, collect
+    from mcp_servers.safe_files import Folder
 
     whole = Folder(folder.absolute())
     resources = whole.at(RESOURCE_FOLDER)

@@ -55,9 +55,9 @@ def rotate_key(
 
     from agentic_rag.access.acts import act
     from agentic_rag.backup.upgrading import open_database
+    from agentic_rag.base.settings import load_settings
     from agentic_rag.domains.vault import rotate
     from agentic_rag.operations.data_folder import DataFolder
-    from agentic_rag.settings import load_settings
     from agentic_rag.store.audit import append
 
     settings = load_settings(data=data)

@@ -11,9 +11,9 @@ import typer
 from agentic_rag.commands.line import Data, printable, say
 
 if TYPE_CHECKING:
-    from agentic_rag.backup.upgrading import Rehearsal, WayBack
+    from agentic_rag.backup.upgrading import DowngradePlan, Rehearsal
+    from agentic_rag.base.settings import Settings
     from agentic_rag.operations.findings import Finding
-    from agentic_rag.settings import Settings
 
 
 def upgrade(
@@ -25,7 +25,7 @@ def upgrade(
     """Migrate the database to this version: back up, migrate, check. A server's start does the same."""
     import anyio
 
-    from agentic_rag.settings import load_settings
+    from agentic_rag.base.settings import load_settings
 
     settings = load_settings(data=data)
     if rehearse:
@@ -86,7 +86,7 @@ def downgrade(
     """
     import anyio
 
-    from agentic_rag.settings import load_settings
+    from agentic_rag.base.settings import load_settings
 
     anyio.run(_downgrade, load_settings(data=data), backup, yes)
 
@@ -113,7 +113,7 @@ async def _downgrade(settings: "Settings", backup: Path | None, yes: bool) -> No
     say(f"Start version {way.header.version} on them: this one would upgrade them again.")
 
 
-def _tell_loss(way: "WayBack") -> None:
+def _tell_loss(way: "DowngradePlan") -> None:
     header = way.header
     say(f"{way.backup} holds the records as of {header.made_at}, of version {header.version}. All since then is lost:")
     for name, now, then in way.lost:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from agentic_rag.base.json_form import Json
 from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
-from agentic_rag.json_form import Json
 
 budgets_app = typer.Typer(help="List, set and remove budgets of domains, users and keys.", no_args_is_help=True)
 

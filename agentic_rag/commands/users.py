@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from agentic_rag.base.json_form import Json
 from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
-from agentic_rag.json_form import Json
 
 users_app = typer.Typer(help="List, create, change, disable, enable and erase users.", no_args_is_help=True)
 

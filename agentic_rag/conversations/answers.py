@@ -6,9 +6,9 @@ Checks each kind of answer and defines the form in which it is stored and passed
 from collections.abc import Sequence
 from typing import Literal
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.events import WaitAction, WaitKind
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.events import WaitAction, WaitKind
+from agentic_rag.base.json_form import Json
 from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.store.waits import WaitRecord
 from agentic_rag.tools.elicited_forms import fill_form

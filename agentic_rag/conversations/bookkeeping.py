@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import denied_call, made_call
+from agentic_rag.base.errors import ConversationArchived, ConversationFull, NotFound
+from agentic_rag.base.events import Done, Error, EventBody, Terminal, Title, ToolStatus
+from agentic_rag.base.ids import SessionId
 from agentic_rag.conversations.naming import Naming
 from agentic_rag.conversations.titles import title_of
-from agentic_rag.errors import ConversationArchived, ConversationFull, NotFound
-from agentic_rag.events import Done, Error, EventBody, Terminal, Title, ToolStatus
-from agentic_rag.ids import SessionId
 from agentic_rag.roles.extraction import note_turn
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.spending import Spending

@@ -5,9 +5,9 @@ learns nothing of the first. Ids of this server are accepted, too.
 """
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import InvalidInput, NotFound
+from agentic_rag.base.ids import ConversationId
 from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.errors import InvalidInput, NotFound
-from agentic_rag.ids import ConversationId
 from agentic_rag.store import conversations, turns
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database

@@ -14,6 +14,16 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import (
+    InvalidInput,
+    MessageContentRequired,
+    MessageTooLong,
+    NotFound,
+)
+from agentic_rag.base.events import AgentEvent, Notice, ToolStatus
+from agentic_rag.base.forms import is_visible, one_line
+from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
+from agentic_rag.base.messages import clean_text
 from agentic_rag.conversations.exchanges import Exchange, store_exchanges
 from agentic_rag.conversations.pages import KeptPayload, Page, with_waiting
 from agentic_rag.conversations.sent_images import GivenImage, read_images
@@ -21,19 +31,9 @@ from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.conversations.transcripts import Branch, Child, ShownPage, Transcripts
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.definitions import Definitions, with_wishes, without_person
-from agentic_rag.errors import (
-    InvalidInput,
-    MessageContentRequired,
-    MessageTooLong,
-    NotFound,
-)
-from agentic_rag.events import AgentEvent, Notice, ToolStatus
-from agentic_rag.forms import is_visible, one_line
-from agentic_rag.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
-from agentic_rag.messages import clean_text
-from agentic_rag.roles.birth import Births
+from agentic_rag.roles.birth import DomainCreation
 from agentic_rag.roles.trials import Trials, TriedRole
-from agentic_rag.runtime.accepting import Accepted, OnBusy
+from agentic_rag.runtime.acceptance import Accepted, OnBusy
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.runtime import Runtime
@@ -67,7 +67,7 @@ class Conversations:
         directory: Directory,
         definitions: Definitions,
         runtime: Runtime,
-        births: Births,
+        births: DomainCreation,
         trials: Trials,
         default_domain: str,
     ) -> None:

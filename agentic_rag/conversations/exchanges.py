@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
-from agentic_rag.messages import text_block
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.base.messages import text_block
 from agentic_rag.store import sessions, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.sessions import MessageRecord

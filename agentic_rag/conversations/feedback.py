@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.ids import ConversationId, MessageId
 from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.errors import InvalidInput
-from agentic_rag.ids import ConversationId, MessageId
 from agentic_rag.store import feedback
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

@@ -18,8 +18,8 @@ from markdown_it.rules_block import StateBlock, table
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
+from agentic_rag.base.events import Reference
 from agentic_rag.conversations.shown_messages import Citation
-from agentic_rag.events import Reference
 
 MAX_RENDERED: Final = 65_536
 """Maximum characters; a longer text is shown unrendered."""

@@ -14,17 +14,17 @@ from typing import Final
 import anyio
 from sqlalchemy import Connection
 
+from agentic_rag.base.errors import AgenticRagError
+from agentic_rag.base.events import Title, Usage
+from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.telemetry import working_for
 from agentic_rag.conversations import titles
 from agentic_rag.conversations.title_news import TitleNews
-from agentic_rag.errors import AgenticRagError
-from agentic_rag.events import Title, Usage
-from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
-from agentic_rag.observer import working_for
-from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.runtime.spending import PATIENCE_SECONDS, Spending
-from agentic_rag.runtime.storing import stored_definition
+from agentic_rag.runtime.turn_persistence import stored_definition
 from agentic_rag.store import conversations, signals, usage
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import new_id, now

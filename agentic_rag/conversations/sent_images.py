@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import unquote
 
-from agentic_rag.errors import ImageTooLarge, ImageUnsupported, InvalidInput
-from agentic_rag.forms import Form
-from agentic_rag.messages import KeptImage
+from agentic_rag.base.errors import ImageTooLarge, ImageUnsupported, InvalidInput
+from agentic_rag.base.forms import Form
+from agentic_rag.base.messages import KeptImage
 from agentic_rag.runtime.sent_images import SentImage
 from agentic_rag.store.clock import new_id
-from agentic_rag.tools.pictures import MAX_SIDE, read_picture
+from agentic_rag.tools.image_headers import MAX_SIDE, read_picture
 
 MAX_IMAGES = 8
 """Maximum images of one message."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
 
-from agentic_rag.events import Reference
-from agentic_rag.ids import ConversationId, MessageId, TurnId
-from agentic_rag.json_form import Json, to_json
-from agentic_rag.messages import (
+from agentic_rag.base.events import Reference
+from agentic_rag.base.ids import ConversationId, MessageId, TurnId
+from agentic_rag.base.json_form import Json, to_json
+from agentic_rag.base.messages import (
     CONTINUES,
     NOTE,
     REF,

@@ -5,8 +5,8 @@ Without a listener, a new title is only in the conversation's record.
 
 from typing import Protocol
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import ConversationId
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import ConversationId
 
 
 class TitleListener(Protocol):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from agentic_rag.forms import one_line
-from agentic_rag.messages import text_block, user_message
+from agentic_rag.base.forms import one_line
+from agentic_rag.base.messages import text_block, user_message
 from agentic_rag.models.base import ModelRequest
 
 if TYPE_CHECKING:

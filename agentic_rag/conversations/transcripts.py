@@ -11,11 +11,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.ids import MessageId, SessionId, TurnId
 from agentic_rag.conversations.shown_messages import ShownMessage, refs_in, shown_messages, unavailable
 from agentic_rag.conversations.titles import title_of
-from agentic_rag.errors import NotFound
-from agentic_rag.events import ToolStatus
-from agentic_rag.ids import MessageId, SessionId, TurnId
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import branches, compactions, sessions, tool_calls, turns
 from agentic_rag.store.compactions import CompactionRecord

@@ -11,11 +11,11 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import Forbidden, NotFound, WaitAnswered
+from agentic_rag.base.events import Answerer, WaitAction, WaitKind
+from agentic_rag.base.ids import ConversationId, TurnId, WaitId
+from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.answers import read_answer
-from agentic_rag.errors import Forbidden, NotFound, WaitAnswered
-from agentic_rag.events import Answerer, WaitAction, WaitKind
-from agentic_rag.ids import ConversationId, TurnId, WaitId
-from agentic_rag.json_form import Json
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import turns, waits
 from agentic_rag.store.clock import now

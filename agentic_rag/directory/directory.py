@@ -10,9 +10,9 @@ from typing import Protocol
 
 import anyio
 
+from agentic_rag.base.errors import NotFound
 from agentic_rag.directory.collection import CollectionFacts
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.errors import NotFound
 from agentic_rag.store import documents, domains
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentStatus
@@ -23,7 +23,7 @@ FIRST_DOCUMENT_SECONDS = 10.0
 """How long a turn of a domain without documents waits for the first of those that are just being taken in."""
 
 
-class Arrivals(Protocol):
+class IngestionQueue(Protocol):
     """Who works on documents before they can be searched."""
 
     def working_on(self, domain_id: str) -> bool:
@@ -111,7 +111,7 @@ class Directory:
         """Return what is the same object as long as no searchable document of a domain changes; None: unknown."""
         return self._facts.get(domain_id)
 
-    async def first_facts(self, domain_id: str, arrivals: Arrivals) -> CollectionFacts:
+    async def first_facts(self, domain_id: str, arrivals: IngestionQueue) -> CollectionFacts:
         """Return the facts; where there is no document yet but one on its way, once it is searchable.
 
         A user who adds a document and asks at once means that document. The wait is bounded.
@@ -127,7 +127,7 @@ class Directory:
                 await changed.wait()
         return await self.facts(domain_id)
 
-    def _expects(self, domain_id: str, arrivals: Arrivals) -> bool:
+    def _expects(self, domain_id: str, arrivals: IngestionQueue) -> bool:
         return domain_id in self._unseen or arrivals.working_on(domain_id)
 
     def expect_files(self, domain_id: str) -> None:

@@ -6,9 +6,9 @@ Pure: knows no database and no MCP client.
 
 from collections.abc import Mapping
 
+from agentic_rag.base.json_form import Json
 from agentic_rag.directory.collection import CollectionFacts, collection_of
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.json_form import Json
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.entries.entry import McpEntry

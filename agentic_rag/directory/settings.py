@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, StringConstraints, field_validator
 
-from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, problems_of, raise_first
-from agentic_rag.forms import Form, check_form, require_shape
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import AgenticRagError, CommandNotAllowed, InvalidInput, problems_of, raise_first
+from agentic_rag.base.forms import Form, check_form, require_shape
+from agentic_rag.base.json_form import Json
 from agentic_rag.models.profiles import Effort, refusal_of
 from agentic_rag.tools.base import Verdict
 from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, SecretValue, Value, sealed_name

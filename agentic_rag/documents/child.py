@@ -13,9 +13,9 @@ from typing import TypedDict
 
 import orjson
 
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.directory.languages import languages_of
 from agentic_rag.documents.fork_server import begin_answers, limit_cpu, receive_jobs, refuse, run_capped
-from agentic_rag.ids import DocumentId
 from mcp_servers.retriever.chunking import Chunk, chunk_document, chunk_id, outline_of
 from mcp_servers.retriever.document import Json, ParseLimits
 from mcp_servers.retriever.errors import DocumentCode, DocumentError

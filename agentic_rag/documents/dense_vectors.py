@@ -10,12 +10,12 @@ from functools import partial
 
 import anyio
 
-from agentic_rag import failpoints
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import StorageError
 from agentic_rag.directory.collection import collection_of
+from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.search import DomainSearch
-from agentic_rag.documents.workshop import Workshop
-from agentic_rag.errors import StorageError
 from agentic_rag.store import documents
 from agentic_rag.store.documents import DenseState
 from mcp_servers.retriever.embedding import Embedder
@@ -34,7 +34,7 @@ PAUSE_LIMIT = 60.0
 class DenseVectors:
     """Makes the vectors that are pending, once it was woken and as long as the workshop's workers live."""
 
-    def __init__(self, workshop: Workshop, embedding: EmbeddingState, search: DomainSearch) -> None:
+    def __init__(self, workshop: DocumentServices, embedding: EmbeddingState, search: DomainSearch) -> None:
         self._db = workshop.database
         self._index = workshop.index
         self._embedding = embedding

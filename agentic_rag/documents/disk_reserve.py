@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from agentic_rag.errors import StorageFull
+from agentic_rag.base.errors import StorageFull
 
 
 class DiskReserve:

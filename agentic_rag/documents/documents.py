@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from agentic_rag.base.errors import DocumentUnsupported, InvalidInput, NotFound
+from agentic_rag.base.ids import ConversationId, DocumentId
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.files import Incoming, Original, clean_name, documents_of, open_original, split_name
@@ -14,8 +16,6 @@ from agentic_rag.documents.knowledge import Knowledge
 from agentic_rag.documents.lost_documents import Rebuilding
 from agentic_rag.documents.pages import PageImage
 from agentic_rag.documents.search import KeptSearch, SearchOptions, index_errors
-from agentic_rag.errors import DocumentUnsupported, InvalidInput, NotFound
-from agentic_rag.ids import ConversationId, DocumentId
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.collections import CollectionRecord

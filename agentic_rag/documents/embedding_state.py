@@ -16,7 +16,7 @@ from typing import Literal
 import anyio
 import anyio.to_thread
 
-from agentic_rag.outcomes import Outcomes
+from agentic_rag.base.health_signals import Outcomes
 from mcp_servers.retriever.embedders import make_embedder
 from mcp_servers.retriever.embedding import Embedder, token_limit
 from mcp_servers.retriever.errors import EmbedderFailed, EmbeddingError, ModelMissing

@@ -11,12 +11,12 @@ from io import SEEK_END, FileIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol, Self
 
+from agentic_rag.base.errors import DocumentTooLarge, StorageFull, WorkspaceRefused
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.documents.disk_reserve import DiskReserve
-from agentic_rag.errors import DocumentTooLarge, StorageFull, WorkspaceRefused
 from agentic_rag.store.documents import DocumentRecord
-from agentic_rag.threads import DomainThreads
-from mcp_servers.beneath import Folder, Refused
 from mcp_servers.retriever.errors import MISSING_FILE, DocumentError
+from mcp_servers.safe_files import Folder, Refused
 
 WRITE_BYTES = 256 * 1024
 """Uploaded bytes are collected to this size before a thread writes them."""

@@ -18,27 +18,27 @@ from typing import BinaryIO, Unpack
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import AgenticRagError, StorageError
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.workers import FairQueue
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.child import ScansOfJob
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.disk_reserve import DiskReserve
+from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.reading import ReadingProcess, Summary
 from agentic_rag.documents.scan_reading import OcrProcess, ScanStore
 from agentic_rag.documents.search import index_errors
-from agentic_rag.documents.workshop import Workshop
-from agentic_rag.errors import AgenticRagError, StorageError
-from agentic_rag.ids import DocumentId
 from agentic_rag.store import documents, domains
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentProgress, DocumentRecord, DocumentStatus
 from agentic_rag.store.quotas import Quotas
-from agentic_rag.workers import FairQueue
-from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError, IndexFault
 from mcp_servers.retriever.formats.scans import ScansWanted
+from mcp_servers.safe_files import Folder
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Ingestion:
     Its tasks live as long as the workshop's workers; leaving those stops the jobs, and the next start goes on.
     """
 
-    def __init__(self, workshop: Workshop, dense: DenseVectors, reserve: DiskReserve) -> None:
+    def __init__(self, workshop: DocumentServices, dense: DenseVectors, reserve: DiskReserve) -> None:
         self._db = workshop.database
         self._index = workshop.index
         self._directory = workshop.directory

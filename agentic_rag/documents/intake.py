@@ -12,22 +12,22 @@ from pathlib import PurePosixPath
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import IndexUnavailable, NotFound, QuotaExceeded, WorkspaceUnavailable
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.files import Incoming, documents_of, place, split_name, stamp_of
 from agentic_rag.documents.ingestion import Ingestion, Pauses
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.search import index_errors
-from agentic_rag.documents.workshop import Workshop
-from agentic_rag.errors import IndexUnavailable, NotFound, QuotaExceeded, WorkspaceUnavailable
-from agentic_rag.ids import DocumentId
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.documents import DenseState, DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.domains import DomainRecord
-from mcp_servers.beneath import Folder, Refused, is_text
 from mcp_servers.retriever.errors import MISSING_FILE
 from mcp_servers.retriever.formats import media_type
+from mcp_servers.safe_files import Folder, Refused, is_text
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ MISSING = "DOCUMENT_MISSING"
 class Intake:
     """The records of all domains' files. Every change of a file's bytes, name or presence comes through here."""
 
-    def __init__(self, workshop: Workshop, ingestion: Ingestion, reindexing: Reindexing) -> None:
+    def __init__(self, workshop: DocumentServices, ingestion: Ingestion, reindexing: Reindexing) -> None:
         self._db = workshop.database
         self._directory = workshop.directory
         self._ingestion = ingestion

@@ -12,9 +12,14 @@ from typing import Final
 
 import anyio.to_thread
 
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.startup_errors import BadConfiguration
+from agentic_rag.base.threads import DomainThreads
+from agentic_rag.base.workers import Workers, attempt
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.dense_vectors import DenseVectors
 from agentic_rag.documents.disk_reserve import DiskReserve
+from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.intake import Intake
@@ -24,12 +29,7 @@ from agentic_rag.documents.recovery import Recovery
 from agentic_rag.documents.reindexing import Reindexing
 from agentic_rag.documents.scan_reading import OcrBudget, ScanStore
 from agentic_rag.documents.search import DomainSearch, SearchTraces, index_errors
-from agentic_rag.documents.workshop import Workshop
-from agentic_rag.settings import Settings
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store.database import Database
-from agentic_rag.threads import DomainThreads
-from agentic_rag.workers import Workers, attempt
 from mcp_servers.retriever.errors import IndexFault
 from mcp_servers.retriever.formats import all_formats
 from mcp_servers.retriever.index import Index
@@ -49,7 +49,7 @@ EMBEDDED: Final = "embedded"
 class Knowledge:
     """The parts, each of which lives as long as the context of `open_knowledge`."""
 
-    def __init__(self, settings: Settings, workshop: Workshop, embedding: EmbeddingState) -> None:
+    def __init__(self, settings: Settings, workshop: DocumentServices, embedding: EmbeddingState) -> None:
         database, index = workshop.database, workshop.index
         self.workshop = workshop
         self._alone = not settings.database_url
@@ -117,7 +117,7 @@ async def open_knowledge(
     ):
         async with Workers() as workers:
             ocr = OcrBudget(settings.ocr_pages, settings.ocr_seconds)
-            workshop = Workshop(database, directory, index, threads, workers, settings.max_upload_bytes, ocr)
+            workshop = DocumentServices(database, directory, index, threads, workers, settings.max_upload_bytes, ocr)
             knowledge = Knowledge(settings, workshop, embedding)
             yield knowledge
         if database.shared:

@@ -15,9 +15,9 @@ from pathlib import Path
 import orjson
 
 from agentic_rag.documents.fork_server import begin_answers, receive_jobs, run_capped
-from agentic_rag.documents.found_text import Range
 from agentic_rag.documents.page_job import PageFrame, PageJob
 from agentic_rag.documents.pdf_pages import draw, encode_png, mark, pixels_of
+from agentic_rag.documents.text_positions import Range
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.ocr import count_frames, load_picture, open_image
 from mcp_servers.retriever.formats.pdf import open_pdf

@@ -17,14 +17,14 @@ from typing import cast
 import anyio
 import orjson
 
+from agentic_rag.base.errors import AgenticRagError, DocumentUnsupported, NotFound, PagesBusy, PageUnreadable
+from agentic_rag.base.workers import FairQueue
 from agentic_rag.documents.child_process import ChildProcess
+from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.files import documents_of, open_document
-from agentic_rag.documents.found_text import Range
 from agentic_rag.documents.page_job import Box, Marks, PageFrame, PageJob
-from agentic_rag.documents.workshop import Workshop
-from agentic_rag.errors import AgenticRagError, DocumentUnsupported, NotFound, PagesBusy, PageUnreadable
+from agentic_rag.documents.text_positions import Range
 from agentic_rag.store.documents import DocumentRecord
-from agentic_rag.workers import FairQueue
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats import IMAGE_ENDINGS, IMAGE_TYPES
 
@@ -96,7 +96,7 @@ class _Wish:
 class Pages:
     """Pages of the PDFs of all domains. Its tasks live as long as the workshop's workers."""
 
-    def __init__(self, workshop: Workshop, *, kept_bytes: int = KEPT_BYTES, seconds: float = SECONDS) -> None:
+    def __init__(self, workshop: DocumentServices, *, kept_bytes: int = KEPT_BYTES, seconds: float = SECONDS) -> None:
         """``kept_bytes``: of what is remembered; ``seconds``: what one page may take."""
         self._directory = workshop.directory
         self._threads = workshop.threads

@@ -10,8 +10,8 @@ from functools import cache
 
 import nh3
 
-from agentic_rag.documents.found_text import Range
 from agentic_rag.documents.passages import Row, Table
+from agentic_rag.documents.text_positions import Range
 from mcp_servers.retriever.document import SEPARATOR
 
 _TAGS = {"p", "br", "mark", "table", "thead", "tbody", "tr", "th", "td"}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentic_rag.documents.found_text import Range, find_text, sentences_within
+from agentic_rag.documents.text_positions import Range, find_text, sentences_within
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import SEPARATOR, split_row
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import pypdfium2
 import pypdfium2.raw as pdfium
 
-from agentic_rag.documents.found_text import Range, locate
 from agentic_rag.documents.page_job import Box, Marks
+from agentic_rag.documents.text_positions import Range, locate
 from mcp_servers.retriever.errors import DocumentError
 
 MAX_PIXELS = 6_000_000

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agentic_rag.base.errors import InvalidInput, NotFound, PagesBusy, PageUnreadable
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.documents.documents import Documents
-from agentic_rag.documents.found_text import Range
 from agentic_rag.documents.page_job import Marks
 from agentic_rag.documents.pages import PDF
 from agentic_rag.documents.passages import (
@@ -22,8 +23,7 @@ from agentic_rag.documents.passages import (
     table_within,
 )
 from agentic_rag.documents.scan_reading import marks_on_scan
-from agentic_rag.errors import InvalidInput, NotFound, PagesBusy, PageUnreadable
-from agentic_rag.ids import DocumentId
+from agentic_rag.documents.text_positions import Range
 from agentic_rag.store.documents import DocumentRecord
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.formats import IMAGE_TYPES
@@ -59,7 +59,7 @@ class OnPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CitationPlace:
     """A passage in its place. ``cited``: the part that was asked for, None: none was, or the passage does not have it.
 
     ``before`` and ``after`` are the paragraphs next to it. ``table`` is there for rows of a table, ``page`` for a PDF.
@@ -81,7 +81,9 @@ class Places:
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
 
-    async def of(self, domain_id: str, chunk_id: str, part: Range | None = None, text: str | None = None) -> Place:
+    async def of(
+        self, domain_id: str, chunk_id: str, part: Range | None = None, text: str | None = None
+    ) -> CitationPlace:
         """Return where a passage stands, and in it a part: by its offsets, or by its text.
 
         Raises:
@@ -103,13 +105,13 @@ class Places:
         )
         if chunk.cells is not None:
             table = table_of(chunk, await self._group(domain_id, chunk), cited)
-            return Place(document, chunk, "table", cited, *around, table=table)
+            return CitationPlace(document, chunk, "table", cited, *around, table=table)
         rows = table_within(chunk, cited)
         has_pages = document.media_type == PDF or document.media_type in IMAGE_TYPES
         if not has_pages or chunk.page is None:
-            return Place(document, chunk, "table" if rows else "text", cited, *around, table=rows)
+            return CitationPlace(document, chunk, "table" if rows else "text", cited, *around, table=rows)
         page = await self._on_page(document, chunk, chunk.page, cited)
-        return Place(document, chunk, "page", cited, *around, table=rows, page=page)
+        return CitationPlace(document, chunk, "page", cited, *around, table=rows, page=page)
 
     async def _group(self, domain_id: str, chunk: Chunk) -> Sequence[Chunk]:
         """Return the chunks that have the same cells as one, in order."""

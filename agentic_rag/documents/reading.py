@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 import orjson
 
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.documents.child import NO_SCANS, Frame, Job, ScansOfJob
 from agentic_rag.documents.child_process import ChildProcess
-from agentic_rag.ids import DocumentId
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError

@@ -6,9 +6,9 @@ search found nothing where there are documents. The making is `ingestion`'s, whi
 
 import logging
 
+from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.ingestion import Ingestion
 from agentic_rag.documents.lost_documents import SETTLED, LostDocuments
-from agentic_rag.documents.workshop import Workshop
 from agentic_rag.store import documents, domains
 from agentic_rag.store.documents import DocumentRecord
 from mcp_servers.retriever.errors import IndexDamaged, IndexFault
@@ -22,7 +22,7 @@ LOOK_SECONDS = 5.0
 class Recovery:
     """Compares and queues, from `begin` on, as long as the workshop's workers live."""
 
-    def __init__(self, workshop: Workshop, lost: LostDocuments, ingestion: Ingestion) -> None:
+    def __init__(self, workshop: DocumentServices, lost: LostDocuments, ingestion: Ingestion) -> None:
         self._db = workshop.database
         self._index = workshop.index
         self._lost = lost

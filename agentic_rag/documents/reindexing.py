@@ -12,29 +12,29 @@ from functools import partial
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import AgenticRagError, NothingToRollBack, ReindexRunning, StorageError
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.workers import Queue
 from agentic_rag.directory.collection import collection_of
 from agentic_rag.documents.child import ScansOfJob
 from agentic_rag.documents.dense_vectors import DenseVectors
+from agentic_rag.documents.document_services import DocumentServices
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.files import documents_of, open_document
 from agentic_rag.documents.ingestion import RESTART_SECONDS, Ingestion
 from agentic_rag.documents.reading import ReadingProcess
 from agentic_rag.documents.scan_reading import ScanStore
-from agentic_rag.documents.workshop import Workshop
-from agentic_rag.errors import AgenticRagError, NothingToRollBack, ReindexRunning, StorageError
-from agentic_rag.ids import DocumentId
 from agentic_rag.store import collections, documents, domains
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import now
 from agentic_rag.store.collections import CollectionRecord, CollectionState
 from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
-from agentic_rag.workers import Queue
-from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError, EmbeddingError, IndexDamaged, IndexFault
 from mcp_servers.retriever.index import CollectionMeta
+from mcp_servers.safe_files import Folder
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Reindexing:
     """Rebuilds collections one after the other, as long as the workshop's workers live."""
 
     def __init__(
-        self, workshop: Workshop, ingestion: Ingestion, dense: DenseVectors, embedding: EmbeddingState
+        self, workshop: DocumentServices, ingestion: Ingestion, dense: DenseVectors, embedding: EmbeddingState
     ) -> None:
         self._threads = workshop.threads
         self._db = workshop.database

@@ -11,10 +11,10 @@ from typing import BinaryIO
 import orjson
 from sqlalchemy import Connection
 
+from agentic_rag.base.json_form import Json
 from agentic_rag.documents.child_process import ChildProcess
-from agentic_rag.documents.found_text import Range, locate
 from agentic_rag.documents.page_job import Box, Marks
-from agentic_rag.json_form import Json
+from agentic_rag.documents.text_positions import Range, locate
 from agentic_rag.store import scans
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

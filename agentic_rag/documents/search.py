@@ -15,15 +15,15 @@ from pathlib import Path
 import anyio.to_thread
 from sqlalchemy import Connection
 
+from agentic_rag.base.errors import IndexUnavailable as SearchUnavailable
+from agentic_rag.base.errors import NotFound, StorageError
+from agentic_rag.base.health_signals import Outcomes
+from agentic_rag.base.ids import ConversationId, DocumentId
+from agentic_rag.base.json_form import from_json, to_json
 from agentic_rag.directory.collection import collection_of, domain_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.lost_documents import LostDocuments
-from agentic_rag.errors import IndexUnavailable as SearchUnavailable
-from agentic_rag.errors import NotFound, StorageError
-from agentic_rag.ids import ConversationId, DocumentId
-from agentic_rag.json_form import from_json, to_json
-from agentic_rag.outcomes import Outcomes
 from agentic_rag.store import documents, retrievals
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

@@ -1,6 +1,6 @@
 """The error for a refused change of a prompt component."""
 
-from agentic_rag.errors import Conflict
+from agentic_rag.base.errors import Conflict
 
 
 class ComponentChanged(Conflict, code="COMPONENT_CHANGED"):

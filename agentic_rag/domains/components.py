@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from mcp_servers.beneath import Entry, Folder, Kind, is_text
+from mcp_servers.safe_files import Entry, Folder, Kind, is_text
 
 FILE_LIMIT = 8_000
 """Maximum characters of one file."""

@@ -12,20 +12,20 @@ from typing import Literal
 
 from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
+from agentic_rag.base.events import Notice
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.collection import CollectionFacts, collection_note, collection_of
-from agentic_rag.directory.directory import Arrivals, Directory
+from agentic_rag.directory.directory import Directory, IngestionQueue
 from agentic_rag.directory.server_map import system_servers, turn_entries
 from agentic_rag.directory.settings import DomainSettings, GrantName
 from agentic_rag.domains.components import FILE_LIMIT, ComponentFiles, Components, clean_within, cut
-from agentic_rag.domains.watched_workspaces import Seen, Sights, WatchedWorkspaces
+from agentic_rag.domains.watched_workspaces import SnapshotCache, WatchedWorkspaces, WorkspaceSnapshot
 from agentic_rag.domains.workspaces import find_misplaced
-from agentic_rag.events import Notice
-from agentic_rag.ids import DocumentId
 from agentic_rag.models.names import ModelNames
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona, SkillLine
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.domains import DomainRecord
-from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.base import Binding, Verdict
 from agentic_rag.tools.listing import owner_of
 from mcp_servers.promptx.roles import RoleLibrary
@@ -130,7 +130,7 @@ class Definitions:
         self,
         directory: Directory,
         access: Access,
-        arrivals: Arrivals,
+        arrivals: IngestionQueue,
         defaults: Defaults,
         threads: DomainThreads,
         watched: WatchedWorkspaces,
@@ -142,7 +142,7 @@ class Definitions:
         self._threads = threads
         self._watched = watched
         self._components = ComponentFiles()
-        self._sights: Sights[tuple[Path, tuple[str, ...]], _Found] = Sights(watched)
+        self._sights: SnapshotCache[tuple[Path, tuple[str, ...]], _Found] = SnapshotCache(watched)
         """By workspace and sub-roles."""
         self._made: OrderedDict[tuple[str, str, tuple[DocumentId, ...], bool], _Made] = OrderedDict()
         """By domain, user, context documents, and whether the conversation is transient."""
@@ -196,9 +196,9 @@ class Definitions:
         self._sights.keep(key, seen)
         return seen.found
 
-    def _look_watched(self, workspace: Path, sub_roles: Sequence[str]) -> Seen[_Found]:
+    def _look_watched(self, workspace: Path, sub_roles: Sequence[str]) -> WorkspaceSnapshot[_Found]:
         # Begin watching before the read.
-        return Seen(self._watched.begin(workspace), self._look(workspace, sub_roles, None))
+        return WorkspaceSnapshot(self._watched.begin(workspace), self._look(workspace, sub_roles, None))
 
     def _look(self, workspace: Path, sub_roles: Sequence[str], draft: Draft | None) -> _Found:
         """Read all parts of a workspace that a turn needs.

@@ -18,15 +18,7 @@ from sqlalchemy import Connection
 from agentic_rag.access.auditing import audit
 from agentic_rag.access.auditing import change as audited
 from agentic_rag.access.users import acting
-from agentic_rag.directory.directory import Directory
-from agentic_rag.directory.server_map import own_documents, server_map
-from agentic_rag.directory.settings import DomainSettings, MergedSettings, merge_settings
-from agentic_rag.domains.lifecycle import DomainLifecycle
-from agentic_rag.domains.record_history import record_changes
-from agentic_rag.domains.sign_in_secrets import forget_servers
-from agentic_rag.domains.vault import Vault, check_limits
-from agentic_rag.domains.workspaces import copy_template, make_workspace
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     AgenticRagError,
     CommandNotAllowed,
     InvalidInput,
@@ -36,14 +28,22 @@ from agentic_rag.errors import (
     problems_of,
     raise_first,
 )
-from agentic_rag.forms import line, to_json
-from agentic_rag.json_form import Json
+from agentic_rag.base.forms import line, to_json
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.threads import DomainThreads
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.server_map import own_documents, server_map
+from agentic_rag.directory.settings import DomainSettings, MergedSettings, merge_settings
+from agentic_rag.domains.lifecycle import DomainLifecycle
+from agentic_rag.domains.record_history import record_changes
+from agentic_rag.domains.sign_in_secrets import forget_servers
+from agentic_rag.domains.vault import Vault, check_limits
+from agentic_rag.domains.workspaces import copy_template, make_workspace
 from agentic_rag.store import domains, history, secrets
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.store.secrets import SecretRecord
-from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.reading import Note
 from agentic_rag.tools.launch.policy import LaunchPolicy
 

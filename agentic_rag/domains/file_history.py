@@ -17,20 +17,20 @@ from weakref import WeakValueDictionary
 import anyio
 from sqlalchemy import Connection
 
+from agentic_rag.base.errors import NotFound, WorkspaceUnavailable
+from agentic_rag.base.redaction import Redaction
+from agentic_rag.base.threads import PATIENCE_SECONDS, DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.components import READ_LIMIT, counts
 from agentic_rag.domains.record_history import content_of
 from agentic_rag.domains.vault import Vault
-from agentic_rag.errors import NotFound, WorkspaceUnavailable
-from agentic_rag.redaction import Redaction
 from agentic_rag.store import audit, history
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.history import DISK, GONE, HistoryKind, NewHistory
-from agentic_rag.threads import PATIENCE_SECONDS, DomainThreads
-from mcp_servers.beneath import Folder, is_text
 from mcp_servers.promptx.dpml import KINDS
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
+from mcp_servers.safe_files import Folder, is_text
 
 log = logging.getLogger(__name__)
 

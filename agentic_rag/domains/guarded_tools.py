@@ -8,9 +8,9 @@ Knows no vault and no hub.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from agentic_rag.events import ToolStatus
-from agentic_rag.messages import Block, text_block
-from agentic_rag.redaction import Redaction
+from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.messages import Block, text_block
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.runtime.core.calls import SECRET_IN_ARGUMENTS
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.tools.base import (

@@ -7,15 +7,15 @@ argument that contains one is refused.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from agentic_rag.base.errors import CommandNotAllowed, InvalidInput, NotFound
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.directory.server_map import own_documents
 from agentic_rag.directory.settings import DomainSettings, change_entries
-from agentic_rag.errors import CommandNotAllowed, InvalidInput, NotFound
-from agentic_rag.redaction import Redaction
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.tools.entries.entry import McpEntry, StdioTarget, Value
 from agentic_rag.tools.entries.placeholders import find_placeholders
 from agentic_rag.tools.entries.reading import read_entries
-from agentic_rag.tools.entries.server_json import Described, is_server_json, read_server_json
+from agentic_rag.tools.entries.server_json import ServerDescription, is_server_json, read_server_json
 from agentic_rag.tools.launch.bundles import Bundle
 from agentic_rag.tools.launch.catalogue import Refusal
 from agentic_rag.tools.launch.requests import PackageLine, ProgramLine, plan_line
@@ -76,7 +76,7 @@ def read_proposal(record: DomainRecord, settings: DomainSettings, name: str, doc
     Raises:
         InvalidInput, ServerReserved, NotFound: names the part that cannot be requested.
     """
-    described: Described | None = None
+    described: ServerDescription | None = None
     if isinstance(document, Mapping) and is_server_json(document):
         described = read_server_json(document, "server.json")
         document = {name: next(iter(described.entries.values()))}

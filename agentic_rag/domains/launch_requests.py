@@ -15,14 +15,10 @@ import anyio.to_thread
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
-from agentic_rag.directory.directory import Directory
-from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.domains.launch_proposals import Proposal, proposal_of, read_proposal
-from agentic_rag.domains.vault import Vault
-from agentic_rag.errors import (
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import (
     AgenticRagError,
     BodyTooLarge,
     InvalidInput,
@@ -34,13 +30,18 @@ from agentic_rag.errors import (
     PackageProblem,
     StorageError,
 )
-from agentic_rag.forms import line
+from agentic_rag.base.forms import line
+from agentic_rag.base.threads import DomainThreads
+from agentic_rag.base.workers import Queue
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.domains.launch_proposals import Proposal, proposal_of, read_proposal
+from agentic_rag.domains.vault import Vault
 from agentic_rag.store import launch_requests
 from agentic_rag.store.audit import AuditOutcome, Entry
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.launch_requests import PENDING, LaunchRequestRecord, RequestState
-from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.names import fit_name
 from agentic_rag.tools.entries.reading import read_name
 from agentic_rag.tools.launch.bundles import MAX_BUNDLE_BYTES
@@ -61,7 +62,6 @@ from agentic_rag.tools.launch.requests import (
     plan_line,
     propose_template,
 )
-from agentic_rag.workers import Queue
 
 log = logging.getLogger(__name__)
 

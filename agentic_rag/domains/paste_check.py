@@ -14,20 +14,20 @@ from enum import StrEnum
 import anyio
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerReserved, problems_of
+from agentic_rag.base.json_form import Absent, Json
+from agentic_rag.base.redaction import Redaction
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import own_documents
 from agentic_rag.directory.settings import MAX_ENTRIES, DomainSettings, misplaced_secrets, seal_values
 from agentic_rag.domains.domains import Domains, Saved
 from agentic_rag.domains.servers import Pool
 from agentic_rag.domains.vault import Vault
-from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerReserved, problems_of
-from agentic_rag.json_form import Absent, Json
-from agentic_rag.redaction import Redaction
 from agentic_rag.store.domains import DomainRecord
-from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, StdioTarget
 from agentic_rag.tools.entries.placeholders import find_placeholders, names_before_path
-from agentic_rag.tools.entries.reading import LOOKS_SECRET, Collected, InputField, Note, PastedRow, collect_entries
+from agentic_rag.tools.entries.reading import LOOKS_SECRET, InputField, Note, PastedRow, PastedRows, collect_entries
 from agentic_rag.tools.launch.policy import LaunchPolicy, Review
 from agentic_rag.tools.launch.spec import LaunchSpec, spec_of
 from agentic_rag.tools.status import ConnectionState, State
@@ -367,7 +367,7 @@ class PasteChecks:
             raise problems[0].among(problems)
         return await self._domains.update(domain_id, settings={"mcpServers": entries}, replace_maps=False)
 
-    async def _read(self, user: User, domain_id: str, document: object) -> tuple[Collected, _Place]:
+    async def _read(self, user: User, domain_id: str, document: object) -> tuple[PastedRows, _Place]:
         record = await self._directory.get(domain_id)
         settings = DomainSettings.model_validate(record.settings)
         collected = collect_entries(document, own=own_documents(record, settings))

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import acting
+from agentic_rag.base.errors import InvalidInput, NotFound
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.component_errors import ComponentChanged
 from agentic_rag.domains.components import READ_LIMIT, counts
 from agentic_rag.domains.file_history import FileHistory, Notice
-from agentic_rag.errors import InvalidInput, NotFound
 from agentic_rag.store.database import Database
 from agentic_rag.store.history import HistoryKind
-from agentic_rag.threads import DomainThreads
-from mcp_servers.beneath import Folder
+from mcp_servers.safe_files import Folder
 
 NOT_THERE = ""
 """The version of a component that does not exist."""

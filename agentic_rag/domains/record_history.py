@@ -6,9 +6,9 @@ The texts are readable JSON without secret values. Pure. The store's ``history``
 import hashlib
 import json
 
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.directory.settings import DomainSettings
-from agentic_rag.json_form import Json
-from agentic_rag.redaction import Redaction
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.store.history import GONE, Content, HistoryKind, NewHistory
 

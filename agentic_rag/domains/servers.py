@@ -10,18 +10,18 @@ from typing import Protocol
 
 from agentic_rag.access.auditing import change
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound, ServerReserved
+from agentic_rag.base.json_form import Json, to_json
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import own_documents
 from agentic_rag.directory.settings import DomainSettings, change_entries
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.vault import Vault
-from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound, ServerReserved
-from agentic_rag.json_form import Json, to_json
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.store.audit import Entry
 from agentic_rag.store.domains import DomainRecord
-from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.entries.entry import McpEntry
 from agentic_rag.tools.entries.names import is_reserved

@@ -21,10 +21,10 @@ from mcp.client.auth import OAuthFlowError, PKCEParameters
 from mcp.client.auth.utils import union_scopes, validate_authorization_response_iss
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User, acting_for
-from agentic_rag.domains.kept_tokens import Account, KeptTokens, client_from, client_to, place_from, place_to
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import NotFound, ServerUnavailable
 from agentic_rag.domains.sign_in_secrets import (
     OwnAddress,
     SignInListener,
@@ -33,19 +33,19 @@ from agentic_rag.domains.sign_in_secrets import (
     forget_account,
     pending_name,
 )
+from agentic_rag.domains.token_storage import Account, KeptTokens, client_from, client_to, place_from, place_to
 from agentic_rag.domains.vault import Vault
-from agentic_rag.errors import NotFound, ServerUnavailable
 from agentic_rag.store import secrets, sign_ins
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.sign_ins import AccountRecord, SignInRecord
 from agentic_rag.tools.entries.entry import Grant, HttpTarget, OAuthClient
-from agentic_rag.tools.launch.addresses import Reach
+from agentic_rag.tools.launch.addresses import AddressPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.oauth import grants
-from agentic_rag.tools.oauth.discovery import Challenge, Place, check_for_people, discover
+from agentic_rag.tools.oauth.discovery import Challenge, ProtectedResource, check_for_people, discover
 from agentic_rag.tools.oauth.errors import GrantRefused, NoSignIn, SignInNeeded, SignInProblem, SignInSilent
-from agentic_rag.tools.oauth.grants import Client, Tokens
+from agentic_rag.tools.oauth.grants import OAuthRegistration, Tokens
 from agentic_rag.tools.oauth.web import CheckedWeb
 
 CALLBACK = "/api/oauth/callback"
@@ -76,13 +76,13 @@ class Reaching(Protocol):
     """Provides the current rules for outgoing connections."""
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> AddressPolicy:
         """The rules for users' servers."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CompletedSignIn:
     """A completed sign-in."""
 
     server: str
@@ -186,7 +186,7 @@ class SignIns:
         self,
         spec: LaunchSpec,
         web: CheckedWeb,
-        place: Place,
+        place: ProtectedResource,
         oauth: OAuthClient[str],
         scope: str | None,
         found: Account | None,
@@ -202,8 +202,8 @@ class SignIns:
         )
 
     async def _choose_client(
-        self, spec: LaunchSpec, web: CheckedWeb, place: Place, oauth: OAuthClient[str] | None, redirect: str
-    ) -> Client:
+        self, spec: LaunchSpec, web: CheckedWeb, place: ProtectedResource, oauth: OAuthClient[str] | None, redirect: str
+    ) -> OAuthRegistration:
         """Return the OAuth client: the admin's, the published metadata document's, or a registered one."""
         if oauth is not None:
             return grants.configured_client(place, oauth)
@@ -226,7 +226,13 @@ class SignIns:
         return client
 
     async def _open(
-        self, spec: LaunchSpec, place: Place, client: Client, redirect: str, scope: str, cost: int
+        self,
+        spec: LaunchSpec,
+        place: ProtectedResource,
+        client: OAuthRegistration,
+        redirect: str,
+        scope: str,
+        cost: int,
     ) -> SignInNeeded:
         """Store a pending sign-in and return the message for the person."""
         state, pkce, ident = random.token_urlsafe(32), PKCEParameters.generate(), new_id("sgn")
@@ -410,7 +416,7 @@ class SignIns:
         await self._db.write(lambda conn: sign_ins.bind_browser(conn, ident, _hash(cookie), user.id))
         return kept["address"], cookie
 
-    async def complete(self, answer: Mapping[str, str], user: User | None, cookie: str) -> Completed:
+    async def complete(self, answer: Mapping[str, str], user: User | None, cookie: str) -> CompletedSignIn:
         """Complete a sign-in with an authorization response, once. ``user`` is None for an unknown caller.
 
         Raises:
@@ -444,10 +450,16 @@ class SignIns:
                 raise
             await self._take_in(record, who, tokens, place, client, kept)
         await self._listener.signed_in(record.domain_id, record.server, record.user_id)
-        return Completed(record.server, urlsplit(kept["address"]).hostname or "", tokens.account)
+        return CompletedSignIn(record.server, urlsplit(kept["address"]).hostname or "", tokens.account)
 
     async def _take_in(
-        self, record: SignInRecord, who: str, tokens: Tokens, place: Place, client: Client, kept: Mapping[str, Any]
+        self,
+        record: SignInRecord,
+        who: str,
+        tokens: Tokens,
+        place: ProtectedResource,
+        client: OAuthRegistration,
+        kept: Mapping[str, Any],
     ) -> None:
         place_of = record.domain_id, record.server, record.user_id
         before = await self._db.read(lambda conn: sign_ins.account(conn, *place_of))
@@ -478,7 +490,7 @@ class SignIns:
             await self._kept.keep(account, tokens, place, client, kept["scope"], told)
 
     async def _forget_unknown_client(
-        self, record: SignInRecord, place: Place, redirect: str, exc: GrantRefused
+        self, record: SignInRecord, place: ProtectedResource, redirect: str, exc: GrantRefused
     ) -> None:
         if exc.error in ("invalid_client", "unauthorized_client"):
             name = client_name(place.issuer, record.server, redirect)
@@ -543,7 +555,7 @@ class SignIns:
         return f"{url}{CALLBACK}"
 
 
-def wanted_scope(place: Place, challenge: Challenge, oauth: OAuthClient[str] | None) -> str | None:
+def wanted_scope(place: ProtectedResource, challenge: Challenge, oauth: OAuthClient[str] | None) -> str | None:
     """Return the scopes to request: the server's, else the entry's, else all that the server supports."""
     scope: str | None = None
     if place.scopes is not None:
@@ -558,7 +570,7 @@ def wanted_scope(place: Place, challenge: Challenge, oauth: OAuthClient[str] | N
     return union_scopes(scope, "offline_access") if scope and "offline_access" in offered else scope
 
 
-def _code_of(answer: Mapping[str, str], place: Place) -> str:
+def _code_of(answer: Mapping[str, str], place: ProtectedResource) -> str:
     """Return the code in an authorization response.
 
     Raises:
@@ -576,7 +588,7 @@ def _code_of(answer: Mapping[str, str], place: Place) -> str:
 
 
 def _new_account(
-    spec: LaunchSpec, place: Place, tokens: Tokens, scope: str, who: str, generation: int
+    spec: LaunchSpec, place: ProtectedResource, tokens: Tokens, scope: str, who: str, generation: int
 ) -> AccountRecord:
     return AccountRecord(
         domain_id=spec.domain,

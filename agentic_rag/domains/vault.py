@@ -17,8 +17,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import SecretStr
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import NotFound, SecretLimit, SecretUnreadable
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.domains.vault_keys import (
     FILE_NAME,
     ID_BYTES,
@@ -31,10 +35,6 @@ from agentic_rag.domains.vault_keys import (
     read_file,
     write_file,
 )
-from agentic_rag.errors import NotFound, SecretLimit, SecretUnreadable
-from agentic_rag.json_form import Json
-from agentic_rag.redaction import Redactor
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import secrets
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

@@ -16,7 +16,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.startup_errors import BadConfiguration
 
 SETTING = "AGENTIC_RAG_SECRET_KEY"
 _REMEDY = "Make one with: openssl rand -base64 32"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from mcp_servers.beneath import MAX_DEPTH, Folder, Refused
+from mcp_servers.safe_files import MAX_DEPTH, Folder, Refused
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -63,7 +63,7 @@ ZFS is missing, because it can be rolled back while it is mounted.
 
 
 @dataclass(slots=True, eq=False)
-class Era:
+class WorkspaceVersion:
     """A period without known changes in a workspace."""
 
     over: bool = False
@@ -72,16 +72,16 @@ class Era:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Generic[T]):
+class WorkspaceSnapshot(Generic[T]):
     """The result of a read. ``era`` is the period in which it is valid, None if it must not be cached."""
 
-    era: Era | None
+    era: WorkspaceVersion | None
     found: T
 
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    era: Era = field(default_factory=Era)
+    era: WorkspaceVersion = field(default_factory=WorkspaceVersion)
     watches: set[int] = field(default_factory=set)
 
 
@@ -97,7 +97,7 @@ class WatchedWorkspaces:
         self._libc = _libc()
         self._notes = -1 if self._libc is None else self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def begin(self, workspace: Path) -> Era | None:
+    def begin(self, workspace: Path) -> WorkspaceVersion | None:
         """Return the era of a read that begins now, or None if changes cannot be detected. Blocks."""
         with self._lock:
             if self._notes < 0:
@@ -107,7 +107,7 @@ class WatchedWorkspaces:
             if known is not None and not known.era.over:
                 self._kept.move_to_end(workspace)
                 if known.era.answers <= 0:
-                    known.era.over, known.era = True, Era()
+                    known.era.over, known.era = True, WorkspaceVersion()
                 return known.era
         watched = _Watched()
         try:
@@ -126,7 +126,7 @@ class WatchedWorkspaces:
                 self._forget(self._kept.popitem(last=False)[1])
         return watched.era
 
-    def holds(self, era: Era | None) -> bool:
+    def holds(self, era: WorkspaceVersion | None) -> bool:
         """Return whether a result of this era is still valid. Does not block."""
         if era is None:
             return False
@@ -215,14 +215,14 @@ class WatchedWorkspaces:
                 yield from ((each, _ALL) for each in _with_those_in(folder, depth))
 
 
-class Sights(Generic[K, T]):
+class SnapshotCache(Generic[K, T]):
     """Cache of the last results of reads, by key, least recently used dropped."""
 
     def __init__(self, watched: WatchedWorkspaces) -> None:
         self._watched = watched
-        self._seen: OrderedDict[K, Seen[T]] = OrderedDict()
+        self._seen: OrderedDict[K, WorkspaceSnapshot[T]] = OrderedDict()
 
-    def find(self, key: K) -> Seen[T] | None:
+    def find(self, key: K) -> WorkspaceSnapshot[T] | None:
         """Return the cached result if it is still valid, else None."""
         seen = self._seen.get(key)
         if seen is None or not self._watched.holds(seen.era):
@@ -230,7 +230,7 @@ class Sights(Generic[K, T]):
         self._seen.move_to_end(key)
         return seen
 
-    def keep(self, key: K, seen: Seen[T]) -> None:
+    def keep(self, key: K, seen: WorkspaceSnapshot[T]) -> None:
         """Cache the result of a read."""
         self._seen.pop(key, None)
         if seen.era is not None:

@@ -6,9 +6,9 @@ Knows no record. Everything here blocks.
 import shutil
 from pathlib import Path
 
-from agentic_rag.errors import WorkspaceRefused, refused_write
+from agentic_rag.base.errors import WorkspaceRefused, refused_write
 from agentic_rag.tools.launch.spec import FILES
-from mcp_servers.beneath import Folder, Refused
+from mcp_servers.safe_files import Folder, Refused
 
 
 def make_workspace(workspace: Path) -> None:

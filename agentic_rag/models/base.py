@@ -14,8 +14,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from agentic_rag.events import Usage
-from agentic_rag.messages import Block, Message, ToolSpec
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import Block, Message, ToolSpec
 from agentic_rag.models.encoded import Settled
 
 ThinkingMode = Literal["off", "auto"]
@@ -143,12 +143,12 @@ class MessageCompleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Working:
+class ModelProgress:
     """Bytes came that are no event yet, such as thinking that is not shown. Only time depends on it."""
 
 
 ModelEvent = (
-    Working
+    ModelProgress
     | MessageStarted
     | BlockStarted
     | TextDelta

@@ -6,9 +6,9 @@ a request was one it cannot take, and not that somebody stopped waiting. Knows n
 
 import time
 
-from agentic_rag.errors import GenerationTimeout, ModelError
+from agentic_rag.base.errors import GenerationTimeout, ModelError
+from agentic_rag.base.health_signals import Outcomes, PartState, worst
 from agentic_rag.models.names import ModelNames
-from agentic_rag.outcomes import Outcomes, PartState, worst
 
 TOLERATED = 0.25
 """Share of failed calls from which on a model that answers is degraded all the same."""

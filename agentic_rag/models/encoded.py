@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agentic_rag.messages import Message
+from agentic_rag.base.messages import Message
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of one conversation: as many as a window of a million tokens takes. What is beyond is encoded for each request."""

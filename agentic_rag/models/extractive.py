@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 import anyio.lowlevel
 
-from agentic_rag.events import Usage
-from agentic_rag.json_form import Json
-from agentic_rag.messages import (
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import (
     SHOWN_BEFORE,
     Block,
     Message,

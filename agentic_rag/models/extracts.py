@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from agentic_rag.messages import Block, plain_text, text_block
+from agentic_rag.base.messages import Block, plain_text, text_block
 from agentic_rag.models.base import ModelRequest
 
 MAX_EXTRACT = 200

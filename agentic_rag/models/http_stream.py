@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 import orjson
 
-from agentic_rag.errors import ModelError
-from agentic_rag.messages import Block
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import Block
 from agentic_rag.models.base import ModelEvent
 from agentic_rag.models.marks import MarkedAnswer
 from agentic_rag.models.service_errors import Endpoint

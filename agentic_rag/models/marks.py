@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
-from agentic_rag.messages import Block, Message, text_block
+from agentic_rag.base.messages import Block, Message, text_block
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import anyio
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.models.base import Model, ModelEvent, ModelRequest, PreparedRequest, PreparingModel
 from agentic_rag.models.names import ModelNames
 

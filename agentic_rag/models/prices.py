@@ -31,11 +31,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.events import Usage
-from agentic_rag.forms import Form, read_form
-from agentic_rag.json_lines import lines_of
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.events import Usage
+from agentic_rag.base.forms import Form, read_form
+from agentic_rag.base.json_lines import lines_of
+from agentic_rag.base.startup_errors import BadConfiguration
 
 SETTING = "AGENTIC_RAG_PRICES"
 FREE = "extractive"

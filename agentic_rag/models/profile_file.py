@@ -21,10 +21,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import Form, read_form
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.forms import Form, read_form
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.profiles import Display, Effort, ModelProfile, Prices, ProfileChanges
-from agentic_rag.startup_errors import BadConfiguration
 
 SETTING = "AGENTIC_RAG_MODEL_PROFILES"
 

@@ -27,12 +27,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, StringConstraints
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import Form, read_form, require_shape
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.forms import Form, read_form, require_shape
+from agentic_rag.base.settings import environment_value
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.profile_file import ProfileForm, SentHeaders, changes_of
 from agentic_rag.models.profiles import ProfileChanges, ProviderKind
-from agentic_rag.settings import environment_value
-from agentic_rag.startup_errors import BadConfiguration
 
 SETTING = "AGENTIC_RAG_PROVIDERS"
 

@@ -21,6 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.anthropic.clouds import BedrockModel, CloudModel
 from agentic_rag.models.anthropic.model import AnthropicModel, CitationMode
 from agentic_rag.models.base import Model
@@ -32,8 +34,6 @@ from agentic_rag.models.profile_file import read_profiles
 from agentic_rag.models.profiles import use_operator_profiles
 from agentic_rag.models.provider_file import NONE as NO_PROVIDERS
 from agentic_rag.models.provider_file import Provider, Providers
-from agentic_rag.settings import Settings
-from agentic_rag.startup_errors import BadConfiguration
 
 GROUP: Final = "agentic_rag.model_providers"
 SETTING: Final = "AGENTIC_RAG_MODEL"

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
-from agentic_rag.errors import ModelError
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.startup_errors import BadConfiguration
 
 NO_KEY = "none"
 """What a service without keys is sent: local ones mostly, which do not look at it."""

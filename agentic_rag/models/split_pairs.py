@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from agentic_rag.messages import clean_json
+from agentic_rag.base.messages import clean_json
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _HIGH_AT_END: Final = re.compile("[\ud800-\udbff]\\Z")

@@ -7,7 +7,7 @@ fields are skipped, since nothing here reconnects.
 
 import re
 
-from agentic_rag.errors import EventTooLarge
+from agentic_rag.base.errors import EventTooLarge
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """A line, or the data of one event, larger than this is an attack or a fault, not an answer."""

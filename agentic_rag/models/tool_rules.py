@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from agentic_rag.errors import ModelError
-from agentic_rag.messages import ToolSpec
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import ToolSpec
 from agentic_rag.models.profiles import kind_of
 from agentic_rag.tools.schema_compat import SchemaFamily
 

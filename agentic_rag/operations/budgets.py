@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import LOCAL, User
-from agentic_rag.errors import InvalidInput, NotFound
+from agentic_rag.base.errors import InvalidInput, NotFound
 from agentic_rag.models.prices import Prices
 from agentic_rag.runtime.spending import Spending, Standing, standing_of
 from agentic_rag.store import budgets, domains, keys, users

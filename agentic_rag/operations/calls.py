@@ -12,14 +12,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import InvalidInput, NotFound, OtherResponses
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.exchanges import BROUGHT, Exchange
 from agentic_rag.conversations.sent_images import GivenImage
-from agentic_rag.errors import InvalidInput, NotFound, OtherResponses
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import ConversationId, TurnId
 from agentic_rag.operations.deletion import Deletion
-from agentic_rag.runtime.accepting import Accepted
+from agentic_rag.runtime.acceptance import Accepted
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.turns import TurnRecord
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import anyio.to_thread
 from pydantic import SecretStr
 
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.domains.vault import find_unreadable
 from agentic_rag.operations.findings import Finding
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import documents, domains, payloads, secrets
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.payloads import PayloadFiles
-from mcp_servers.beneath import Folder
-from mcp_servers.promptx.examination import MemoryTrouble, examine_memories
+from mcp_servers.promptx.role_checks import MemoryTrouble, examine_memories
+from mcp_servers.safe_files import Folder
 
 NAMED = 3
 """How many subjects of one kind a finding names; the others are counted."""

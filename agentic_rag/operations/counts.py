@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from agentic_rag.observer import Content, Fact, Kind, Span
+from agentic_rag.base.telemetry import Content, Fact, Kind, Span
 
 MOST: Final = 200
 """Maximum number of label sets in one series."""

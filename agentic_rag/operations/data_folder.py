@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from agentic_rag.errors import StorageUnavailable, refused_write
-from agentic_rag.settings import Settings
-from agentic_rag.startup_errors import (
+from agentic_rag.base.errors import StorageUnavailable, refused_write
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.startup_errors import (
     BadConfiguration,
     DatabaseMissing,
     DataFolderOwned,

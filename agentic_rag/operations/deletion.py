@@ -16,20 +16,20 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import StorageError
+from agentic_rag.base.ids import ConversationId, DocumentId
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.documents import Documents
 from agentic_rag.domains.lifecycle import DomainLifecycle
 from agentic_rag.domains.vault import Vault
 from agentic_rag.domains.workspaces import remove_workspace
-from agentic_rag.errors import StorageError
-from agentic_rag.ids import ConversationId, DocumentId
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import budgets, conversations, domains, retrievals, sessions
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.usage import Scope
-from agentic_rag.threads import DomainThreads
 
 END_SECONDS = 10.0
 """How long the caller waits for the end of a transient call."""

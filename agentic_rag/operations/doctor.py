@@ -12,11 +12,11 @@ from typing import Any
 import anyio.to_thread
 from sqlalchemy import Connection
 
+from agentic_rag.base.errors import InternalError
+from agentic_rag.base.events import Error
+from agentic_rag.base.ids import ConversationId, DocumentId, SessionId, TurnId
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.collection import collection_of
-from agentic_rag.errors import InternalError
-from agentic_rag.events import Error
-from agentic_rag.ids import ConversationId, DocumentId, SessionId, TurnId
 from agentic_rag.operations.findings import Finding
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.store import checks, conversations, documents, domains, payloads, run_events, sessions, turns

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.keys import Access
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import NotFound
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.sign_in_secrets import forget_user as forget_sign_ins
-from agentic_rag.errors import NotFound
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.roles.memories import Memories
 from agentic_rag.store import (

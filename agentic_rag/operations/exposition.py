@@ -12,11 +12,11 @@ import anyio.to_thread
 
 from agentic_rag import __version__
 from agentic_rag.access.users import LOCAL
-from agentic_rag.errors import NotFound
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.health_signals import PartState
 from agentic_rag.operations.budgets import Budgets, BudgetState
 from agentic_rag.operations.counts import MOST, Counts
 from agentic_rag.operations.health import Health, HealthReport
-from agentic_rag.outcomes import PartState
 from agentic_rag.runtime.runtime import Runtime
 
 if TYPE_CHECKING:

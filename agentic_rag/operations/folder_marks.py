@@ -1,7 +1,7 @@
 """Detect unchanged workspaces by the sizes and times of their files.
 
 A workspace is scanned from time to time even if it is unchanged, because a waiting file may depend on something outside
-the folder, such as a raised quota. Knows neither documents nor history; `agentic_rag.operations.upkeep` scans.
+the folder, such as a raised quota. Knows neither documents nor history; `agentic_rag.operations.maintenance` scans.
 """
 
 import hashlib
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.domains.file_history import PROMPT_FOLDER
 from agentic_rag.store.domains import DomainRecord
-from agentic_rag.threads import DomainThreads
-from mcp_servers.beneath import Entry, Folder
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
+from mcp_servers.safe_files import Entry, Folder
 
 WHOLE_EVERY = 10
 """Each domain is scanned fully in one of this many rounds, changed or not. Rounds differ between domains."""

@@ -12,16 +12,16 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import ServerStopping, StorageError, StorageFull, StorageUnavailable, WritesRefused
+from agentic_rag.base.health_signals import Outcomes, PartState, worst
+from agentic_rag.base.json_form import Absent
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.startup_errors import ServerStarting
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.knowledge import EMBEDDED, Knowledge
-from agentic_rag.errors import ServerStopping, StorageError, StorageFull, StorageUnavailable, WritesRefused
-from agentic_rag.json_form import Absent
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.operations.members import Members, MemberView
-from agentic_rag.outcomes import Outcomes, PartState, worst
-from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.startup_errors import ServerStarting
 from agentic_rag.store import probe, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

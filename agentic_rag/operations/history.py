@@ -13,13 +13,13 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import User
-from agentic_rag.comparison import JsonChange, compare_json, compare_lines
+from agentic_rag.base.comparison import JsonChange, compare_json, compare_lines
+from agentic_rag.base.errors import InvalidInput, NotFound
+from agentic_rag.base.json_form import Json
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.file_history import FileHistory
 from agentic_rag.domains.prompt_files import PromptFiles
-from agentic_rag.errors import InvalidInput, NotFound
-from agentic_rag.json_form import Json
 from agentic_rag.roles.roles import Roles
 from agentic_rag.store import history
 from agentic_rag.store.database import Database

@@ -15,8 +15,8 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag import __version__
-from agentic_rag.errors import StorageError
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.errors import StorageError
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.store import leases, replicas, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database

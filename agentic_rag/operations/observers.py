@@ -5,17 +5,17 @@ A combined span holds one span of each observer. For values such as ``trace_id``
 
 from collections.abc import Sequence
 
-from agentic_rag.observer import NOBODY, Content, Fact, Kind, Observer, Span
+from agentic_rag.base.telemetry import NOBODY, Content, Fact, Kind, Observer, Span
 
 
 def join(observers: Sequence[Observer]) -> Observer:
     """Return one observer that calls all of them, or `NOBODY` if there are none."""
     if not observers:
         return NOBODY
-    return observers[0] if len(observers) == 1 else _Several(tuple(observers))
+    return observers[0] if len(observers) == 1 else _CombinedTelemetry(tuple(observers))
 
 
-class _Several:
+class _CombinedTelemetry:
     """Implements `Observer`."""
 
     def __init__(self, observers: tuple[Observer, ...]) -> None:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import agentic_rag
-from agentic_rag.settings import Settings
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.startup_errors import BadConfiguration
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ conversation takes no message, so no turn can begin while it is removed.
 import logging
 from datetime import UTC, datetime, timedelta
 
+from agentic_rag.base.errors import NotFound
 from agentic_rag.directory.directory import Directory
-from agentic_rag.errors import NotFound
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.store import conversations
 from agentic_rag.store.conversations import ConversationRecord

@@ -3,7 +3,7 @@
 Defines the names and attributes of spans and the recorded content. A bounded queue with its own thread feeds the
 collector, so a slow or missing collector costs spans but delays no turn. If the client sent no trace context, the trace
 id derives from the turn id: a turn interrupted by a restart or a wait stays one trace. OpenTelemetry is the extra
-``otel``; only `agentic_rag.operations.measuring` imports this module, and only if traces are configured.
+``otel``; only `agentic_rag.operations.instruments` imports this module, and only if traces are configured.
 """
 
 import hashlib
@@ -21,10 +21,10 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_contex
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from agentic_rag import __version__
-from agentic_rag.json_form import Json, to_text
-from agentic_rag.messages import Block, without_private
-from agentic_rag.observer import Content, Fact, Kind, Span
-from agentic_rag.redaction import Redactor
+from agentic_rag.base.json_form import Json, to_text
+from agentic_rag.base.messages import Block, without_private
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.telemetry import Content, Fact, Kind, Span
 
 QUEUE: Final = 4_096
 """Maximum number of spans that wait for the collector; further spans are dropped."""

@@ -15,9 +15,9 @@ from typing import Final
 from sqlalchemy import Connection
 
 from agentic_rag.access.users import User
-from agentic_rag.events import Usage
-from agentic_rag.ids import TurnId
-from agentic_rag.json_form import Absent
+from agentic_rag.base.events import Usage
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.json_form import Absent
 from agentic_rag.models.prices import Prices
 from agentic_rag.operations.budgets import plain
 from agentic_rag.store import sessions, turns, usage

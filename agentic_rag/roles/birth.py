@@ -5,11 +5,11 @@ conversation.
 """
 
 from agentic_rag.access.users import SYSTEM, acting_for
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.json_form import Json
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.server_map import AUTHOR_ROLE
 from agentic_rag.domains.domains import Domains, Saved
-from agentic_rag.errors import InvalidInput
-from agentic_rag.json_form import Json
 from agentic_rag.roles.roles import Roles
 from agentic_rag.tools.system import ROLE_WRITE
 
@@ -27,7 +27,7 @@ def first_message(domain_id: str, description: str) -> str:
     return f"Write the role of this domain with the id `{born_role(domain_id)}`.\n\n{description}"
 
 
-class Births:
+class DomainCreation:
     """Creates domains from descriptions, and adopts their roles."""
 
     def __init__(self, directory: Directory, domains: Domains, roles: Roles) -> None:

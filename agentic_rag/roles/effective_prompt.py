@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Protocol
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.ids import ConversationId, SessionId
+from agentic_rag.base.messages import plain_text
 from agentic_rag.domains.definitions import Definitions, Draft
-from agentic_rag.errors import NotFound
-from agentic_rag.ids import ConversationId, SessionId
-from agentic_rag.messages import plain_text
 from agentic_rag.roles.roles import Roles, RoleView
+from agentic_rag.runtime.core.deferred_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.many_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.prompt import skills_block
 from agentic_rag.runtime.core.request import begin_told, prompt_of, tool_specs
 from agentic_rag.runtime.core.window import tokens_of
-from agentic_rag.runtime.kept_results import with_own_tools
+from agentic_rag.runtime.payload_reader import with_own_tools
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.tools.base import ToolInfo
 

@@ -15,20 +15,21 @@ from typing import Final
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
 from agentic_rag.access.users import User
-from agentic_rag.budget_errors import BudgetExceeded, BudgetUnpriced
+from agentic_rag.base import failpoints
+from agentic_rag.base.budget_errors import BudgetExceeded, BudgetUnpriced
+from agentic_rag.base.errors import AgenticRagError, GenerationTimeout, ModelError, NotFound
+from agentic_rag.base.events import Usage
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.telemetry import working_for
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import MemorySettings
 from agentic_rag.domains.definitions import Definitions
-from agentic_rag.errors import AgenticRagError, GenerationTimeout, ModelError, NotFound
-from agentic_rag.events import Usage
-from agentic_rag.ids import TurnId
-from agentic_rag.json_form import Json
 from agentic_rag.models.base import MessageCompleted, MessageStarted, Model, ModelRequest, TextDelta
 from agentic_rag.models.calls import ModelCalls
-from agentic_rag.observer import working_for
-from agentic_rag.redaction import Redactor
 from agentic_rag.roles.effective_prompt import definition_now
 from agentic_rag.roles.proposals import Said, ask, engram_of, newest, read_answer, said_in
 from agentic_rag.runtime.core.retry import is_busy
@@ -39,9 +40,8 @@ from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.extractions import ExtractionRecord, Proposal
 from agentic_rag.store.usage import UsageRecord
-from agentic_rag.threads import DomainThreads
 from mcp_servers.promptx.errors import MemoryFault
-from mcp_servers.promptx.memory import Shelf, memory_folder
+from mcp_servers.promptx.memory import MemoryCache, memory_folder
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Extraction:
         threads: DomainThreads,
         limit: int,
         spending: Spending,
-        shelf: Shelf,
+        shelf: MemoryCache,
     ) -> None:
         self._db = database
         self._directory = directory

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.dpml import Kind, references, resolve
 from mcp_servers.promptx.errors import UnknownRole
 from mcp_servers.promptx.ids import check_id
 from mcp_servers.promptx.nuwa import RoleFile, layout
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER, DiskFile, Index, Origin, Reading, collect
+from mcp_servers.safe_files import Folder
 
 
 @dataclass(frozen=True, slots=True)

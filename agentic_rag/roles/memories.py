@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded, StorageFull
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.domains.definitions import Definitions
-from agentic_rag.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded, StorageFull
 from agentic_rag.roles.effective_prompt import definition_now
-from agentic_rag.threads import DomainThreads
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import (
     BadRecall,
     BadRoleId,
@@ -26,19 +25,20 @@ from mcp_servers.promptx.errors import (
     UnknownMemory,
 )
 from mcp_servers.promptx.ledger import Engram, Which
-from mcp_servers.promptx.memory import SHELF, Memory, Recollection, Shelf, memory_folder
+from mcp_servers.promptx.memory import SHELF, Memory, MemoryCache, Recollection, memory_folder
+from mcp_servers.safe_files import Folder
 
 SHARED = "The memories of this domain are shared: only its admin may change them."
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryOwner:
     """The memories of a ``user`` or of the whole ``domain`` in a workspace. ``shelf`` stores them."""
 
     workspace: Path
     scope: str
     user: str
-    shelf: Shelf = SHELF
+    shelf: MemoryCache = SHELF
 
     def folder(self, role: str) -> Folder:
         return memory_folder(self.workspace, self.scope, self.user, role)
@@ -79,7 +79,7 @@ class Export:
 class Memories:
     """The memories of all domains. Each method raises `WorkspaceUnavailable` if the workspace does not answer."""
 
-    def __init__(self, definitions: Definitions, limit: int, threads: DomainThreads, shelf: Shelf) -> None:
+    def __init__(self, definitions: Definitions, limit: int, threads: DomainThreads, shelf: MemoryCache) -> None:
         """Create the service. ``limit`` is the maximum of one user and role; ``shelf`` stores the memories."""
         self._definitions = definitions
         self._limit = limit
@@ -223,8 +223,8 @@ class Memories:
         Raises:
             StorageFull: a memory cannot be written now.
         """
-        own = Place(workspace, "user", user_id, self._shelf)
-        shared = Place(workspace, "domain", user_id, self._shelf)
+        own = MemoryOwner(workspace, "user", user_id, self._shelf)
+        shared = MemoryOwner(workspace, "domain", user_id, self._shelf)
 
         def work() -> None:
             self._shelf.remove(own.folder("any").parent)
@@ -237,11 +237,11 @@ class Memories:
         with _own_errors():
             await self._threads.run(str(workspace), work)
 
-    async def _place(self, user: User, domain_id: str) -> Place:
+    async def _place(self, user: User, domain_id: str) -> MemoryOwner:
         binding = (await definition_now(self._definitions, user, domain_id)).binding
-        return Place(Path(binding.workspace), binding.scope, user.id, self._shelf)
+        return MemoryOwner(Path(binding.workspace), binding.scope, user.id, self._shelf)
 
-    def _check_write(self, user: User, domain_id: str, place: Place) -> None:
+    def _check_write(self, user: User, domain_id: str, place: MemoryOwner) -> None:
         if place.scope == "domain" and not user.administers(domain_id):
             raise Forbidden(SHARED)
 

@@ -19,10 +19,10 @@ from agentic_rag.roles.memory_store import DatabaseStock, engram_of, take_over
 from agentic_rag.store import domains, memories
 from agentic_rag.store.database import Database
 from agentic_rag.store.memories import EngramRecord, MemoryRecord
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import MemoryFault
-from mcp_servers.promptx.kept import FILES
-from mcp_servers.promptx.memory import SHELF, Memory, Shelf, memory_folder
+from mcp_servers.promptx.memory import SHELF, Memory, MemoryCache, memory_folder
+from mcp_servers.promptx.memory_cache import FILES
+from mcp_servers.safe_files import Folder
 
 CLOSE_SECONDS = 10.0
 """How long the end of the process waits to store recall counts."""
@@ -30,7 +30,7 @@ CLOSE_SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
-async def open_shelf(stack: AsyncExitStack, database: Database) -> Shelf:
+async def open_shelf(stack: AsyncExitStack, database: Database) -> MemoryCache:
     """Return the memories of a server on this database, after moving those in the wrong place.
 
     Raises:
@@ -39,7 +39,7 @@ async def open_shelf(stack: AsyncExitStack, database: Database) -> Shelf:
     if database.server is None:
         await return_to_files(database)
         return SHELF
-    shelf = Shelf(DatabaseStock(database))
+    shelf = MemoryCache(DatabaseStock(database))
 
     async def close() -> None:
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):

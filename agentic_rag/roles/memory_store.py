@@ -1,4 +1,4 @@
-"""Memories in PostgreSQL, for servers that share a store. Implements `mcp_servers.promptx.kept.Stock`.
+"""Memories in PostgreSQL, for servers that share a store. Implements `mcp_servers.promptx.memory_cache.Stock`.
 
 Calls the database's event loop from the threads that recall, and moves PromptX files found in a workspace into the
 database: those of a restored SQLite server, an import or a copied folder. Network and state files are not kept, because
@@ -16,17 +16,15 @@ from urllib.parse import unquote
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.errors import NotFound, StorageError, StorageFull
+from agentic_rag.base.errors import NotFound, StorageError, StorageFull
 from agentic_rag.store import engrams, memories
 from agentic_rag.store.database import Database
 from agentic_rag.store.engrams import CannotReplace, EngramLesson, MemoryName, NewEngram, TooMany
 from agentic_rag.store.memories import EngramRecord
 from agentic_rag.store.raw_tables import Work
 from agentic_rag.store.records import BigInt
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable, UnknownReplaced
 from mcp_servers.promptx.ids import is_plain
-from mcp_servers.promptx.kept import FILES, Kept
 from mcp_servers.promptx.ledger import (
     COMPANIONS,
     DATABASE,
@@ -44,8 +42,10 @@ from mcp_servers.promptx.ledger import (
     keywords_of,
     schema_of,
 )
-from mcp_servers.promptx.network import Mind, Network
+from mcp_servers.promptx.memory_cache import FILES, CachedMemory
+from mcp_servers.promptx.network import Network, RecallActivation
 from mcp_servers.promptx.snapshot import NETWORK, STATE, NetworkFile, read_network
+from mcp_servers.safe_files import Folder
 
 T = TypeVar("T")
 
@@ -74,9 +74,9 @@ class DatabaseStock:
     def prepare(self, folder: Folder) -> None:
         take_over(self, folder)
 
-    def place(self, folder: Folder) -> Kept:
+    def place(self, folder: Folder) -> CachedMemory:
         ledger = DatabaseLedger(self, folder)
-        return Kept(ledger, ledger, DatabaseCounts(self, folder))
+        return CachedMemory(ledger, ledger, DatabaseCounts(self, folder))
 
     def has(self, folder: Folder) -> bool:
         self.prepare(folder)
@@ -142,7 +142,7 @@ def name_of(folder: Folder) -> MemoryName:
 
 
 class DatabaseLedger:
-    """The engrams of one memory. Implements `mcp_servers.promptx.kept.EngramLedger`; see `Ledger` for the methods.
+    """The engrams of one memory. Implements `mcp_servers.promptx.memory_cache.EngramLedger`; see `Ledger` for the methods.
 
     Stateless: one object can read and write.
     """
@@ -261,7 +261,7 @@ def _texts_of(name: MemoryName, after: int) -> Callable[[Connection], list[Engra
 
 
 class DatabaseCounts:
-    """The recall count of each cue. Implements `mcp_servers.promptx.kept.RecallCounts`."""
+    """The recall count of each cue. Implements `mcp_servers.promptx.memory_cache.RecallCounts`."""
 
     def __init__(self, stock: DatabaseStock, folder: Folder) -> None:
         self._stock = stock
@@ -288,7 +288,7 @@ class DatabaseCounts:
         known = frozenset(words)
         self._stock.write(self._folder, lambda conn: engrams.add_counts(conn, self._name, new_counts, known, tip.rowid))
 
-    def write_state(self, mind: Mind, center: str | None, now_ms: int) -> None:
+    def write_state(self, mind: RecallActivation, center: str | None, now_ms: int) -> None:
         """Do nothing: PromptX's state is not kept."""
 
     def remove_state(self) -> None:

@@ -11,14 +11,14 @@ from typing import Final, Literal
 
 import orjson
 
-from agentic_rag.messages import Block, plain_text, reads_others, text_block, user_message
+from agentic_rag.base.messages import Block, plain_text, reads_others, text_block, user_message
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.store.extractions import Proposal
 from agentic_rag.store.sessions import MessageRecord
 from mcp_servers.promptx.errors import BadEngram
 from mcp_servers.promptx.ledger import Engram
 from mcp_servers.promptx.new_engrams import NewEngram, check_engram, make_engram
-from mcp_servers.promptx.words import fold, gist_of
+from mcp_servers.promptx.tokenizer import fold, gist_of
 
 MAX_SAID: Final = 2_000
 """Maximum characters of one message; longer ones contain pasted text."""

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from agentic_rag.access.auditing import audit, change
 from agentic_rag.access.users import acting
+from agentic_rag.base.errors import InvalidInput, NotFound
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.file_history import FileHistory, Notice
-from agentic_rag.domains.watched_workspaces import Seen, Sights, WatchedWorkspaces
-from agentic_rag.errors import InvalidInput, NotFound
+from agentic_rag.domains.watched_workspaces import SnapshotCache, WatchedWorkspaces, WorkspaceSnapshot
 from agentic_rag.roles.files import RoleText, drafts_of, remove, texts_of
 from agentic_rag.store import domains
 from agentic_rag.store.database import Database
 from agentic_rag.store.history import HistoryKind
-from agentic_rag.threads import DomainThreads
 from mcp_servers.promptx.errors import BadRoleId, BrokenRole, RoleRefused, UnknownRole
 from mcp_servers.promptx.lint import Finding
 from mcp_servers.promptx.nuwa import RoleFile, template
@@ -62,7 +62,7 @@ class Roles:
         self._builtin = builtin
         self._threads = threads
         self._watched = watched
-        self._hashes: Sights[tuple[Path, str], str | None] = Sights(watched)
+        self._hashes: SnapshotCache[tuple[Path, str], str | None] = SnapshotCache(watched)
         """By workspace and role."""
 
     async def list_of(self, domain_id: str) -> list[RoleInfo]:
@@ -134,9 +134,9 @@ class Roles:
         self._hashes.keep((workspace, role), seen)
         return seen.found
 
-    def _hash(self, workspace: Path, role: str) -> Seen[str | None]:
+    def _hash(self, workspace: Path, role: str) -> WorkspaceSnapshot[str | None]:
         # Begin watching before the read.
-        return Seen(self._watched.begin(workspace), RoleLibrary(workspace, self._builtin).hash(role))
+        return WorkspaceSnapshot(self._watched.begin(workspace), RoleLibrary(workspace, self._builtin).hash(role))
 
     async def write(
         self, domain_id: str, role: str, files: Sequence[RoleFile] | None, *, replace: bool = True

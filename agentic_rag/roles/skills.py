@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from agentic_rag.errors import NotFound
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.store import domains
 from agentic_rag.store.database import Database
-from agentic_rag.threads import DomainThreads
 from mcp_servers.promptx.errors import BadRoleId, BrokenRole, SkillUnreadable, UnknownRole, UnknownSkill
 from mcp_servers.promptx.roles import RoleLibrary
 from mcp_servers.promptx.skills import BODY, Skill, SkillFile, SkillLibrary, read_front_matter, role_as_skill

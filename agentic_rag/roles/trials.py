@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agentic_rag.access.users import User
-from agentic_rag.errors import Forbidden, InvalidInput
+from agentic_rag.base.errors import Forbidden, InvalidInput
 from agentic_rag.roles.roles import Roles
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.tools.base import DraftFile, RoleDraft

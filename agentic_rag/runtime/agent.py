@@ -15,8 +15,8 @@ import anyio
 import anyio.lowlevel
 from sqlalchemy import Connection
 
-from agentic_rag.budget_errors import BudgetExceeded
-from agentic_rag.errors import (
+from agentic_rag.base.budget_errors import BudgetExceeded
+from agentic_rag.base.errors import (
     AgenticRagError,
     CompactionNotNeeded,
     ContextTooLong,
@@ -29,19 +29,18 @@ from agentic_rag.errors import (
     first_cause,
     refused_write,
 )
-from agentic_rag.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
-from agentic_rag.messages import REFUSED, Block, ToolSpec
+from agentic_rag.base.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
+from agentic_rag.base.messages import REFUSED, Block, ToolSpec
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.tool_rules import named_tools
-from agentic_rag.runtime.asking import Asking, TurnClock, TurnPause
-from agentic_rag.runtime.change import Once
 from agentic_rag.runtime.compaction import Compaction, compacted_event
 from agentic_rag.runtime.context import Context
 from agentic_rag.runtime.core.calls import PlannedCall
+from agentic_rag.runtime.core.deferred_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.failures import failure_of
-from agentic_rag.runtime.core.many_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.model_tools import spec_key, usable_tools
+from agentic_rag.runtime.core.prompt_state import Prompt, PromptState, changes
 from agentic_rag.runtime.core.request import (
     BuiltRequest,
     begin_told,
@@ -53,19 +52,20 @@ from agentic_rag.runtime.core.request import (
 )
 from agentic_rag.runtime.core.results import ResultRoom
 from agentic_rag.runtime.core.retry import Attempts, after, is_busy, is_too_long, retry_delay, sizes_of
-from agentic_rag.runtime.core.told import Prompt, Told, changes
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.early_call import EarlyCall, NextCall, Seen
-from agentic_rag.runtime.gone_chunks import find_gone
-from agentic_rag.runtime.kept_results import Pictures, with_own_tools
+from agentic_rag.runtime.human_input import HumanInput, TurnClock, TurnPause
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
+from agentic_rag.runtime.missing_passages import find_gone
 from agentic_rag.runtime.missing_servers import missing_notices
-from agentic_rag.runtime.observing import ObservedTurn
-from agentic_rag.runtime.receiving import Receiving
+from agentic_rag.runtime.model_stream import Receiving
+from agentic_rag.runtime.notifier import Once
+from agentic_rag.runtime.payload_reader import Pictures, with_own_tools
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import (
+from agentic_rag.runtime.tool_calls import ToolCalls, policy_of
+from agentic_rag.runtime.turn_persistence import (
     Resume,
     end_delegates,
     end_of,
@@ -74,7 +74,7 @@ from agentic_rag.runtime.storing import (
     store_end,
     store_told,
 )
-from agentic_rag.runtime.tool_calls import ToolCalls, policy_of
+from agentic_rag.runtime.turn_span import ObservedTurn
 from agentic_rag.store import sessions, turns, waits
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import new_id, now
@@ -148,7 +148,7 @@ class Agent:
         self._pause: TurnPause = parent._pause if parent is not None else TurnPause(row.id)
         payer = Payer(definition.domain_id, transcript.labels.user_id, row.key_id)
         self._account = resources.spending.account(payer, self._pause.root_turn_id)
-        self._asking = Asking(resources, row, transcript.labels, log, self._clock, self._pause)
+        self._asking = HumanInput(resources, row, transcript.labels, log, self._clock, self._pause)
         asker = parent._calls if parent is not None else None
         self._calls: ToolCalls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking, asker)
         self._last_request: ModelRequest | None = None
@@ -486,7 +486,7 @@ class Agent:
         self._today = str(self.resources.services.today)
         return prompt_of(self._definition, self._tools, self._today)
 
-    def _tell(self) -> tuple[Told, list[str]]:
+    def _tell(self) -> tuple[PromptState, list[str]]:
         """Return the session's prompt state for this turn, and the notes on changes."""
         current = self._prompt()
         before = self.transcript.told
@@ -506,7 +506,7 @@ class Agent:
         current = await self.resources.journal.insist(partial(role_hash, self._definition.domain_id, activation.role))
         return activation.role if current is not None and current != activation.hash else None
 
-    async def _store_told(self, told: Told, notes: list[Block]) -> None:
+    async def _store_told(self, told: PromptState, notes: list[Block]) -> None:
         """Store the session's prompt state, and insert the notes before the turn's user message."""
         transcript, session_id = self.transcript, self.transcript.session_id
         if not notes and told == transcript.told:

@@ -16,12 +16,13 @@ import anyio
 import anyio.lowlevel
 from sqlalchemy import Connection
 
-from agentic_rag.errors import CompactionNotNeeded, GenerationTimeout, ModelError, UnusableSummary
-from agentic_rag.events import Compacted, Usage
-from agentic_rag.messages import Block, Message
+from agentic_rag.base.errors import CompactionNotNeeded, GenerationTimeout, ModelError, UnusableSummary
+from agentic_rag.base.events import Compacted, Usage
+from agentic_rag.base.messages import Block, Message
+from agentic_rag.base.silence_timers import SilenceScope
+from agentic_rag.base.telemetry import working_for
 from agentic_rag.models.base import MessageCompleted, MessageStarted, ModelRequest, TextDelta
-from agentic_rag.observer import working_for
-from agentic_rag.runtime.accepting import check_unmoved
+from agentic_rag.runtime.acceptance import check_unmoved
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay
@@ -40,11 +41,10 @@ from agentic_rag.runtime.core.summary import (
 from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
 from agentic_rag.runtime.core.turn import Spent
 from agentic_rag.runtime.core.window import Entry, tokens_of
-from agentic_rag.runtime.kept_results import Pictures
+from agentic_rag.runtime.payload_reader import Pictures
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.spending import Account
-from agentic_rag.runtime.storing import usage_row
-from agentic_rag.silence import SilenceScope
+from agentic_rag.runtime.turn_persistence import usage_row
 from agentic_rag.store import compactions, sessions, turns, usage
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import new_id, now

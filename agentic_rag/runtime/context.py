@@ -11,9 +11,9 @@ from dataclasses import replace
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.events import Usage
-from agentic_rag.ids import TurnId
-from agentic_rag.messages import Block
+from agentic_rag.base.events import Usage
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.messages import Block
 from agentic_rag.models.profiles import most_output, profile_of
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import fixed_tokens

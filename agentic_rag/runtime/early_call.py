@@ -9,11 +9,11 @@ are equal.
 from dataclasses import dataclass, replace
 from typing import Self
 
-from agentic_rag.errors import AgenticRagError
-from agentic_rag.events import EventBody, IterationStart
-from agentic_rag.messages import Activation, user_message
+from agentic_rag.base.errors import AgenticRagError
+from agentic_rag.base.events import EventBody, IterationStart
+from agentic_rag.base.messages import Activation, user_message
 from agentic_rag.models.base import ModelRequest, PreparedRequest, PreparingModel, SentRequest
-from agentic_rag.runtime.accepting import NewMessage
+from agentic_rag.runtime.acceptance import NewMessage
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.window import message_tokens

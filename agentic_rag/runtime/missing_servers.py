@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from agentic_rag.events import Notice
+from agentic_rag.base.events import Notice
 from agentic_rag.tools.base import Toolset
 
 

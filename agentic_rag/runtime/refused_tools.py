@@ -5,7 +5,7 @@ No request to that model contains such a tool until its server lists another def
 
 from collections.abc import Collection
 
-from agentic_rag.messages import ToolSpec
+from agentic_rag.base.messages import ToolSpec
 from agentic_rag.runtime.core.model_tools import spec_key
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.server_answers import DroppedTool

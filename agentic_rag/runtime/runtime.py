@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Self
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.errors import NotFound, StorageError, StorageUnavailable
-from agentic_rag.events import AgentEvent, Interrupted
-from agentic_rag.ids import SessionId, TurnId, WaitId
-from agentic_rag.observer import NOBODY, Observer
-from agentic_rag.redaction import Redactor
-from agentic_rag.runtime.children import Delegations
-from agentic_rag.runtime.kept_transcripts import DEFAULT_BYTES, KeptTranscripts
+from agentic_rag.base.errors import NotFound, StorageError, StorageUnavailable
+from agentic_rag.base.events import AgentEvent, Interrupted
+from agentic_rag.base.ids import SessionId, TurnId, WaitId
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.telemetry import NOBODY, Observer
+from agentic_rag.base.workers import attempt
+from agentic_rag.runtime.delegates import Delegations
 from agentic_rag.runtime.log.fanout import Fanout, InProcessFanout
-from agentic_rag.runtime.log.neighbours import Neighbours
 from agentic_rag.runtime.log.reader import LogReader, follow
+from agentic_rag.runtime.log.remote_logs import Neighbours
 from agentic_rag.runtime.log.runlog import Journal
 from agentic_rag.runtime.refused_tools import RefusedTools
-from agentic_rag.runtime.services import AgentServices, Answers, Load, Patience, Resources, TurnHooks
+from agentic_rag.runtime.services import AgentServices, Answers, Load, Resources, TurnHooks, TurnTimeouts
 from agentic_rag.runtime.session import LiveSession
 from agentic_rag.runtime.spending import Spending
-from agentic_rag.runtime.storing import end_without_agent, list_waiting, take_left
+from agentic_rag.runtime.transcript_cache import DEFAULT_BYTES, KeptTranscripts
+from agentic_rag.runtime.turn_persistence import end_without_agent, list_waiting, take_left
 from agentic_rag.store import payloads, sessions, turns, waits
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
@@ -35,7 +36,6 @@ from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 from agentic_rag.store.waits import WaitRecord
-from agentic_rag.workers import attempt
 
 if TYPE_CHECKING:  # imports PostgreSQL's driver
     from agentic_rag.store.signal_feed import SignalFeed
@@ -83,7 +83,7 @@ class Runtime:
         payloads: PayloadFiles,
         redactor: Redactor,
         delegations: Delegations,
-        patience: Patience | None = None,
+        patience: TurnTimeouts | None = None,
         answers: Answers | None = None,
         feed: "SignalFeed | None" = None,
         fanout: Fanout | None = None,
@@ -109,7 +109,7 @@ class Runtime:
             database=database,
             payloads=payloads,
             redactor=redactor,
-            patience=patience or Patience(),
+            patience=patience or TurnTimeouts(),
             answers=answers or Answers(),
             journal=self._journal,
             spending=spending or Spending(database),

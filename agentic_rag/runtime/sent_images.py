@@ -10,7 +10,7 @@ from typing import Self
 
 import anyio
 
-from agentic_rag.messages import KeptImage
+from agentic_rag.base.messages import KeptImage
 from agentic_rag.store.payloads import PayloadFiles
 
 

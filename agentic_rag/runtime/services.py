@@ -14,18 +14,18 @@ import anyio
 from anyio.abc import TaskGroup
 from sqlalchemy import Connection
 
-from agentic_rag.events import EventBody, Notice, Terminal, ToolStatus
-from agentic_rag.ids import SessionId, TurnId, WaitId
+from agentic_rag.base.events import EventBody, Notice, Terminal, ToolStatus
+from agentic_rag.base.ids import SessionId, TurnId, WaitId
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.telemetry import Observer
 from agentic_rag.models.base import Model
 from agentic_rag.models.calls import ModelCalls
-from agentic_rag.observer import Observer
-from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Images
-from agentic_rag.runtime.kept_transcripts import KeptTranscripts
 from agentic_rag.runtime.log.runlog import Journal
 from agentic_rag.runtime.refused_tools import RefusedTools
 from agentic_rag.runtime.spending import Spending
+from agentic_rag.runtime.transcript_cache import KeptTranscripts
 from agentic_rag.store.database import Database
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.turns import TurnRecord
@@ -113,7 +113,7 @@ class TurnHooks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class TurnTimeouts:
     """Timeouts for models and people, in seconds."""
 
     model_idle: float = 60
@@ -204,7 +204,7 @@ class Resources:
     database: Database
     payloads: PayloadFiles
     redactor: Redactor
-    patience: Patience
+    patience: TurnTimeouts
     journal: Journal
     spending: Spending
     observer: Observer

@@ -16,11 +16,11 @@ import anyio
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentic_rag.errors import AgenticRagError, LeaseLost, NotFound, ResumeLimit, TurnInProgress
-from agentic_rag.events import Error, Interrupted, Notice, Resumed
-from agentic_rag.ids import MessageId, SessionId, TurnId
-from agentic_rag.messages import clean_text, user_message
-from agentic_rag.runtime.accepting import (
+from agentic_rag.base.errors import AgenticRagError, LeaseLost, NotFound, ResumeLimit, TurnInProgress
+from agentic_rag.base.events import Error, Interrupted, Notice, Resumed
+from agentic_rag.base.ids import MessageId, SessionId, TurnId
+from agentic_rag.base.messages import clean_text, user_message
+from agentic_rag.runtime.acceptance import (
     Accepted,
     IdBehind,
     NewMessage,
@@ -39,24 +39,24 @@ from agentic_rag.runtime.accepting import (
     tell_begun,
 )
 from agentic_rag.runtime.agent import Agent
-from agentic_rag.runtime.change import Change
-from agentic_rag.runtime.children import Delegations
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
+from agentic_rag.runtime.delegates import Delegations
 from agentic_rag.runtime.early_call import CallAhead
 from agentic_rag.runtime.log.runlog import RunLog, epoch_of
+from agentic_rag.runtime.notifier import Notifier
 from agentic_rag.runtime.sent_images import KeptImages, SentImage
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.session_compaction import SessionCompaction
-from agentic_rag.runtime.storing import (
+from agentic_rag.runtime.turn_order import TurnOrder
+from agentic_rag.runtime.turn_persistence import (
     Resume,
     WaitingTurn,
     load_transcript,
     read_interrupted,
     stored_definition,
 )
-from agentic_rag.runtime.turn_order import TurnOrder
-from agentic_rag.runtime.unstarted import end_unstarted
+from agentic_rag.runtime.unstarted_turns import end_unstarted
 from agentic_rag.store import branches, payloads, sessions, signals, turns
 from agentic_rag.store.clock import advance_ids
 from agentic_rag.store.compactions import CompactionRecord
@@ -92,8 +92,8 @@ class LiveSession:
         """The turn that is suspended until a person answers."""
         self._compaction = SessionCompaction(resources)
         self._order = TurnOrder()
-        self._changed = Change()
-        self.begun = Change()
+        self._changed = Notifier()
+        self.begun = Notifier()
         """Notifies when a turn starts, here or in another process."""
         self._ahead = CallAhead(resources)
         self._accepting = asyncio.Lock()  # mostly free; then taking it does not yield to the event loop

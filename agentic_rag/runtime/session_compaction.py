@@ -7,8 +7,8 @@ Knows no queue.
 import logging
 from collections.abc import Sequence
 
-from agentic_rag.errors import GenerationAborted
-from agentic_rag.events import EventBody
+from agentic_rag.base.errors import GenerationAborted
+from agentic_rag.base.events import EventBody
 from agentic_rag.runtime.agent import Agent
 from agentic_rag.runtime.compaction import Compaction, compacted_event
 from agentic_rag.runtime.core.definition import Definition

@@ -19,9 +19,9 @@ from typing import Final
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.budget_errors import BudgetExceeded, BudgetUnpriced
-from agentic_rag.errors import StorageError, StorageFull
-from agentic_rag.events import Notice, Usage
+from agentic_rag.base.budget_errors import BudgetExceeded, BudgetUnpriced
+from agentic_rag.base.errors import StorageError, StorageFull
+from agentic_rag.base.events import Notice, Usage
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.prices import Prices
 from agentic_rag.models.profiles import profile_of

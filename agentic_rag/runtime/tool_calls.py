@@ -11,27 +11,27 @@ from functools import partial
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag import failpoints
-from agentic_rag.events import Answerer, Source, ToolProgress, ToolStatus, WaitAction, WaitKind
-from agentic_rag.ids import TurnId
-from agentic_rag.json_form import Json, to_text
-from agentic_rag.messages import Message, text_block
-from agentic_rag.observer import NO_SPAN, Content, Kind, Span, running_span, working_in
-from agentic_rag.runtime.asking import Asked, Asking
-from agentic_rag.runtime.core.calls import Because, PlannedCall, Policy, error_outcome
+from agentic_rag.base import failpoints
+from agentic_rag.base.events import Answerer, Source, ToolProgress, ToolStatus, WaitAction, WaitKind
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.json_form import Json, to_text
+from agentic_rag.base.messages import Message, text_block
+from agentic_rag.base.telemetry import NO_SPAN, Content, Kind, Span, running_span, working_in
+from agentic_rag.runtime.core.calls import DenialReason, PlannedCall, Policy, error_outcome
+from agentic_rag.runtime.core.deferred_tools import FIND, find_tools
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.many_tools import FIND, find_tools
 from agentic_rag.runtime.core.questions import ASK_TOOL, answer_of, question_of
 from agentic_rag.runtime.core.results import ResultRoom
 from agentic_rag.runtime.core.sent_messages import OUTCOME_UNKNOWN
-from agentic_rag.runtime.core.sources import sources_of
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import Turn
-from agentic_rag.runtime.kept_results import READ_TOOL, read_on
+from agentic_rag.runtime.core.untrusted_inputs import sources_of
+from agentic_rag.runtime.human_input import HumanInput, QuestionRequest
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
+from agentic_rag.runtime.payload_reader import READ_TOOL, read_on
 from agentic_rag.runtime.services import Resources
-from agentic_rag.runtime.storing import store_result
+from agentic_rag.runtime.turn_persistence import store_result
 from agentic_rag.store import sessions, turns
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.waits import WaitRecord
@@ -90,7 +90,7 @@ class ToolCalls:
         definition: Definition,
         log: RunLog | ChildLog,
         turn: Turn,
-        asking: Asking,
+        asking: HumanInput,
         asker: "ToolCalls | None" = None,
     ) -> None:
         self._resources = resources
@@ -155,7 +155,7 @@ class ToolCalls:
                     outcome = call.refusal or await self._outcome(call)
                 except _Declined as declined:
                     outcome = describe_declined(WaitKind.APPROVAL, declined.given)
-                    call = replace(call, because=Because.DECLINED)
+                    call = replace(call, because=DenialReason.DECLINED)
                 await self.finish(call, outcome)
             ended = "" if outcome.status is ToolStatus.OK else outcome.status.value
             if span.wants_content:
@@ -222,7 +222,7 @@ class ToolCalls:
         named = f"{call.tool.title!r} ({call.tool.remote_name})" if call.tool.title else repr(call.tool.remote_name)
         message = f"The assistant wants to call {named} of the server {call.server!r}."
         needed = InputNeeded(WaitKind.APPROVAL, title, message, schema=schema, warning=warning)
-        asked = Asked(
+        asked = QuestionRequest(
             call.id,
             needed,
             call.approval.answerer,
@@ -340,7 +340,7 @@ class ToolCalls:
         past = self._past(call, {needed.kind}) if needed.kind is WaitKind.QUESTION else None
         if past is not None:
             return await self._asking.join(past)
-        return await self._asking.ask(Asked(call.id, needed, needed.answerer, server=call.server, live=live))
+        return await self._asking.ask(QuestionRequest(call.id, needed, needed.answerer, server=call.server, live=live))
 
     def _past(self, call: PlannedCall, kinds: set[WaitKind]) -> WaitRecord | None:
         """Return, once, the newest wait of a call from before this process had the turn."""

@@ -1,6 +1,6 @@
 """The order in which the last turns of a session began, for readers that follow them in turn. Pure."""
 
-from agentic_rag.ids import TurnId
+from agentic_rag.base.ids import TurnId
 
 MAX_ORDER = 16
 

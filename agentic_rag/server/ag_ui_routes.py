@@ -12,15 +12,15 @@ from pydantic import ConfigDict
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import Forbidden, ImageTooLarge, ImageUnsupported, InvalidInput, NotFound, WaitAnswered
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.forms import Form
+from agentic_rag.base.ids import TurnId, WaitId
+from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.client_names import ClientNames, check_name
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
 from agentic_rag.conversations.waits import Waits
-from agentic_rag.errors import Forbidden, ImageTooLarge, ImageUnsupported, InvalidInput, NotFound, WaitAnswered
-from agentic_rag.events import AgentEvent
-from agentic_rag.forms import Form
-from agentic_rag.ids import TurnId, WaitId
-from agentic_rag.json_form import Json
 from agentic_rag.server.dialects.ag_ui import AgUi, Offset
 from agentic_rag.server.dialects.ag_ui_input import RunRequest, input_model, read_run
 from agentic_rag.server.dialects.known_waits import KnownWaits

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     AgenticRagError,
     InternalError,
     InvalidInput,
@@ -22,9 +22,10 @@ from agentic_rag.errors import (
     TooManySubscriptions,
     refused_write,
 )
-from agentic_rag.forms import check_size
-from agentic_rag.json_form import Json, to_json, to_text
-from agentic_rag.redaction import Redactor
+from agentic_rag.base.forms import check_size
+from agentic_rag.base.json_form import Json, to_json, to_text
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.silence_timers import SilenceScope
 from agentic_rag.server.ag_ui_routes import Run, Runs
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.connection import CLOSE_SECONDS, MAX_FRAME_BYTES, SEND_SECONDS, TOO_LARGE, ConnectionGone
@@ -40,7 +41,6 @@ from agentic_rag.server.replies import (
     send_refusal,
 )
 from agentic_rag.server.ws import MAX_REFUSED_FRAMES, MAX_SUBSCRIPTIONS, Closing
-from agentic_rag.silence import SilenceScope
 from agentic_rag.store.clock import new_id
 
 log = logging.getLogger("agentic_rag.server")

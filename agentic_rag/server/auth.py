@@ -34,8 +34,9 @@ from agentic_rag.access.auditing import AuditLog, place_of, tells
 from agentic_rag.access.keys import KEYLESS, PREFIX, Access, Entrant
 from agentic_rag.access.refusals import Refusal
 from agentic_rag.access.users import ANONYMOUS, LOCAL, User, acting_for
-from agentic_rag.errors import AgenticRagError, Forbidden, Unauthenticated
-from agentic_rag.observer import continuing
+from agentic_rag.base.errors import AgenticRagError, Forbidden, Unauthenticated
+from agentic_rag.base.telemetry import continuing
+from agentic_rag.base.terminal import log_under
 from agentic_rag.server.connection import arrival_of
 from agentic_rag.server.cookies import SIGN_IN, check_own_page, is_secure, read_cookie
 from agentic_rag.server.hosts import (
@@ -49,11 +50,10 @@ from agentic_rag.server.hosts import (
     shared_fields,
 )
 from agentic_rag.server.limits import Limits, Load
-from agentic_rag.server.peers import Address, uid_of
+from agentic_rag.server.peer_credentials import Address, uid_of
 from agentic_rag.server.replies import HEADERS, failure, refusal, send_refusal
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.logins import LoginRecord
-from agentic_rag.terminal import log_under
 
 log = logging.getLogger("agentic_rag.server")
 

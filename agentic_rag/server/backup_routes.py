@@ -10,8 +10,8 @@ from agentic_rag.access.auditing import AuditLog, change
 from agentic_rag.access.users import User
 from agentic_rag.backup.backups_folder import Listed
 from agentic_rag.backup.jobs import BackupJobs, Job
-from agentic_rag.errors import BackupRefused, NotFound
-from agentic_rag.json_form import Absent
+from agentic_rag.base.errors import BackupRefused, NotFound
+from agentic_rag.base.json_form import Absent
 from agentic_rag.server.replies import Items, answer
 from agentic_rag.server.routes import route
 from agentic_rag.store.clock import time_text

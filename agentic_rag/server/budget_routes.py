@@ -9,9 +9,9 @@ from typing import Annotated
 from pydantic import Field
 
 from agentic_rag.access.users import User
-from agentic_rag.errors import NotFound
-from agentic_rag.forms import Form
-from agentic_rag.json_form import Absent
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.forms import Form
+from agentic_rag.base.json_form import Absent
 from agentic_rag.operations.budgets import Budgets, BudgetState, BudgetWish, plain
 from agentic_rag.server.replies import Items, answer
 from agentic_rag.server.routes import route

@@ -11,11 +11,8 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.access.users import User
-from agentic_rag.bundle_errors import BundleBindsSecrets, BundleRefused, BundleTooLarge, BundleTooNew
-from agentic_rag.bundles.exporting import Exports, OpenBundle
-from agentic_rag.bundles.importing import Choice, Imports
-from agentic_rag.bundles.report import ImportReport
-from agentic_rag.errors import (
+from agentic_rag.base.bundle_errors import BundleBindsSecrets, BundleRefused, BundleTooLarge, BundleTooNew
+from agentic_rag.base.errors import (
     BodyTooLarge,
     DocumentTooLarge,
     InvalidInput,
@@ -24,12 +21,15 @@ from agentic_rag.errors import (
     ServerReserved,
     VersionConflict,
 )
-from agentic_rag.forms import Form
+from agentic_rag.base.forms import Form
+from agentic_rag.base.silence_timers import SilenceScope
+from agentic_rag.bundles.exporting import Exports, OpenBundle
+from agentic_rag.bundles.importing import Choice, Imports
+from agentic_rag.bundles.report import ImportReport
 from agentic_rag.server.originals import SEND_SECONDS, disposition
 from agentic_rag.server.replies import SANDBOX, Redacted
 from agentic_rag.server.routes import check_announced, route
 from agentic_rag.server.uploads import MULTIPART_BYTES, FilePart, read_files
-from agentic_rag.silence import SilenceScope
 
 DOMAIN_BUNDLE = "/api/domains/{domain}/bundle"
 IMPORT_ERRORS = (

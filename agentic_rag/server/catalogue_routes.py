@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import anyio.to_thread
 
 from agentic_rag.access.auditing import AuditLog, change
-from agentic_rag.errors import NotFound
+from agentic_rag.base.errors import NotFound
 from agentic_rag.server.replies import Items, answer
 from agentic_rag.server.routes import route
 from agentic_rag.tools.launch.allowed import LaunchCatalogue, Origin

@@ -12,7 +12,7 @@ import anyio
 from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
-from agentic_rag.silence import SilenceScope
+from agentic_rag.base.silence_timers import SilenceScope
 
 SEND_SECONDS: Final = 30.0
 """Maximum time that one send waits for room before the connection is cut."""

@@ -8,20 +8,20 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from agentic_rag.access.users import User
+from agentic_rag.base.events import Error, ToolStatus
+from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
+from agentic_rag.base.json_form import Absent, Json, to_json
+from agentic_rag.base.messages import STRUCTURED, Block, without_private
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.conversations import transcripts
 from agentic_rag.conversations.shown_messages import ShownMessage, text_runs
 from agentic_rag.conversations.transcripts import ShownPage
-from agentic_rag.events import Error, ToolStatus
-from agentic_rag.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
-from agentic_rag.json_form import Absent, Json, to_json
-from agentic_rag.messages import STRUCTURED, Block, without_private
 from agentic_rag.operations.usage import TurnCost, UsageReports
 from agentic_rag.server.dialects.message import sources_and_tokens
 from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus
 from agentic_rag.store.tool_calls import ToolCallRecord, ToolTotal
 from agentic_rag.store.turns import TurnRecord, TurnStatus
-from agentic_rag.threads import DomainThreads
 
 
 @answer()

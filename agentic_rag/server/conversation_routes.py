@@ -8,9 +8,7 @@ from pydantic import Field
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
-from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.conversations.sent_images import MAX_IMAGES, MAX_IMAGES_JSON, GivenImage
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     CompactionNotNeeded,
     ContextTooLong,
     ConversationArchived,
@@ -30,12 +28,13 @@ from agentic_rag.errors import (
     QuotaExceeded,
     TurnInProgress,
 )
-from agentic_rag.events import ToolStatus
-from agentic_rag.forms import Form, OwnJson
-from agentic_rag.ids import ConversationId, DocumentId, MessageId, TurnId
+from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.forms import Form, OwnJson
+from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, TurnId
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.sent_images import MAX_IMAGES, MAX_IMAGES_JSON, GivenImage
 from agentic_rag.operations.deletion import Deletion
-from agentic_rag.runtime.accepting import Accepted
-from agentic_rag.server.collected import CollectedAnswer
+from agentic_rag.runtime.acceptance import Accepted
 from agentic_rag.server.conversation_answers import (
     AcceptedMessage,
     Archive,
@@ -64,6 +63,7 @@ from agentic_rag.server.dialects.base import Dialect
 from agentic_rag.server.dialects.chat import Chat
 from agentic_rag.server.dialects.message import Message as MessageDialect
 from agentic_rag.server.dialects.message import MessageAnswer
+from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.replies import FILE_ENDINGS, Attachment, Items, Page, Part, Redacted, answer_from
 from agentic_rag.server.role_forms import TriedFiles
 from agentic_rag.server.routes import route

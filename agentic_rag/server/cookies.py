@@ -10,7 +10,7 @@ from typing import Final
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from agentic_rag.errors import Forbidden
+from agentic_rag.base.errors import Forbidden
 
 SIGN_IN: Final = "agentic-rag"
 """The name of the cookie of a browser that is signed in; on https with `HOST_PREFIX`."""

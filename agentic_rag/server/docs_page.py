@@ -13,7 +13,7 @@ from html import escape
 from itertools import groupby
 from typing import Any, Final
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 
 _STYLE: Final = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }

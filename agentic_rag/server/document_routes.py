@@ -10,11 +10,7 @@ from pydantic import Field
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
-from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.documents.documents import Documents
-from agentic_rag.documents.files import clean_name
-from agentic_rag.documents.search import SearchOptions
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     BodyTooLarge,
     DocumentTooLarge,
     DocumentUnsupported,
@@ -24,9 +20,14 @@ from agentic_rag.errors import (
     QuotaExceeded,
     ReindexRunning,
 )
-from agentic_rag.forms import Form
-from agentic_rag.ids import ConversationId, DocumentId
-from agentic_rag.json_form import Absent
+from agentic_rag.base.forms import Form
+from agentic_rag.base.ids import ConversationId, DocumentId
+from agentic_rag.base.json_form import Absent
+from agentic_rag.base.threads import DomainThreads
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.documents.documents import Documents
+from agentic_rag.documents.files import clean_name
+from agentic_rag.documents.search import SearchOptions
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.server.originals import OriginalFile
 from agentic_rag.server.replies import Items, Part, Redacted, answer, answer_from
@@ -34,7 +35,6 @@ from agentic_rag.server.routes import route
 from agentic_rag.server.uploads import RefusedFile, receive_files
 from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
-from agentic_rag.threads import DomainThreads
 from mcp_servers.retriever import chunking, hits
 from mcp_servers.retriever.formats import SAVE_INSTEAD, all_formats
 from mcp_servers.retriever.hits import Hit

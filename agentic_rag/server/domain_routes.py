@@ -11,15 +11,22 @@ from pydantic import Field
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import (
+    CommandNotAllowed,
+    InvalidInput,
+    NotFound,
+    SecretLimit,
+    ServerReserved,
+    VersionConflict,
+)
+from agentic_rag.base.forms import Form
+from agentic_rag.base.json_form import Absent, Json, camel
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.domains import Domains, DomainView, Saved
-from agentic_rag.errors import CommandNotAllowed, InvalidInput, NotFound, SecretLimit, ServerReserved, VersionConflict
-from agentic_rag.forms import Form
-from agentic_rag.json_form import Absent, Json, camel
 from agentic_rag.operations.deletion import Deletion
-from agentic_rag.roles.birth import Births, first_message
+from agentic_rag.roles.birth import DomainCreation, first_message
 from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.store.quotas import Holdings
@@ -119,7 +126,7 @@ class DomainRoutes:
         domains: Domains,
         directory: Directory,
         deletion: Deletion,
-        births: Births,
+        births: DomainCreation,
         conversations: Conversations,
     ) -> None:
         self._births = births

@@ -18,17 +18,17 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import InvalidInput, LogGone
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.forms import Form
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.silence_timers import SilenceScope
 from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.errors import InvalidInput, LogGone
-from agentic_rag.events import AgentEvent
-from agentic_rag.forms import Form
-from agentic_rag.ids import TurnId
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import HEADERS, SEND_SECONDS
-from agentic_rag.silence import SilenceScope
 
 MOST = 1_000
 """Events in one answer; the client asks on from where it ends."""

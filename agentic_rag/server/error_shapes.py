@@ -6,7 +6,7 @@ Owns the list of paths. Pure; knows no route and no error.
 
 from typing import Protocol
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.server.dialects.openai_answer import error_type
 
 

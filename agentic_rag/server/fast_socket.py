@@ -19,10 +19,10 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.protocol import State
 
-from agentic_rag.errors import MalformedRequest
+from agentic_rag.base.errors import MalformedRequest
+from agentic_rag.base.silence_timers import RESUMED_SECONDS, SECOND_LOOK_SECONDS, SUSPENDED_SECONDS, SilenceScope
 from agentic_rag.server.connection import CLOSE_SECONDS, EXTENSION, MAX_FRAME_BYTES, SEND_SECONDS, ConnectionGone
-from agentic_rag.server.entrance import encode_refusal
-from agentic_rag.silence import RESUMED_SECONDS, SECOND_LOOK_SECONDS, SUSPENDED_SECONDS, SilenceScope
+from agentic_rag.server.http_protocol import encode_refusal
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +209,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         """Close a connection whose peer does not answer pings.
 
-        A first overdue pong may be unread only because this process was suspended; see `agentic_rag.silence`.
+        A first overdue pong may be unread only because this process was suspended; see `agentic_rag.base.silence_timers`.
         """
         late = self.loop.time() - self.ping_sent_at - (self.ping_timeout or 0)
         if self._overdue_ping != self.pending_ping_payload:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.forms import Form
+from agentic_rag.base.ids import ConversationId, MessageId
+from agentic_rag.base.json_form import Absent
 from agentic_rag.conversations.feedback import Feedback
-from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import Form
-from agentic_rag.ids import ConversationId, MessageId
-from agentic_rag.json_form import Absent
 from agentic_rag.server.replies import Items, Part, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.store.feedback import FeedbackRecord, Rating

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal, assert_never
 import orjson
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
+from agentic_rag.base.errors import AgenticRagError, InvalidInput
+from agentic_rag.base.forms import NO_NUL, AnswerJson, Form, invalid_input, unknown_key, unknown_keys
+from agentic_rag.base.ids import ConversationId, MessageId, TurnId, WaitId
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.conversations.sent_images import MAX_IMAGES, GivenImage
-from agentic_rag.errors import AgenticRagError, InvalidInput
-from agentic_rag.forms import NO_NUL, AnswerJson, Form, invalid_input, unknown_key, unknown_keys
-from agentic_rag.ids import ConversationId, MessageId, TurnId, WaitId
-from agentic_rag.json_form import Json, to_text
 
 MAX_ID = 200
 """Longest id a client may name or choose, in characters."""

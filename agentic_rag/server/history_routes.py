@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import Field
 
 from agentic_rag.access.users import User
-from agentic_rag.comparison import JsonChange
-from agentic_rag.errors import CommandNotAllowed, NotFound, SecretLimit, ServerReserved, VersionConflict
-from agentic_rag.forms import Form
-from agentic_rag.json_form import Absent
+from agentic_rag.base.comparison import JsonChange
+from agentic_rag.base.errors import CommandNotAllowed, NotFound, SecretLimit, ServerReserved, VersionConflict
+from agentic_rag.base.forms import Form
+from agentic_rag.base.json_form import Absent
 from agentic_rag.operations.history import History, HistoryChange
 from agentic_rag.server.replies import Part, Redacted, answer, answer_from
 from agentic_rag.server.routes import route

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from agentic_rag.errors import Forbidden
-from agentic_rag.settings import Settings
+from agentic_rag.base.errors import Forbidden
+from agentic_rag.base.settings import Settings
 
 
 class Hosts:

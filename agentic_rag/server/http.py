@@ -15,9 +15,9 @@ from agentic_rag import __version__
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
-from agentic_rag.business import Business
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.threads import DomainThreads, one_thread
 from agentic_rag.documents.places import Places
-from agentic_rag.errors import NotFound
 from agentic_rag.operations.calls import Calls
 from agentic_rag.operations.health import HealthReport
 from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs
@@ -38,11 +38,11 @@ from agentic_rag.server.feedback_routes import FeedbackRoutes
 from agentic_rag.server.history_routes import HistoryRoutes
 from agentic_rag.server.key_routes import AuditRoutes, KeyRoutes, TicketRoutes
 from agentic_rag.server.launch_request_routes import LaunchRequestRoutes
+from agentic_rag.server.legacy_routes import ChatRoutes, KnowledgeRoutes
 from agentic_rag.server.login_routes import LoginRoutes
 from agentic_rag.server.mcp_door import McpDoor, McpRoutes
 from agentic_rag.server.oauth_routes import OAuthRoutes
 from agentic_rag.server.oidc_routes import OidcRoutes, ProviderDepartures
-from agentic_rag.server.older_routes import ChatRoutes, KnowledgeRoutes
 from agentic_rag.server.openai_routes import OpenAiRoutes
 from agentic_rag.server.openapi import OpenApi
 from agentic_rag.server.place_routes import PlaceRoutes
@@ -51,13 +51,13 @@ from agentic_rag.server.replies import MetricsText, Replies, answer
 from agentic_rag.server.role_routes import MemoryRoutes, PromptRoutes, RoleRoutes, SkillRoutes
 from agentic_rag.server.routes import Edge, declarations_of, route
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
+from agentic_rag.server.services import RouteServices
 from agentic_rag.server.ui_message_routes import UiMessageRoutes
 from agentic_rag.server.usage_routes import UsageRoutes
 from agentic_rag.server.user_routes import UserRoutes
 from agentic_rag.server.wait_routes import WaitRoutes
 from agentic_rag.server.web_routes import FOLDER, WebRoutes
 from agentic_rag.server.ws import websocket_endpoint
-from agentic_rag.threads import DomainThreads, one_thread
 
 if TYPE_CHECKING:
     from agentic_rag.access.oidc.logins import ProviderLogins
@@ -67,7 +67,7 @@ INTERFACES = ("/api", "/v1", "/mcp", "/metrics", "/client-metadata.json")
 """Path prefixes for programs, as listed in the documentation; other paths are the page's files."""
 
 
-def _routes_of_domains(business: Business, thread: DomainThreads, gate: Gate) -> list[object]:
+def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gate) -> list[object]:
     return [
         ProcessRoutes(business),
         DomainRoutes(business.domains, business.directory, business.deletion, business.births, business.conversations),
@@ -88,7 +88,7 @@ def _routes_of_domains(business: Business, thread: DomainThreads, gate: Gate) ->
 
 
 def make_app(
-    business: Business,
+    business: RouteServices,
     access: Access,
     audit: AuditLog,
     gate: Gate,
@@ -166,7 +166,7 @@ class Version:
 class ProcessRoutes:
     """The process itself."""
 
-    def __init__(self, business: Business) -> None:
+    def __init__(self, business: RouteServices) -> None:
         self._business = business
 
     @route("GET", "/api/health", allow="user")

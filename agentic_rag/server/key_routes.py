@@ -11,9 +11,9 @@ from starlette.requests import Request
 from agentic_rag.access.auditing import AuditLog
 from agentic_rag.access.keys import Access
 from agentic_rag.access.logins import Logins
-from agentic_rag.errors import InvalidInput, NotFound
-from agentic_rag.forms import Form
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import InvalidInput, NotFound
+from agentic_rag.base.forms import Form
+from agentic_rag.base.json_form import Json
 from agentic_rag.server.auth import TICKET_PROTOCOL, TICKET_SECONDS, Caller, Gate
 from agentic_rag.server.login_routes import sign_in_local_browser
 from agentic_rag.server.replies import Items, Part, answer, answer_from

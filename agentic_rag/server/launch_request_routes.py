@@ -11,8 +11,7 @@ from starlette.requests import Request
 
 from agentic_rag.access.logins import Logins
 from agentic_rag.access.users import User
-from agentic_rag.domains.launch_requests import LaunchRequests
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     BodyTooLarge,
     CommandNotAllowed,
     LaunchRequestChanged,
@@ -22,8 +21,9 @@ from agentic_rag.errors import (
     PackageProblem,
     ServerReserved,
 )
-from agentic_rag.forms import Form
-from agentic_rag.json_form import Json
+from agentic_rag.base.forms import Form
+from agentic_rag.base.json_form import Json
+from agentic_rag.domains.launch_requests import LaunchRequests
 from agentic_rag.server.auth import Caller, Gate
 from agentic_rag.server.login_routes import sign_in_local_browser
 from agentic_rag.server.replies import Items, answer, answer_from

@@ -5,8 +5,8 @@ Owns what is counted for a key. Knows no socket and no request.
 
 from dataclasses import dataclass
 
-from agentic_rag.errors import RateLimited
-from agentic_rag.token_bucket import TokenBucket
+from agentic_rag.base.errors import RateLimited
+from agentic_rag.base.token_bucket import TokenBucket
 
 CONNECTION_RETRY_SECONDS = 10.0
 """What a client is told to wait when it holds as many connections as it may: nobody knows when one ends."""

@@ -15,8 +15,9 @@ from starlette.requests import Request
 from agentic_rag.access.keys import KEYLESS
 from agentic_rag.access.logins import Logins
 from agentic_rag.access.users import User
-from agentic_rag.errors import Forbidden, RateLimited, Unauthenticated
-from agentic_rag.forms import Form
+from agentic_rag.base.errors import Forbidden, RateLimited, Unauthenticated
+from agentic_rag.base.forms import Form
+from agentic_rag.base.token_bucket import TokenBucket
 from agentic_rag.server.auth import Caller, Gate, KeylessRefusal, source_of
 from agentic_rag.server.cookies import PROOF, SIGN_IN, check_proof, drop_cookie, make_cookie, set_cookie
 from agentic_rag.server.hosts import is_loopback
@@ -25,7 +26,6 @@ from agentic_rag.server.routes import route
 from agentic_rag.store.clock import seconds_until
 from agentic_rag.store.logins import LoginRecord
 from agentic_rag.store.users import Grant
-from agentic_rag.token_bucket import TokenBucket
 
 AUTH = "/api/auth"
 
@@ -85,7 +85,7 @@ class SignedOut:
     logout_url: str | None
 
 
-class Departures:
+class LogoutRedirect:
     """Where a browser goes that signs out; without an OpenID provider, nowhere."""
 
     present = False
@@ -124,10 +124,10 @@ class Attempts:
 class LoginRoutes:
     """Signing in and out."""
 
-    def __init__(self, logins: Logins, gate: Gate, departures: Departures | None = None) -> None:
+    def __init__(self, logins: Logins, gate: Gate, departures: LogoutRedirect | None = None) -> None:
         self._logins = logins
         self._gate = gate
-        self._departures = departures or Departures()
+        self._departures = departures or LogoutRedirect()
         self._wrong = Attempts(WRONG_A_SECOND, WRONG_AT_ONCE)
 
     @route("GET", AUTH, allow="anyone")

@@ -19,12 +19,12 @@ from anyio.abc import TaskGroup
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.access.users import User
-from agentic_rag.business import Business
+from agentic_rag.base.errors import InternalError
 from agentic_rag.directory.directory import Directory
-from agentic_rag.errors import InternalError
 from agentic_rag.server.replies import request_id
 from agentic_rag.server.routes import MAX_JSON_BYTES, route
-from agentic_rag.server.rpc_words import PlainAnswer
+from agentic_rag.server.rpc_errors import PlainAnswer
+from agentic_rag.server.services import RouteServices
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -90,7 +90,7 @@ class McpDoor:
 
     def __init__(
         self,
-        business: Business,
+        business: RouteServices,
         *,
         sessions: int = SESSIONS,
         idle_seconds: float = IDLE_SECONDS,

@@ -27,9 +27,7 @@ from starlette.requests import Request
 
 from agentic_rag import __version__
 from agentic_rag.access.users import acting_for
-from agentic_rag.business import Business
-from agentic_rag.directory.collection import collection_of
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     AgenticRagError,
     InternalError,
     InvalidInput,
@@ -38,9 +36,11 @@ from agentic_rag.errors import (
     Unauthenticated,
     refused_write,
 )
-from agentic_rag.forms import Form, invalid_input, read_form
-from agentic_rag.ids import ConversationId
-from agentic_rag.json_form import Json
+from agentic_rag.base.forms import Form, invalid_input, read_form
+from agentic_rag.base.ids import ConversationId
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.terminal import log_under
+from agentic_rag.directory.collection import collection_of
 from agentic_rag.operations.calls import Call, Calls, Question
 from agentic_rag.roles.skills import OfferedSkill
 from agentic_rag.runtime.core.arguments import find_problem
@@ -48,7 +48,7 @@ from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.dialects.openai_answer import Answer
 from agentic_rag.server.error_shapes import RPC_REFUSED
 from agentic_rag.server.replies import request_id
-from agentic_rag.terminal import log_under
+from agentic_rag.server.services import RouteServices
 from agentic_rag.tools.base import Binding
 from agentic_rag.tools.content import without_noise
 from agentic_rag.tools.system import READ_DOCUMENT, SEARCH
@@ -106,7 +106,7 @@ def make_manager(
     )
 
 
-def make_server(business: Business) -> Server[Any]:
+def make_server(business: RouteServices) -> Server[Any]:
     """Return the server of all domains."""
     offer = _Offer(business)
     server: Server[Any] = Server(
@@ -162,7 +162,7 @@ class _Visit:
 class _Offer:
     """The handlers of the server."""
 
-    def __init__(self, business: Business) -> None:
+    def __init__(self, business: RouteServices) -> None:
         self._business = business
         self._calls = Calls(business.conversations, business.deletion)
         search = business.documents.knowledge.search

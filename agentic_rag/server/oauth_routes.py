@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound
 from agentic_rag.directory.directory import Directory
 from agentic_rag.domains.sign_in_source import SignInSource
-from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound
 from agentic_rag.server.auth import Caller
 from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route

@@ -15,15 +15,15 @@ from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from agentic_rag.errors import AgenticRagError, NotFound
-from agentic_rag.forms import Form
-from agentic_rag.json_form import Absent
+from agentic_rag.base.errors import AgenticRagError, NotFound
+from agentic_rag.base.forms import Form
+from agentic_rag.base.json_form import Absent
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.server.auth import Caller, Gate, source_of
 from agentic_rag.server.cookies import BEGUN, drop_cookie, make_cookie, read_cookie, set_cookie
-from agentic_rag.server.login_routes import AUTH, Attempts, Departures, keep_cookie
+from agentic_rag.server.login_routes import AUTH, Attempts, LogoutRedirect, keep_cookie
 from agentic_rag.server.replies import answer, request_id
 from agentic_rag.server.routes import route
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store.users import Grant
 
 if TYPE_CHECKING:  # joserfc takes a tenth of a second, which only those pay who have a provider
@@ -97,7 +97,7 @@ class ProviderMapping:
     rights: Absent[MappedRights] = None
 
 
-class ProviderDepartures(Departures):
+class ProviderDepartures(LogoutRedirect):
     """Where a browser goes that came from an OpenID provider. ``public_url``: our own address, empty: not known."""
 
     present = True

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.forms import ValidatedForm
 from agentic_rag.conversations.bookkeeping import MAX_MESSAGES
 from agentic_rag.conversations.exchanges import Exchange
 from agentic_rag.conversations.sent_images import MAX_IMAGES, PlacedImage, image_at
-from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import Checked
 
 ASSISTANT_FIRST = "(The assistant begins.)"
 """Stands for the missing question before an assistant's first message."""
@@ -32,13 +32,13 @@ _CALLS = "tools run on the server: neither calls nor results of them can be give
 _TOOLS = "the domain's tools run on the server, others cannot be called: leave it out"
 
 
-class OpenAiForm(Checked):
+class OpenAiForm(ValidatedForm):
     """Base of request models: OpenAI's names. Unknown fields are ignored, because newer clients send new ones."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class Part(OpenAiForm):
+class ContentPart(OpenAiForm):
     """A part of a message's content."""
 
     type: str = Field(max_length=100)
@@ -50,7 +50,7 @@ class ChatMessage(OpenAiForm):
     """One message of a chat completion."""
 
     role: str = Field(max_length=100)
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     tool_calls: list[Any] | None = None
     function_call: Any = None
 
@@ -99,7 +99,7 @@ class Item(OpenAiForm):
 
     type: str | None = Field(None, max_length=100)
     role: str | None = Field(None, max_length=100)
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
 
 
 class ResponseCall(Call):
@@ -114,7 +114,7 @@ class ResponseCall(Call):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConvertedCall:
     """A converted call: the last question, the exchanges before it, and the instructions of the client's program.
 
     ``images`` belong to the question, ``earlier_images`` to the messages before it.
@@ -139,7 +139,7 @@ class _Words:
     images: tuple[PlacedImage, ...] = ()
 
 
-def read_chat(call: ChatCall) -> Asked:
+def read_chat(call: ChatCall) -> ConvertedCall:
     """Return the question in a chat completion.
 
     Raises:
@@ -160,7 +160,7 @@ def read_chat(call: ChatCall) -> Asked:
     return _question_of([_read_message(f"messages.{at}", each) for at, each in enumerate(call.messages)], "messages")
 
 
-def read_response(call: ResponseCall) -> Asked:
+def read_response(call: ResponseCall) -> ConvertedCall:
     """Return the question in a response call.
 
     Raises:
@@ -237,7 +237,7 @@ def _role(path: str, role: str) -> Role:
             raise InvalidInput(f"{path}.role", f"{role!r} is not known: user, assistant, system or developer.")
 
 
-def _words(path: str, given: str, content: str | Sequence[Part] | None) -> _Words:
+def _words(path: str, given: str, content: str | Sequence[ContentPart] | None) -> _Words:
     role = _role(path, given)
     if content is None or isinstance(content, str):
         return _Words(role, content or "")
@@ -262,7 +262,7 @@ def _image(place: str, given: Any) -> PlacedImage:
     return image_at(place, given)
 
 
-def _question_of(words: Sequence[_Words], place: str) -> Asked:
+def _question_of(words: Sequence[_Words], place: str) -> ConvertedCall:
     """Return the question with its earlier exchanges. Consecutive messages of one role are joined."""
     if len(words) > MAX_MESSAGES:
         raise InvalidInput(place, f"{len(words)} messages; at most {MAX_MESSAGES} are possible.")
@@ -285,4 +285,4 @@ def _question_of(words: Sequence[_Words], place: str) -> Asked:
     pairs = zip(said[:-1:2], said[1:-1:2], strict=True)
     before = tuple(Exchange(question.text or IMAGE_ALONE, answer.text) for question, answer in pairs)
     earlier = tuple(image for each in said[:-1] for image in each.images)
-    return Asked(said[-1].text, before, wishes, said[-1].images, earlier)
+    return ConvertedCall(said[-1].text, before, wishes, said[-1].images, earlier)

@@ -12,10 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agentic_rag.access.users import User
-from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
-from agentic_rag.directory.directory import Directory
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     AnswerFailed,
     BodyTooLarge,
     ConversationArchived,
@@ -34,19 +31,22 @@ from agentic_rag.errors import (
     ServerStopping,
     TurnInProgress,
 )
-from agentic_rag.events import AgentEvent
-from agentic_rag.forms import Form
-from agentic_rag.ids import ConversationId, TurnId
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.forms import Form
+from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.base.json_form import Json
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
+from agentic_rag.directory.directory import Directory
 from agentic_rag.operations.calls import Call, Calls, Question
-from agentic_rag.server.collected import CollectedAnswer
 from agentic_rag.server.dialects.openai_answer import Answer
 from agentic_rag.server.dialects.openai_chat import OpenAiChat, completion
 from agentic_rag.server.dialects.openai_responses import OpenAiResponses, ResponseFrame, turn_of
+from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.openai_requests import (
-    Asked,
     ChatCall,
     ConversationName,
+    ConvertedCall,
     ResponseCall,
     read_chat,
     read_response,
@@ -170,7 +170,7 @@ class OpenAiRoutes:
         return {"id": response, "object": "response", "deleted": True}
 
     async def _ask(
-        self, user: User, domain: str, asked: Asked, *, store: bool, conversation: str | ConversationName | None
+        self, user: User, domain: str, asked: ConvertedCall, *, store: bool, conversation: str | ConversationName | None
     ) -> Call:
         if not user.sees(domain):
             raise NotFound("domain", domain, hidden=True)

@@ -18,12 +18,12 @@ from pydantic import TypeAdapter
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from agentic_rag import __version__
-from agentic_rag.errors import AgenticRagError
-from agentic_rag.json_form import Json, camel
+from agentic_rag.base.errors import AgenticRagError
+from agentic_rag.base.json_form import Json, camel
 from agentic_rag.server.bundle_routes import BundleStream
-from agentic_rag.server.collected import CollectedAnswer
 from agentic_rag.server.docs_page import make_page
 from agentic_rag.server.durable_streams import StreamAnswer
+from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.mcp_door import RpcAnswer
 from agentic_rag.server.originals import OriginalFile
 from agentic_rag.server.page_images import PageFile

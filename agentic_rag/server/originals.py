@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
+from agentic_rag.base.silence_timers import SilenceScope
 from agentic_rag.documents.files import Original, split_name
 from agentic_rag.server.replies import SANDBOX
-from agentic_rag.silence import SilenceScope
 
 PIECE = 256 * 1024
 """Bytes that are read and sent at once."""

@@ -9,14 +9,14 @@ from typing import Literal
 from pydantic import Field
 from starlette.requests import Request
 
+from agentic_rag.base.errors import DocumentUnsupported, InvalidInput, NotFound, PagesBusy, PageUnreadable
+from agentic_rag.base.forms import Form
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.json_form import Absent
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.documents.documents import Documents
-from agentic_rag.documents.found_text import Range
-from agentic_rag.documents.places import Found, Kind, OnPage, Place, Places
-from agentic_rag.errors import DocumentUnsupported, InvalidInput, NotFound, PagesBusy, PageUnreadable
-from agentic_rag.forms import Form
-from agentic_rag.ids import DocumentId
-from agentic_rag.json_form import Absent
-from agentic_rag.redaction import Redactor
+from agentic_rag.documents.places import CitationPlace, Found, Kind, OnPage, Places
+from agentic_rag.documents.text_positions import Range
 from agentic_rag.server.page_images import PageFile, knows, tag_of
 from agentic_rag.server.replies import Redacted, answer, answer_from
 from agentic_rag.server.routes import route
@@ -63,7 +63,7 @@ class PlaceQuery(Form):
 
 
 @answer()
-class Cited:
+class CitedRange:
     """The part that was asked for: offsets in the passage's ``text``, and what stands there."""
 
     start: int
@@ -141,7 +141,7 @@ class PassagePlace:
     heading_path: Sequence[str]
     ordinal: int
     text: str
-    cited: Cited | None
+    cited: CitedRange | None
     before: Near | None
     after: Near | None
     notes: Sequence[str]
@@ -181,7 +181,7 @@ class PlaceRoutes:
         html = self._html(domain, place) if query.format == "html" else None
         return Redacted(domain, _show(domain, place, html))
 
-    def _html(self, domain: str, place: Place) -> str:
+    def _html(self, domain: str, place: CitationPlace) -> str:
         # with what it needs: a start does not wait for it
         from agentic_rag.documents.passage_html import passage_html, table_html
 
@@ -191,7 +191,7 @@ class PlaceRoutes:
         return passage_html(place.chunk.text, place.cited, redact)
 
 
-def _show(domain: str, place: Place, html: str | None) -> PassagePlace:
+def _show(domain: str, place: CitationPlace, html: str | None) -> PassagePlace:
     chunk, part = place.chunk, place.cited
     page, table = place.page, place.table
     return PassagePlace(
@@ -203,7 +203,7 @@ def _show(domain: str, place: Place, html: str | None) -> PassagePlace:
         heading_path=chunk.heading_path,
         ordinal=chunk.ordinal,
         text=chunk.text,
-        cited=None if part is None else Cited(part.start, part.end, chunk.text[part.start : part.end]),
+        cited=None if part is None else CitedRange(part.start, part.end, chunk.text[part.start : part.end]),
         before=answer_from(Near, place.before) if place.before else None,
         after=answer_from(Near, place.after) if place.after else None,
         notes=[*filter(None, [page.note if page else None]), *(place.document.progress.notes or ())],

@@ -6,12 +6,12 @@ Owns what the route takes and how much of it. What is left of a text is ``messag
 from pydantic import Field, field_validator
 
 from agentic_rag.access.users import User
+from agentic_rag.base.events import Reference
+from agentic_rag.base.forms import Form
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.conversations.shown_messages import Citation
-from agentic_rag.events import Reference
-from agentic_rag.forms import Form
 from agentic_rag.server.replies import Items, answer
 from agentic_rag.server.routes import route
-from agentic_rag.threads import DomainThreads
 
 MAX_TEXTS = 50
 MAX_CHARACTERS = 65_536

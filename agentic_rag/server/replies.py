@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.access.users import User
-from agentic_rag.errors import AgenticRagError, InternalError, refused_write
-from agentic_rag.json_form import Absent, Json, to_cut_json, to_json, to_text
-from agentic_rag.redaction import Redactor
+from agentic_rag.base.errors import AgenticRagError, InternalError, refused_write
+from agentic_rag.base.json_form import Absent, Json, to_cut_json, to_json, to_text
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.server.error_shapes import headers_at, shape_error, status_at
 
 log = logging.getLogger("agentic_rag.server")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from agentic_rag.base.forms import Form
 from agentic_rag.directory.settings import RoleId
-from agentic_rag.forms import Form
 from agentic_rag.roles.trials import TriedRole
 from mcp_servers.promptx.dpml import MAX_CHARS, Kind
 from mcp_servers.promptx.nuwa import MAX_FILES, RoleFile

@@ -11,22 +11,22 @@ from pydantic import Field, StringConstraints, field_validator
 from starlette.requests import Request
 
 from agentic_rag.access.users import User
-from agentic_rag.domains.component_errors import ComponentChanged
-from agentic_rag.domains.components import READ_LIMIT
-from agentic_rag.domains.definitions import Definitions, Draft
-from agentic_rag.domains.domains import Domains
-from agentic_rag.domains.prompt_files import NOT_THERE, PromptFile, PromptFiles, check_name
-from agentic_rag.domains.servers import Servers
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     BodyTooLarge,
     CommandNotAllowed,
     Forbidden,
     QuotaExceeded,
     ServerReserved,
 )
-from agentic_rag.forms import Form
-from agentic_rag.ids import TurnId
-from agentic_rag.json_form import Absent, Json
+from agentic_rag.base.forms import Form
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.json_form import Absent, Json
+from agentic_rag.domains.component_errors import ComponentChanged
+from agentic_rag.domains.components import READ_LIMIT
+from agentic_rag.domains.definitions import Definitions, Draft
+from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.prompt_files import NOT_THERE, PromptFile, PromptFiles, check_name
+from agentic_rag.domains.servers import Servers
 from agentic_rag.roles.effective_prompt import EffectivePrompt, PromptPart, effective_prompt
 from agentic_rag.roles.memories import Memories
 from agentic_rag.roles.roles import Roles, RoleView
@@ -223,7 +223,7 @@ class WrittenRole(Role):
 
 
 @answer()
-class Part:
+class PromptPreviewPart:
     """A text of the prompt and its size."""
 
     name: str
@@ -272,11 +272,11 @@ class Prompt:
     text is added once it is activated.
     """
 
-    bootstrap: Part
-    components: Sequence[Part]
-    skills: Part | None
-    catalogue: Part | None
-    present: Part
+    bootstrap: PromptPreviewPart
+    components: Sequence[PromptPreviewPart]
+    skills: PromptPreviewPart | None
+    catalogue: PromptPreviewPart | None
+    present: PromptPreviewPart
     problems: Sequence[PromptProblem]
     role: Role | None
     role_id: str
@@ -560,11 +560,11 @@ def _prompt(prompt: EffectivePrompt) -> Prompt:
         part = PromptPart("role", role.text)
         role = answer_from(Role, role, characters=part.characters, tokens=part.tokens)
     return Prompt(
-        bootstrap=answer_from(Part, prompt.bootstrap),
-        components=[answer_from(Part, each) for each in prompt.components],
-        skills=answer_from(Part, prompt.skills) if prompt.skills else None,
-        catalogue=answer_from(Part, prompt.catalogue) if prompt.catalogue else None,
-        present=answer_from(Part, prompt.present),
+        bootstrap=answer_from(PromptPreviewPart, prompt.bootstrap),
+        components=[answer_from(PromptPreviewPart, each) for each in prompt.components],
+        skills=answer_from(PromptPreviewPart, prompt.skills) if prompt.skills else None,
+        catalogue=answer_from(PromptPreviewPart, prompt.catalogue) if prompt.catalogue else None,
+        present=answer_from(PromptPreviewPart, prompt.present),
         problems=[PromptProblem(name, problem) for name, problem in prompt.problems],
         role=role,
         role_id=prompt.role_id,

@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, ExceptionHandler, Receive, Scope, Send
 
 from agentic_rag.access.auditing import AuditLog, change
 from agentic_rag.access.users import User, acting
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     AgenticRagError,
     BodyTooLarge,
     Forbidden,
@@ -42,11 +42,11 @@ from agentic_rag.errors import (
     StorageFull,
     refused_write,
 )
-from agentic_rag.forms import MAX_VALUES, check_size, read_form
-from agentic_rag.observer import NOBODY, Observer
+from agentic_rag.base.forms import MAX_VALUES, check_size, read_form
+from agentic_rag.base.telemetry import NOBODY, Observer
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.replies import Attachment, Headed, Replies, json_response, request_id
-from agentic_rag.threads import DomainThreads
 from agentic_rag.tools.entries.json_text import read_json_text
 
 Allow = Literal["anyone", "user", "member", "author", "admin", "operator"]

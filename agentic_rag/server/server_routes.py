@@ -10,12 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints
 
 from agentic_rag.access.users import User
-from agentic_rag.directory.directory import Directory
-from agentic_rag.directory.settings import VariableName
-from agentic_rag.domains.paste_check import CheckedRow, NeededApproval, NeededValue, PasteChecks, RowProblem
-from agentic_rag.domains.servers import Servers
-from agentic_rag.domains.vault import Mask, Vault
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     CommandNotAllowed,
     InvalidInput,
     NotFound,
@@ -28,8 +23,13 @@ from agentic_rag.errors import (
     ToolsChanged,
     TooManyServers,
 )
-from agentic_rag.forms import Form, check_size, read_form
-from agentic_rag.json_form import Absent, Json
+from agentic_rag.base.forms import Form, check_size, read_form
+from agentic_rag.base.json_form import Absent, Json
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.settings import VariableName
+from agentic_rag.domains.paste_check import CheckedRow, NeededApproval, NeededValue, PasteChecks, RowProblem
+from agentic_rag.domains.servers import Servers
+from agentic_rag.domains.vault import Mask, Vault
 from agentic_rag.server.replies import Items, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.tools.entries.json_text import read_json_text

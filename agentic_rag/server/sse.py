@@ -10,12 +10,12 @@ from typing import Protocol
 import anyio
 from starlette.types import Receive, Scope, Send
 
-from agentic_rag.errors import AgenticRagError
-from agentic_rag.events import AgentEvent
+from agentic_rag.base.errors import AgenticRagError
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.silence_timers import SUSPENDED_SECONDS, SilenceScope
 from agentic_rag.server.auth import caller_of
 from agentic_rag.server.dialects import Dialect
 from agentic_rag.server.dialects.settled import settle
-from agentic_rag.silence import SUSPENDED_SECONDS, SilenceScope
 
 PING_SECONDS = 15.0
 """Interval of comments in an idle stream, which show proxies and clients that it is alive."""

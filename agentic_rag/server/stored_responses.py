@@ -8,10 +8,8 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
 from agentic_rag.access.users import User
-from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.conversations.shown_messages import ShownMessage
-from agentic_rag.errors import BeyondLog, GenerationAborted, LogGone
-from agentic_rag.events import (
+from agentic_rag.base.errors import BeyondLog, GenerationAborted, LogGone
+from agentic_rag.base.events import (
     AgentEvent,
     Delegate,
     Done,
@@ -27,7 +25,9 @@ from agentic_rag.events import (
     TurnStarted,
     Usage,
 )
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.shown_messages import ShownMessage
 from agentic_rag.operations.calls import KeptTurn
 from agentic_rag.runtime.core.window import result_text
 from agentic_rag.runtime.log.encoder import Encoder

@@ -11,16 +11,16 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import Forbidden, ImageTooLarge, ImageUnsupported, InvalidInput, NotFound, WaitAnswered
+from agentic_rag.base.events import WaitAction, WaitKind
+from agentic_rag.base.forms import Form
+from agentic_rag.base.ids import MessageId, WaitId
+from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.client_names import ClientNames, check_name
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON, PlacedImage, image_at
 from agentic_rag.conversations.waits import Waits
-from agentic_rag.errors import Forbidden, ImageTooLarge, ImageUnsupported, InvalidInput, NotFound, WaitAnswered
-from agentic_rag.events import WaitAction, WaitKind
-from agentic_rag.forms import Form
-from agentic_rag.ids import MessageId, WaitId
-from agentic_rag.json_form import Json
-from agentic_rag.runtime.accepting import Accepted
+from agentic_rag.runtime.acceptance import Accepted
 from agentic_rag.server.dialects.known_waits import KnownWaits
 from agentic_rag.server.dialects.ui_message import UiMessage
 from agentic_rag.server.routes import route

@@ -13,9 +13,9 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
+from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import Incoming
-from agentic_rag.errors import AgenticRagError, InvalidInput, NotFound
 from agentic_rag.server.routes import check_announced
 from agentic_rag.store.documents import DocumentRecord
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, field_validator
 
 from agentic_rag.access.users import User
-from agentic_rag.forms import Form
+from agentic_rag.base.forms import Form
 from agentic_rag.operations.usage import UsageReports, table_of
 from agentic_rag.server.replies import CsvTable, Items
 from agentic_rag.server.routes import route

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from agentic_rag.access.keys import MAX_DOMAINS, Access
 from agentic_rag.access.people import MAX_NAME, People, UserChange
-from agentic_rag.errors import UserErasing
-from agentic_rag.forms import Form
+from agentic_rag.base.errors import UserErasing
+from agentic_rag.base.forms import Form
 from agentic_rag.operations.erasure import Erasure
 from agentic_rag.server.key_routes import Key
 from agentic_rag.server.replies import Items, answer, answer_from

@@ -9,12 +9,12 @@ from typing import Literal
 from pydantic import Field
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import Forbidden, WaitAnswered
+from agentic_rag.base.events import Answerer, WaitAction, WaitKind
+from agentic_rag.base.forms import AnswerJson, Form
+from agentic_rag.base.ids import ConversationId, WaitId
+from agentic_rag.base.json_form import Absent, Json
 from agentic_rag.conversations.waits import Waits
-from agentic_rag.errors import Forbidden, WaitAnswered
-from agentic_rag.events import Answerer, WaitAction, WaitKind
-from agentic_rag.forms import AnswerJson, Form
-from agentic_rag.ids import ConversationId, WaitId
-from agentic_rag.json_form import Absent, Json
 from agentic_rag.server.replies import Page, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.store.waits import WaitRecord, WaitState

@@ -23,9 +23,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDiscon
 
 from agentic_rag.access.keys import KEYLESS
 from agentic_rag.access.users import User
-from agentic_rag.conversations.sent_images import GivenImage
-from agentic_rag.conversations.title_news import TitleNews
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     AgenticRagError,
     InternalError,
     LogGone,
@@ -34,12 +32,14 @@ from agentic_rag.errors import (
     TooManySubscriptions,
     refused_write,
 )
-from agentic_rag.events import AgentEvent, WaitAction
-from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
-from agentic_rag.json_form import Json
-from agentic_rag.observer import continuing
-from agentic_rag.redaction import Redactor
-from agentic_rag.runtime.change import Change
+from agentic_rag.base.events import AgentEvent, WaitAction
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.telemetry import continuing
+from agentic_rag.conversations.sent_images import GivenImage
+from agentic_rag.conversations.title_news import TitleNews
+from agentic_rag.runtime.notifier import Notifier
 from agentic_rag.server import frames
 from agentic_rag.server.auth import Caller, caller_of
 from agentic_rag.server.connection import (
@@ -332,7 +332,7 @@ class Socket:
         self._subscriptions: dict[str, Subscription] = {}
         self._readers: TaskGroup
         # Set before a message is accepted, until `accepted` is sent: no reader begins a turn meanwhile.
-        self._announced: Change | None = None
+        self._announced: Notifier | None = None
 
     async def serve(self) -> Closing | None:
         """Answer frames until the connection ends. Returns how to close it, if the server has to close it."""
@@ -428,7 +428,7 @@ class Socket:
     async def _begin_turn(self, frame: MessageFrame | RetryFrame) -> None:
         self._check_room(frame.conversation_id)
         self._caller.take_message()
-        self._announced = announced = Change()
+        self._announced = announced = Notifier()
         try:
             with continuing(frame.traceparent):
                 accepted = await self._accept(frame)

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.messages import clean_text
+from agentic_rag.base.messages import clean_text
 from agentic_rag.store.clock import now
 from agentic_rag.store.records import RecordTable
 

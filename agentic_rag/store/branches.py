@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import Connection, select
 
-from agentic_rag.errors import NotFound
-from agentic_rag.ids import MessageId, SessionId, TurnId
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.ids import MessageId, SessionId, TurnId
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Block
 from agentic_rag.store.records import RecordTable
 from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
 

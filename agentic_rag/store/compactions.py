@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
-from agentic_rag.ids import MessageId, SessionId
+from agentic_rag.base.ids import MessageId, SessionId
 from agentic_rag.store import sessions
 from agentic_rag.store.records import RecordTable
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, UniqueConstraint
 
-from agentic_rag.ids import ConversationId, DocumentId, SessionId
-from agentic_rag.json_form import Json
+from agentic_rag.base.ids import ConversationId, DocumentId, SessionId
+from agentic_rag.base.json_form import Json
 from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.records import Prepared, RecordTable, parameter
 from agentic_rag.store.turns import FINISHED, GOES_ON, TURNS, TurnRecord

@@ -17,10 +17,10 @@ from sqlalchemy import Connection, String, func, select, union_all
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from agentic_rag import failpoints
-from agentic_rag.errors import StorageDamaged, StorageError, StorageFull, StorageUnavailable
-from agentic_rag.outcomes import Outcomes
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import StorageDamaged, StorageError, StorageFull, StorageUnavailable
+from agentic_rag.base.health_signals import Outcomes
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.store.clock import advance_ids
 from agentic_rag.store.migrations import OWN, Revisions, version
 from agentic_rag.store.raw_tables import Work

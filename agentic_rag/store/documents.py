@@ -12,7 +12,7 @@ from typing import TypedDict, Unpack
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index
 
-from agentic_rag.ids import DocumentId
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.store import scans, signals
 from agentic_rag.store.records import RecordTable
 from agentic_rag.store.signals import SignalKind

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.errors import NotFound, VersionConflict
+from agentic_rag.base.errors import NotFound, VersionConflict
 from agentic_rag.store import memories, signals
 from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
 from agentic_rag.store.signals import SignalKind

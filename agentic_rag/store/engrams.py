@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select
 
-from agentic_rag.errors import NotFound
+from agentic_rag.base.errors import NotFound
 from agentic_rag.store import memories
 from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.memories import ENGRAM_CUES, ENGRAMS, MEMORIES, EngramCueRecord, EngramRecord

@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from sqlalchemy import Connection, and_, delete, or_, update
 
-from agentic_rag.ids import ConversationId, SessionId, TurnId
+from agentic_rag.base.ids import ConversationId, SessionId, TurnId
 from agentic_rag.store.clock import now
 from agentic_rag.store.records import RecordTable
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.ids import ConversationId, MessageId, SessionId
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId
 from agentic_rag.store.records import RecordTable
 
 

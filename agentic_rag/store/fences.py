@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from agentic_rag.ids import TurnId
-from agentic_rag.json_form import to_text
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.json_form import to_text
 from agentic_rag.store.records import run_by_sqlite
 from agentic_rag.store.turns import is_held
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import anyio.to_thread
 from sqlalchemy import Connection, delete, select
 
-from agentic_rag.errors import StorageFull
-from agentic_rag.ids import SessionId
-from agentic_rag.messages import KeptImage
+from agentic_rag.base.errors import StorageFull
+from agentic_rag.base.ids import SessionId
+from agentic_rag.base.messages import KeptImage
 from agentic_rag.store import sessions
 from agentic_rag.store.clock import now
 from agentic_rag.store.records import RecordTable

@@ -16,8 +16,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
-from agentic_rag.json_form import from_text, to_text
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.json_form import from_text, to_text
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.store import migrations, signals
 from agentic_rag.store.migrations import Revisions
 from agentic_rag.store.notifications import Notifications

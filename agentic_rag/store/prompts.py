@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import Connection, select
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.store.branches import CONTEXTS
 from agentic_rag.store.records import Prepared, RecordTable
 from agentic_rag.store.sessions import SESSIONS

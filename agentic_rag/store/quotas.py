@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.errors import QuotaExceeded
+from agentic_rag.base.errors import QuotaExceeded
 from agentic_rag.store.conversations import CONVERSATIONS
 from agentic_rag.store.documents import DOCUMENTS
 from agentic_rag.store.domains import DOMAINS

@@ -44,7 +44,7 @@ from sqlalchemy.schema import SchemaItem
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import TypeEngine
 
-from agentic_rag.json_form import reader_of, to_json, to_text
+from agentic_rag.base.json_form import reader_of, to_json, to_text
 
 R = TypeVar("R")
 

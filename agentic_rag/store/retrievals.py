@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.ids import NO_CONVERSATION, ConversationId
+from agentic_rag.base.ids import NO_CONVERSATION, ConversationId
 from agentic_rag.store.records import RecordTable
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import orjson
 from sqlalchemy import Connection, bindparam, delete, func, select
 
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.store.records import BigInt, RecordTable, run_by_sqlite
 from agentic_rag.store.turns import FINISHED, TURNS
 

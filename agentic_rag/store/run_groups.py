@@ -17,7 +17,7 @@ from struct import Struct
 import orjson
 from sqlalchemy import Connection, delete, select
 
-from agentic_rag.ids import TurnId
+from agentic_rag.base.ids import TurnId
 from agentic_rag.store import run_events
 from agentic_rag.store.records import BigInt, Prepared, RecordTable, parameter
 from agentic_rag.store.run_events import Batch

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.ids import DocumentId
-from agentic_rag.json_form import Json
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.json_form import Json
 from agentic_rag.store.records import RecordTable
 
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index, func, select, update
 
-from agentic_rag.errors import NotFound
-from agentic_rag.events import Usage
-from agentic_rag.ids import NO_CONVERSATION, ConversationId, MessageId, SessionId, TurnId
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block, Role, question_blocks
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.events import Usage
+from agentic_rag.base.ids import NO_CONVERSATION, ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Block, Role, question_blocks
 from agentic_rag.store import branches, turns
 from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
 from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus

@@ -13,7 +13,7 @@ from typing import Self
 
 import anyio
 
-from agentic_rag.errors import StorageError
+from agentic_rag.base.errors import StorageError
 from agentic_rag.store import signals
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database

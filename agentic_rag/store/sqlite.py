@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, create_engine
 from sqlalchemy.pool import NullPool
 
-from agentic_rag.json_form import from_text, to_text
+from agentic_rag.base.json_form import from_text, to_text
 from agentic_rag.store import migrations
 from agentic_rag.store.migrations import Revisions
 from agentic_rag.store.records import run_by_sqlite, sqlite_of

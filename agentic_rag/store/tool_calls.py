@@ -10,9 +10,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, update
 
-from agentic_rag.events import ToolStatus
-from agentic_rag.ids import SessionId, TurnId
-from agentic_rag.messages import Block
+from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.ids import SessionId, TurnId
+from agentic_rag.base.messages import Block
 from agentic_rag.store.conversations import CONVERSATIONS
 from agentic_rag.store.records import Prepared, RecordTable, parameter
 from agentic_rag.store.turns import TURNS

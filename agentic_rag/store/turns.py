@@ -12,10 +12,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Index, UniqueConstraint, and_, func, insert, not_, or_, select, text, update
 
-from agentic_rag.errors import LeaseLost, NotFound
-from agentic_rag.events import Error, Reference, Usage
-from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
-from agentic_rag.messages import KeptImage
+from agentic_rag.base.errors import LeaseLost, NotFound
+from agentic_rag.base.events import Error, Reference, Usage
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.base.messages import KeptImage
 from agentic_rag.store import signals
 from agentic_rag.store.database_time import DatabaseTime
 from agentic_rag.store.records import Prepared, RecordTable, parameter

@@ -13,9 +13,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Label, bindparam, func, or_, select, text, update
 
-from agentic_rag.events import Usage
-from agentic_rag.ids import NO_CONVERSATION, ConversationId, SessionId, TurnId
-from agentic_rag.json_form import Absent
+from agentic_rag.base.events import Usage
+from agentic_rag.base.ids import NO_CONVERSATION, ConversationId, SessionId, TurnId
+from agentic_rag.base.json_form import Absent
 from agentic_rag.store.clock import first_id, seconds_of
 from agentic_rag.store.records import BigInt, Prepared, RecordTable
 

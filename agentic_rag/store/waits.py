@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, or_, select, update
 
-from agentic_rag.events import Answerer, WaitAction, WaitKind
-from agentic_rag.ids import ConversationId, SessionId, TurnId, WaitId
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import Answerer, WaitAction, WaitKind
+from agentic_rag.base.ids import ConversationId, SessionId, TurnId, WaitId
+from agentic_rag.base.json_form import Json
 from agentic_rag.store import signals
 from agentic_rag.store.records import Prepared, RecordTable, parameter
 from agentic_rag.store.signals import SignalKind

@@ -9,7 +9,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.testing.bindings import ELSEWHERE, Failure, failures, without
 from agentic_rag.testing.model_rules import BINDING_BETA, ModelRules, rules_of, thinks
 from agentic_rag.testing.problems import problems

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.testing import bindings
 
 Place = Literal["user", "assistant", "tool_result", "system", "search_result"]

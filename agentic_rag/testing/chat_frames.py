@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import orjson
 
-from agentic_rag.events import Usage
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import Json
 from agentic_rag.testing.steps import Say, Step, Think, Use, pieces_of
 
 PIECE: Final = 7

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.testing.schema_problems import chat_schema_problems
 
 _PARAMETERS: Final = frozenset(

@@ -1,7 +1,7 @@
 """Failpoints: places where a test lets the process die as by ``kill -9``.
 
 Owns the reading of ``name:n`` (the n-th time, from 1). What it makes hears the product's places inside
-`agentic_rag.failpoints.heard_by`, in a test's own program.
+`agentic_rag.base.failpoints.heard_by`, in a test's own program.
 """
 
 import os

@@ -43,7 +43,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.models.anthropic.request import search_results
 from agentic_rag.models.base import MessageCompleted, ModelEvent, TextDelta, ThinkingDelta
 from agentic_rag.testing.admission import Admission, Admitted, Inadmissible

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from agentic_rag.events import Usage
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import Json
 from agentic_rag.testing.chat_frames import ChatAnswer, Shape, error_frame
 from agentic_rag.testing.chat_problems import ChatRules, chat_problems, names_of, surrogate_in, tokens_of
 from agentic_rag.testing.fake_api import Call, FakeService, Fault, FaultyStream, HungUp, Refused, Reply, Scripted

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import orjson
 
-from agentic_rag.events import Usage
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Block
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 
 THINKING_TYPES: Final = ("adaptive", "between_tools", "disabled", "enabled")
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")

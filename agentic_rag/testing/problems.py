@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, Final
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.testing.bindings import sign as sign  # beside the rules that take it back
 from agentic_rag.testing.block_problems import block_problems, longer_side, text_problems
 from agentic_rag.testing.model_rules import EFFORTS, SAMPLING, THINKING_TYPES, ModelRules, parameter_problems, rules_of

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agentic_rag.events import Usage
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import Json
 
 LOOK_BACK: Final = 20
 BYTES_PER_TOKEN: Final = 3

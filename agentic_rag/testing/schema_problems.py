@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 
 COMBINATORS: Final = ("oneOf", "allOf", "anyOf")
 _KEY: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")

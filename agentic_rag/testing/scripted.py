@@ -17,9 +17,9 @@ from typing import Self
 
 import anyio
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.models.anthropic.request import request_body, search_results
-from agentic_rag.models.base import InputDelta, Model, ModelEvent, ModelRequest, Working
+from agentic_rag.models.base import InputDelta, Model, ModelEvent, ModelProgress, ModelRequest
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.steps import Step, Use, step_events
 
@@ -131,7 +131,7 @@ class ScriptedModel(Model):
         pieces = any(isinstance(block, Use) and block.pieces for block in step_of(plain).blocks)
         number = 0
         async for event in said:
-            counts = not isinstance(event, Working) and (pieces or not isinstance(event, InputDelta))
+            counts = not isinstance(event, ModelProgress) and (pieces or not isinstance(event, InputDelta))
             if counts and number == fault_at:
                 await self._fault(plain)
             if counts and self._pause is not None:

@@ -10,9 +10,9 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
-from agentic_rag.events import Answerer, Option, ToolStatus, WaitAction, WaitKind
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block
+from agentic_rag.base.events import Answerer, Option, ToolStatus, WaitAction, WaitKind
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Block
 
 Origin = Literal["system", "builtin", "user"]
 
@@ -142,7 +142,7 @@ class InputNeeded:
 
     ``held`` is what the server wants back with the answer; nobody is shown it. It is kept with the wait, so that the
     call can be made again after a restart. ``withdrawal``: by which the server may end the question itself. The rest
-    is as in `agentic_rag.events.InputRequired`.
+    is as in `agentic_rag.base.events.InputRequired`.
     """
 
     kind: WaitKind

@@ -33,10 +33,10 @@ from mcp.server import MCPServer
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from agentic_rag.errors import AgenticRagError, ServerSilent, ServerUnavailable
-from agentic_rag.redaction import Redaction
-from agentic_rag.silence import SilenceTimer
-from agentic_rag.token_bucket import TokenBucket
+from agentic_rag.base.errors import AgenticRagError, ServerSilent, ServerUnavailable
+from agentic_rag.base.redaction import Redaction
+from agentic_rag.base.silence_timers import SilenceTimer
+from agentic_rag.base.token_bucket import TokenBucket
 from agentic_rag.tools.attempt import Attempt, Dial
 from agentic_rag.tools.base import Ask, ProgressSink, Withdrawal
 from agentic_rag.tools.bounds import fit_list
@@ -60,7 +60,7 @@ from agentic_rag.tools.oauth.credentials import Credentials
 from agentic_rag.tools.oauth.discovery import Challenge
 from agentic_rag.tools.oauth.errors import SignInNeeded
 from agentic_rag.tools.server_answers import NOT_READABLE, DroppedTool
-from agentic_rag.tools.status import LISTED_TWICE, ConnectionState, ListedTool, OpenSignIn, Patience, State
+from agentic_rag.tools.status import LISTED_TWICE, ConnectionState, ConnectionTimeouts, ListedTool, OpenSignIn, State
 from agentic_rag.tools.transports.inbound import BoundedTransport
 
 HARD_CAP = 10
@@ -101,7 +101,7 @@ class Connection:
         user: str = "",
         entry: str = "",
         in_process: bool = False,
-        patience: Patience | None = None,
+        patience: ConnectionTimeouts | None = None,
         on_state: Callable[["Connection"], None] = lambda connection: None,
         redaction: Redaction | None = None,
         era: str = "auto",
@@ -132,7 +132,7 @@ class Connection:
         self._spawn = spawn
         self._on_state = on_state
         self._redact = redaction or Redaction()
-        self._patience = patience or Patience()
+        self._patience = patience or ConnectionTimeouts()
         self.era = era
         self._starts = starts
         self._starting = False

@@ -13,8 +13,8 @@ from typing import Any
 import mcp_types as types
 import orjson
 
-from agentic_rag.messages import Block, clean_text, text_block
-from agentic_rag.tools.pictures import MAX_SIDE, read_picture
+from agentic_rag.base.messages import Block, clean_text, text_block
+from agentic_rag.tools.image_headers import MAX_SIDE, read_picture
 
 IMAGE_CHARS = 5 * 1024 * 1024
 """Characters of base64 that the Messages API takes as one image."""

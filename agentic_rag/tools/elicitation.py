@@ -14,8 +14,8 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import mcp_types as types
 
-from agentic_rag.events import WaitAction, WaitKind
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import WaitAction, WaitKind
+from agentic_rag.base.json_form import Json
 from agentic_rag.tools.base import InputGiven, InputNeeded
 from agentic_rag.tools.elicited_forms import UnfitForm, read_schema
 from agentic_rag.tools.listing import clean

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.json_form import Json
 from agentic_rag.tools.listing import clean
 
 FORM_BYTES = 32 * 1024

@@ -3,7 +3,7 @@
 Owns their codes. Knows nobody who raises them.
 """
 
-from agentic_rag.errors import ServerUnavailable
+from agentic_rag.base.errors import ServerUnavailable
 
 
 class ServerElsewhere(ServerUnavailable, code="MCP_SERVER_ELSEWHERE"):

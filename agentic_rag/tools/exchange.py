@@ -17,7 +17,7 @@ from mcp.client import ClientSession
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from agentic_rag.silence import SilenceScope, SilenceTimer
+from agentic_rag.base.silence_timers import SilenceScope, SilenceTimer
 from agentic_rag.tools.base import ProgressSink
 from agentic_rag.tools.elicitation import InputRound, Unfit, round_of, round_of_error
 from agentic_rag.tools.server_answers import ANSWER, DroppedTool, read_result, read_tools

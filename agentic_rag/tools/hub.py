@@ -16,19 +16,19 @@ from anyio.abc import TaskGroup
 from mcp.client import Transport
 from mcp.server import MCPServer
 
-from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerUnavailable, TooManyServers
-from agentic_rag.redaction import Redactor
-from agentic_rag.threads import DomainThreads
+from agentic_rag.base.errors import AgenticRagError, CommandNotAllowed, InvalidInput, ServerUnavailable, TooManyServers
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.tools.attempt import Dial
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import Connection
 from agentic_rag.tools.entries.entry import HttpKind, HttpTarget
-from agentic_rag.tools.homes import HeldTransport, Homes
 from agentic_rag.tools.launch.catalogue import CatalogueEntry
 from agentic_rag.tools.launch.policy import LaunchPolicy, Trust
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.oauth.credentials import Accounts, Credentials
-from agentic_rag.tools.status import ConnectionState, Patience, State
+from agentic_rag.tools.server_affinity import HeldTransport, Homes
+from agentic_rag.tools.status import ConnectionState, ConnectionTimeouts, State
 from agentic_rag.tools.transports.http import HttpTransport
 from agentic_rag.tools.transports.stdio import StdioTransport
 
@@ -68,7 +68,7 @@ class Hub:
         builtin: Mapping[str, MCPServer] | None = None,
         policy: LaunchPolicy | None = None,
         *,
-        patience: Patience | None = None,
+        patience: ConnectionTimeouts | None = None,
         redactor: Redactor | None = None,
         observer: HubObserver | None = None,
         share: Share | None = None,
@@ -88,7 +88,7 @@ class Hub:
         self._accounts = accounts
         self._builtin = dict(builtin or {})
         self._policy = policy
-        self._patience = patience or Patience()
+        self._patience = patience or ConnectionTimeouts()
         self._pool: WeakValueDictionary[str, Connection] = WeakValueDictionary()
         self._trusted: WeakKeyDictionary[Connection, tuple[tuple[CatalogueEntry, ...], Trust]] = WeakKeyDictionary()
         self._live: set[Connection] = set()

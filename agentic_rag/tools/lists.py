@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import anyio
 import mcp_types as types
 
-from agentic_rag.errors import ToolsChanged
-from agentic_rag.redaction import Redactor
+from agentic_rag.base.errors import ToolsChanged
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.tools.fingerprints import Tool, ToolList, fingerprint_of_waiting, from_json, to_json
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.listing import clean, clean_description, clean_title

@@ -15,7 +15,7 @@ import mcp_types as types
 from anyio.abc import TaskGroup
 from mcp.client import ClientRequestContext
 
-from agentic_rag.events import WaitAction
+from agentic_rag.base.events import WaitAction
 from agentic_rag.tools.base import Ask, InputGiven, InputNeeded, Withdrawal
 from agentic_rag.tools.elicitation import Unfit, question_of, result_of
 from agentic_rag.tools.exchange import Relay

@@ -62,7 +62,7 @@ class SchemaFamily:
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
+class AdaptedSchema:
     """A schema that the family takes.
 
     ``argument_map``: property names as the model is shown them → as the server knows them, where these differ.
@@ -81,7 +81,7 @@ class Refused:
     reason: str
 
 
-def adapt(schema: object, family: SchemaFamily) -> Adapted | Refused:
+def adapt(schema: object, family: SchemaFamily) -> AdaptedSchema | Refused:
     """Return a tool's input schema as a family of services takes it; the same object where nothing changes."""
     problem = find_top_problem(schema)
     if problem:
@@ -89,7 +89,7 @@ def adapt(schema: object, family: SchemaFamily) -> Adapted | Refused:
     assert isinstance(schema, dict)
     if not _is_bounded(schema):
         return Refused(f"its input schema has more than {MAX_VISITED} parts or is nested too deeply to be read")
-    work = _Work(schema, family)
+    work = _SchemaConversion(schema, family)
     try:
         made, notes = work.top()
         size = len(json.dumps(made, allow_nan=False))
@@ -97,7 +97,7 @@ def adapt(schema: object, family: SchemaFamily) -> Adapted | Refused:
         return Refused("its input schema is not plain JSON")
     if size > MAX_BYTES:
         return Refused(f"its input schema comes to {size} bytes for the model's service; {MAX_BYTES} are the most")
-    return Adapted(schema if made == schema else made, work.argument_map(), tuple(notes))
+    return AdaptedSchema(schema if made == schema else made, work.argument_map(), tuple(notes))
 
 
 def find_top_problem(schema: object) -> str:
@@ -138,7 +138,7 @@ def restore_names(arguments: Any, schema: Document, argument_map: Mapping[str, s
 
     A name is changed only where the schema has that property, so that the keys of a free map stay as they are.
     """
-    return _Restoring(schema, argument_map).value(arguments, [schema]) if argument_map else arguments
+    return _ArgumentRestorer(schema, argument_map).value(arguments, [schema]) if argument_map else arguments
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def _all_schemas(value: Any) -> Iterator[Document]:
         level = inner
 
 
-class _Restoring:
+class _ArgumentRestorer:
     """Walks arguments along the schemas that describe them."""
 
     def __init__(self, root: Document, argument_map: Mapping[str, str]) -> None:
@@ -307,7 +307,7 @@ class _References:
 # --- the conversion --------------------------------------------------------------------------------------------------
 
 
-class _Work:
+class _SchemaConversion:
     """The conversion of one schema for one family."""
 
     def __init__(self, root: Schema, family: SchemaFamily) -> None:
@@ -698,16 +698,16 @@ _PLAIN: Mapping[str, Callable[[Any], bool]] = {
 }
 """Keywords whose values are data, with the form they must have; in another form a keyword is left out."""
 
-_Convert = Callable[[_Work, Schema, Any, Schema, int], None]
+_Convert = Callable[[_SchemaConversion, Schema, Any, Schema, int], None]
 _CONVERTED: Mapping[str, _Convert] = {
-    "type": _Work._type,
-    "properties": _Work._properties,
-    "patternProperties": _Work._patterns,
-    "dependentSchemas": _Work._dependent,
-    "dependentRequired": _Work._dependent,
-    "dependencies": _Work._dependent,
-    "items": _Work._items,
-    "prefixItems": _Work._prefix,
+    "type": _SchemaConversion._type,
+    "properties": _SchemaConversion._properties,
+    "patternProperties": _SchemaConversion._patterns,
+    "dependentSchemas": _SchemaConversion._dependent,
+    "dependentRequired": _SchemaConversion._dependent,
+    "dependencies": _SchemaConversion._dependent,
+    "items": _SchemaConversion._items,
+    "prefixItems": _SchemaConversion._prefix,
     "minimum": lambda work, made, value, schema, _: work._plain_bound(
         "minimum", "exclusiveMinimum", made, value, schema
     ),

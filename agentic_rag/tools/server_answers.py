@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from agentic_rag.json_form import Json
-from agentic_rag.messages import clean_text
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import clean_text
 from agentic_rag.tools.base import META_PREFIX
 from agentic_rag.tools.schema_compat import find_top_problem
 

@@ -6,8 +6,8 @@ Owns values only. Knows no server and no task.
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from agentic_rag.json_form import Json, to_json
-from agentic_rag.redaction import Redaction
+from agentic_rag.base.json_form import Json, to_json
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.tools.server_answers import DroppedTool
 
 LISTED_TWICE = "the server lists this name more than once, so that nobody knows which of them a call would reach"
@@ -28,7 +28,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ConnectionTimeouts:
     """How long a connection waits for what; seconds. ``idle`` None: never stopped for want of calls.
 
     ``probe``: for an answer to the newer era's first question, within ``initialize``.

@@ -24,7 +24,7 @@ _WORD = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+")
 _RUN = re.compile(rf"[{_UNSPACED}]")
 
 
-class Described(Protocol):
+class IndexedTool(Protocol):
     """A tool as it is searched for."""
 
     @property
@@ -39,7 +39,7 @@ class Described(Protocol):
     def input_schema(self) -> Mapping[str, Any]: ...
 
 
-T = TypeVar("T", bound=Described)
+T = TypeVar("T", bound=IndexedTool)
 
 
 class ToolIndex(Generic[T]):
@@ -93,7 +93,7 @@ def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-def _words_of(tool: Described) -> Iterator[str]:
+def _words_of(tool: IndexedTool) -> Iterator[str]:
     for _ in range(NAME_WEIGHT):
         yield from words_in(tool.name)
         yield from words_in(f"{tool.title} {'' if tool.remote_name.isascii() else tool.remote_name}")

@@ -15,10 +15,10 @@ import anyio
 import anyio.to_thread
 from mcp_types import CallToolResult
 
-from agentic_rag.errors import ServerSilent, ServerUnavailable
-from agentic_rag.events import Answerer, ToolStatus, WaitKind
-from agentic_rag.messages import Block, clean_text, text_block
-from agentic_rag.observer import Kind, running_span
+from agentic_rag.base.errors import ServerSilent, ServerUnavailable
+from agentic_rag.base.events import Answerer, ToolStatus, WaitKind
+from agentic_rag.base.messages import Block, clean_text, text_block
+from agentic_rag.base.telemetry import Kind, running_span
 from agentic_rag.tools.base import (
     SIGN_IN,
     Ask,

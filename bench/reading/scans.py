@@ -18,8 +18,8 @@ from pathlib import Path
 import pypdfium2
 from PIL import Image, ImageDraw, ImageFont
 
-from agentic_rag.documents.found_text import Range
 from agentic_rag.documents.scan_reading import marks_on_scan
+from agentic_rag.documents.text_positions import Range
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.formats.ocr import Recogniser
 from mcp_servers.retriever.formats.pdf import read_pdf

@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 
-from mcp_servers.beneath import Folder, leads_to
 from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable, UnknownReplaced
 from mcp_servers.promptx.ids import is_plain
 from mcp_servers.promptx.network import Trace
+from mcp_servers.safe_files import Folder, leads_to
 
 DATABASE: Final = "engrams.db"
 LOCK_FILE: Final = ".engrams.lock"

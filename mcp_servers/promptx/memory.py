@@ -24,7 +24,6 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Final, Literal
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx import snapshot
 from mcp_servers.promptx.errors import (
     BadEngram,
@@ -37,16 +36,16 @@ from mcp_servers.promptx.errors import (
     UnknownReplaced,
 )
 from mcp_servers.promptx.ids import check_id, is_plain
-from mcp_servers.promptx.kept import FILES, Kept, Stock
 from mcp_servers.promptx.ledger import BATCH, DATABASE, EMPTY, Engram, Ledger, Lesson, Tip, Which, has_memory
+from mcp_servers.promptx.memory_cache import FILES, CachedMemory, Stock
 from mcp_servers.promptx.network import (
     MODES,
     RECALL_STEP,
     Edge,
     Fallback,
-    Mind,
     Network,
     Query,
+    RecallActivation,
     Trace,
     choose_centres,
     collect,
@@ -56,9 +55,10 @@ from mcp_servers.promptx.network import (
     spread,
 )
 from mcp_servers.promptx.new_engrams import MAX_BATCH, NewEngram, check_engram, make_engram
-from mcp_servers.promptx.pauses import giving_way
-from mcp_servers.promptx.resemblance import is_known, is_same, near_words, nearest
-from mcp_servers.promptx.words import WordIndex, gist_of, newest_first, words_of
+from mcp_servers.promptx.similarity import is_known, is_same, near_words, nearest
+from mcp_servers.promptx.tokenizer import WordIndex, gist_of, newest_first, words_of
+from mcp_servers.promptx.yielding import giving_way
+from mcp_servers.safe_files import Folder
 
 Scope = Literal["domain", "user"]
 
@@ -146,7 +146,7 @@ class Recollection:
     are about the same, the newest first. `matched`: how many of them have words of the query.
     """
 
-    mind: Mind
+    mind: RecallActivation
     center: str | None
     mode: str
     fallback: Fallback | None
@@ -193,7 +193,7 @@ class Memory:
     half saved then.
     """
 
-    def __init__(self, folder: Folder, kept: Kept | None = None) -> None:
+    def __init__(self, folder: Folder, kept: CachedMemory | None = None) -> None:
         """``kept``: where; None: in the folder itself."""
         kept = FILES.place(folder) if kept is None else kept
         self.folder = folder
@@ -367,7 +367,7 @@ class Memory:
             chosen.append(engram)
         return tuple(chosen)
 
-    def _count_recall(self, network: Network, mind: Mind, center: str | None, now_ms: int) -> None:
+    def _count_recall(self, network: Network, mind: RecallActivation, center: str | None, now_ms: int) -> None:
         """Count a recall and write `state.json`.
 
         The frequencies reach the disk with the next remember, as in PromptX. A folder that cannot be written can
@@ -606,7 +606,7 @@ class Memory:
             self._writer.close()
 
 
-class Shelf:
+class MemoryCache:
     """The memories that this process keeps open. ``stock``: where they are kept."""
 
     def __init__(self, stock: Stock = FILES) -> None:
@@ -673,7 +673,7 @@ def _close_all(memories: Sequence[Memory]) -> None:
         each.close()
 
 
-SHELF: Final = Shelf()
+SHELF: Final = MemoryCache()
 """Of this process. Two open memories of one folder would be as safe as two processes, and as wasteful."""
 
 atexit.register(SHELF.close)

@@ -154,7 +154,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Mind:
+class RecallActivation:
     """What a query activated: `depth` maps each word to its distance from the root, in activation order."""
 
     depth: Mapping[str, int]
@@ -218,7 +218,7 @@ def _find_contained(network: Network, text: str) -> list[str]:
     return list(cues)
 
 
-def spread(network: Network, centres: Sequence[str], mode: Mode) -> Mind:
+def spread(network: Network, centres: Sequence[str], mode: Mode) -> RecallActivation:
     """Spread activation from the centres, cycle by cycle, until it fades or `mode.cycles` are done."""
     start = 1.0 if len(centres) > 5 else 1 / max(1, len(centres))
     depth = {ROOT: 0}
@@ -239,7 +239,7 @@ def spread(network: Network, centres: Sequence[str], mode: Mode) -> Mind:
         cycle += 1
         depth.update(dict.fromkeys(reached, cycle))  # so the first targets share depth 1 with the centres
         pool = {target: left for target, energy in reached.items() if (left := energy * mode.decay) >= 0.01}
-    return Mind(depth, [Edge(source, target, weight) for (source, target), weight in edges.items()])
+    return RecallActivation(depth, [Edge(source, target, weight) for (source, target), weight in edges.items()])
 
 
 def _fire(network: Network, word: str, energy: float, mode: Mode) -> Iterable[tuple[str, float, float]]:
@@ -255,7 +255,7 @@ def _fire(network: Network, word: str, energy: float, mode: Mode) -> Iterable[tu
         yield target, weight, share * (1 + mode.boost * math.log(1 + network.frequency.get(target, 0)))
 
 
-def collect(network: Network, mind: Mind) -> dict[str, int]:
+def collect(network: Network, mind: RecallActivation) -> dict[str, int]:
     """Engram id → depth of the first activated cue that has it; cue by cue, within a cue in PromptX's index order."""
     depths: dict[str, int] = {}
     for word, depth in mind.depth.items():
@@ -292,7 +292,7 @@ def _score(trace: Trace, depth: int, now_ms: int) -> float:
     )
 
 
-def mindmap(mind: Mind) -> list[str]:
+def mindmap(mind: RecallActivation) -> list[str]:
     """The activation as lines of a Mermaid mindmap: strongest edge first, every node once."""
     children: dict[str, list[Edge]] = {}
     for edge in mind.edges:

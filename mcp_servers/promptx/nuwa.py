@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.dpml import Kind
+from mcp_servers.safe_files import Folder
 
 MAX_FILES: Final = 50
 """Files of one role written in one call."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from mcp_servers.beneath import Folder, Refused
 from mcp_servers.promptx.dpml import KINDS, MAX_FILE_BYTES, Kind, normalise, parse, position
 from mcp_servers.promptx.ids import ID
 from mcp_servers.promptx.lint import Finding, lint
+from mcp_servers.safe_files import Folder, Refused
 
 Origin = Literal["workspace", "builtin"]
 Key = tuple[Kind, str]

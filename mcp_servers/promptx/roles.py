@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.dpml import (
     KINDS,
@@ -41,6 +40,7 @@ from mcp_servers.promptx.rolefiles import (
     add_draft,
     collect,
 )
+from mcp_servers.safe_files import Folder
 
 Findings = list[Finding]
 
@@ -71,7 +71,7 @@ class Activation:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenRole:
     """Files written, role file last, and what lint still has to say about them (no errors)."""
 
     paths: tuple[Path, ...]
@@ -159,7 +159,7 @@ class RoleLibrary:
         findings += [finding for file in files for finding in reading.lint(file)]
         return sorted(findings, key=lambda finding: (finding.file, finding.line, finding.column))
 
-    def write(self, role: str, files: Sequence[RoleFile], replace: bool = True) -> Written:
+    def write(self, role: str, files: Sequence[RoleFile], replace: bool = True) -> WrittenRole:
         """Write files of one role into the workspace, all of them validated first, the role file last.
 
         A file that exists is replaced where it is; a new one gets PromptX's layout. `replace=False` refuses to.
@@ -192,7 +192,7 @@ class RoleLibrary:
             put(Folder(self.workspace), targets)
         except OSError as exc:
             raise RoleRefused(role, [f"the workspace cannot be written: {exc.strerror}"]) from exc
-        return Written(tuple(self.workspace / path for path, _ in targets), tuple(findings))
+        return WrittenRole(tuple(self.workspace / path for path, _ in targets), tuple(findings))
 
     def put_back(self, path: str, content: str | None) -> str:
         """Write one file at a path in the workspace, or remove it (None); return the id that its name gives.

@@ -23,10 +23,10 @@ from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.dpml import KINDS, Resources
 from mcp_servers.promptx.errors import BadRoleFile, NotAllowed, NotBound, PromptXError, RoleNotReachable, UnknownRole
 from mcp_servers.promptx.ledger import Engram
-from mcp_servers.promptx.memory import SHELF, Memory, Shelf, memory_folder
+from mcp_servers.promptx.memory import SHELF, Memory, MemoryCache, memory_folder
 from mcp_servers.promptx.new_engrams import read_batch
 from mcp_servers.promptx.nuwa import RoleFile
-from mcp_servers.promptx.present import (
+from mcp_servers.promptx.presentation import (
     Result,
     describe_activation,
     describe_error,
@@ -103,7 +103,7 @@ class _Caller:
     user: str | None
     admin: bool
     roles: RoleLibrary
-    shelf: Shelf
+    shelf: MemoryCache
     turn: str = ""
     """Id of the turn that calls; alone: empty."""
     role: str = ""
@@ -230,7 +230,7 @@ _REPLACES: Final = ToolAnnotations(
 class _Tools:
     """The tools' bodies. Their parameters are the schema the model sees."""
 
-    def __init__(self, config: PromptXConfig, threads: Threads, shelf: Shelf) -> None:
+    def __init__(self, config: PromptXConfig, threads: Threads, shelf: MemoryCache) -> None:
         self._config = config
         self._threads = threads
         self._shelf = shelf
@@ -392,7 +392,7 @@ _ABOUT_WRITE: Final = (
 _ABOUT_CHECK: Final = "Check role files, all or those of one role. Returns findings with file, line, column and hint."
 
 
-def _lifespan(shelf: Shelf) -> Callable[[MCPServer[Any]], AbstractAsyncContextManager[None]]:
+def _lifespan(shelf: MemoryCache) -> Callable[[MCPServer[Any]], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(server: MCPServer[Any]) -> AsyncIterator[None]:
         """At a session's end the memories' files are made complete, so that their folders can be copied."""
@@ -405,7 +405,7 @@ def _lifespan(shelf: Shelf) -> Callable[[MCPServer[Any]], AbstractAsyncContextMa
     return lifespan
 
 
-def create_server(config: PromptXConfig, threads: Threads | None = None, shelf: Shelf = SHELF) -> MCPServer[Any]:
+def create_server(config: PromptXConfig, threads: Threads | None = None, shelf: MemoryCache = SHELF) -> MCPServer[Any]:
     """Build the server. In process, build it once and open many sessions on it; blocking work goes to ``threads``.
     ``shelf``: the memories.
 

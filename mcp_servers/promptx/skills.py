@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
-from mcp_servers.beneath import Entry, Folder, Refused
 from mcp_servers.promptx.errors import SkillUnreadable, UnknownSkill
 from mcp_servers.promptx.lint import Finding, Severity
+from mcp_servers.safe_files import Entry, Folder, Refused
 
 Json = dict[str, Any]
 Findings = list[Finding]

@@ -14,11 +14,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import MemoryUnavailable
 from mcp_servers.promptx.ledger import Tip, file_lock, has_memory
-from mcp_servers.promptx.network import Mind, Network
-from mcp_servers.promptx.pauses import giving_way
+from mcp_servers.promptx.network import Network, RecallActivation
+from mcp_servers.promptx.yielding import giving_way
+from mcp_servers.safe_files import Folder
 
 NETWORK: Final = "network.json"
 STATE: Final = "state.json"
@@ -133,7 +133,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def write_state(folder: Folder, mind: Mind, center: str | None, now_ms: int) -> None:
+def write_state(folder: Folder, mind: RecallActivation, center: str | None, now_ms: int) -> None:
     """Write the last activation, the file PromptX resumes from.
 
     Raises:
@@ -159,7 +159,7 @@ def _plain(value: float) -> float | int:
 
 
 class NetworkFiles:
-    """``network.json`` and ``state.json`` in a memory's folder. Implements `mcp_servers.promptx.kept.RecallCounts`."""
+    """``network.json`` and ``state.json`` in a memory's folder. Implements `mcp_servers.promptx.memory_cache.RecallCounts`."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -190,7 +190,7 @@ class NetworkFiles:
             raise MemoryUnavailable(self._folder.path, reason) from exc
         self._signature = signature(self._folder)
 
-    def write_state(self, mind: Mind, center: str | None, now_ms: int) -> None:
+    def write_state(self, mind: RecallActivation, center: str | None, now_ms: int) -> None:
         write_state(self._folder, mind, center, now_ms)
 
     def remove_state(self) -> None:

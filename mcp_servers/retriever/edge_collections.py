@@ -48,10 +48,10 @@ from mcp_servers.retriever.index import (
     UPSERT_BATCH,
     WINDOWS,
     Calibration,
+    CandidateLimit,
     CollectionMeta,
     Dense,
-    Lead,
-    Legs,
+    LegResults,
     Selection,
     only_in,
     searchable_text,
@@ -179,12 +179,12 @@ class EdgeCollections:
         vector: Sequence[float] | None = None,
         selection: Selection = EVERYTHING,
         limit: int = 100,
-        lead: Lead | None = None,
-    ) -> Legs:
+        lead: CandidateLimit | None = None,
+    ) -> LegResults:
         shard = self._store.shard(collection)
         must = conditions(shard, selection)
         if shard is None or must is None:
-            return Legs()
+            return LegResults()
         sparse = bm25.query_vector(query)
         chosen = engine.Filter(must=must) if must else None
         requests = [lexical_request(sparse, chosen, limit)]
@@ -193,7 +193,7 @@ class EdgeCollections:
         with engine_errors("search"):
             tokens = token_weights(shard, sparse.indices)
             found = find_candidates(shard, requests)
-            legs = Legs(found[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
+            legs = LegResults(found[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
             if vector is not None and len(found) > 1:
                 # Each leg also scores the best candidates that only the other one has: fusion needs both scores.
                 for_words, for_meaning = only_in(found[1], found[0]), only_in(found[0], found[1])
@@ -325,7 +325,7 @@ def _among(chunk_ids: Sequence[str]) -> engine.Filter:
     return engine.Filter(must=[engine.HasIdCondition({*chunk_ids})])
 
 
-def _with_chunks(shard: Shard, legs: Legs, lead: Lead | None) -> Legs:
+def _with_chunks(shard: Shard, legs: LegResults, lead: CandidateLimit | None) -> LegResults:
     """Add the chunks of the leading candidates, and which of the question's tokens they hold."""
     if lead is None:
         return legs

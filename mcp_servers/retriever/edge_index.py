@@ -16,7 +16,15 @@ import anyio.to_thread
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.edge_collections import EdgeCollections, Steps
 from mcp_servers.retriever.edge_store import MAX_OPEN
-from mcp_servers.retriever.index import EVERYTHING, Calibration, CollectionMeta, Dense, Lead, Legs, Selection
+from mcp_servers.retriever.index import (
+    EVERYTHING,
+    Calibration,
+    CandidateLimit,
+    CollectionMeta,
+    Dense,
+    LegResults,
+    Selection,
+)
 from mcp_servers.retriever.lexical import Sparse
 
 P = ParamSpec("P")
@@ -83,8 +91,8 @@ class EdgeIndex:
         vector: Sequence[float] | None = None,
         selection: Selection = EVERYTHING,
         limit: int = 100,
-        lead: Lead | None = None,
-    ) -> Legs:
+        lead: CandidateLimit | None = None,
+    ) -> LegResults:
         return await self._call(self._collections.search_legs, collection, query, vector, selection, limit, lead)
 
     async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:

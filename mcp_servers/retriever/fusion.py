@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mcp_servers.retriever.index import FusionMethod, Lead, Legs, Scored
+from mcp_servers.retriever.index import CandidateLimit, FusionMethod, LegResults, Scored
 
 RRF_K = 60
 
@@ -32,7 +32,7 @@ class Ranking(NamedTuple):
     rest: Sequence[Scored] = ()
 
 
-def fuse_legs(legs: Legs, lead: Lead) -> list[Scored]:
+def fuse_legs(legs: LegResults, lead: CandidateLimit) -> list[Scored]:
     """Return all candidates of a search, best first."""
     by_words = lexical_weight(legs.lexical_share()) if legs.dense and lead.dense_weight else 1.0
     rankings = [

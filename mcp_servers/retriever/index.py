@@ -160,10 +160,10 @@ class Scored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Legs:
+class LegResults:
     """Candidates of both legs, each best first. `self_score` is the BM25 score of a chunk that is the query itself.
     `…_rest` are the scores a leg gives to the best candidates that only the other one has; chunks without a word of
-    the query are in no lexical one. `chunks` are those that came along (see `Lead`).
+    the query are in no lexical one. `chunks` are those that came along (see `CandidateLimit`).
 
     `tokens` is the weight (inverse document frequency) of each token of the question; `matched` says which of them the
     first candidates hold."""
@@ -195,7 +195,7 @@ FusionMethod = Literal["dbsf", "rrf"]
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
+class CandidateLimit:
     """Which candidates a search reads first: the best `count` when the legs are fused in this way. An index that is
     far away sends their chunks along, which saves asking for them."""
 
@@ -252,8 +252,8 @@ class Index(Protocol):
         vector: Sequence[float] | None = None,
         selection: Selection = EVERYTHING,
         limit: int = 100,
-        lead: Lead | None = None,
-    ) -> Legs:
+        lead: CandidateLimit | None = None,
+    ) -> LegResults:
         """Up to `limit` candidates of each leg; the dense one is empty without `vector` or dense vectors. The chunks
         that `lead` asks for come along or not, as is cheaper."""
 

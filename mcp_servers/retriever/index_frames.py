@@ -23,7 +23,7 @@ from mcp_servers.retriever.errors import (
     IndexOwned,
     IndexUnavailable,
 )
-from mcp_servers.retriever.index import Dense, Legs, Scored, Selection
+from mcp_servers.retriever.index import Dense, LegResults, Scored, Selection
 from mcp_servers.retriever.lexical import Sparse
 
 MAX_FRAME = 64 * 2**20
@@ -132,7 +132,7 @@ def unpack_selection(data: Json) -> Selection:
     return Selection(**{**data, "document_ids": None if ids is None else tuple(ids)})
 
 
-def pack_legs(legs: Legs) -> Json:
+def pack_legs(legs: LegResults) -> Json:
     """Return candidates as JSON values: ids and scores in turn, which is cheaper than many lists."""
     names = ("lexical", "dense", "lexical_rest", "dense_rest")
     flat = {name: [value for scored in getattr(legs, name) for value in scored] for name in names}
@@ -149,14 +149,14 @@ def pack_legs(legs: Legs) -> Json:
     }
 
 
-def unpack_legs(data: Json) -> Legs:
+def unpack_legs(data: Json) -> LegResults:
     """Reverse `pack_legs`."""
 
     def leg(name: str) -> tuple[Scored, ...]:
         return tuple(map(Scored, data[name][::2], data[name][1::2]))
 
     tokens = data["tokens"]
-    return Legs(
+    return LegResults(
         leg("lexical"),
         leg("dense"),
         data["self_score"],

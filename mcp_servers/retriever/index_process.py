@@ -25,7 +25,7 @@ from typing import NoReturn
 from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.edge_collections import EdgeCollections, Steps
 from mcp_servers.retriever.errors import IndexFault, IndexOwned, IndexUnavailable
-from mcp_servers.retriever.index import Calibration, CollectionMeta, Lead, split_name
+from mcp_servers.retriever.index import Calibration, CandidateLimit, CollectionMeta, split_name
 from mcp_servers.retriever.index_frames import (
     Frame,
     FrameReader,
@@ -92,7 +92,7 @@ def _sample(index: EdgeCollections, data: Json, _: bytes) -> Frame:
 def _search_legs(index: EdgeCollections, data: Json, floats: bytes) -> Frame:
     vector = unpack_vectors(floats, 1)[0] if floats else None
     selection = unpack_selection(data["selection"])
-    lead = Lead(**data["lead"]) if "lead" in data else None
+    lead = CandidateLimit(**data["lead"]) if "lead" in data else None
     return Frame(
         {
             "value": pack_legs(

@@ -28,7 +28,7 @@ MAX_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """Where a model's files come from, and what they are called. ``size`` is in bytes, roughly."""
 
     name: str
@@ -46,7 +46,7 @@ class Source:
         return any(self.folder(cache).glob(f"snapshots/*/{self.files[0]}"))
 
 
-def find_source(name: str) -> Source:
+def find_source(name: str) -> ModelSource:
     """Return the source of a model. Raises `ModelUnknown`."""
     # Imported here: 85 MB of runtime.
     from fastembed import TextEmbedding
@@ -58,7 +58,7 @@ def find_source(name: str) -> Source:
     ):
         for each in models:
             if each["model"].casefold() == name.casefold() and each["sources"]["hf"]:
-                return Source(
+                return ModelSource(
                     each["model"],
                     "embedder" if kind == "embedder" else "reranker",
                     each["sources"]["hf"],
@@ -148,7 +148,7 @@ def find_obstacle() -> str:
     return f"{constants.ENDPOINT} answers with status {status}" if status >= 500 else ""
 
 
-def _download(source: Source, cache: Path) -> None:
+def _download(source: ModelSource, cache: Path) -> None:
     from fastembed import TextEmbedding
     from huggingface_hub import constants
 
@@ -161,13 +161,13 @@ def _download(source: Source, cache: Path) -> None:
         raise FetchFailed(source.name, f"{constants.ENDPOINT}: {said}") from exc
 
 
-async def _report(source: Source, cache: Path, on_progress: Progress) -> None:
+async def _report(source: ModelSource, cache: Path, on_progress: Progress) -> None:
     while True:
         on_progress(await anyio.to_thread.run_sync(_size, source, cache), source.size)
         await anyio.sleep(PROGRESS_SECONDS)
 
 
-def _size(source: Source, cache: Path) -> int:
+def _size(source: ModelSource, cache: Path) -> int:
     """Bytes of the model that are here, those in flight included."""
     total = 0
     for path in source.folder(cache).rglob("*"):

@@ -19,10 +19,10 @@ from mcp_servers.retriever.index import (
     EVERYTHING,
     UPSERT_BATCH,
     Calibration,
+    CandidateLimit,
     CollectionMeta,
     Dense,
-    Lead,
-    Legs,
+    LegResults,
     Selection,
     split_name,
 )
@@ -216,8 +216,8 @@ class ProcessIndex:
         vector: Sequence[float] | None = None,
         selection: Selection = EVERYTHING,
         limit: int = 100,
-        lead: Lead | None = None,
-    ) -> Legs:
+        lead: CandidateLimit | None = None,
+    ) -> LegResults:
         data = {"collection": collection, "query": query, "selection": pack_selection(selection), "limit": limit}
         if lead:
             data["lead"] = asdict(lead)

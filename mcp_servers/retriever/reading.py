@@ -70,7 +70,7 @@ class KnowledgeBase(Searcher, Library, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReadingPosition:
     """What is read of a document; None means from its start and to its end. Numbers of passages count from 1.
 
     ``section``: part of a heading. ``pages``: `3` or `3-7`. ``around``: a passage that stands in the middle of what
@@ -122,7 +122,7 @@ def find_document(documents: Sequence[DocumentFacts], wanted: str) -> DocumentFa
     return meant[0]
 
 
-async def read(library: Library, collection: str, document: DocumentFacts, place: Place) -> Reading:
+async def read(library: Library, collection: str, document: DocumentFacts, place: ReadingPosition) -> Reading:
     """Return the passages of a place in their order, as many as one answer holds.
 
     Raises:
@@ -199,7 +199,9 @@ async def _walk(library: Library, collection: str, document: DocumentFacts, begi
         begin += BATCH
 
 
-async def _beginning(library: Library, collection: str, document: DocumentFacts, place: Place, first_page: int) -> int:
+async def _beginning(
+    library: Library, collection: str, document: DocumentFacts, place: ReadingPosition, first_page: int
+) -> int:
     """Return the ordinal at which reading begins."""
     if place.start is not None:
         return _ordinal(document, place.start, "from")
@@ -244,7 +246,7 @@ def _ordinal(document: DocumentFacts, number: int, argument: str) -> int:
     return number - 1
 
 
-def _nothing_there(document: DocumentFacts, place: Place) -> str:
+def _nothing_there(document: DocumentFacts, place: ReadingPosition) -> str:
     if place.section is not None:
         headings = "; ".join(document.outline[:MAX_SUGGESTIONS]) or "none"
         return f"{document.name} has no section {place.section[:80]!r} there. Its first headings: {headings}."

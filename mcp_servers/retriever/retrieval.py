@@ -20,11 +20,11 @@ from mcp_servers.retriever.fusion import fuse_legs
 from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, join_chunks, share_place
 from mcp_servers.retriever.index import (
     Calibration,
+    CandidateLimit,
     CollectionMeta,
     FusionMethod,
     Index,
-    Lead,
-    Legs,
+    LegResults,
     Scored,
     Selection,
     searchable_text,
@@ -184,7 +184,7 @@ class Retriever:
     ) -> "_Weighed":
         """Return the candidates for a question; the chunks of the first ``count`` are read."""
         vote = await self._vote(collection, question)
-        lead = Lead(self._fusion, vote.weight, count)
+        lead = CandidateLimit(self._fusion, vote.weight, count)
         legs = await self._index.search_legs(collection, question, vote.vector, selection, CANDIDATES, lead)
         fused = fuse_legs(legs, lead)[: max(TRACED, count)]
         chunks = {chunk.chunk_id: chunk for chunk in legs.chunks}
@@ -252,7 +252,7 @@ class Retriever:
 
 
 def _candidates(
-    question: str, fused: Sequence[Scored], legs: Legs, vote: _Vote, chunks: Mapping[str, Chunk], threshold: float
+    question: str, fused: Sequence[Scored], legs: LegResults, vote: _Vote, chunks: Mapping[str, Chunk], threshold: float
 ) -> list[Candidate]:
     """The fused candidates with the scores and ranks of both legs and how likely each is relevant."""
     lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)

@@ -30,8 +30,8 @@ from mcp_servers.retriever.reading import (
     LISTED_HEADINGS,
     DocumentFacts,
     Library,
-    Place,
     Reading,
+    ReadingPosition,
     find_document,
     find_words,
     read,
@@ -185,7 +185,7 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound) -> Non
         config = bound(ctx)
         with _plain_errors():
             found = await document_of(config, document)
-            place = Place(section or None, pages or None, around, start)
+            place = ReadingPosition(section or None, pages or None, around, start)
             return _reading(await read(library, config.collection, found, place))
 
     @server.tool(title="Find words in a document", description=FIND_DESCRIPTION, annotations=READ_ONLY)

@@ -31,10 +31,10 @@ from mcp_servers.retriever.index import (
     UPSERT_BATCH,
     WINDOWS,
     Calibration,
+    CandidateLimit,
     CollectionMeta,
     Dense,
-    Lead,
-    Legs,
+    LegResults,
     Scored,
     Selection,
     ending,
@@ -159,11 +159,11 @@ class ServerIndex:
         vector: Sequence[float] | None = None,
         selection: Selection = EVERYTHING,
         limit: int = 100,
-        lead: Lead | None = None,
-    ) -> Legs:
+        lead: CandidateLimit | None = None,
+    ) -> LegResults:
         known = await self._look(collection)
         if known is None or selection.document_ids == ():
-            return Legs()
+            return LegResults()
         sparse = bm25.query_vector(query)
         chosen = _filter(selection)
         requests = [_lexical_request(sparse, chosen, limit)]
@@ -171,7 +171,7 @@ class ServerIndex:
             requests.append(_dense_request(known, vector, chosen, limit))
         found = await self._query(collection, requests)
         tokens = await self._token_weights(collection, known, sparse.indices)
-        legs = Legs(found[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
+        legs = LegResults(found[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
         if vector is not None and len(found) > 1:
             for_words, for_meaning = only_in(found[1], found[0]), only_in(found[0], found[1])
             rest = await self._query(

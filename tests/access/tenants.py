@@ -10,8 +10,8 @@ import httpx2
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
-from agentic_rag.events import WaitKind
-from agentic_rag.ids import ConversationId, TurnId, WaitId
+from agentic_rag.base.events import WaitKind
+from agentic_rag.base.ids import ConversationId, TurnId, WaitId
 from agentic_rag.store import payloads
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.payloads import PayloadFiles

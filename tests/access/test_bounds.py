@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from agentic_rag.access.keys import Entrant
 from agentic_rag.access.refusals import MAX_KINDS, MAX_OF_SOURCE, WINDOW_SECONDS, Refusal, Refusals
 from agentic_rag.access.users import User
-from agentic_rag.errors import RateLimited
+from agentic_rag.base.errors import RateLimited
+from agentic_rag.base.token_bucket import TokenBucket
 from agentic_rag.server.auth import MAX_TICKETS, TICKET_SECONDS, Tickets
 from agentic_rag.server.limits import Limits, Load
-from agentic_rag.token_bucket import TokenBucket
 
 pytestmark = pytest.mark.attack(kind="web")
 

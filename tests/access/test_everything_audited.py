@@ -14,12 +14,12 @@ from agentic_rag.server import (
     http,
     key_routes,
     login_routes,
-    older_routes,
     role_routes,
     server_routes,
     usage_routes,
     user_routes,
 )
+from agentic_rag.server import legacy_routes as older_routes
 from agentic_rag.server.routes import Declaration, declarations_of
 from agentic_rag.testing.steps import Step, Use, say
 from agentic_rag.tools.system import SYSTEM_TOOLS

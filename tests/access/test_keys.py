@@ -9,8 +9,8 @@ from websockets.exceptions import InvalidStatus
 
 from agentic_rag.access.keys import KEYLESS, PREFIX, Access
 from agentic_rag.access.users import LOCAL
-from agentic_rag.errors import NotFound
-from agentic_rag.ids import ConversationId
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.ids import ConversationId
 from agentic_rag.store import keys
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

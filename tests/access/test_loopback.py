@@ -15,8 +15,8 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from agentic_rag.events import ToolStatus
-from agentic_rag.server.peers import ask_system, look_up, system_tells, uid_of
+from agentic_rag.base.events import ToolStatus
+from agentic_rag.server.peer_credentials import ask_system, look_up, system_tells, uid_of
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import say, use
 from agentic_rag.tools.base import CallOutcome, CallRequest

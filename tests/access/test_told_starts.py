@@ -8,7 +8,7 @@ import anyio
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from agentic_rag.errors import AgenticRagError
+from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import Grant
 from agentic_rag.tools.launch.policy import LaunchPolicy, StdioCommand

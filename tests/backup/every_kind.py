@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentic_rag.ids import ConversationId
+from agentic_rag.base.ids import ConversationId
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import collections, conversations, logins, payloads, probe, run_groups, scans
 from agentic_rag.store.clock import later, new_id, now

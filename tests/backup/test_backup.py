@@ -14,10 +14,10 @@ from agentic_rag.backup.backups_folder import keep_newest, list_kept, name_by_ti
 from agentic_rag.backup.contents import Choice
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, Restored, restore
+from agentic_rag.base.errors import BackupDamaged, BackupNotWritten, BackupRefused
+from agentic_rag.base.startup_errors import DataFolderOwned, RestoreUnfinished
 from agentic_rag.commands.doctor import examine
-from agentic_rag.errors import BackupDamaged, BackupNotWritten, BackupRefused
 from agentic_rag.operations.data_folder import RESTORE_MARK, DataFolder
-from agentic_rag.startup_errors import DataFolderOwned, RestoreUnfinished
 from agentic_rag.store.clock import now
 from agentic_rag.testing.steps import say
 from agentic_rag.tools.launch.allowed import LaunchCatalogue

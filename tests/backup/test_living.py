@@ -6,10 +6,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag import failpoints
 from agentic_rag.backup.contents import Choice
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, Restored, restore
+from agentic_rag.base import failpoints
 from agentic_rag.commands.doctor import examine
 from agentic_rag.store.logins import LOGINS, LoginRecord
 from agentic_rag.testing.scripted import ScriptedModel, Stalled

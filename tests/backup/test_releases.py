@@ -11,8 +11,8 @@ import pytest
 
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.backup.upgrading import back_up_before, go_back, look_back, rehearse
+from agentic_rag.base.settings import Settings
 from agentic_rag.commands.doctor import examine
-from agentic_rag.settings import Settings
 from agentic_rag.store.database import Database, find_revision
 from agentic_rag.store.migrations import Revisions
 from agentic_rag.testing.scripted import ScriptedModel

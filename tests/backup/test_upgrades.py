@@ -7,16 +7,16 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from agentic_rag import failpoints
 from agentic_rag.backup.archive import verify
 from agentic_rag.backup.contents import Choice
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.backup.upgrading import back_up_before, find_before, go_back, look_back, rehearse
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import BackupNotWritten, BackupRefused, BackupTooNew
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.commands.doctor import examine
-from agentic_rag.errors import BackupNotWritten, BackupRefused, BackupTooNew
-from agentic_rag.settings import Settings
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store.database import Database, find_revision
 from agentic_rag.store.migrations import HEAD, OWN, Revisions
 from agentic_rag.testing.steps import say

@@ -15,14 +15,14 @@ from pathlib import Path
 import alembic.command  # noqa: F401 - once, before the forks
 import anyio
 
-from agentic_rag import failpoints
 from agentic_rag.backup.archive import verify
 from agentic_rag.backup.contents import Choice
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, restore
-from agentic_rag.errors import AgenticRagError, StorageFull
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import AgenticRagError, StorageFull
+from agentic_rag.base.startup_errors import RestoreUnfinished
 from agentic_rag.operations.data_folder import DataFolder
-from agentic_rag.startup_errors import RestoreUnfinished
 from agentic_rag.testing.failpoints import EXIT_CODE, failpoint_of
 
 from .making import read_files, read_rows

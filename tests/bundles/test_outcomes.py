@@ -11,9 +11,9 @@ import anyio.to_thread
 import pytest
 
 from agentic_rag.access.users import LOCAL
+from agentic_rag.base.errors import StorageFull, StorageUnavailable
 from agentic_rag.bundles.importing import Choice
 from agentic_rag.commands.doctor import examine
-from agentic_rag.errors import StorageFull, StorageUnavailable
 from tests.server.rig import Rig
 from tests.store.conftest import needs_postgresql, postgresql_server
 

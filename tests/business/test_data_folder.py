@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from agentic_rag.base.startup_errors import BadConfiguration, DataFolderOwned
 from agentic_rag.operations.data_folder import DataFolder, find_key, find_server, lent_files
-from agentic_rag.startup_errors import BadConfiguration, DataFolderOwned
 
 
 def test_a_second_owner_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from agentic_rag.base.errors import StorageFull
 from agentic_rag.documents.disk_reserve import DiskReserve
-from agentic_rag.errors import StorageFull
 from tests.server.rig import Rig
 
 READ_ONLY = Path("/proc")

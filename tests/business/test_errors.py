@@ -8,10 +8,10 @@ from typing import get_type_hints
 import pytest
 
 import agentic_rag
-from agentic_rag import budget_errors, bundle_errors, errors, startup_errors
+from agentic_rag.base import budget_errors, bundle_errors, errors, startup_errors
+from agentic_rag.base.errors import AgenticRagError, NotFound, RequestRefused, TurnInProgress
+from agentic_rag.base.json_form import Json
 from agentic_rag.domains import component_errors
-from agentic_rag.errors import AgenticRagError, NotFound, RequestRefused, TurnInProgress
-from agentic_rag.json_form import Json
 from agentic_rag.tools import errors as server_errors
 from agentic_rag.tools.oauth import errors as sign_in_errors
 
@@ -28,7 +28,7 @@ UNTOLD = {
     "agentic_rag.bundles.contents.ContentChanged",
     "agentic_rag.store.engrams.TooMany",
     "agentic_rag.store.engrams.CannotReplace",
-    "agentic_rag.runtime.accepting.IdBehind",
+    "agentic_rag.runtime.acceptance.IdBehind",
     "agentic_rag.tools.exchange.UnreadableAnswer",
 }
 """Exceptions that their callers handle, so that no user reads them."""

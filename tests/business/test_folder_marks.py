@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.domains.workspaces import make_workspace
 from agentic_rag.operations.folder_marks import WHOLE_EVERY, FolderMarks
 from agentic_rag.store.domains import DomainRecord
-from agentic_rag.threads import DomainThreads
 
 
 def domain_in(tmp_path: Path) -> DomainRecord:

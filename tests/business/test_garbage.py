@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from agentic_rag import garbage
+from agentic_rag.base import garbage
 
 
 @dataclass

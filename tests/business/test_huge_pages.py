@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag import huge_pages
+from agentic_rag.base import huge_pages
 
 MEGABYTE = 1 << 20
 AREA = 8 * MEGABYTE

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentic_rag.access.users import LOCAL, User
-from agentic_rag.ids import ConversationId
+from agentic_rag.base.ids import ConversationId
 from agentic_rag.runtime.core.definition import Definition
 from tests.server.rig import Rig
 

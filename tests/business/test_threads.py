@@ -8,8 +8,8 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from agentic_rag.errors import WorkspaceUnavailable
-from agentic_rag.threads import DomainThreads, one_thread
+from agentic_rag.base.errors import WorkspaceUnavailable
+from agentic_rag.base.threads import DomainThreads, one_thread
 
 
 @pytest.fixture

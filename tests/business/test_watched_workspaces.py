@@ -17,19 +17,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentic_rag.access.users import User
+from agentic_rag.base.threads import PLACES
 from agentic_rag.domains.components import ComponentFiles
 from agentic_rag.domains.watched_workspaces import (
     LOOK_ANEW,
     MOST_FOLDERS,
     MOST_WORKSPACES,
-    Era,
-    Seen,
-    Sights,
+    SnapshotCache,
     WatchedWorkspaces,
+    WorkspaceSnapshot,
+    WorkspaceVersion,
 )
 from agentic_rag.domains.workspaces import find_misplaced
 from agentic_rag.testing.steps import say
-from agentic_rag.threads import PLACES
 from mcp_servers.promptx.roles import RoleLibrary
 from mcp_servers.promptx.skills import SkillLibrary
 from tests.server.rig import Rig
@@ -115,7 +115,7 @@ def watched(place: Place) -> Iterator[WatchedWorkspaces]:
         yield made
 
 
-def begun(watched: WatchedWorkspaces, workspace: Path) -> Era:
+def begun(watched: WatchedWorkspaces, workspace: Path) -> WorkspaceVersion:
     era = watched.begin(workspace)
     assert era is not None
     assert watched.holds(era)
@@ -569,12 +569,12 @@ def test_an_end_while_threads_begin_leaves_no_watch_in_what_comes_after(place: P
     for each in workspaces:
         place.fill(each, 0)
     for _ in range(25):
-        watched, eras, ended = WatchedWorkspaces(place.roles), list[Era | None](), Event()
+        watched, eras, ended = WatchedWorkspaces(place.roles), list[WorkspaceVersion | None](), Event()
 
         def begin(
             workspace: Path,
             watched: WatchedWorkspaces = watched,
-            eras: list[Era | None] = eras,
+            eras: list[WorkspaceVersion | None] = eras,
             ended: Event = ended,
         ) -> None:
             while not ended.is_set():
@@ -601,19 +601,19 @@ def test_an_end_while_threads_begin_leaves_no_watch_in_what_comes_after(place: P
 
 
 def test_what_was_seen_last_is_kept_and_no_more(place: Place, watched: WatchedWorkspaces) -> None:
-    sights: Sights[int, str] = Sights(watched)
+    sights: SnapshotCache[int, str] = SnapshotCache(watched)
     era = watched.begin(place.workspace)
-    sights.keep(0, Seen(None, "only for who looked"))
+    sights.keep(0, WorkspaceSnapshot(None, "only for who looked"))
     assert sights.find(0) is None
     for key in range(MOST_WORKSPACES + 1):
-        sights.keep(key, Seen(era, f"look {key}"))
+        sights.keep(key, WorkspaceSnapshot(era, f"look {key}"))
     assert sights.find(0) is None
     known = sights.find(1)
     assert known is not None
     assert known.found == "look 1"
     append(place)
     assert sights.find(1) is None
-    sights.keep(1, Seen(None, "nothing is known now"))
+    sights.keep(1, WorkspaceSnapshot(None, "nothing is known now"))
     assert sights.find(1) is None
 
 

@@ -12,9 +12,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import AgenticRagError, NotFound
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.chat.screen import Screen
-from agentic_rag.errors import AgenticRagError, NotFound
-from agentic_rag.redaction import Redactor
 from agentic_rag.server.auth import Guard
 from agentic_rag.server.fast_socket import SocketProtocol
 from agentic_rag.server.replies import Replies

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from agentic_rag.events import Error, Text
+from agentic_rag.base.events import Error, Text
 from tests.chat.serving import chat_server
 from tests.programs import run_program
 from tests.ws.memory import Desk

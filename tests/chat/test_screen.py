@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agentic_rag.events import (
+from agentic_rag.base.events import (
     Delegate,
     Done,
     Error,
@@ -26,7 +26,7 @@ from agentic_rag.events import (
     TurnStarted,
     Usage,
 )
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.encoder import Encoder
 from tests.chat.serving import Paper
 

@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 import pytest
 
+from agentic_rag.base.errors import InvalidInput, RequestRefused, ServerUnreachable
+from agentic_rag.base.events import Error, Text
 from agentic_rag.chat.command import Chat, open_conversation
 from agentic_rag.chat.talk import Ending, Server, Talk
-from agentic_rag.errors import InvalidInput, RequestRefused, ServerUnreachable
-from agentic_rag.events import Error, Text
 from tests.chat.serving import Paper, break_connections, chat_server
 from tests.ws.memory import DONE, Desk
 from tests.ws.serving import PATIENCE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentic_rag.messages import plain_text
+from agentic_rag.base.messages import plain_text
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.scripted import Broken, Plain, Scripted, Stalled
 from agentic_rag.testing.steps import Cite, Step, Use, say, use

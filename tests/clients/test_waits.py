@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from agentic_rag.events import AgentEvent
+from agentic_rag.base.events import AgentEvent
 from agentic_rag.server.dialects.ag_ui import AgUi
 from agentic_rag.server.dialects.known_waits import KnownWaits
 from agentic_rag.server.dialects.ui_message import UiMessage

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 import anyio
 import httpx2
 
-from agentic_rag.app import open_application
-from agentic_rag.json_form import Json
+from agentic_rag.app.application import open_application
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.settings import Settings
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.settings import Settings
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Say, Step, Use
 from tests.waiting import pause

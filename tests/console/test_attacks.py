@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use
 from tests.console.rig import Desk, console, needs_browser
 from tests.console.xss import CORPUS, LISTEN_FOR_HITS

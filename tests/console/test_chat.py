@@ -8,8 +8,8 @@ import anyio
 import pytest
 from playwright.async_api import FilePayload, Page, Route, WebSocketRoute, expect
 
-from agentic_rag.errors import ModelError
-from agentic_rag.messages import plain_text
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import plain_text
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.scripted import Plain, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say, use

@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.testing.scripted import Broken
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, use
 from tests.node import CLIENTS, PATIENCE, node

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.messages import Block
+from agentic_rag.base.messages import Block
 from agentic_rag.runtime.core.results import search_result_block
 from mcp_servers.retriever.chunking import chunk_document
 from mcp_servers.retriever.edge_index import EdgeIndex

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from agentic_rag.settings import Settings
+from agentic_rag.base.settings import Settings
 from tests.access.tenants import make_key
 from tests.server.rig import Rig
 from tests.settings_page import make_page
@@ -125,7 +125,7 @@ def test_compose_files_are_closed_and_give_settings_that_are_read(name: str) -> 
 
 
 def test_a_stop_is_waited_for_longer_than_it_may_take() -> None:
-    from agentic_rag.serving import END_SECONDS
+    from agentic_rag.app.serving import END_SECONDS
 
     longest = Settings(_env_file=None).drain_seconds + END_SECONDS
     (compose,) = documents("compose.yaml")

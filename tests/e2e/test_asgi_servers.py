@@ -27,14 +27,14 @@ MODULE = (sys.executable, "-m")
 
 COMMANDS = {
     "agentic-rag": [str(Path(sys.executable).with_name("agentic-rag")), "serve"],
-    "uvicorn": [*MODULE, "uvicorn", "agentic_rag.asgi:app", "--port", "{port}"],
+    "uvicorn": [*MODULE, "uvicorn", "agentic_rag.app.asgi:app", "--port", "{port}"],
     "uvicorn, fast": [
-        *(*MODULE, "uvicorn", "agentic_rag.asgi:app", "--port", "{port}"),
-        *("--http", "agentic_rag.server.entrance:ENTRANCE"),
+        *(*MODULE, "uvicorn", "agentic_rag.app.asgi:app", "--port", "{port}"),
+        *("--http", "agentic_rag.server.http_protocol:ENTRANCE"),
         *("--ws", "agentic_rag.server.fast_socket:SocketProtocol"),
     ],
-    "hypercorn": [*MODULE, "hypercorn", "agentic_rag.asgi:app", "--bind", "127.0.0.1:{port}"],
-    "granian": [*MODULE, "granian", "--interface", "asgi", "--port", "{port}", "agentic_rag.asgi:app"],
+    "hypercorn": [*MODULE, "hypercorn", "agentic_rag.app.asgi:app", "--bind", "127.0.0.1:{port}"],
+    "granian": [*MODULE, "granian", "--interface", "asgi", "--port", "{port}", "agentic_rag.app.asgi:app"],
 }
 
 CHANGING = re.compile(
@@ -130,7 +130,7 @@ def test_a_second_process_refuses_the_data_folder(tmp_path: Path) -> None:
     with hosted(COMMANDS["uvicorn"], tmp_path / "data") as server:
         anyio.run(until_ready, server)
         second = subprocess.run(
-            [sys.executable, "-m", "uvicorn", "agentic_rag.asgi:app", "--port", "0"],
+            [sys.executable, "-m", "uvicorn", "agentic_rag.app.asgi:app", "--port", "0"],
             env=environment(AGENTIC_RAG_DATA=str(tmp_path / "data"), AGENTIC_RAG_EMBEDDING="none"),
             capture_output=True,
             text=True,

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.testing.chat_problems import ChatRules
 from agentic_rag.testing.fake_api import FakeMessagesAPI, FakeService
 from agentic_rag.testing.fake_chat import FakeChatAPI

@@ -7,7 +7,7 @@ becomes an error result, as the runtime makes one.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from agentic_rag.messages import Block, Message, ToolSpec, plain_text, text_block, tool_result_block, user_message
+from agentic_rag.base.messages import Block, Message, ToolSpec, plain_text, text_block, tool_result_block, user_message
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.extractive import decide
 

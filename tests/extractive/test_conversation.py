@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentic_rag.messages import Block, Message, ToolSpec, text_block, tool_result_block, user_message
+from agentic_rag.base.messages import Block, Message, ToolSpec, text_block, tool_result_block, user_message
 from agentic_rag.models.extractive import decide
 from agentic_rag.runtime.core.definition import Persona
 from agentic_rag.runtime.core.prompt import bootstrap_prompt

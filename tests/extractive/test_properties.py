@@ -6,7 +6,7 @@ import jsonschema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_rag.messages import Block, Message, text_block, tool_result_block
+from agentic_rag.base.messages import Block, Message, text_block, tool_result_block
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,

@@ -8,7 +8,7 @@ import pytest
 from mcp import Client
 from mcp_types import TextContent
 
-from agentic_rag.messages import Block, text_block
+from agentic_rag.base.messages import Block, text_block
 from agentic_rag.models.extractive import instruction_to_remember, memories_in
 from mcp_servers.promptx.server import PromptXConfig, create_server
 from tests.demo.harness import DEMO

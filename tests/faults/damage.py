@@ -15,7 +15,7 @@ from random import Random
 import anyio
 
 from agentic_rag.access.users import LOCAL
-from agentic_rag.ids import ConversationId
+from agentic_rag.base.ids import ConversationId
 from agentic_rag.store import payloads
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.payloads import PayloadFiles

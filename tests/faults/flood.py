@@ -14,7 +14,7 @@ import anyio
 
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.policy import LaunchPolicy
-from agentic_rag.tools.status import Patience
+from agentic_rag.tools.status import ConnectionTimeouts
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.support import call, hostile
 
@@ -68,7 +68,7 @@ async def flood_beside(folder: Path, what: str, size: int) -> Outcome:
     policy = LaunchPolicy(folder, allow_any_command=True, loopback=True)
     flooding: dict[str, Any] = {"what": what, "size": size} if what != "nothing" else {"what": "log", "count": 0}
     gaps, calls = Gaps(), list[float]()
-    async with Hub(policy=policy, patience=Patience(initialize=30, backoff=60)) as hub:
+    async with Hub(policy=policy, patience=ConnectionTimeouts(initialize=30, backoff=60)) as hub:
         modest = await open_toolset(hub, [hostile(domain="modest")], wait=60)
         greedy = await open_toolset(hub, [hostile(name="greedy", domain="greedy")], wait=60)
         async with anyio.create_task_group() as tasks, watch_loop(gaps):

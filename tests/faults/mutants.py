@@ -77,7 +77,7 @@ MUTANTS = (
     ),
     Mutant(
         "a second turn for a duplicate id",
-        "runtime/accepting.py",
+        "runtime/acceptance.py",
         "        client_message_id=message.client_message_id,\n",
         "        client_message_id=None,\n",
     ),
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "lose queued turns at a restart",
-        "runtime/storing.py",
+        "runtime/turn_persistence.py",
         "for row in queued),",
         "for row in queued[:0]),",
     ),
@@ -113,7 +113,7 @@ MUTANTS = (
     ),
     Mutant(
         "end a turn that was given up without naming the gap",
-        "runtime/unstarted.py",
+        "runtime/unstarted_turns.py",
         "[final] if resumed is None else [resumed, final]",
         "[final]",
     ),

@@ -16,14 +16,13 @@ from pathlib import Path
 from random import Random
 from threading import Event, Thread
 
+from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.documents.files import open_document, place, stamp_of
 from agentic_rag.domains.components import ComponentFiles
 from agentic_rag.domains.workspaces import make_workspace, remove_workspace
-from agentic_rag.errors import AgenticRagError
 from agentic_rag.roles.files import remove as remove_role
 from agentic_rag.roles.files import texts_of
-from agentic_rag.roles.memories import Place
-from mcp_servers.beneath import Folder
+from agentic_rag.roles.memories import MemoryOwner
 from mcp_servers.promptx.builtin import BUILTIN_ROLES
 from mcp_servers.promptx.errors import PromptXError
 from mcp_servers.promptx.ledger import has_memory
@@ -32,6 +31,7 @@ from mcp_servers.promptx.new_engrams import NewEngram
 from mcp_servers.promptx.nuwa import template
 from mcp_servers.promptx.roles import RoleLibrary
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.safe_files import Folder
 
 SECRET = "swordfish opens everything"
 ROLE, USER, NOW = "clerk", "anna", 1_790_000_000_000
@@ -239,7 +239,7 @@ def use_roles(ground: Ground, folder: Path) -> Iterator[str]:
 def use_memory(ground: Ground, folder: Path) -> Iterator[str]:
     where = memory_folder(ground.workspace, "user", USER, ROLE)
     yield attempt(lambda: has_memory(where))
-    yield attempt(Place(ground.workspace, "user", USER).roles)
+    yield attempt(MemoryOwner(ground.workspace, "user", USER).roles)
     memory = Memory(where)
     for cue in ("one", None):
         yield attempt(lambda cue=cue: memory.recall(cue, "balanced", NOW))  # type: ignore[misc]

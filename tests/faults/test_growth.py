@@ -18,21 +18,21 @@ import httpx2
 import pytest
 from rich.console import Console
 
+from agentic_rag.base.errors import AgenticRagError
+from agentic_rag.base.events import Reference
+from agentic_rag.base.forms import line, one_line
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.messages import Block as MessageBlock
+from agentic_rag.base.messages import Message, Passage, clean_text, text_block, tool_result_block, user_message
+from agentic_rag.base.redaction import Pieces, Redaction
 from agentic_rag.chat.screen import Screen
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.directory.languages import languages_of
 from agentic_rag.domains import components
-from agentic_rag.errors import AgenticRagError
-from agentic_rag.events import Reference
-from agentic_rag.forms import line, one_line
-from agentic_rag.ids import DocumentId
-from agentic_rag.messages import Block as MessageBlock
-from agentic_rag.messages import Message, Passage, clean_text, text_block, tool_result_block, user_message
 from agentic_rag.models import extractive
 from agentic_rag.models.base import BlockStarted, BlockStopped, Citation, ModelRequest, TextDelta
 from agentic_rag.models.marks import MarkedAnswer
 from agentic_rag.models.sse import SSEReader
-from agentic_rag.redaction import Pieces, Redaction
 from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.runtime.core.citations import MAX_REFERENCES, verify
 from agentic_rag.runtime.core.results import cut_at_section, head_and_tail

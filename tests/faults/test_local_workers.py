@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.local_workers import settings_of
-from agentic_rag.settings import Settings
+from agentic_rag.app.local_workers import settings_of
+from agentic_rag.base.settings import Settings
 from agentic_rag.store.clock import new_id
 from tests.e2e.serving import environment
 from tests.faults.client import Chat

@@ -25,12 +25,12 @@ import anyio
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentic_rag import failpoints
-from agentic_rag.app import open_application
-from agentic_rag.errors import StorageFull
+from agentic_rag.app.application import open_application
+from agentic_rag.app.serving import address_of, bind, serve
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import StorageFull
+from agentic_rag.base.settings import load_settings
 from agentic_rag.server.connection import EXTENSION, Connection
-from agentic_rag.serving import address_of, bind, serve
-from agentic_rag.settings import load_settings
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.failpoints import VARIABLE
 

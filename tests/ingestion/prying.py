@@ -6,8 +6,8 @@ from pathlib import Path
 
 import anyio
 
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.documents.reading import ReadingProcess
-from agentic_rag.ids import DocumentId
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 

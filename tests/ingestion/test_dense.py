@@ -246,7 +246,7 @@ async def test_documents_that_come_and_go_during_a_reindex_are_as_they_should_be
 
 @pytest.mark.parametrize("setting", ["word2vec", "fastembed"])
 def test_an_embedder_of_no_known_kind_is_refused_at_the_start(tmp_path: Path, setting: str) -> None:
-    from agentic_rag.startup_errors import BadConfiguration
+    from agentic_rag.base.startup_errors import BadConfiguration
 
     async def start() -> None:
         async with Rig(tmp_path, embedding=setting):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 
+from agentic_rag.base.errors import StorageFull
 from agentic_rag.documents.ingestion import Ingestion
-from agentic_rag.errors import StorageFull
 from mcp_servers.retriever.errors import IndexUnavailable
 from tests.ingestion.test_crash import text_of
 from tests.server.rig import Rig

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentic_rag.documents.found_text import Letters, Range, find_text, locate, sentences_within
+from agentic_rag.documents.text_positions import Letters, Range, find_text, locate, sentences_within
 
 WORDS = st.text(
     st.characters(codec="utf-8", categories=("Ll", "Lu", "Nd", "Lo", "Po", "Zs")) | st.sampled_from("ﬁﬀé年假。"),

@@ -15,11 +15,11 @@ import orjson
 import pytest
 from PIL import Image
 
+from agentic_rag.base.errors import PagesBusy, PageUnreadable
 from agentic_rag.documents.child_process import ChildProcess
 from agentic_rag.documents.page_job import PageJob
 from agentic_rag.documents.pages import CHILD, WAITING, PageImage, PageKey, Remembered
 from agentic_rag.documents.pdf_pages import encode_png
-from agentic_rag.errors import PagesBusy, PageUnreadable
 from mcp_servers.retriever.errors import DocumentError
 from tests.access.tenants import bearer, make_key
 from tests.retriever import files
@@ -101,7 +101,7 @@ def test_a_png_has_the_pixels_it_was_made_of(pixel: tuple[int, int, int], width:
 
 
 async def test_the_server_itself_loads_no_pdfium() -> None:
-    script = "import sys, agentic_rag.app, agentic_rag.server.http; print('pypdfium2' in sys.modules)"
+    script = "import sys, agentic_rag.app.application, agentic_rag.server.http; print('pypdfium2' in sys.modules)"
     found = await anyio.run_process([sys.executable, "-c", script])
     assert found.stdout.decode().split() == ["False"]
 

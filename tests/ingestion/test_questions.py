@@ -6,8 +6,8 @@ Each goes through the real index and the tools to an answer whose citations were
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say, use
 from tests.ingestion.test_citations import of_type

@@ -12,9 +12,9 @@ import anyio
 import orjson
 import pytest
 
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.documents.child import Job
 from agentic_rag.documents.reading import ReadingProcess
-from agentic_rag.ids import DocumentId
 from agentic_rag.tools.launch.sandbox import NOBODY
 from mcp_servers.retriever.chunking import Chunk, chunk_document
 from mcp_servers.retriever.document import ParseLimits

@@ -9,9 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.workers import FairQueue
 from agentic_rag.testing.steps import Step, Use, say
-from agentic_rag.workers import FairQueue
 from mcp_servers.retriever.errors import IndexDamaged, IndexUnavailable
 from mcp_servers.retriever.index_supervisor import Death, Deaths
 from mcp_servers.retriever.process_index import ProcessIndex, open_process_index

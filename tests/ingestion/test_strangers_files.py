@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.documents.files import open_document
 from agentic_rag.documents.reading import ReadingProcess
 from agentic_rag.domains.components import ComponentFiles
-from agentic_rag.ids import DocumentId
-from mcp_servers.beneath import Folder
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.safe_files import Folder
 from tests.ingestion.test_folder import OTHER, TEXT, folder_of, listed, names_found, rescan
 from tests.server.rig import Rig
 

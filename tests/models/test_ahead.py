@@ -9,10 +9,10 @@ from anyio.abc import SocketStream
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.anthropic.prepared import PreparedPost
-from agentic_rag.models.base import ModelEvent, ModelRequest, Push, PushingEvents, SentRequest, Working
+from agentic_rag.models.base import ModelEvent, ModelProgress, ModelRequest, Push, PushingEvents, SentRequest
 from tests.models.test_http_push import HELLO, STREAM, cut, serving
 from tests.models.test_prepared import ANSWER
 
@@ -48,7 +48,7 @@ class Ahead:
             if third is not None:
                 third.abandon()
             await model.aclose()
-        self.found = [event for event in self.found if not isinstance(event, Working)]
+        self.found = [event for event in self.found if not isinstance(event, ModelProgress)]
 
     def _prepare(self, model: AnthropicModel) -> PreparedPost:
         prepared = model.prepare(ModelRequest(HELLO.model, 100, (), (*HELLO.messages, ANSWER)))
@@ -96,7 +96,7 @@ class Ahead:
 async def test_all_of_it_is_taken_where_it_comes_and_the_connection_rests_at_once() -> None:
     ahead = Ahead([WHOLE])
     await ahead.ask(lambda event: True)
-    assert ahead.pushed == ahead.found == [event for event in ahead.plain if not isinstance(event, Working)]
+    assert ahead.pushed == ahead.found == [event for event in ahead.plain if not isinstance(event, ModelProgress)]
     assert (ahead.failure, ahead.connections, ahead.rests) == (None, 1, True)
 
 
@@ -105,7 +105,7 @@ def test_it_is_the_same_in_any_pieces_whoever_takes_it(places: list[int], takes:
     taking = iter(takes)
     ahead = Ahead(cut(WHOLE, places))
     anyio.run(ahead.ask, lambda event: next(taking, True))
-    assert ahead.found == [event for event in ahead.plain if not isinstance(event, Working)]
+    assert ahead.found == [event for event in ahead.plain if not isinstance(event, ModelProgress)]
     assert (ahead.failure, ahead.connections, ahead.rests) == (None, 1, True)
 
 
@@ -116,7 +116,7 @@ def test_one_that_is_cut_off_is_asked_again_before_it_began_and_an_error_afterwa
     place %= len(WHOLE)
     ahead = Ahead(cut(WHOLE[:place], pieces))
     anyio.run(ahead.ask, lambda event: True)
-    said = [event for event in ahead.plain if not isinstance(event, Working)]
+    said = [event for event in ahead.plain if not isinstance(event, ModelProgress)]
     if place < WHOLE.index(b"\r\n\r\n") + 4:
         assert (ahead.found, ahead.failure, ahead.asked) == (said, None, 3)
         return

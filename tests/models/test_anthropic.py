@@ -12,9 +12,10 @@ import anthropic
 import anyio
 import pytest
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import Usage
-from agentic_rag.messages import Block, Message, ToolSpec, tool_result_block, user_message
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import Block, Message, ToolSpec, tool_result_block, user_message
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.model import AnthropicModel, CitationMode
 from agentic_rag.models.anthropic.request import request_body, search_results
@@ -30,7 +31,6 @@ from agentic_rag.models.base import (
     TextDelta,
 )
 from agentic_rag.models.marks import INSTRUCTION
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply, Scripted, demo
 from agentic_rag.testing.steps import Cite, Redacted, Say, Step, Think, Use, say, step_events
 

@@ -13,9 +13,9 @@ from anyio.abc import SocketAttribute, SocketStream
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import Usage
-from agentic_rag.messages import ToolSpec, user_message
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import ToolSpec, user_message
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelRequest, TextDelta

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from agentic_rag.errors import ModelError
-from agentic_rag.messages import plain_text, text_block, user_message
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import plain_text, text_block, user_message
 from agentic_rag.models.anthropic.clouds import BedrockModel, CloudModel
 from agentic_rag.models.base import BlockStopped, MessageCompleted, MessageStarted, ModelEvent, ModelRequest
 from agentic_rag.models.provider_file import Provider

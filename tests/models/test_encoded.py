@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.messages import ToolSpec, user_message
+from agentic_rag.base.messages import ToolSpec, user_message
 from agentic_rag.models.anthropic.request import encoded_body, request_body
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.encoded import MOST_PIECES, Encoded, Settled

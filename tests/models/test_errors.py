@@ -13,7 +13,7 @@ from anthropic import _error_classes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.models.anthropic.errors import SDK_EXCEPTIONS, model_error
 from agentic_rag.models.openai import errors as openai_errors
 from agentic_rag.models.service_errors import (

@@ -12,10 +12,18 @@ from anyio.abc import SocketAttribute, SocketStream
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.errors import ModelError
-from agentic_rag.messages import user_message
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import user_message
 from agentic_rag.models.anthropic.model import AnthropicModel
-from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelRequest, Push, PushingEvents, TextDelta, Working
+from agentic_rag.models.base import (
+    MessageCompleted,
+    ModelEvent,
+    ModelProgress,
+    ModelRequest,
+    Push,
+    PushingEvents,
+    TextDelta,
+)
 from agentic_rag.models.http_push import AHEAD_BYTES, HEAD_BYTES, PushClient
 from agentic_rag.models.sse import MAX_EVENT_BYTES
 from agentic_rag.testing.frames import frames
@@ -497,7 +505,7 @@ async def streamed(pieces: Sequence[bytes], take: Push | None = None) -> tuple[l
         except (ModelError, KeyError) as exc:
             failure = exc
         await model.aclose()
-    return [event for event in found if not isinstance(event, Working)], failure
+    return [event for event in found if not isinstance(event, ModelProgress)], failure
 
 
 HELLO = ModelRequest("other-model", 100, (), (user_message("hello"),))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.events import Usage
-from agentic_rag.messages import Block, Message, plain_text, tool_result_block, user_message
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import Block, Message, plain_text, tool_result_block, user_message
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,

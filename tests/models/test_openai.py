@@ -10,9 +10,18 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import Usage
-from agentic_rag.messages import BROKEN_INPUT, Block, Message, plain_text, text_block, tool_result_block, user_message
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import (
+    BROKEN_INPUT,
+    Block,
+    Message,
+    plain_text,
+    text_block,
+    tool_result_block,
+    user_message,
+)
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
@@ -25,7 +34,6 @@ from agentic_rag.models.base import (
     TextDelta,
 )
 from agentic_rag.models.openai.model import OpenAIModel
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.testing.chat_frames import Shape
 from agentic_rag.testing.chat_problems import ChatRules
 from agentic_rag.testing.fake_api import Fault, Reply, Scripted

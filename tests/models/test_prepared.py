@@ -11,8 +11,8 @@ from anyio.abc import SocketStream
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.errors import ModelError
-from agentic_rag.messages import Message, text_block, user_message
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import Message, text_block, user_message
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.anthropic.prepared import PreparedPost
 from agentic_rag.models.anthropic.request import request_body

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.messages import Message, text_block, user_message
+from agentic_rag.base.messages import Message, text_block, user_message
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.anthropic.request import BINDING_BETA
 from agentic_rag.models.base import BlockStopped, ModelEvent, ModelRequest
@@ -13,7 +14,6 @@ from agentic_rag.models.openai.model import OpenAIModel
 from agentic_rag.models.profile_file import read_profiles
 from agentic_rag.models.profiles import Prices, profile_of, use_operator_profiles, with_capabilities
 from agentic_rag.models.providers import ChosenModel
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.fake_chat import FakeChatAPI
 from agentic_rag.testing.model_rules import RULES

@@ -7,19 +7,19 @@ from typing import Any, get_args
 
 import pytest
 
+from agentic_rag.base.errors import InvalidInput, ModelError
+from agentic_rag.base.messages import Message, user_message
 from agentic_rag.directory.settings import DomainSettings, merge_settings
-from agentic_rag.errors import InvalidInput, ModelError
-from agentic_rag.messages import Message, user_message
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.anthropic.request import request_body, without_thinking
 from agentic_rag.models.base import (
     BlockStopped,
     InputDelta,
     MessageCompleted,
+    ModelProgress,
     ModelRequest,
     ThinkingDelta,
     ThinkingMode,
-    Working,
 )
 from agentic_rag.models.profiles import EFFORTS, PROFILES, profile_of, refusal_of, with_capabilities
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Reply
@@ -134,7 +134,7 @@ async def test_arguments_of_a_call_come_as_they_are_written() -> None:
         pieces = [event.json for event in await _events(model) if isinstance(event, InputDelta)]
         assert len(pieces) > 5
         assert json.loads("".join(pieces)) == {"text": "x" * 400}
-        assert not any(isinstance(event, Working) for event in await _events(model)), "words are events"
+        assert not any(isinstance(event, ModelProgress) for event in await _events(model)), "words are events"
         await model.aclose()
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.events import Usage
+from agentic_rag.base.events import Usage
+from agentic_rag.base.settings import load_settings
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.anthropic.clouds import BedrockModel, CloudModel
 from agentic_rag.models.names import ModelNames
 from agentic_rag.models.profiles import profile_of, use_operator_profiles
 from agentic_rag.models.provider_file import read_providers
 from agentic_rag.models.providers import choose_model
-from agentic_rag.settings import load_settings
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply
 from agentic_rag.testing.fake_chat import FakeChatAPI
 from agentic_rag.testing.steps import Step, Think, say

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.calls import ModelCalls
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.models.names import ModelNames
 from agentic_rag.models.providers import ChosenModel, choose_model
-from agentic_rag.startup_errors import BadConfiguration
 from tests.server.rig import Rig, settings_for
 
 KEY = "sk-test"

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.messages import (
+from agentic_rag.base.messages import (
     Block,
     Message,
     ToolSpec,

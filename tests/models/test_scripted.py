@@ -3,9 +3,9 @@
 import anyio
 import pytest
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import Usage
-from agentic_rag.messages import Message, ToolSpec, tool_result_block, user_message
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import Message, ToolSpec, tool_result_block, user_message
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.base import BlockStopped, ModelEvent, TextDelta, ThinkingDelta
 from agentic_rag.models.openai.decoder import ChatDecoder

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentic_rag.errors import EventTooLarge
+from agentic_rag.base.errors import EventTooLarge
 from agentic_rag.models.sse import SSEReader
 
 Events = list[tuple[str, bytes]]

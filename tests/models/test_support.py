@@ -10,20 +10,20 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.events import Usage
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import Json
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import Model
+from agentic_rag.models.model_checks import ModelAbility, check_model
 from agentic_rag.models.openai.model import OpenAIModel
 from agentic_rag.models.profiles import profile_of
-from agentic_rag.models.support import Ability, check_model
 from agentic_rag.testing.chat_frames import Shape
 from agentic_rag.testing.chat_problems import ChatRules
 from agentic_rag.testing.fake_api import FakeMessagesAPI, FakeService, Fault, Reply
 from agentic_rag.testing.fake_chat import FakeChatAPI
 from agentic_rag.testing.steps import Cite, Say, Step, say, use
 
-ALL = list(Ability)
+ALL = list(ModelAbility)
 SEA, CALL = say("The sea is wide and deep."), use("note_colour", colour="blue")
 GREEN, RED = say("The pump in the cellar is painted green.", Cite(0)), say("Red.")
 KEY = "sk-planted-0123456789-wxyz"
@@ -33,7 +33,7 @@ def model_of(api: FakeService) -> Model:
     return OpenAIModel(api.key, api.base_url) if isinstance(api, FakeChatAPI) else AnthropicModel(api.key, api.url)
 
 
-async def findings(api: FakeService, seconds: float = 20) -> Mapping[Ability, str]:
+async def findings(api: FakeService, seconds: float = 20) -> Mapping[ModelAbility, str]:
     """Return the code of each trial on a service, empty where it works."""
     model = model_of(api)
     name = "small-1" if isinstance(api, FakeChatAPI) else "claude-haiku-5-5"
@@ -57,16 +57,16 @@ async def test_what_a_model_cannot_is_named(service: Any) -> None:
         found = await findings(api)
     assert list(found.values()) == ["", "", "NO_TOOL_CALL", "NO_CITATION", "IMAGE_NOT_SEEN"]
     async with service(SEA, use("note_colour", color=1), say("Green."), RED) as api:
-        assert (await findings(api))[Ability.TOOLS] == "NO_TOOL_CALL"
+        assert (await findings(api))[ModelAbility.TOOLS] == "NO_TOOL_CALL"
 
 
 async def test_usage_that_does_not_come_and_images_that_are_refused_are_named() -> None:
     shape, rules = Shape(usage=False), ChatRules(images=False)
     async with FakeChatAPI(SEA, CALL, GREEN, shape=shape, rules=rules) as api:
         found = await findings(api)
-    assert (found[Ability.USAGE], found[Ability.IMAGES]) == ("NO_USAGE", "REQUEST_REFUSED")
+    assert (found[ModelAbility.USAGE], found[ModelAbility.IMAGES]) == ("NO_USAGE", "REQUEST_REFUSED")
     async with FakeMessagesAPI(Step((Say(""),), usage=Usage(5, 0, 0, 1))) as api:
-        assert await findings(api) == {Ability.ANSWERS: "NO_ANSWER"}
+        assert await findings(api) == {ModelAbility.ANSWERS: "NO_ANSWER"}
 
 
 BROKEN: Mapping[str, tuple[Fault, str]] = {
@@ -92,7 +92,7 @@ async def test_a_service_that_does_not_work_is_asked_once_and_said_what_it_does(
     fault, code = BROKEN[name]
     async with service(Reply(SEA, fault)) as api:
         with anyio.fail_after(30):
-            assert await findings(api, 0.3 if code == "SILENT" else 20) == {Ability.ANSWERS: code}
+            assert await findings(api, 0.3 if code == "SILENT" else 20) == {ModelAbility.ANSWERS: code}
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> tuple[int, str]:

@@ -11,12 +11,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadEngram, BadRecall, BadRoleId, BadScope, MemoryUnavailable
 from mcp_servers.promptx.ledger import Engram
-from mcp_servers.promptx.memory import CLOSER, MAX_OPEN, Memory, Shelf, memory_folder
+from mcp_servers.promptx.memory import CLOSER, MAX_OPEN, Memory, MemoryCache, memory_folder
 from mcp_servers.promptx.new_engrams import MAX_BATCH, MAX_CONTENT, read_batch
 from mcp_servers.promptx.snapshot import NETWORK_LOCK
+from mcp_servers.safe_files import Folder
 
 from .conftest import ROLE
 
@@ -406,7 +406,7 @@ def test_a_network_file_that_a_killed_process_left_behind_is_made_complete_when_
 
 
 def test_a_memory_that_makes_room_for_others_leaves_a_complete_network_file(tmp_path: Path) -> None:
-    shelf = Shelf()
+    shelf = MemoryCache()
     memory = shelf.memory(Folder(tmp_path / ROLE))
     for number in range(12):
         remember(memory, [engram(schema=f"a{number} b{number}")], NOW + number)
@@ -418,7 +418,7 @@ def test_a_memory_that_makes_room_for_others_leaves_a_complete_network_file(tmp_
 
 
 def test_a_memory_whose_folder_hangs_makes_room_and_nobody_waits_for_it(tmp_path: Path) -> None:
-    shelf = Shelf()
+    shelf = MemoryCache()
     memory = shelf.memory(Folder(tmp_path / ROLE))
     for number in range(12):
         remember(memory, [engram(schema=f"a{number} b{number}")], NOW + number)

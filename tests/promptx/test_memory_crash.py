@@ -4,8 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.memory import Memory
+from mcp_servers.safe_files import Folder
 
 from .victim import REFUSED, SIZES, batch
 

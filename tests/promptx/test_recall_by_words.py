@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.memory import Memory, Recollection
 from mcp_servers.promptx.new_engrams import NewEngram
-from mcp_servers.promptx.present import describe_recollection
-from mcp_servers.promptx.words import WordIndex, fold, newest_first, split_words, words_of
+from mcp_servers.promptx.presentation import describe_recollection
+from mcp_servers.promptx.tokenizer import WordIndex, fold, newest_first, split_words, words_of
+from mcp_servers.safe_files import Folder
 
 from .conftest import PATIENT, ROLE
 

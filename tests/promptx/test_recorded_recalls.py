@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.memory import Memory
 from mcp_servers.promptx.server import PromptXConfig, create_server
+from mcp_servers.safe_files import Folder
 
 from .conftest import DATA, ROLE
 

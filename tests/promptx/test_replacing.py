@@ -10,11 +10,11 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import BadEngram, MemoryFull, UnknownMemory, UnknownReplaced
 from mcp_servers.promptx.memory import Memory
 from mcp_servers.promptx.new_engrams import NewEngram
 from mcp_servers.promptx.server import PromptXConfig, create_server
+from mcp_servers.safe_files import Folder
 
 from .conftest import ROLE
 from .test_server import bound, files_in, text

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import MemoryUnavailable, RoleRefused
 from mcp_servers.promptx.ledger import Ledger, has_memory
 from mcp_servers.promptx.memory import Memory, memory_folder
 from mcp_servers.promptx.new_engrams import NewEngram
 from mcp_servers.promptx.nuwa import RoleFile
 from mcp_servers.promptx.roles import RoleLibrary
+from mcp_servers.safe_files import Folder
 from tests.promptx.conftest import DATA, ROLE
 
 pytestmark = pytest.mark.attack(kind="files")

@@ -17,10 +17,10 @@ from types import FrameType
 from typing import Any
 
 import mcp_servers.promptx
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.errors import MemoryUnavailable
 from mcp_servers.promptx.memory import Memory
 from mcp_servers.promptx.new_engrams import NewEngram
+from mcp_servers.safe_files import Folder
 
 OURS = str(Path(mcp_servers.promptx.__file__).parent)
 STEP = 5

@@ -17,7 +17,7 @@ from mcp_servers.retriever.edge_collections import EdgeCollections, Steps
 from mcp_servers.retriever.edge_shard import SMALL, SMALL_BYTES
 from mcp_servers.retriever.edge_store import ALWAYS_OPEN, MAX_OPEN, MAX_POINTS, too_many
 from mcp_servers.retriever.errors import IndexDamaged
-from mcp_servers.retriever.index import Dense, Legs, Selection, split_name
+from mcp_servers.retriever.index import Dense, LegResults, Selection, split_name
 from mcp_servers.retriever.process_index import open_process_index
 
 FIELDS = {"document", "heading_path", "ordinal"}
@@ -82,7 +82,7 @@ def as_earlier(folder: Path, collection: str) -> None:
 def asked(index: EdgeCollections, collection: str) -> Sequence[object]:
     """Return what all kinds of questions about a collection are answered."""
     selections = [Selection(), Selection(document="a"), Selection(heading="Odd"), Selection(("a", "b"), heading="Even")]
-    legs: list[Legs] = [
+    legs: list[LegResults] = [
         index.search_legs(collection, "pumps", vectors(1).vectors[0], each, limit=10_000) for each in selections
     ]
     found = [

@@ -15,7 +15,7 @@ from mcp_servers.retriever.chunking import Chunk, chunk_document, outline_of
 from mcp_servers.retriever.document import Block, ParsedDocument
 from mcp_servers.retriever.edge_index import EdgeIndex
 from mcp_servers.retriever.errors import UnreadableRequest
-from mcp_servers.retriever.reading import READ_TOKENS, DocumentFacts, Place, find_words, read
+from mcp_servers.retriever.reading import READ_TOKENS, DocumentFacts, ReadingPosition, find_words, read
 from mcp_servers.retriever.retrieval import Retriever
 from mcp_servers.retriever.sentences import estimate_tokens
 from mcp_servers.retriever.server import create_server
@@ -113,7 +113,7 @@ async def test_pages_are_read_without_reading_those_before_them() -> None:
     chunks = paged(1_000)
     shelf = Shelf(chunks)
     (document,) = await shelf.documents("c")
-    reading = await read(shelf, "c", document, Place(pages="901-903"))
+    reading = await read(shelf, "c", document, ReadingPosition(pages="901-903"))
     assert [hit.page for hit in reading.hits] == [901, 902, 903]
     assert shelf.handed < 200
     assert reading.following is None
@@ -252,22 +252,22 @@ async def test_a_document_without_headings_is_read_on_by_passages() -> None:
     begin: int | None = 1
     found: list[str] = []
     while begin is not None:
-        reading = await read(shelf, "c", document, Place(start=begin))
+        reading = await read(shelf, "c", document, ReadingPosition(start=begin))
         found += [sentence.text for hit in reading.hits for sentence in hit.sentences]
         begin = reading.following
     whole = "".join(found)
     assert all(f"Line {number} of" in whole for number in range(2_000))
     with pytest.raises(UnreadableRequest, match="no pages"):
-        await read(shelf, "c", document, Place(pages="3"))
+        await read(shelf, "c", document, ReadingPosition(pages="3"))
     with pytest.raises(UnreadableRequest, match="Its first headings: none"):
-        await read(shelf, "c", document, Place(section="Summary"))
+        await read(shelf, "c", document, ReadingPosition(section="Summary"))
 
 
 async def test_ten_thousand_pages_are_read_at_a_page_and_looked_through_once() -> None:
     chunks = paged(10_000)
     shelf = Shelf(chunks)
     (document,) = await shelf.documents("c")
-    reading = await read(shelf, "c", document, Place(pages="9901-9902"))
+    reading = await read(shelf, "c", document, ReadingPosition(pages="9901-9902"))
     assert [hit.page for hit in reading.hits] == [9_901, 9_902]
     assert shelf.handed < 300
     shelf.handed = 0

@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from agentic_rag import failpoints
+from agentic_rag.base import failpoints
 from mcp_servers.promptx.new_engrams import NewEngram
 
 from .stocks import Ground

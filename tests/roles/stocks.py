@@ -12,7 +12,7 @@ from agentic_rag.store import domains
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
-from mcp_servers.promptx.memory import Memory, Shelf, memory_folder
+from mcp_servers.promptx.memory import Memory, MemoryCache, memory_folder
 from tests.store.conftest import empty
 
 T = TypeVar("T")
@@ -81,12 +81,12 @@ class Ground:
         self.url = url
         self._stack = stack
 
-    def shelf(self) -> Shelf:
+    def shelf(self) -> MemoryCache:
         """Those that another server, or process, keeps open."""
-        shelf = Shelf(self._stack.enter_context(open_stock(self.url))) if self.url else Shelf()
+        shelf = MemoryCache(self._stack.enter_context(open_stock(self.url))) if self.url else MemoryCache()
         self._stack.callback(shelf.close)
         return shelf
 
-    def memory(self, shelf: Shelf | None = None, role: str = ROLE, user: str = "") -> Memory:
+    def memory(self, shelf: MemoryCache | None = None, role: str = ROLE, user: str = "") -> Memory:
         folder = memory_folder(self.workspace, "user" if user else "domain", user, role)
         return (shelf or self.shelf()).memory(folder)

@@ -4,8 +4,8 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from mcp_servers.beneath import Folder
 from mcp_servers.promptx.memory import Memory
+from mcp_servers.safe_files import Folder
 from tests.server.test_cli import assert_one_line, run, serving
 
 HERE = Path(__file__).parent

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import get_args
 
 from agentic_rag.commands.roles import check_folder
-from mcp_servers.beneath import Why
 from mcp_servers.promptx import lint, rolefiles
+from mcp_servers.safe_files import Why
 
 DOCS = Path(__file__).parents[2] / "docs" / "roles.md"
 EXAMPLE = re.compile(r"^`(role/[^`]+)`:\n\n```markdown\n(.*?)^```$", re.MULTILINE | re.DOTALL)

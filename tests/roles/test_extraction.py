@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from agentic_rag.access.users import User
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.roles.extraction import AGENT
 from agentic_rag.roles.proposals import MAX_ASKED, MAX_SAID, Said, ask, newest, read_answer, said_in

@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import Forbidden, NotFound
 from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.errors import Forbidden, NotFound
 from agentic_rag.store.audit import AuditOutcome
 from agentic_rag.testing.steps import Step, say, use
 from tests.server.rig import WAIT_SECONDS, Rig

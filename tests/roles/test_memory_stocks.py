@@ -18,7 +18,7 @@ import pytest
 
 from mcp_servers.promptx.errors import BadEngram, MemoryFull, NotYours, UnknownMemory, UnknownReplaced
 from mcp_servers.promptx.ledger import Engram, Which, has_memory
-from mcp_servers.promptx.memory import Memory, Shelf, memory_folder
+from mcp_servers.promptx.memory import Memory, MemoryCache, memory_folder
 from mcp_servers.promptx.network import RECALL_STEP
 from mcp_servers.promptx.new_engrams import NewEngram
 from tests.promptx.conftest import DATA
@@ -315,7 +315,7 @@ def test_a_file_in_the_workspace_is_taken_into_the_database_once(server: Ground,
 @needs_postgresql
 def test_two_servers_take_a_file_over_at_once(server: Ground) -> None:
     lay_recorded(server)
-    shelves: list[Shelf] = [server.shelf(), server.shelf()]
+    shelves: list[MemoryCache] = [server.shelf(), server.shelf()]
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(lambda shelf: server.memory(shelf).export(), shelves))
     assert found[0] == found[1]

@@ -3,7 +3,7 @@
 import pytest
 
 from agentic_rag.access.users import User
-from agentic_rag.errors import Forbidden
+from agentic_rag.base.errors import Forbidden
 from agentic_rag.server.role_routes import MemoryRoutes, RoleRoutes
 from agentic_rag.server.routes import Rule, declarations_of
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.errors import NotFound
+from agentic_rag.base.errors import NotFound
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.steps import Step, say, use
 from tests.ingestion.test_citations import of_type

@@ -7,12 +7,12 @@ from typing import Any
 
 import anyio
 
-from agentic_rag.events import AgentEvent, ToolStatus
-from agentic_rag.ids import TurnId
-from agentic_rag.messages import plain_text
+from agentic_rag.base.events import AgentEvent, ToolStatus
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.messages import plain_text
 from agentic_rag.models.base import Model, ModelRequest
-from agentic_rag.runtime.children import Delegations
 from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.delegates import Delegations
 from agentic_rag.store import sessions
 from agentic_rag.store.sessions import SessionRecord
 from agentic_rag.testing.scripted import Plain, Scripted, ScriptedModel

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 
-from agentic_rag.events import Done, Usage
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.events import Done, Usage
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.log.runlog import Journal, RunLog
 from agentic_rag.store import turns

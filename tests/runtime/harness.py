@@ -11,23 +11,23 @@ from typing import Any
 import anyio
 from sqlalchemy import Connection, update
 
-from agentic_rag.errors import StorageFull
-from agentic_rag.events import AgentEvent, EventBody, Notice, Terminal, ToolStatus
-from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
-from agentic_rag.messages import Message, text_block
+from agentic_rag.base.errors import StorageFull
+from agentic_rag.base.events import AgentEvent, EventBody, Notice, Terminal, ToolStatus
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.base.messages import Message, text_block
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.models.base import Model
 from agentic_rag.models.calls import ModelCalls
-from agentic_rag.redaction import Redactor
-from agentic_rag.runtime.accepting import Accepted
-from agentic_rag.runtime.children import Delegations
+from agentic_rag.runtime.acceptance import Accepted
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition, Limits, Persona
-from agentic_rag.runtime.kept_transcripts import DEFAULT_BYTES
+from agentic_rag.runtime.delegates import Delegations
 from agentic_rag.runtime.log.fanout import Fanout
 from agentic_rag.runtime.log.postgres_fanout import PostgresFanout
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.runtime.services import Answers, Patience
+from agentic_rag.runtime.services import Answers, TurnTimeouts
 from agentic_rag.runtime.spending import Spending
+from agentic_rag.runtime.transcript_cache import DEFAULT_BYTES
 from agentic_rag.store import budgets, sessions, turns
 from agentic_rag.store.budgets import BudgetRecord, Period, ReservationRecord, Unit
 from agentic_rag.store.clock import now
@@ -336,7 +336,7 @@ async def bench(
                 payloads=PayloadFiles(folder / "payloads"),
                 redactor=redactor or Redactor(),
                 delegations=delegations,
-                patience=Patience(model_idle, retry_budget=5.0, wait_seconds=wait_seconds, memory_seconds=0),
+                patience=TurnTimeouts(model_idle, retry_budget=5.0, wait_seconds=wait_seconds, memory_seconds=0),
                 answers=answers,
                 spending=spending,
                 feed=feed,

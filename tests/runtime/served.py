@@ -14,8 +14,8 @@ import anyio
 import orjson
 from sqlalchemy import Connection
 
-from agentic_rag.ids import SessionId
-from agentic_rag.json_form import Json
+from agentic_rag.base.ids import SessionId
+from agentic_rag.base.json_form import Json
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import MessageStarted, Model, ModelEvent, ModelRequest
 from agentic_rag.models.openai.model import OpenAIModel

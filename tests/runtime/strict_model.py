@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import Usage
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Block
 from agentic_rag.models.anthropic.request import request_body, search_results
 from agentic_rag.models.base import MessageCompleted, Model, ModelEvent, ModelRequest, TextDelta
 from agentic_rag.testing.admission import Admission, Inadmissible
 from agentic_rag.testing.bindings import Signer
 from agentic_rag.testing.prompt_cache import PromptCache
 from agentic_rag.testing.steps import Step, step_events
-from agentic_rag.tools.pictures import read_picture
+from agentic_rag.tools.image_headers import read_picture
 
 NAME = "claude-sonnet-5-5"
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.ids import SessionId
-from agentic_rag.messages import text_block
+from agentic_rag.base.ids import SessionId
+from agentic_rag.base.messages import text_block
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.runtime.core.definition import Definition, Limits
-from agentic_rag.runtime.core.told import Prompt, Told, changes
+from agentic_rag.runtime.core.prompt_state import Prompt, PromptState, changes
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.prompt_cache import Clock
 from agentic_rag.testing.steps import Cite, Redacted, Say, Step, Think, Use
@@ -348,8 +348,11 @@ async def test_the_last_allowed_step_answers_without_tools(tmp_path: Path) -> No
 def test_changes_are_told_line_by_line() -> None:
     first = Prompt((text_block("You are A.\nBe brief."), text_block("Never guess.")), ())
     second = Prompt((text_block("You are A.\nGive reasons."), text_block("Never guess.")), ())
-    assert changes(Told(first, first), second) == ["No longer holds: Be brief.", "Holds from now on: Give reasons."]
-    assert changes(Told(first, second), second) == []
+    assert changes(PromptState(first, first), second) == [
+        "No longer holds: Be brief.",
+        "Holds from now on: Give reasons.",
+    ]
+    assert changes(PromptState(first, second), second) == []
     assert first.id != second.id
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.testing.chat_frames import Shape
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Say, Step, Use, say, use

@@ -7,10 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.errors import IdempotencyMismatch, ModelError, NotFound, StorageFull, TurnInProgress
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import ConversationId, MessageId, TurnId
-from agentic_rag.messages import plain_text
+from agentic_rag.base.errors import IdempotencyMismatch, ModelError, NotFound, StorageFull, TurnInProgress
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import ConversationId, MessageId, TurnId
+from agentic_rag.base.messages import plain_text
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.store import sessions

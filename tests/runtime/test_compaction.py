@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     CompactionNotNeeded,
     GenerationAborted,
     GenerationTimeout,
@@ -18,8 +18,8 @@ from agentic_rag.errors import (
     StorageFull,
     TurnInProgress,
 )
-from agentic_rag.events import Usage
-from agentic_rag.messages import Message, plain_text, text_block, user_message
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import Message, plain_text, text_block, user_message
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.extractive import ExtractiveModel, decide
 from agentic_rag.runtime.core.definition import Definition, Limits

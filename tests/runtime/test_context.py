@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 
-from agentic_rag.events import Usage
-from agentic_rag.messages import plain_text
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import plain_text
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Limits

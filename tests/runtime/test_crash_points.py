@@ -9,9 +9,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import ConversationId
-from agentic_rag.messages import plain_text, user_message
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import ConversationId
+from agentic_rag.base.messages import plain_text, user_message
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.request import build_request

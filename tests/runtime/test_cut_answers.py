@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import ConversationId
+from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.shown_messages import shown_messages
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import ConversationId
-from agentic_rag.json_form import Json
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.store import sessions
 from agentic_rag.testing.steps import Say, Step, Think, Use

@@ -6,12 +6,12 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import Usage
-from agentic_rag.messages import plain_text
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import plain_text
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.runtime.children import ChildAnswer
 from agentic_rag.runtime.core.definition import Limits
+from agentic_rag.runtime.delegates import ChildAnswer
 from agentic_rag.store import sessions, turns, usage
 from agentic_rag.store.turns import TurnStatus
 from agentic_rag.testing.scripted import Plain, Stalled

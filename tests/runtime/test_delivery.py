@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from agentic_rag.events import IterationStart, Text
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.events import IterationStart, Text
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED, Journal, RunLog
 from agentic_rag.store.database import Database
 from tests.databases import database_at

@@ -19,10 +19,10 @@ import anyio.lowlevel
 import pytest
 from sqlalchemy import Connection
 
-from agentic_rag.errors import CompactionNotNeeded, IdempotencyMismatch, StorageFull, TurnInProgress
-from agentic_rag.events import AgentEvent, Notice
-from agentic_rag.ids import MessageId
-from agentic_rag.messages import KeptImage
+from agentic_rag.base.errors import CompactionNotNeeded, IdempotencyMismatch, StorageFull, TurnInProgress
+from agentic_rag.base.events import AgentEvent, Notice
+from agentic_rag.base.ids import MessageId
+from agentic_rag.base.messages import KeptImage
 from agentic_rag.models.anthropic.model import BOUND_ELSEWHERE, AnthropicModel
 from agentic_rag.models.base import Model, ModelEvent, ModelRequest
 from agentic_rag.runtime.core.definition import Limits

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from agentic_rag.events import EventBody, ToolStatus
-from agentic_rag.json_form import camel
-from agentic_rag.messages import text_block
+from agentic_rag.base.events import EventBody, ToolStatus
+from agentic_rag.base.json_form import camel
+from agentic_rag.base.messages import text_block
 from agentic_rag.runtime.log.encoder import _FIELDS
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Cite, Step, Use, say, use

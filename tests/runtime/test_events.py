@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.events import (
+from agentic_rag.base.events import (
     Delegate,
     IterationStart,
     Text,
@@ -18,8 +18,8 @@ from agentic_rag.events import (
     ToolStatus,
     decode,
 )
-from agentic_rag.ids import ConversationId, TurnId
-from agentic_rag.redaction import Redaction
+from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.runtime.log.encoder import Encoder
 
 TS = "2026-01-01T00:00:00.000Z"

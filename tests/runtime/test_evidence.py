@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.messages import Block, Message, Passage, text_block, tool_result_block, user_message
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.messages import Block, Message, Passage, text_block, tool_result_block, user_message
 from agentic_rag.models.base import Model, ModelEvent, ModelRequest
 from agentic_rag.models.extractive import decide
 from agentic_rag.models.marks import MarkedAnswer, with_numbered_passages

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import AgentEvent
-from agentic_rag.messages import Block
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.messages import Block
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.names import ModelNames

@@ -8,16 +8,16 @@ import anyio.to_thread
 import pytest
 from sqlalchemy import Connection
 
-from agentic_rag.errors import ModelError, TurnInProgress
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import TurnId
-from agentic_rag.messages import user_message
+from agentic_rag.base.errors import ModelError, TurnInProgress
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.messages import user_message
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay, sizes_of
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.runtime.storing import take_left
+from agentic_rag.runtime.turn_persistence import take_left
 from agentic_rag.store import run_events, turns
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.scripted import Broken, Scripted, ScriptedModel, Stalled

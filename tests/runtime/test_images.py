@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from agentic_rag.ids import MessageId, SessionId, TurnId
-from agentic_rag.messages import text_block, user_message
+from agentic_rag.base.ids import MessageId, SessionId, TurnId
+from agentic_rag.base.messages import text_block, user_message
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.definition import MAX_KNOWN, Image, Images
 from agentic_rag.runtime.core.transcript import Transcript

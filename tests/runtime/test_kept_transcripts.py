@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from agentic_rag.ids import ConversationId, SessionId
-from agentic_rag.messages import text_block
+from agentic_rag.base.ids import ConversationId, SessionId
+from agentic_rag.base.messages import text_block
 from agentic_rag.runtime.core.window import memory_of
-from agentic_rag.runtime.kept_transcripts import KeptTranscripts
+from agentic_rag.runtime.transcript_cache import KeptTranscripts
 from agentic_rag.store import sessions
 from agentic_rag.store.clock import now
 from agentic_rag.store.sessions import SessionLabels

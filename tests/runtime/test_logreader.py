@@ -10,14 +10,14 @@ import anyio.lowlevel
 import pytest
 from sqlalchemy import func, select
 
-from agentic_rag.errors import StorageFull
-from agentic_rag.events import AgentEvent, EventBody, IterationStart, Text, Thinking
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.errors import StorageFull
+from agentic_rag.base.events import AgentEvent, EventBody, IterationStart, Text, Thinking
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.fanout import InProcessFanout
 from agentic_rag.runtime.log.groups import GROUPS
 from agentic_rag.runtime.log.mirror import Mirror
-from agentic_rag.runtime.log.neighbours import Neighbours
 from agentic_rag.runtime.log.reader import LogReader
+from agentic_rag.runtime.log.remote_logs import Neighbours
 from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, Journal, RunLog
 from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.database import Database

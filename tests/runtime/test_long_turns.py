@@ -8,8 +8,8 @@ import anyio
 import pytest
 from sqlalchemy import update
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.runtime.core.definition import Limits

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
+from agentic_rag.runtime.core.deferred_tools import MANY_TOOLS, list_deferred
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.many_tools import MANY_TOOLS, list_deferred
 from agentic_rag.testing.steps import Say, Step, Think, Use
 from agentic_rag.tools.base import CallOutcome, CallRequest, ToolInfo
 from tests.runtime.harness import (

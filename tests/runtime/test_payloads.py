@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.events import ToolStatus
-from agentic_rag.ids import TurnId
-from agentic_rag.messages import plain_text, text_block
+from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.messages import plain_text, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.results import (

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.events import ToolStatus
-from agentic_rag.ids import TurnId
-from agentic_rag.messages import Block, text_block
+from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.ids import TurnId
+from agentic_rag.base.messages import Block, text_block
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.extractive import ExtractiveModel
-from agentic_rag.redaction import Redactor
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.store import tool_calls
 from agentic_rag.store.payloads import PayloadFiles
@@ -24,7 +24,7 @@ from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.steps import Say, Step, Think, Use
 from agentic_rag.tools.base import CallOutcome, CallRequest
 from agentic_rag.tools.content import to_blocks
-from agentic_rag.tools.pictures import read_picture
+from agentic_rag.tools.image_headers import read_picture
 from tests.growth import growth
 from tests.runtime.harness import Services, bench, definition, kinds, toolset
 from tests.runtime.strict_model import NAME, StrictModel, images_in, results_of

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.events import ToolStatus, Usage
-from agentic_rag.ids import MessageId
-from agentic_rag.messages import Message, text_block
+from agentic_rag.base.events import ToolStatus, Usage
+from agentic_rag.base.ids import MessageId
+from agentic_rag.base.messages import Message, text_block
 from agentic_rag.runtime.core.calls import Approval, PlannedCall, Policy, plan_call
 from agentic_rag.runtime.core.questions import ASK_TOOL
 from agentic_rag.runtime.core.turn import Commit, Turn
-from agentic_rag.runtime.kept_results import READ_TOOL
+from agentic_rag.runtime.payload_reader import READ_TOOL
 from agentic_rag.testing.steps import Step, Use, step_events
 from agentic_rag.tools.base import CallOutcome, ToolInfo, Verdict
 from tests.runtime.harness import info

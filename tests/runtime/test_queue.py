@@ -5,9 +5,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.errors import TurnInProgress
-from agentic_rag.messages import plain_text
-from agentic_rag.runtime.accepting import MAX_QUEUED, Accepted
+from agentic_rag.base.errors import TurnInProgress
+from agentic_rag.base.messages import plain_text
+from agentic_rag.runtime.acceptance import MAX_QUEUED, Accepted
 from agentic_rag.store import turns
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
 from agentic_rag.testing.steps import say

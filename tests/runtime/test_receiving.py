@@ -12,28 +12,28 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentic_rag.errors import GenerationTimeout
-from agentic_rag.events import AgentEvent, Usage
-from agentic_rag.ids import MessageId
-from agentic_rag.messages import text_block
+from agentic_rag.base.errors import GenerationTimeout
+from agentic_rag.base.events import AgentEvent, Usage
+from agentic_rag.base.ids import MessageId
+from agentic_rag.base.messages import text_block
+from agentic_rag.base.redaction import Redaction
+from agentic_rag.base.silence_timers import SUSPENDED_SECONDS
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,
     MessageCompleted,
     ModelEvent,
+    ModelProgress,
     Push,
     PushingEvents,
     PushText,
     TextDelta,
     ThinkingDelta,
-    Working,
 )
-from agentic_rag.redaction import Redaction
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.runlog import MAX_UNJOURNALLED
-from agentic_rag.runtime.receiving import Receiving
-from agentic_rag.silence import SUSPENDED_SECONDS
+from agentic_rag.runtime.model_stream import Receiving
 from tests.runtime.desk import Desk, running
 
 IDLE = 60.0
@@ -122,7 +122,7 @@ async def receiving(desk: Desk, redaction: Redaction | None = None) -> AsyncIter
 async def test_an_event_is_with_the_reader_when_it_was_said_and_wakes_no_task(tmp_path: Path) -> None:
     async with running(tmp_path) as desk, receiving(desk) as (answer, heard):
         for said in ("One ", "two ", "three."):
-            answer.say(TextDelta(0, said), Working())
+            answer.say(TextDelta(0, said), ModelProgress())
             assert heard.text.endswith(said)
         assert heard.text == "One two three."
     assert answer.taken == 0

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.ids import MessageId, SessionId, TurnId
-from agentic_rag.messages import (
+from agentic_rag.base.ids import MessageId, SessionId, TurnId
+from agentic_rag.base.messages import (
     ACTIVATION,
     REFUSED,
     SHOWN_BEFORE,
@@ -20,7 +20,7 @@ from agentic_rag.messages import (
     user_message,
 )
 from agentic_rag.runtime.core.definition import Limits
-from agentic_rag.runtime.core.repeats import without_repeats
+from agentic_rag.runtime.core.passage_dedup import without_repeats
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.results import search_result_block
 from agentic_rag.runtime.core.transcript import Transcript

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentic_rag.ids import SessionId
-from agentic_rag.json_form import Json
+from agentic_rag.base.ids import SessionId
+from agentic_rag.base.json_form import Json
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.testing.steps import Say, Step, Think, Use
 from agentic_rag.tools.base import CallOutcome, CallRequest

@@ -6,9 +6,9 @@ import anyio
 import pytest
 from sqlalchemy import Connection
 
-from agentic_rag.errors import IdempotencyMismatch, ModelError, NotFound, TurnInProgress
-from agentic_rag.events import EventBody, Notice, Title
-from agentic_rag.ids import SessionId, TurnId
+from agentic_rag.base.errors import IdempotencyMismatch, ModelError, NotFound, TurnInProgress
+from agentic_rag.base.events import EventBody, Notice, Title
+from agentic_rag.base.ids import SessionId, TurnId
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, Think, Use, say, use

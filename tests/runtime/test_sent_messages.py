@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_rag.ids import MessageId, SessionId, TurnId
-from agentic_rag.messages import (
+from agentic_rag.base.ids import MessageId, SessionId, TurnId
+from agentic_rag.base.messages import (
     ACTIVATION,
     DOWN,
     GONE,

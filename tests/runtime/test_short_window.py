@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json
 from agentic_rag.models.names import ModelNames
 from agentic_rag.models.openai.model import OpenAIModel
 from agentic_rag.models.pool import ModelPool

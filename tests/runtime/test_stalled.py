@@ -8,9 +8,9 @@ import anyio
 import pytest
 from sqlalchemy import Connection
 
-from agentic_rag.errors import StorageFull
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.errors import StorageFull
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.runlog import EPOCH
 from agentic_rag.store import run_events, run_groups, sessions, turns
 from agentic_rag.store.database import Database

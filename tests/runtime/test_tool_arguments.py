@@ -5,8 +5,8 @@ from pathlib import Path
 
 import anyio
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.redaction import Redactor
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.store.database import Database
 from agentic_rag.testing.scripted import Broken, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Step, Use, pieces_of, say

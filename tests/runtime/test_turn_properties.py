@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import TERMINAL_TYPES, ToolStatus, Usage
-from agentic_rag.ids import MessageId
-from agentic_rag.messages import Message, text_block, user_message
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import TERMINAL_TYPES, ToolStatus, Usage
+from agentic_rag.base.ids import MessageId
+from agentic_rag.base.messages import Message, text_block, user_message
 from agentic_rag.models.anthropic.request import request_body
 from agentic_rag.models.base import BlockStarted, BlockStopped, MessageCompleted
 from agentic_rag.runtime.core.calls import Policy

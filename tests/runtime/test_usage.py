@@ -6,8 +6,8 @@ from pathlib import Path
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import Usage
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import MessageStarted, ModelEvent
 from agentic_rag.store import tool_calls, usage

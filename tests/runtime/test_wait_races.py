@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.events import Answerer, WaitKind
-from agentic_rag.ids import ConversationId, SessionId, TurnId, WaitId
-from agentic_rag.redaction import Redactor
+from agentic_rag.base.events import Answerer, WaitKind
+from agentic_rag.base.ids import ConversationId, SessionId, TurnId, WaitId
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.runtime.core.sent_messages import OUTCOME_UNKNOWN
 from agentic_rag.runtime.services import Answers
 from agentic_rag.store import sessions, turns, waits

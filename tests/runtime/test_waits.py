@@ -10,13 +10,13 @@ import anyio
 import pytest
 from sqlalchemy import Connection
 
-from agentic_rag.errors import ServerStopping, TurnInProgress
-from agentic_rag.events import AgentEvent, WaitAction, WaitKind
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import ServerStopping, TurnInProgress
+from agentic_rag.base.events import AgentEvent, WaitAction, WaitKind
+from agentic_rag.base.json_form import Json
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.runtime.accepting import Accepted
-from agentic_rag.runtime.asking import TurnClock
+from agentic_rag.runtime.acceptance import Accepted
 from agentic_rag.runtime.core.sent_messages import OUTCOME_UNKNOWN
+from agentic_rag.runtime.human_input import TurnClock
 from agentic_rag.store import turns, waits
 from agentic_rag.store.clock import later, now
 from agentic_rag.store.database import Database

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.messages import Block, Message, text_block, tool_result_block, user_message
+from agentic_rag.base.messages import Block, Message, text_block, tool_result_block, user_message
 from agentic_rag.runtime.core.definition import Limits
 from agentic_rag.runtime.core.transcript import carried_role, move_head, move_start
 from agentic_rag.runtime.core.window import (

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.events import WaitAction, WaitKind
+from agentic_rag.base.events import WaitAction, WaitKind
 from agentic_rag.store.turns import TurnStatus
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import say, use

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from agentic_rag.base.events import ToolStatus
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.domains.guarded_tools import GuardedTools
-from agentic_rag.events import ToolStatus
-from agentic_rag.redaction import Redaction
 from agentic_rag.tools.base import Ask, CallOutcome, CallRequest, ProgressSink, ToolInfo
 
 SECRET = "sk-planted-0123456789"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.messages import BROKEN_INPUT, sendable_use
+from agentic_rag.base.messages import BROKEN_INPUT, sendable_use
+from agentic_rag.base.redaction import Pieces, Redaction
 from agentic_rag.models.base import BlockStopped, ModelEvent, ModelRequest, TextDelta
-from agentic_rag.models.redacted import RedactedAnswer
-from agentic_rag.redaction import Pieces, Redaction
+from agentic_rag.models.redacted_model import RedactedAnswer
 from agentic_rag.testing.scripted import Broken, ScriptedModel
 from agentic_rag.testing.steps import Say, Step, Think, Use, say, use
 from tests.secrets.test_leaks import assert_nowhere, everything_logged

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from agentic_rag.base.redaction import KEPT_VALUES, Redactor
+from agentic_rag.base.settings import Settings
 from agentic_rag.models.provider_file import Provider, Providers
 from agentic_rag.models.providers import secrets_of
-from agentic_rag.redaction import KEPT_VALUES, Redactor
-from agentic_rag.settings import Settings
 from agentic_rag.testing.fake_api import FakeMessagesAPI, Fault, Reply
 from agentic_rag.testing.fake_chat import FakeChatAPI
 from agentic_rag.testing.steps import say

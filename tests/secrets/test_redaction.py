@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.json_form import to_text
-from agentic_rag.redaction import KEPT_VALUES, Pieces, Redaction, redacted_logs
+from agentic_rag.base.json_form import to_text
+from agentic_rag.base.redaction import KEPT_VALUES, Pieces, Redaction, redacted_logs
 
 pytestmark = pytest.mark.attack(kind="secrets")
 

@@ -13,7 +13,7 @@ import anyio
 import httpx2
 import pytest
 
-from agentic_rag.redaction import Redactor, redacted_logs
+from agentic_rag.base.redaction import Redactor, redacted_logs
 from agentic_rag.testing.scripted import Scripted, ScriptedModel, Stalled
 from agentic_rag.testing.steps import Say, Step, say, use
 from tests.access.tenants import bearer, make_key, socket

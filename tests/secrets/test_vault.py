@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from agentic_rag.base.errors import NotFound, SecretUnreadable
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.domains.vault import Vault, rotate, seal, unseal
 from agentic_rag.domains.vault_keys import FILE_NAME, Key, Keyring, file_keys, parse_key, read_file, write_file
-from agentic_rag.errors import NotFound, SecretUnreadable
-from agentic_rag.redaction import Redactor
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import secrets
 from agentic_rag.store.database import Database
 from tests.databases import database_at

@@ -11,14 +11,14 @@ import httpx2
 import orjson
 from starlette.routing import Match, Route
 
-from agentic_rag import failpoints
-from agentic_rag.app import Application, open_application
+from agentic_rag.app.application import Application, open_application
+from agentic_rag.base import failpoints
+from agentic_rag.base.settings import Settings
 from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS
 from agentic_rag.models.base import Model
-from agentic_rag.operations.upkeep import SCAN_SECONDS
+from agentic_rag.operations.maintenance import SCAN_SECONDS
 from agentic_rag.server.openapi import documented_statuses
 from agentic_rag.server.routes import Endpoint
-from agentic_rag.settings import Settings
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
 from tests.databases import database_url

@@ -8,8 +8,8 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.access.users import LOCAL
-from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
-from agentic_rag.messages import Block, text_block, tool_result_block
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.base.messages import Block, text_block, tool_result_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import conversations, payloads, sessions, turns
 from agentic_rag.store.clock import new_id, now

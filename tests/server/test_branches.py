@@ -7,8 +7,8 @@ import anyio
 import pytest
 import sqlalchemy as sa
 
-from agentic_rag.errors import ModelError
-from agentic_rag.ids import ConversationId
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.ids import ConversationId
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import branches, conversations, sessions, turns
 from agentic_rag.testing.scripted import Stalled

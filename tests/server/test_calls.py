@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from agentic_rag.access.users import LOCAL
+from agentic_rag.base.errors import ConversationFull, MessageTooLong, NotFound
 from agentic_rag.conversations.exchanges import Exchange
-from agentic_rag.errors import ConversationFull, MessageTooLong, NotFound
 from agentic_rag.operations.calls import Calls, Question
 from agentic_rag.store import images, prompts
 from agentic_rag.testing.scripted import Stalled

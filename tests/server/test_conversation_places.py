@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from agentic_rag.access.users import LOCAL, User
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.ids import ConversationId
 from agentic_rag.conversations.conversations import Conversations
-from agentic_rag.errors import NotFound
-from agentic_rag.ids import ConversationId
 from agentic_rag.testing.steps import say
 from tests.server.rig import Rig
 

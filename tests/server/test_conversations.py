@@ -6,8 +6,8 @@ import anyio
 import pytest
 
 from agentic_rag.access.users import User
-from agentic_rag.errors import ModelError, NotFound, StorageFull
-from agentic_rag.ids import ConversationId
+from agentic_rag.base.errors import ModelError, NotFound, StorageFull
+from agentic_rag.base.ids import ConversationId
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import conversations, run_events
 from agentic_rag.testing.scripted import Broken, Scripted, Stalled

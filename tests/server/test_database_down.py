@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.errors import StorageUnavailable
+from agentic_rag.base.errors import StorageUnavailable
 from tests.server.rig import Rig
 
 TEXT = b"# Holidays\n\nEveryone has twenty-five days of paid leave a year.\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import anyio
 
-from agentic_rag.messages import plain_text
+from agentic_rag.base.messages import plain_text
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.store import sessions, turns
 from agentic_rag.testing.scripted import Plain, Scripted, Stalled

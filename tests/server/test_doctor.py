@@ -15,11 +15,11 @@ from sqlalchemy import Connection, text
 
 from agentic_rag.access.acts import Acts, act
 from agentic_rag.access.users import LOCAL
+from agentic_rag.base.ids import ConversationId, DocumentId, TurnId
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.startup_errors import DatabaseMissing
 from agentic_rag.commands.doctor import examine
-from agentic_rag.ids import ConversationId, DocumentId, TurnId
 from agentic_rag.operations.data_folder import lent_files
-from agentic_rag.settings import Settings
-from agentic_rag.startup_errors import DatabaseMissing
 from agentic_rag.store import conversations, documents, payloads, sessions, turns
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.turns import TurnRecord

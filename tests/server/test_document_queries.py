@@ -7,9 +7,9 @@ import anyio
 import anyio.from_thread
 
 from agentic_rag.access.users import LOCAL
+from agentic_rag.base.threads import one_thread
 from agentic_rag.server.document_routes import DocumentFilter, DocumentRoutes
 from agentic_rag.server.replies import Items
-from agentic_rag.threads import one_thread
 from tests.server.rig import Rig
 from tests.waiting import pause
 

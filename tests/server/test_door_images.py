@@ -18,7 +18,7 @@ from ag_ui.core import (
     UserMessage,
 )
 
-from agentic_rag.messages import plain_text
+from agentic_rag.base.messages import plain_text
 from tests.runtime.strict_model import NAME, StrictModel, images_in
 from tests.runtime.test_pictures import image, png
 from tests.server.rig import Json, Rig

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from agentic_rag.server.auth import Guard
-from agentic_rag.server.entrance import ConnectionLimits, Entrance
+from agentic_rag.server.http_protocol import ConnectionLimits, Entrance
 from tests.access.tenants import make_key
 from tests.access.tenants import socket as chat_socket
 from tests.e2e.serving import serving as serving_process

@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from agentic_rag.base.startup_errors import BadConfiguration
+from agentic_rag.base.terminal import log_handler
 from agentic_rag.server.auth import Guard
-from agentic_rag.startup_errors import BadConfiguration
-from agentic_rag.terminal import log_handler
 from tests.server.rig import Rig
 from tests.ws.serving import serving
 

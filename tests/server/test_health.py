@@ -6,11 +6,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.errors import ModelError
+from agentic_rag.app.preload import load_what_turns_need
+from agentic_rag.base.errors import ModelError
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Step, say
-from agentic_rag.warming import load_what_turns_need
 from tests.access.tenants import make_key
 from tests.server.rig import Json, Rig
 from tests.waiting import pause

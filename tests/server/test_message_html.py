@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agentic_rag.base.events import Reference
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.conversations.message_html import MAX_RENDERED, to_html
 from agentic_rag.conversations.shown_messages import Citation
-from agentic_rag.events import Reference
-from agentic_rag.ids import DocumentId
 from agentic_rag.testing.steps import Cite, Say, Step, say, use
 from tests.growth import growth
 from tests.server.rig import Rig

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.testing.steps import Cite, say, use
 from tests.access.tenants import as_operator, bearer, make_key
 from tests.server.rig import Json, Rig

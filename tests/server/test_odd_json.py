@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 from starlette.routing import Route
 
-from agentic_rag.ids import ConversationId
+from agentic_rag.base.ids import ConversationId
 from agentic_rag.server.routes import Declaration, Endpoint
 from agentic_rag.store.conversations import update
 from tests.server.rig import Rig

@@ -14,7 +14,7 @@ import anyio
 import orjson
 import pytest
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.server.dialects.answer import ANSWER_CONTINUES
 from agentic_rag.testing.scripted import Broken, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say, use

@@ -8,7 +8,7 @@ import httpx2
 import orjson
 
 from agentic_rag.access.users import User
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.testing.scripted import Broken, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, say, use
 from tests.server.dialects.reading import Said, parse_sse

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import anyio
 import pytest
 
-from agentic_rag.errors import ModelError
-from agentic_rag.messages import plain_text
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import plain_text
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.scripted import Broken, Scripted, Stalled
 from agentic_rag.testing.steps import Cite, Say, Step, say, use

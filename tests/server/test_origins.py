@@ -6,8 +6,8 @@ import httpx2
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from agentic_rag.settings import load_settings
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.settings import load_settings
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.testing.steps import say
 from tests.access.tenants import bearer, count_refused, make_key, socket
 from tests.server.rig import Rig, events_of

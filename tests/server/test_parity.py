@@ -14,7 +14,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ResourceLink, TextContent
 
-from agentic_rag.messages import plain_text
+from agentic_rag.base.messages import plain_text
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say, use

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agentic_rag.ids import ConversationId, SessionId
+from agentic_rag.base.ids import ConversationId, SessionId
 from agentic_rag.store import conversations, payloads
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.payloads import PayloadFiles

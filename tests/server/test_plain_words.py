@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.errors import (
+from agentic_rag.base.errors import (
     AgenticRagError,
     IndexUnavailable,
     ModelError,
@@ -13,7 +13,7 @@ from agentic_rag.errors import (
     StorageUnavailable,
     WorkspaceUnavailable,
 )
-from agentic_rag.messages import plain_text
+from agentic_rag.base.messages import plain_text
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.log.runlog import Stall
 from agentic_rag.server import frames, replies

@@ -1,6 +1,6 @@
 """docs/settings.md says what the settings class says, and the class says what each setting does."""
 
-from agentic_rag.settings import Settings
+from agentic_rag.base.settings import Settings
 from tests.settings_page import PAGE, docs_of_fields, make_page
 
 

@@ -8,8 +8,8 @@ from starlette.types import Message
 
 from agentic_rag.access.keys import Entrant
 from agentic_rag.access.users import LOCAL
-from agentic_rag.errors import NotFound
-from agentic_rag.events import AgentEvent, Text
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.events import AgentEvent, Text
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.server.auth import Caller
 from agentic_rag.server.dialects import get_dialect

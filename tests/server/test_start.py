@@ -28,7 +28,7 @@ PATIENCE = 120.0
 
 PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
 OURS = [PROGRAM, "serve"]
-HOSTED = [sys.executable, "-m", "uvicorn", "agentic_rag.asgi:app", "--port", "{port}"]
+HOSTED = [sys.executable, "-m", "uvicorn", "agentic_rag.app.asgi:app", "--port", "{port}"]
 
 
 class Child:
@@ -216,7 +216,7 @@ def test_a_stop_does_not_wait_for_the_model_client_that_is_being_loaded(tmp_path
 
 def test_a_stop_that_a_hanging_folder_holds_up_ends_at_last_and_says_so() -> None:
     hanging = "threading.Thread(target=threading.Event().wait).start()"
-    program = f"import threading; from agentic_rag.serving import end_at_last; end_at_last(0.1); {hanging}"
+    program = f"import threading; from agentic_rag.app.serving import end_at_last; end_at_last(0.1); {hanging}"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert ended.returncode == 1
     assert "a folder or a device does not answer" in ended.stderr

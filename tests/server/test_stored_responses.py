@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.store import run_events
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import Step, Use, say, use

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from agentic_rag.base.terminal import log_handler, safe, safe_json
 from agentic_rag.cli import app
-from agentic_rag.terminal import log_handler, safe, safe_json
 
 pytestmark = pytest.mark.attack(kind="model")
 

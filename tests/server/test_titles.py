@@ -7,10 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
+from agentic_rag.base.errors import ModelError
 from agentic_rag.conversations import naming
 from agentic_rag.conversations.naming import AGENT, CALL_SECONDS
 from agentic_rag.conversations.titles import MAX_CHARACTERS, read_title, title_of
-from agentic_rag.errors import ModelError
 from agentic_rag.models.anthropic.model import AnthropicModel
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.fake_api import FakeMessagesAPI

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.events import Usage
+from agentic_rag.base.events import Usage
 from agentic_rag.testing.steps import Say, Step, Use
 from tests.access.tenants import as_operator, bearer, make_key
 from tests.server.rig import Rig

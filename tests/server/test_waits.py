@@ -6,8 +6,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import Form, read_form
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.forms import Form, read_form
 from agentic_rag.server.frames import AnswerFrame
 from agentic_rag.server.wait_routes import Answer
 from agentic_rag.testing.steps import say, use

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import MAX_VALUES, Form, read_form
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.forms import MAX_VALUES, Form, read_form
+from agentic_rag.base.json_form import Json
 from agentic_rag.server.frames import MessageFrame
 from agentic_rag.server.openai_requests import ChatCall
 from agentic_rag.server.role_routes import NewMemories

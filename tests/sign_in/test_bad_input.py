@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
-from agentic_rag.settings import Settings
+from agentic_rag.base.settings import Settings
 from agentic_rag.store import sign_ins
 from agentic_rag.store.clock import later
 from agentic_rag.testing.authorization_server import Habits, never
-from agentic_rag.tools.launch.addresses import Reach, parse_hosts
+from agentic_rag.tools.launch.addresses import AddressPolicy, parse_hosts
 from agentic_rag.tools.oauth import web as checked
 from agentic_rag.tools.oauth.errors import SignInProblem, SignInSilent
 from agentic_rag.tools.oauth.web import CheckedWeb
@@ -211,14 +211,14 @@ async def test_a_token_for_another_server_or_of_no_use_is_not_taken(tmp_path: Pa
 
 async def test_a_place_that_is_silent_is_waited_for_no_longer_than_so(tmp_path: Path) -> None:
     async with places(Habits(instead={"/token": never})) as found:
-        web = CheckedWeb(Reach(parse_hosts("127.0.0.1:*")), 0.2)
+        web = CheckedWeb(AddressPolicy(parse_hosts("127.0.0.1:*")), 0.2)
         with pytest.raises(SignInSilent, match="did not answer within"):
             await web.send(httpx2.Request("POST", f"{found.granting.issuer}/token", data={"a": "b"}))
 
 
 async def test_a_name_that_leads_into_a_private_network_is_refused_at_the_connection() -> None:
     with pytest.raises(SignInProblem, match=r"leads to an address that is refused"):
-        await CheckedWeb(Reach()).send(httpx2.Request("GET", "https://localhost:9/x"))
+        await CheckedWeb(AddressPolicy()).send(httpx2.Request("GET", "https://localhost:9/x"))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ async def test_a_name_that_leads_into_a_private_network_is_refused_at_the_connec
     ],
 )
 def test_every_port_of_a_listed_host_may_be_reached(hosts: str, url: str, problem: str) -> None:
-    assert Reach(parse_hosts(Settings(_env_file=None, mcp_hosts=hosts).mcp_hosts)).problem(url) == problem
+    assert AddressPolicy(parse_hosts(Settings(_env_file=None, mcp_hosts=hosts).mcp_hosts)).problem(url) == problem
 
 
 async def test_a_token_goes_to_no_other_origin_also_after_a_redirect(tmp_path: Path) -> None:

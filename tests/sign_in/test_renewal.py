@@ -9,10 +9,10 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentic_rag import failpoints
 from agentic_rag.access.users import LOCAL
+from agentic_rag.base import failpoints
+from agentic_rag.base.errors import ServerUnavailable
 from agentic_rag.domains.sign_ins import SignIns
-from agentic_rag.errors import ServerUnavailable
 from agentic_rag.store import sign_ins
 from agentic_rag.store.clock import later, now
 from agentic_rag.testing.authorization_server import Habits

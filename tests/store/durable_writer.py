@@ -5,7 +5,7 @@ import sys
 
 from sqlalchemy import Connection
 
-from agentic_rag.ids import SessionId
+from agentic_rag.base.ids import SessionId
 from agentic_rag.store import run_events, sessions
 from agentic_rag.store.database import Database
 from agentic_rag.store.sessions import SessionLabels

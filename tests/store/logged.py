@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from itertools import groupby
 
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.store.run_events import Batch, batches_of
 
 Logged = tuple[str, int, bytes]

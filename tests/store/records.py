@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentic_rag.ids import SessionId
+from agentic_rag.base.ids import SessionId
 from agentic_rag.store.compactions import CompactedBy, CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.documents import DocumentRecord

@@ -4,7 +4,7 @@ import anyio
 import pytest
 from sqlalchemy import update
 
-from agentic_rag.operations.alone import Alone
+from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
 from agentic_rag.store.database import Database
 from agentic_rag.store.leases import LEASES
 
@@ -28,13 +28,13 @@ async def test_where_there_is_one_process_a_job_is_done(sqlite: Database) -> Non
         done.append("x")
 
     for owner in ("a", "b"):
-        await Alone(sqlite, owner).run("looking", work, 3600)
+        await ExclusiveJobs(sqlite, owner).run("looking", work, 3600)
     assert done == ["x", "x"]
 
 
 @needs_postgresql
 async def test_of_two_servers_one_does_a_job_and_nobody_again_for_a_while(shared: Database) -> None:
-    a, b = Alone(shared, "a"), Alone(shared, "b")
+    a, b = ExclusiveJobs(shared, "a"), ExclusiveJobs(shared, "b")
     began, may_end = anyio.Event(), anyio.Event()
     done: list[str] = []
 
@@ -67,13 +67,13 @@ async def test_a_job_that_failed_is_free_at_once(shared: Database) -> None:
         raise ValueError("on purpose")
 
     with pytest.raises(ValueError, match="on purpose"):
-        await Alone(shared, "a").run("looking", fail, 3600)
+        await ExclusiveJobs(shared, "a").run("looking", fail, 3600)
     done: list[str] = []
 
     async def work() -> None:
         done.append("b")
 
-    await Alone(shared, "b").run("looking", work)
+    await ExclusiveJobs(shared, "b").run("looking", work)
     assert done == ["b"]
 
 
@@ -86,7 +86,7 @@ async def test_a_server_that_has_lost_a_job_ends_it(shared: Database) -> None:
         await anyio.sleep_forever()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Alone(shared, "a", renew=0.05).run, "looking", work)
+        tasks.start_soon(ExclusiveJobs(shared, "a", renew=0.05).run, "looking", work)
         with anyio.fail_after(PATIENCE):
             await began.wait()
             await shared.write(lambda conn: conn.execute(update(LEASES.table).values(owner="b")).close())
@@ -95,5 +95,5 @@ async def test_a_server_that_has_lost_a_job_ends_it(shared: Database) -> None:
     async def other() -> None:
         done.append("b")
 
-    await Alone(shared, "b").run("looking", other)
+    await ExclusiveJobs(shared, "b").run("looking", other)
     assert done == ["b"]

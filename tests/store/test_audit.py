@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection, text
 
-from agentic_rag.errors import InvalidInput
+from agentic_rag.base.errors import InvalidInput
 from agentic_rag.store import audit
 from agentic_rag.store.audit import Entry, append, check
 from agentic_rag.store.database import Database

@@ -7,8 +7,8 @@ import anyio
 import pytest
 from sqlalchemy import Connection
 
-from agentic_rag.budget_errors import BudgetExceeded, BudgetUnpriced
-from agentic_rag.ids import SessionId
+from agentic_rag.base.budget_errors import BudgetExceeded, BudgetUnpriced
+from agentic_rag.base.ids import SessionId
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.prices import Price, Prices
 from agentic_rag.runtime.spending import Account, Spending

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.errors import NotFound, VersionConflict
-from agentic_rag.ids import ConversationId, DocumentId, SessionId
+from agentic_rag.base.errors import NotFound, VersionConflict
+from agentic_rag.base.ids import ConversationId, DocumentId, SessionId
 from agentic_rag.store import conversations, documents, domains, images, retrievals
 from agentic_rag.store.conversations import SortBy, TitleSource
 from agentic_rag.store.database import Database

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 from sqlalchemy import Connection
 
-from agentic_rag.ids import SessionId, TurnId
+from agentic_rag.base.ids import SessionId, TurnId
 from agentic_rag.store import run_events, sessions
 from agentic_rag.store.database import Database
 

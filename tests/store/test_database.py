@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.errors import StorageFull, StorageUnavailable
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.errors import StorageFull, StorageUnavailable
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.store import conversations, images, run_events
 from agentic_rag.store.database import Database
 from tests.waiting import pause

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from sqlalchemy import Connection
 
-from agentic_rag.ids import TurnId
+from agentic_rag.base.ids import TurnId
 from agentic_rag.store import turns
 from agentic_rag.store.database import Database
 from agentic_rag.store.fences import list_held

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from sqlalchemy import Connection, update
 
-from agentic_rag.operations.homes import DomainHomes
+from agentic_rag.operations.server_affinity import DomainHomes
 from agentic_rag.store import leases, replicas
 from agentic_rag.store.database import Database
 from agentic_rag.testing.scripted import ScriptedModel

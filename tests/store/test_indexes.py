@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from agentic_rag.ids import SessionId, TurnId
+from agentic_rag.base.ids import SessionId, TurnId
 from agentic_rag.store import conversations, sessions, tool_calls, turns, usage
 from agentic_rag.store.database import Database
 from agentic_rag.store.records import run_by_sqlite, sqlite_of

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from agentic_rag.errors import LeaseLost, StorageFull
-from agentic_rag.events import Usage
-from agentic_rag.ids import SessionId, TurnId
+from agentic_rag.base.errors import LeaseLost, StorageFull
+from agentic_rag.base.events import Usage
+from agentic_rag.base.ids import SessionId, TurnId
 from agentic_rag.store import compactions, payloads, sessions, turns, usage
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.database import Database

@@ -7,9 +7,9 @@ import anyio
 import pytest
 from sqlalchemy import update
 
-from agentic_rag.errors import TurnInProgress
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import TurnId
+from agentic_rag.base.errors import TurnInProgress
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import TurnId
 from agentic_rag.runtime.log.runlog import EPOCH
 from agentic_rag.store import run_events, turns
 from agentic_rag.store.database import Database

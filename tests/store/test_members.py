@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import update
 
+from agentic_rag.base.startup_errors import BadConfiguration
+from agentic_rag.base.workers import Workers
 from agentic_rag.operations.members import Members
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store import replicas
 from agentic_rag.store.database import Database
 from agentic_rag.store.database_time import DatabaseTime
-from agentic_rag.workers import Workers
 
 from .conftest import needs_postgresql
 from .test_leases import store

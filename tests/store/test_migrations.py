@@ -12,8 +12,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from agentic_rag.errors import StorageDamaged, StorageFull, StorageUnavailable
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.errors import StorageDamaged, StorageFull, StorageUnavailable
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.store import migrations, probe
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

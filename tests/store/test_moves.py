@@ -13,8 +13,8 @@ from agentic_rag.backup.contents import RECORDS, Choice
 from agentic_rag.backup.making import make_backup
 from agentic_rag.backup.restoring import Plan, restore
 from agentic_rag.backup.upgrading import find_before, go_back, look_back, open_database, rehearse
+from agentic_rag.base.errors import BackupRefused
 from agentic_rag.commands.doctor import examine
-from agentic_rag.errors import BackupRefused
 from agentic_rag.store import leases, migrations, replicas, signals
 from agentic_rag.store.database import Database, find_revision
 from agentic_rag.store.signals import SignalKind
@@ -113,7 +113,7 @@ async def test_what_processes_of_the_original_told_each_other_is_not_restored(tm
 async def test_a_restore_that_was_cut_off_after_its_transaction_begins_anew_on_a_server_too(
     tmp_path: Path, fresh_url: str
 ) -> None:
-    from agentic_rag import failpoints
+    from agentic_rag.base import failpoints
 
     class _Killed(Exception):
         pass

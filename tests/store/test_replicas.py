@@ -9,9 +9,9 @@ import anyio
 import pytest
 from sqlalchemy import Connection, text, update
 
-from agentic_rag.errors import StorageUnavailable, TurnInProgress
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import ConversationId, SessionId, TurnId
+from agentic_rag.base.errors import StorageUnavailable, TurnInProgress
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import ConversationId, SessionId, TurnId
 from agentic_rag.runtime.log.fanout import InProcessFanout
 from agentic_rag.runtime.log.runlog import EPOCH, Journal
 from agentic_rag.store import compactions, run_events, sessions, turns

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.ids import TurnId
+from agentic_rag.base.ids import TurnId
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
 from agentic_rag.store.run_events import Batch

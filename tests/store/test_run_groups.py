@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.ids import TurnId
+from agentic_rag.base.ids import TurnId
 from agentic_rag.runtime.log.groups import AT_ONCE, GROUPS, Groups
 from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.database import Database

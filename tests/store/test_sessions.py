@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.errors import NotFound
-from agentic_rag.events import Usage
-from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId
-from agentic_rag.json_form import from_text, to_text
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.events import Usage
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.base.json_form import from_text, to_text
 from agentic_rag.store import compactions, payloads, run_events, sessions, tool_calls, turns, usage
 from agentic_rag.store.database import Database
 from agentic_rag.store.records import METADATA

@@ -12,9 +12,9 @@ import anyio
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from agentic_rag.errors import first_cause
+from agentic_rag.base.errors import first_cause
+from agentic_rag.base.startup_errors import BadConfiguration, DataFolderOwned
 from agentic_rag.operations.data_folder import DataFolder
-from agentic_rag.startup_errors import BadConfiguration, DataFolderOwned
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
 from agentic_rag.testing.steps import say
 from tests.access.tenants import bearer, make_key, socket

@@ -12,8 +12,8 @@ import pytest
 from anyio.abc import TaskGroup
 from sqlalchemy import Connection
 
-from agentic_rag.errors import StorageFull
-from agentic_rag.ids import TurnId
+from agentic_rag.base.errors import StorageFull
+from agentic_rag.base.ids import TurnId
 from agentic_rag.store import run_events
 from agentic_rag.store.database import Database
 

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import Connection, select
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.errors import NotFound
-from agentic_rag.events import Error, Reference, ToolStatus, Usage
-from agentic_rag.ids import MessageId, SessionId, TurnId
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.events import Error, Reference, ToolStatus, Usage
+from agentic_rag.base.ids import MessageId, SessionId, TurnId
 from agentic_rag.store import branches, run_events, tool_calls, turns
 from agentic_rag.store.database import Database
 from agentic_rag.store.database_time import DatabaseTime

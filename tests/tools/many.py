@@ -2,7 +2,7 @@
 
 from itertools import islice, product
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.listing import user_name
 

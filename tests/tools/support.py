@@ -13,7 +13,7 @@ from agentic_rag.tools.entries.entry import HttpKind, HttpTarget, Identity, McpE
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import LaunchSpec
-from agentic_rag.tools.status import Patience
+from agentic_rag.tools.status import ConnectionTimeouts
 from agentic_rag.tools.toolset import ServerToolset
 from tests.waiting import pause
 
@@ -21,7 +21,7 @@ SERVERS = Path(__file__).parent / "servers"
 START = 60.0
 """How long a start may take. Children have a lower priority than we: on a busy machine seconds become many."""
 
-QUICK = Patience(initialize=START, probe=START / 3, backoff=0.01, window=60)
+QUICK = ConnectionTimeouts(initialize=START, probe=START / 3, backoff=0.01, window=60)
 """Quick to try again, and patient with a start."""
 
 
@@ -66,7 +66,7 @@ def hostile(behaviour: str = "ok", name: str = "hostile", **fields: Any) -> Laun
 
 
 @asynccontextmanager
-async def open_hub(homes: Path, *, patience: Patience = QUICK, **fields: Any) -> AsyncIterator[Hub]:
+async def open_hub(homes: Path, *, patience: ConnectionTimeouts = QUICK, **fields: Any) -> AsyncIterator[Hub]:
     """A hub that may run anything; checks at its end that no child is left."""
     policy = LaunchPolicy(homes, allow_any_command=True, loopback=True)
     async with Hub(fields.pop("builtin", None), policy, patience=patience, **fields) as hub:

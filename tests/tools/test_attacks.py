@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.errors import CommandNotAllowed, InvalidInput, PackageProblem
-from agentic_rag.redaction import Redactor
+from agentic_rag.base.errors import CommandNotAllowed, InvalidInput, PackageProblem
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.tools.entries.entry import McpEntry, StdioTarget, Template
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import Grant, LaunchCatalogue

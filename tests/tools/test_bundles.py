@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.errors import PackageChanged, PackageProblem
+from agentic_rag.base.errors import PackageChanged, PackageProblem
 from agentic_rag.tools.launch import bundles
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.packages import Packages

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.errors import CatalogueProblem
+from agentic_rag.base.errors import CatalogueProblem
 from agentic_rag.tools.entries.entry import StdioTarget
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.catalogue import (

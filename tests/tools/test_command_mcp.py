@@ -8,8 +8,8 @@ import anyio.to_thread
 import pytest
 from typer.testing import CliRunner
 
+from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.cli import app
-from agentic_rag.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.toolset import open_toolset
 from tests.server.rig import Rig

@@ -13,8 +13,8 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from pydantic import BaseModel
 
-from agentic_rag.events import ToolStatus, WaitAction, WaitKind
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import ToolStatus, WaitAction, WaitKind
+from agentic_rag.base.json_form import Json
 from agentic_rag.tools.base import Ask, Binding, CallOutcome, CallRequest, InputGiven, InputNeeded
 from agentic_rag.tools.elicitation import Unfit, question_of
 from agentic_rag.tools.exchange import Relay

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.json_form import Json
 from agentic_rag.tools.elicited_forms import FIELDS, OPTIONS, UnfitForm, fill_form, read_schema
 
 COLOURS = [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]

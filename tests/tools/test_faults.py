@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.errors import ServerUnavailable
+from agentic_rag.base.errors import ServerUnavailable
 from agentic_rag.tools.connection import LISTINGS, TAIL_LINES
 from agentic_rag.tools.hub import Share
 from agentic_rag.tools.toolset import open_toolset

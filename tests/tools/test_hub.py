@@ -11,9 +11,9 @@ import pytest
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 
-from agentic_rag.errors import AgenticRagError, ServerUnavailable
-from agentic_rag.threads import DomainThreads
-from agentic_rag.tool_servers import trial
+from agentic_rag.app.tool_servers import trial
+from agentic_rag.base.errors import AgenticRagError, ServerUnavailable
+from agentic_rag.base.threads import DomainThreads
 from agentic_rag.tools.base import SystemServer
 from agentic_rag.tools.connection import HARD_CAP, Connection
 from agentic_rag.tools.hub import Hub

@@ -10,11 +10,11 @@ import anyio
 import mcp_types as types
 import pytest
 
-from agentic_rag.errors import ToolsChanged
-from agentic_rag.redaction import Redactor
+from agentic_rag.app.tool_servers import make_lists
+from agentic_rag.base.errors import ToolsChanged
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.store import tool_lists
 from agentic_rag.store.database import Database
-from agentic_rag.tool_servers import make_lists
 from agentic_rag.tools.fingerprints import ToolList, fingerprint, fingerprint_of_waiting, to_json
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.lists import Key, ToolLists

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.errors import CommandNotAllowed
+from agentic_rag.base.errors import CommandNotAllowed
 from agentic_rag.tools.launch.allowed import MAX_FILES
 from agentic_rag.tools.launch.catalogue import Refusal
 from agentic_rag.tools.launch.local_programs import LocalPrograms

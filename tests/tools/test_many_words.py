@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.messages import ToolSpec
+from agentic_rag.base.messages import ToolSpec
+from agentic_rag.runtime.core.deferred_tools import find_tools, shown_tools
 from agentic_rag.runtime.core.definition import Definition, Persona
-from agentic_rag.runtime.core.many_tools import find_tools, shown_tools
 from agentic_rag.runtime.core.request import begin_told, prompt_of, tool_specs
-from agentic_rag.runtime.kept_results import with_own_tools
+from agentic_rag.runtime.payload_reader import with_own_tools
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.system import BY_NAME
 from tests.tools.many import many_tools

@@ -24,11 +24,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
-from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.addresses import address_problem, parse_hosts
 from agentic_rag.tools.launch.policy import LaunchPolicy
-from agentic_rag.tools.status import Patience
+from agentic_rag.tools.status import ConnectionTimeouts
 from agentic_rag.tools.toolset import open_toolset
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, resolve_host
 from tests.tools.servers.plain import build
@@ -211,7 +211,7 @@ async def test_an_sse_server_cannot_name_another_host_to_post_to(tmp_path: Path)
             both = f"127.0.0.1:{base.rpartition(':')[2]}, 127.0.0.1:{elsewhere}"
             policy = LaunchPolicy(tmp_path, hosts=parse_hosts(both))
             spec = http_spec(f"{base}/sse", {"Authorization": "Bearer token"}, "sse")
-            async with Hub(policy=policy, patience=Patience(initialize=1, failures=1)) as hub:
+            async with Hub(policy=policy, patience=ConnectionTimeouts(initialize=1, failures=1)) as hub:
                 toolset = await open_toolset(hub, [spec], wait=START)
                 assert toolset.tools == ()
         assert knocks() == 0

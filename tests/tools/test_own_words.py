@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from agentic_rag.messages import plain_text
+from agentic_rag.base.messages import plain_text
 from agentic_rag.runtime.core.arguments import find_problem
+from agentic_rag.runtime.core.deferred_tools import CALL, FIND
 from agentic_rag.runtime.core.definition import Persona
-from agentic_rag.runtime.core.many_tools import CALL, FIND
 from agentic_rag.runtime.core.prompt import bootstrap_prompt, present_block
-from agentic_rag.runtime.kept_results import READ_TOOL
+from agentic_rag.runtime.payload_reader import READ_TOOL
 from agentic_rag.tools.base import SystemServer, ToolInfo
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.system import BY_NAME, DELEGATION, PROMPTX, READ_SKILL, RETRIEVER

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.errors import PackageChanged, PackageProblem
+from agentic_rag.base.errors import PackageChanged, PackageProblem
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.packages import Packages
 from tests.tools.registry import package_registry

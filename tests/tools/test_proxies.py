@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from agentic_rag.tools.launch.addresses import Reach
+from agentic_rag.tools.launch.addresses import AddressPolicy
 from agentic_rag.tools.oauth.errors import SignInProblem, SignInSilent
 from agentic_rag.tools.oauth.web import CheckedWeb
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport
@@ -142,7 +142,7 @@ async def test_a_sign_in_goes_through_the_proxy(monkeypatch: pytest.MonkeyPatch)
     async with recording_proxy() as (address, lines):
         use_proxy(monkeypatch, address)
         with pytest.raises((SignInProblem, SignInSilent)):
-            await CheckedWeb(Reach()).send(httpx2.Request("GET", "https://login.example.org/token"))
+            await CheckedWeb(AddressPolicy()).send(httpx2.Request("GET", "https://login.example.org/token"))
     assert lines == [b"CONNECT login.example.org:443 HTTP/1.1"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic_rag.errors import InvalidInput, PlaceholderUnset, ServerReserved
+from agentic_rag.base.errors import InvalidInput, PlaceholderUnset, ServerReserved
 from agentic_rag.tools.entries.entry import McpEntry
 from agentic_rag.tools.entries.names import is_reserved
 from agentic_rag.tools.entries.placeholders import expand, find_problem, refers_only

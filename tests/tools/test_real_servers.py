@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.errors import PackageProblem
+from agentic_rag.base.errors import PackageProblem
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.catalogue import Package

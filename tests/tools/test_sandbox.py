@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.errors import CommandNotAllowed
+from agentic_rag.base.errors import CommandNotAllowed
 from agentic_rag.tools.hub import Hub
 from agentic_rag.tools.launch import launcher as launcher_module
 from agentic_rag.tools.launch import policy as launch

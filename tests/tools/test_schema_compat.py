@@ -13,7 +13,7 @@ from agentic_rag.models.tool_rules import MESSAGES, OPENAI, STRICT_CHAT
 from agentic_rag.testing.chat_problems import ChatRules, chat_problems
 from agentic_rag.testing.problems import problems
 from agentic_rag.testing.schema_problems import find_draft_problem
-from agentic_rag.tools.schema_compat import Adapted, Refused, SchemaFamily, adapt, find_top_problem, restore_names
+from agentic_rag.tools.schema_compat import AdaptedSchema, Refused, SchemaFamily, adapt, find_top_problem, restore_names
 
 FAMILIES = (MESSAGES, OPENAI, STRICT_CHAT)
 ALL_REFUSALS = frozenset({"$ref", "format", "recursion"})
@@ -32,9 +32,9 @@ def refusals(schema: Any, family: SchemaFamily) -> list[str]:
     return chat_problems({**request, "tools": [{"type": "function", "function": function}]}, rules)
 
 
-def adapted(schema: Any, family: SchemaFamily = MESSAGES) -> Adapted:
+def adapted(schema: Any, family: SchemaFamily = MESSAGES) -> AdaptedSchema:
     made = adapt(schema, family)
-    assert isinstance(made, Adapted), made
+    assert isinstance(made, AdaptedSchema), made
     assert refusals(made.schema, family) == []
     return made
 
@@ -207,7 +207,7 @@ def test_two_thousand_schemas_are_never_refused_by_a_service_and_none_that_takes
                 continue
             assert refusals(made.schema, family) == [], (seed, family.name, schema)
             again = adapt(made.schema, family)
-            assert isinstance(again, Adapted)
+            assert isinstance(again, AdaptedSchema)
             assert refusals(again.schema, family) == [], (seed, family.name)
             assert again.schema.get("properties", {}).keys() == made.schema.get("properties", {}).keys()
         assert repr(schema) == repr(before), "the server's own schema was changed"

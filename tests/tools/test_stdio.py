@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.launch.environment import MARKER
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.toolset import open_toolset

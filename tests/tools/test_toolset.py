@@ -14,10 +14,10 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, TypeAdapter
 
+from agentic_rag.base.messages import SENDABLE
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.domains.guarded_tools import GuardedTools
-from agentic_rag.messages import SENDABLE
-from agentic_rag.redaction import Redaction
-from agentic_rag.runtime.core.calls import Because, Denial, Policy
+from agentic_rag.runtime.core.calls import Denial, DenialReason, Policy
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, SystemServer, Toolset
 from agentic_rag.tools.bounds import DESCRIPTION_BYTES, LIST_BYTES, SCHEMA_BYTES, fit_list
 from agentic_rag.tools.content import LARGE_BYTES, clean_json, is_large, to_blocks
@@ -397,7 +397,7 @@ def test_a_rule_for_the_plain_name_still_denies_a_tool_with_a_hash(rule: str) ->
     (info,) = catalog.tools
     policy = Policy({rule: "deny", "*": "allow"}, effects_allowed=False)
     assert policy.ruling(info) == Denial(
-        Because.POLICY, f"Denied by this domain's setting toolPolicy for {info.name!r}. Go on without."
+        DenialReason.POLICY, f"Denied by this domain's setting toolPolicy for {info.name!r}. Go on without."
     )
 
 

@@ -10,8 +10,8 @@ import anyio
 import pytest
 from sqlalchemy import Connection, text
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import Usage
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.runtime.spending import bounds_of
 from agentic_rag.store.budgets import Period

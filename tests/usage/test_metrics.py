@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection, event
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import Usage
-from agentic_rag.observer import Kind
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
+from agentic_rag.base.telemetry import Kind
 from agentic_rag.operations.budgets import Budgets
 from agentic_rag.operations.counts import MOST, OTHER, UNKNOWN, Counter, Counts, Distributions
 from agentic_rag.runtime.spending import Spending

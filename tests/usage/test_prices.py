@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.events import Usage
-from agentic_rag.json_form import to_text
-from agentic_rag.json_lines import lines_of
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import to_text
+from agentic_rag.base.json_lines import lines_of
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.models.prices import Prices, read_prices
-from agentic_rag.startup_errors import BadConfiguration
 from tests.server.test_cli import assert_one_line, run
 
 GOOD = """{

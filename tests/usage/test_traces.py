@@ -9,13 +9,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentic_rag.errors import ModelError
-from agentic_rag.events import Usage
-from agentic_rag.messages import text_block
-from agentic_rag.observer import Content, Kind
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import text_block
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.telemetry import Content, Kind
+from agentic_rag.base.terminal import log_handler, log_turn, log_under
 from agentic_rag.operations.tracing import Tracing
-from agentic_rag.redaction import Redactor
-from agentic_rag.terminal import log_handler, log_turn, log_under
 from agentic_rag.testing.steps import Step, Use, say, use
 from tests.server.rig import Rig, types_of
 from tests.usage.collector import Collector, collecting

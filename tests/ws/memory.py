@@ -8,11 +8,11 @@ import anyio
 import anyio.lowlevel
 
 from agentic_rag.access.users import User
+from agentic_rag.base.errors import LogGone, MessageContentRequired, NotFound, TurnInProgress
+from agentic_rag.base.events import AgentEvent, Done, EventBody, Interrupted, Text, TurnStarted, Usage, WaitAction
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
+from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.sent_images import GivenImage
-from agentic_rag.errors import LogGone, MessageContentRequired, NotFound, TurnInProgress
-from agentic_rag.events import AgentEvent, Done, EventBody, Interrupted, Text, TurnStarted, Usage, WaitAction
-from agentic_rag.ids import ConversationId, MessageId, SessionId, TurnId, WaitId
-from agentic_rag.json_form import Json
 from agentic_rag.runtime.log.encoder import encode
 
 DONE = Done("msg_a", Usage(1, 0, 0, 1), "end_turn", (), "scripted")

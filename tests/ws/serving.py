@@ -15,10 +15,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from agentic_rag.redaction import Redactor
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.server.auth import Guard
-from agentic_rag.server.entrance import Entrance
 from agentic_rag.server.fast_socket import UVICORN_OPTIONS
+from agentic_rag.server.http_protocol import Entrance
 from agentic_rag.server.ws import ConversationService, Turns, websocket_endpoint
 from tests.ws.memory import NoWaits
 

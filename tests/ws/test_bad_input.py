@@ -8,8 +8,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.events import Text
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.events import Text
 from agentic_rag.server import ws
 from agentic_rag.server.dialects import choose_dialect
 from tests.ws.memory import Desk

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from agentic_rag.app import open_application
-from agentic_rag.errors import InvalidInput
+from agentic_rag.app.application import open_application
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.settings import load_settings
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.server.dialects import choose_dialect
-from agentic_rag.settings import load_settings
-from agentic_rag.startup_errors import BadConfiguration
 from tests.ws.memory import Desk
 from tests.ws.serving import application, serving
 

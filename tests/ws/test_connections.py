@@ -13,8 +13,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import State
 
-from agentic_rag.events import Text
-from agentic_rag.ids import SessionId
+from agentic_rag.base.events import Text
+from agentic_rag.base.ids import SessionId
 from agentic_rag.server.fast_socket import SocketProtocol
 from tests.waiting import pause
 from tests.ws.memory import DONE, Desk

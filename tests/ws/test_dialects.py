@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.events import Text, ToolCall
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.events import Text, ToolCall
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.server.dialects import dialect_names, get_dialect
 

@@ -20,8 +20,8 @@ class Shout:
 """
 
 PROGRAM = """
-from agentic_rag.errors import InvalidInput
-from agentic_rag.events import Text
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.events import Text
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.server.dialects import choose_dialect, dialect_names, get_dialect
 

@@ -9,8 +9,8 @@ from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
 from websockets.asyncio.client import connect
 
-from agentic_rag.events import IterationStart, StepReset, Text
-from agentic_rag.redaction import Redactor
+from agentic_rag.base.events import IterationStart, StepReset, Text
+from agentic_rag.base.redaction import Redactor
 from agentic_rag.server.auth import Guard
 from agentic_rag.server.ws import websocket_endpoint
 from tests.ws.memory import DONE, Desk, NoWaits

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agentic_rag.errors import Unauthenticated
+from agentic_rag.base.errors import Unauthenticated
 
 LEEWAY_SECONDS: Final = 30.0
 """Maximum difference in seconds between the provider's clock and ours."""

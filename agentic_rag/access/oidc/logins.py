@@ -12,10 +12,10 @@ from agentic_rag.access.keys import Access, Entrant, sha256_of
 from agentic_rag.access.logins import Logins
 from agentic_rag.access.oidc.claims import Claims, groups_in, text_in
 from agentic_rag.access.oidc.mapping import GroupGrants
-from agentic_rag.access.oidc.tokens import Client, Provider, new_secret, unavailable
+from agentic_rag.access.oidc.tokens import Provider, ProviderClient, new_secret, unavailable
 from agentic_rag.access.people import MAX_NAME, People, Provided
-from agentic_rag.errors import Forbidden, InvalidInput, ProviderUnavailable, Unauthenticated
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.errors import Forbidden, InvalidInput, ProviderUnavailable, Unauthenticated
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.store import logins
 from agentic_rag.store.clock import later, now, seconds_until_epoch
 from agentic_rag.store.database import Database
@@ -31,7 +31,7 @@ OTHER_BROWSER: Final = "This sign-in was not begun in this browser, was ended be
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StartedSignIn:
     """A sign-in that continues at ``url``. ``browser`` is the value of the cookie that binds it to the browser."""
 
     url: str
@@ -77,7 +77,7 @@ class ProviderLogins:
         self._provider = provider
         self._grants = grants
 
-    async def begin(self, redirect: str, return_to: str) -> Begun:
+    async def begin(self, redirect: str, return_to: str) -> StartedSignIn:
         """Begin to sign a browser in. ``redirect``: our address to which the provider sends the browser back.
 
         Raises:
@@ -97,7 +97,7 @@ class ProviderLogins:
         )
         url = await self._provider.authorization_url(redirect, state, begun.nonce, begun.verifier)
         await self._db.write(lambda conn: logins.begin(conn, begun, now(), MAX_BEGUN), durable=True)
-        return Begun(url, browser)
+        return StartedSignIn(url, browser)
 
     async def finish(self, redirect: str, returned: Returned) -> Ended:
         """Complete the sign-in of a browser that returns from the provider.
@@ -131,7 +131,7 @@ class ProviderLogins:
         return None if entrant is None else replace(entrant, seconds=seconds_until_epoch(float(claims["exp"])))
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ProviderClient:
         """This server's registration at the provider."""
         return self._provider.client
 

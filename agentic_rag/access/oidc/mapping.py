@@ -23,9 +23,9 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from agentic_rag.access.rights import join_grants
-from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import Form, read_form
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.forms import Form, read_form
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.store.users import Grant
 
 SETTING = "AGENTIC_RAG_OIDC_GRANTS"

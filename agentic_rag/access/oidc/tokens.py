@@ -22,7 +22,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key
 
 from agentic_rag.access.oidc.claims import ALGORITHMS, Claims, Expected, check_claims, check_header
-from agentic_rag.errors import ProviderUnavailable, Unauthenticated
+from agentic_rag.base.errors import ProviderUnavailable, Unauthenticated
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ MAX_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ProviderClient:
     """This server's registration at a provider, as configured by the operator.
 
     ``audience`` is the audience of API tokens. ``parties`` are other clients whose tokens are accepted. ``groups`` is
@@ -110,7 +110,7 @@ class _Fetched(Generic[T]):
 class Provider:
     """One OpenID provider; `aclose` ends its connections. ``clock`` returns monotonic seconds."""
 
-    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: ProviderClient, clock: Callable[[], float] = time.monotonic) -> None:
         self.client = client
         issuer = urlsplit(client.issuer)
         own = (issuer.hostname or "", issuer.port or (443 if issuer.scheme == "https" else 80))

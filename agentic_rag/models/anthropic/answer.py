@@ -10,17 +10,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol, Self
 
-from agentic_rag.errors import EventTooLarge, ModelError
+from agentic_rag.base.errors import EventTooLarge, ModelError
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error
 from agentic_rag.models.base import (
     ModelEvent,
+    ModelProgress,
     Push,
     PushingEvents,
     PushText,
     TextDelta,
     ThinkingDelta,
-    Working,
 )
 from agentic_rag.models.http_stream import chunks_of, close, expect_stream, finish
 from agentic_rag.models.service_errors import Endpoint, broken_stream
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from agentic_rag.models.http_push import PushedBody, SentPost
 
 
-class Answered(Protocol):
+class OpenedAnswer(Protocol):
     """An answer with its body unread: ours, or the SDK's stream."""
 
     @property
@@ -41,7 +41,7 @@ class Answered(Protocol):
         ...
 
 
-Opening = Callable[[], Awaitable[Answered]]
+Opening = Callable[[], Awaitable[OpenedAnswer]]
 """Waits for the answer to a request, or makes it anew. Raises as `Model.stream` does."""
 
 
@@ -147,7 +147,7 @@ class AnswerEvents(PushingEvents):
         except ModelError as exc:
             self._failure = exc
         if not ready and decoder.working:
-            ready.append(Working())
+            ready.append(ModelProgress())
 
 
 class EventsAhead(AnswerEvents, AbstractAsyncContextManager["EventsAhead"]):

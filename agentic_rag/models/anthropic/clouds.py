@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from agentic_rag.errors import ModelError
-from agentic_rag.messages import clean_json
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import clean_json
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error
 from agentic_rag.models.anthropic.model import Answer, AnthropicModel, PushedAnswer, http_options
-from agentic_rag.models.base import ModelEvent, Working
+from agentic_rag.models.base import ModelEvent, ModelProgress
 from agentic_rag.models.provider_file import Provider
 from agentic_rag.models.service_errors import broken_stream
 
@@ -120,4 +120,4 @@ class BedrockModel(CloudModel):
                     if decoder.completed:
                         return
                 elif decoder.working:
-                    yield Working()
+                    yield ModelProgress()

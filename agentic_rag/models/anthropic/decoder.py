@@ -6,9 +6,9 @@ the JSON of each event. Events and deltas of types it does not know are skipped,
 
 import orjson
 
-from agentic_rag.events import Usage
-from agentic_rag.json_form import Json
-from agentic_rag.messages import BROKEN_INPUT, Block, clean_json
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import BROKEN_INPUT, Block, clean_json
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,

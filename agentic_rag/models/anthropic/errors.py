@@ -7,7 +7,7 @@ an exception that no rule here covers.
 import json
 from typing import TYPE_CHECKING
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.models.http_stream import close
 from agentic_rag.models.service_errors import (
     Endpoint,

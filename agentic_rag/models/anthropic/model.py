@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 
-from agentic_rag.errors import ModelError
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Block
 from agentic_rag.models.anthropic.answer import AnswerEvents, EventsAhead
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error, refusal_of

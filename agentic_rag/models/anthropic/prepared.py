@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 from uuid import uuid4
 
-from agentic_rag.messages import user_message
+from agentic_rag.base.messages import user_message
 from agentic_rag.models.anthropic.request import encoded_body
 from agentic_rag.models.base import ModelEvent, ModelRequest
 from agentic_rag.models.http_stream import encode

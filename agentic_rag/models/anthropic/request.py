@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block, Message, ToolSpec
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Block, Message, ToolSpec
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.http_stream import encode
 from agentic_rag.models.profiles import ModelProfile, most_output, profile_of

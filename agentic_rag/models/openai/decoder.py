@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import orjson
 
-from agentic_rag.events import Usage
-from agentic_rag.json_form import Json
-from agentic_rag.messages import BROKEN_INPUT, Block, clean_text, text_block
+from agentic_rag.base.events import Usage
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import BROKEN_INPUT, Block, clean_text, text_block
 from agentic_rag.models.base import (
     BlockStarted,
     BlockStopped,

@@ -4,7 +4,7 @@ Owns the one mapping of these exceptions; what they mean is `service_errors`'. A
 an exception that no rule here covers.
 """
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 from agentic_rag.models.service_errors import Endpoint, failed_call, lost_connection, status_error, unreachable
 
 SDK_EXCEPTIONS = frozenset(

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from agentic_rag.errors import EventTooLarge, ModelError
-from agentic_rag.json_form import Json
-from agentic_rag.models.base import Model, ModelEvent, ModelRequest, Working
+from agentic_rag.base.errors import EventTooLarge, ModelError
+from agentic_rag.base.json_form import Json
+from agentic_rag.models.base import Model, ModelEvent, ModelProgress, ModelRequest
 from agentic_rag.models.http_stream import (
     PROFILE_SECONDS,
     chunks_of,
@@ -192,7 +192,7 @@ class OpenAIModel(Model):
                         await finish(chunks)
                         return
                 if quiet and decoder.working:
-                    yield Working()
+                    yield ModelProgress()
 
     async def _next(
         self, chunks: AsyncGenerator[bytes, None], reader: SSEReader, decoder: ChatDecoder

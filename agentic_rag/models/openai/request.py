@@ -12,8 +12,8 @@ from typing import Final
 
 import orjson
 
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Block, Message, ToolSpec
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Block, Message, ToolSpec
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.profiles import ModelProfile, most_output
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.runtime.core.argument_words import describe_problem
 
 PROBLEM_CHARS = 2_000

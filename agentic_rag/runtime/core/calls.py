@@ -12,8 +12,8 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any
 
-from agentic_rag.events import Answerer, ToolStatus
-from agentic_rag.messages import (
+from agentic_rag.base.events import Answerer, ToolStatus
+from agentic_rag.base.messages import (
     BROKEN_INPUT,
     CALLED,
     SECRET,
@@ -21,7 +21,7 @@ from agentic_rag.messages import (
     text_block,
 )
 from agentic_rag.runtime.core.arguments import fit_arguments
-from agentic_rag.runtime.core.many_tools import unwrap_call
+from agentic_rag.runtime.core.deferred_tools import unwrap_call
 from agentic_rag.runtime.core.model_tools import argument_names, own_arguments
 from agentic_rag.tools.base import CallOutcome, ToolInfo, Verdict
 from agentic_rag.tools.system import AGENT, BY_NAME, CALL_TOOL, DELEGATE, FIND_TOOLS
@@ -35,7 +35,7 @@ _WILD = re.compile(r"\[\]?[^\]]*\]|[*?]")
 """The wildcards of a glob; the rest of its characters are literal."""
 
 
-class Because(StrEnum):
+class DenialReason(StrEnum):
     """The reason of a denial, for the audit log and for the model."""
 
     CHANGED = "changed"
@@ -51,7 +51,7 @@ class Because(StrEnum):
 class Denial:
     """The denial of a call. ``text``: the explanation for the model, which names the setting."""
 
-    because: Because
+    because: DenialReason
     text: str
 
 
@@ -111,13 +111,13 @@ class Policy:
         ruling = self._ruling(tool, others=others)
         if isinstance(ruling, Approval) and not self.has_person:
             who = "the user" if ruling.answerer is Answerer.OWNER else "an admin of the domain"
-            return Denial(Because.NOBODY, NOBODY_TO_ASK.format(tool=tool.name, who=who))
+            return Denial(DenialReason.NOBODY, NOBODY_TO_ASK.format(tool=tool.name, who=who))
         return ruling
 
     def _ruling(self, tool: ToolInfo, *, others: bool) -> Denial | Approval | None:
         if tool.changed:
             return Denial(
-                Because.CHANGED,
+                DenialReason.CHANGED,
                 f"Denied: the tool {tool.name!r} has changed since its server was accepted. An admin can look at the "
                 f"change (GET /api/domains/{{id}}/mcp-servers/{tool.server}/pending) and accept it (POST "
                 f"/api/domains/{{id}}/mcp-servers/{tool.server}/accept). Go on without.",
@@ -133,7 +133,7 @@ class Policy:
         overruled = others and effects and self._verdict(tool) == "allow"
         if verdict == "deny" and not overruled:
             return Denial(
-                Because.POLICY, f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without."
+                DenialReason.POLICY, f"Denied by this domain's setting toolPolicy for {tool.name!r}. Go on without."
             )
         if tool.origin == "user" and self.has_person:
             return Approval(Answerer.OWNER, OVERRULED if overruled else None, ask_again=others and effects)
@@ -156,18 +156,18 @@ class Policy:
         rule = f'An admin can add {{"{tool.name}": "allow"}} to the setting toolPolicy. Go on without.'
         if overruled:
             return Denial(
-                Because.OTHERS_TEXT,
+                DenialReason.OTHERS_TEXT,
                 f"Denied (others-text): {tool.name!r} may have effects, and this turn has read texts of others, which "
                 f"no pattern of this domain's setting toolPolicy covers; a rule for the tool's own name does. {rule}",
             )
         if tool.name in BY_NAME and BY_NAME[tool.name].shared_effects:
             return Denial(
-                Because.SHARED_MEMORY,
+                DenialReason.SHARED_MEMORY,
                 f"Denied (shared-memory): all users of this domain share its memories, and its setting toolPolicy does "
                 f"not allow {tool.name!r}. {rule}",
             )
         return Denial(
-            Because.POLICY,
+            DenialReason.POLICY,
             f"Denied: {tool.name!r} may have effects, and this domain's setting toolPolicy does not allow it. {rule}",
         )
 
@@ -208,7 +208,7 @@ class PlannedCall:
     arguments: dict[str, Any]
     tool: ToolInfo | None
     refusal: CallOutcome | None = None
-    because: Because | None = None
+    because: DenialReason | None = None
     """The reason of a refusal that is a denial."""
     approval: Approval | None = None
 
@@ -238,7 +238,7 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, ot
     block = unwrap_call(block) if CALL_TOOL.name in tools else block
     tool = None if CALLED in block else tools.get(block["name"])
     refusal: CallOutcome | None = None
-    because: Because | None = None
+    because: DenialReason | None = None
     ruling = None if tool is None else policy.ruling(tool, others=others)
     arguments, problem = block["input"], None
     if tool is not None and BROKEN_INPUT not in block:
@@ -251,7 +251,7 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, ot
         found = f"; {FIND_TOOLS.name} finds others" if len(shown) < len(tools) else ""
         refusal = error_outcome(f"There is no tool {name!r}. The tools are: {', '.join(shown) or 'none'}{found}.")
     elif SECRET in block:
-        refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),)), Because.SECRET
+        refusal, because = CallOutcome(ToolStatus.DENIED, (text_block(SECRET_IN_ARGUMENTS),)), DenialReason.SECRET
     elif BROKEN_INPUT in block:
         refusal = error_outcome(f"The arguments are not a JSON object: {block[BROKEN_INPUT][:200]!r}")
     elif isinstance(ruling, Denial):

@@ -7,9 +7,9 @@ passages that a delegate hands to its caller with the answer. Knows no turn and 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agentic_rag.events import CitedTable, Reference
-from agentic_rag.json_form import from_json, to_json
-from agentic_rag.messages import PASSAGE, REFERENCES, Block, Message, Passage, without_private
+from agentic_rag.base.events import CitedTable, Reference
+from agentic_rag.base.json_form import from_json, to_json
+from agentic_rag.base.messages import PASSAGE, REFERENCES, Block, Message, Passage, without_private
 from agentic_rag.models.base import Citation
 from agentic_rag.runtime.core.sent_messages import CitablePassage
 from mcp_servers.folding import fold

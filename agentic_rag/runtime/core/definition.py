@@ -13,7 +13,7 @@ from typing import Literal
 
 import orjson
 
-from agentic_rag.json_form import Json, from_json, to_json
+from agentic_rag.base.json_form import Json, from_json, to_json
 from agentic_rag.tools.base import Binding, SystemServer, Verdict
 from agentic_rag.tools.entries.entry import McpEntry
 

@@ -6,8 +6,8 @@ words of the provider; the operator finds those in the log. Knows no turn.
 
 import re
 
-from agentic_rag.errors import AgenticRagError, ModelError, StorageError, TurnError
-from agentic_rag.events import Error
+from agentic_rag.base.errors import AgenticRagError, ModelError, StorageError, TurnError
+from agentic_rag.base.events import Error
 
 _SETTINGS = re.compile(r"\b(?:AGENTIC_RAG_[A-Z_]+|[A-Z]+_API_KEY|[A-Z]+_BASE_URL)\b")
 """Names of settings, which help an operator and mean nothing to other readers."""

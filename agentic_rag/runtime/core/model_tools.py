@@ -10,24 +10,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentic_rag.json_form import Json
-from agentic_rag.messages import Message, ToolSpec, text_block
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import Message, ToolSpec, text_block
 from agentic_rag.models.tool_rules import family_of
 from agentic_rag.tools.base import ToolInfo
-from agentic_rag.tools.schema_compat import Adapted, Refused, adapt, restore_names
+from agentic_rag.tools.schema_compat import AdaptedSchema, Refused, adapt, restore_names
 
 KEPT_SCHEMAS = 4_096
 """Adapted schemas in the cache. The schemas are the same objects from turn to turn."""
 GONE_REFERENCE = "[a tool that is not available any more]"
 
-_adapted: dict[tuple[int, str], tuple[object, Adapted | Refused]] = {}
+_adapted: dict[tuple[int, str], tuple[object, AdaptedSchema | Refused]] = {}
 """Cache by a schema's identity and the family.
 
 The value holds the schema, so that Python does not reuse its identity.
 """
 
 
-def adapt_for(model: str, schema: Any) -> Adapted | Refused:
+def adapt_for(model: str, schema: Any) -> AdaptedSchema | Refused:
     """Return a tool's input schema as a model's service accepts it, or the refusal with its reason."""
     family = family_of(model)
     key = id(schema), family.name

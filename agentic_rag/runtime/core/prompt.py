@@ -8,7 +8,7 @@ the prompt's tokens.
 
 from collections.abc import Collection
 
-from agentic_rag.messages import Block, text_block
+from agentic_rag.base.messages import Block, text_block
 from agentic_rag.runtime.core.definition import Persona
 from agentic_rag.tools.system import ACTION, DELEGATE, READ_SKILL, RECALL, SEARCH, SYSTEM_TOOLS
 

@@ -3,9 +3,9 @@
 Owns `ASK_TOOL`, the conversion of its arguments to a question, and the text of the answer for the model.
 """
 
-from agentic_rag.events import Option, ToolStatus, WaitAction, WaitKind
-from agentic_rag.json_form import Json, to_text
-from agentic_rag.messages import text_block
+from agentic_rag.base.events import Option, ToolStatus, WaitAction, WaitKind
+from agentic_rag.base.json_form import Json, to_text
+from agentic_rag.base.messages import text_block
 from agentic_rag.tools.base import CallOutcome, InputGiven, InputNeeded, ToolInfo
 from agentic_rag.tools.system import ASK_USER
 

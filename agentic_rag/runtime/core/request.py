@@ -8,17 +8,17 @@ changes are announced by a note at the end. Knows no store and no clock.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agentic_rag.json_form import Json
-from agentic_rag.messages import DOWN, GONE, NOTE, Block, Message, ToolSpec, text_block
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import DOWN, GONE, NOTE, Block, Message, ToolSpec, text_block
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.encoded import Settled
 from agentic_rag.models.profiles import profile_of
+from agentic_rag.runtime.core.deferred_tools import CALL, catalogue, list_deferred, many_tokens, shown_tools
 from agentic_rag.runtime.core.definition import Definition
-from agentic_rag.runtime.core.many_tools import CALL, catalogue, list_deferred, many_tokens, shown_tools
 from agentic_rag.runtime.core.model_tools import notes_on, sendable_specs, shown_schema, without_references
 from agentic_rag.runtime.core.prompt import bootstrap_prompt, is_chinese, present_block, skills_block
+from agentic_rag.runtime.core.prompt_state import Prompt, PromptState, note_block
 from agentic_rag.runtime.core.sent_messages import CitablePassage, SentMessages, show_pictures
-from agentic_rag.runtime.core.told import Prompt, Told, note_block
 from agentic_rag.runtime.core.window import tokens_of
 from agentic_rag.tools.base import ToolInfo
 from agentic_rag.tools.system import ACTION, DELEGATE, SEARCH
@@ -72,7 +72,7 @@ def build_request(
     tools: Sequence[ToolInfo],
     transcript: Sequence[Message],
     *,
-    told: Told | None = None,
+    told: PromptState | None = None,
     gone: Collection[str] = (),
     tool_choice: Json | None = None,
     pictures: Mapping[str, str] = NO_PICTURES,
@@ -177,9 +177,9 @@ def _made_of(definition: Definition, tools: Sequence[ToolInfo]) -> _Made:
     return made
 
 
-def begin_told(definition: Definition, current: Prompt, tools: Sequence[ToolInfo]) -> Told:
+def begin_told(definition: Definition, current: Prompt, tools: Sequence[ToolInfo]) -> PromptState:
     """Return the prompt state of a session that begins now."""
-    return Told.begin(current, {tool.name for tool in list_deferred(tools, many_tokens(definition.model))})
+    return PromptState.begin(current, {tool.name for tool in list_deferred(tools, many_tokens(definition.model))})
 
 
 def _system(definition: Definition, tools: Sequence[ToolInfo]) -> tuple[Block, ...]:

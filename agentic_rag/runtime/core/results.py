@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
-from agentic_rag.events import EventBody, Hit, Retrieval, ToolResult, ToolStatus
-from agentic_rag.json_form import Json, to_json, to_text
-from agentic_rag.messages import (
+from agentic_rag.base.events import EventBody, Hit, Retrieval, ToolResult, ToolStatus
+from agentic_rag.base.json_form import Json, to_json, to_text
+from agentic_rag.base.messages import (
     ACTIVATION,
     OTHERS,
     PASSAGE,
@@ -34,7 +34,7 @@ from agentic_rag.messages import (
 )
 from agentic_rag.models.profiles import SHORT_WINDOW, profile_of
 from agentic_rag.tools.base import CallOutcome, ToolInfo
-from agentic_rag.tools.pictures import read_picture
+from agentic_rag.tools.image_headers import read_picture
 from agentic_rag.tools.system import BY_NAME, READ_RESULT, ResultReader
 
 RESULT_BUDGET = 16 * 1024
@@ -83,7 +83,7 @@ ROOM = ResultRoom()
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredPayload:
     """A payload that is stored in full outside the transcript, under a ref."""
 
     ref: str
@@ -103,7 +103,7 @@ class FinishedCall:
     bodies: tuple[EventBody, ...]
     size: int = 0
     ref: str | None = None
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[StoredPayload, ...] = ()
 
 
 def finished_call(
@@ -176,19 +176,19 @@ def _in_words(part: Block) -> str:
 
 def _keep_images(
     blocks: list[Block], new_ref: Callable[[], str], *, shown: bool
-) -> tuple[list[Block], tuple[Kept, ...]]:
+) -> tuple[list[Block], tuple[StoredPayload, ...]]:
     """Return the blocks with references to the images, and the images as payloads.
 
     An error result cannot have images, so there (``shown`` is False) they are described by text.
     """
-    kept: list[Kept] = []
+    kept: list[StoredPayload] = []
     content = []
     for block in blocks:
         if block["type"] == "image" and block["source"]["type"] == "base64":
             data = base64.b64decode(block["source"]["data"])
             picture = read_picture(data)
             size = (picture.width, picture.height) if picture else (0, 0)
-            kept.append(Kept(new_ref(), block["source"]["media_type"], data))
+            kept.append(StoredPayload(new_ref(), block["source"]["media_type"], data))
             block = kept_image(kept[-1].media_type, kept[-1].ref, size)
         content.append(block if shown or block["type"] != "image" else text_block(image_in_words(block)))
     return content, tuple(kept)
@@ -211,7 +211,7 @@ def _reader(name: str) -> ResultReader:
 
 def _own(
     name: str, blocks: list[Block], outcome: CallOutcome, room: ResultRoom
-) -> tuple[list[Block], Block, tuple[Kept, ...]]:
+) -> tuple[list[Block], Block, tuple[StoredPayload, ...]]:
     """Cut the text of a role that one of our servers returned. Other results are limited by our servers themselves."""
     structured = outcome.structured
     activates = _reader(name) is ResultReader.ACTIVATION
@@ -223,14 +223,14 @@ def _own(
 
 def _users(
     blocks: list[Block], outcome: CallOutcome, new_ref: Callable[[], str], room: ResultRoom
-) -> tuple[list[Block], Block, tuple[Kept, ...]]:
+) -> tuple[list[Block], Block, tuple[StoredPayload, ...]]:
     """Limit a user server's result. A longer one is stored in full, so that the model can read the rest."""
     private: Block = {}
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[StoredPayload, ...] = ()
     whole = plain_text(blocks)
     if len(whole.encode()) > room.text:
         ref = new_ref()
-        kept = (Kept(ref, "text/plain", whole.encode()),)
+        kept = (StoredPayload(ref, "text/plain", whole.encode()),)
         private[REF] = ref
         blocks = _with_text(blocks, head_and_tail(whole, ref, room.text))
     data = _encode(outcome.structured)
@@ -239,7 +239,7 @@ def _users(
             private[STRUCTURED] = outcome.structured
         else:
             ref = new_ref()
-            kept += (Kept(ref, "application/json", data),)
+            kept += (StoredPayload(ref, "application/json", data),)
             private[STRUCTURED] = {REF: ref}
     return blocks, private, kept
 

@@ -6,7 +6,7 @@ Owns which errors are retried, and the delay before a retry. The agent sleeps. T
 import re
 from dataclasses import dataclass
 
-from agentic_rag.errors import ModelError
+from agentic_rag.base.errors import ModelError
 
 _TOO_LONG = re.compile(
     r"prompt is too long|context[ _](?:length|size|window|limit)|request_too_large|too many (?:input )?tokens",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 
-from agentic_rag.messages import (
+from agentic_rag.base.messages import (
     MADE_BY,
     NOTE,
     Block,
@@ -27,11 +27,11 @@ from agentic_rag.messages import (
 )
 from agentic_rag.models.encoded import Encoded, Settled
 from agentic_rag.models.profiles import is_claude, profile_of
-from agentic_rag.runtime.core.many_tools import has_references, references_in_words
-from agentic_rag.runtime.core.repeats import Repeats, without_repeats_in
+from agentic_rag.runtime.core.deferred_tools import has_references, references_in_words
+from agentic_rag.runtime.core.passage_dedup import Repeats, without_repeats_in
 from agentic_rag.runtime.core.window import as_sent, has_results, pictures_in
 from agentic_rag.tools.base import ToolInfo
-from agentic_rag.tools.pictures import MOST, count_beyond
+from agentic_rag.tools.image_headers import MOST, count_beyond
 
 OUTCOME_UNKNOWN = "outcome unknown: the server stopped while this ran"
 REMOVED = "[removed]"

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentic_rag.errors import UnusableSummary
-from agentic_rag.json_form import Json
-from agentic_rag.messages import (
+from agentic_rag.base.errors import UnusableSummary
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import (
     ACTIVATION,
     NOTE,
     SAID,
@@ -31,8 +31,8 @@ from agentic_rag.messages import (
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.marks import count_shared
 from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.prompt_state import note_block
 from agentic_rag.runtime.core.results import first_bytes
-from agentic_rag.runtime.core.told import note_block
 from agentic_rag.runtime.core.transcript import carried_role
 from agentic_rag.runtime.core.window import result_text, tokens_of
 from agentic_rag.tools.system import SEARCH

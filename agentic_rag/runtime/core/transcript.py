@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from agentic_rag.ids import MessageId, SessionId, TurnId
-from agentic_rag.messages import (
+from agentic_rag.base.ids import MessageId, SessionId, TurnId
+from agentic_rag.base.messages import (
     ACTIVATION,
     REFUSED,
     Activation,
@@ -23,8 +23,8 @@ from agentic_rag.messages import (
     text_block,
 )
 from agentic_rag.runtime.core.definition import Limits
+from agentic_rag.runtime.core.prompt_state import PromptState
 from agentic_rag.runtime.core.sent_messages import SentMessages
-from agentic_rag.runtime.core.told import Told
 from agentic_rag.runtime.core.window import (
     KEPT_STEPS,
     Entry,
@@ -200,7 +200,7 @@ class Transcript:
         head: Iterable[Block] = (),
         base_seq: int = 0,
         measure: Measure | None = None,
-        told: Told | None = None,
+        told: PromptState | None = None,
     ) -> None:
         self.session_id = session_id
         self.labels = labels
@@ -220,7 +220,7 @@ class Transcript:
         """How many entries were offered to the window."""
         self._sizes: dict[int, tuple[list[Block], int]] = {}
         """Tokens by message number, each with the counted content. Other content is counted again."""
-        self._told_weighed: tuple[Told | None, int] = (None, 0)
+        self._told_weighed: tuple[PromptState | None, int] = (None, 0)
         self._weighed, self._weight = 0, 0
         """How many entries were weighed, and their bytes."""
         self._sent: SentMessages | None = None
@@ -338,7 +338,7 @@ class Transcript:
         """Return the user's message with which a turn began."""
         return next(entry for entry in reversed(self.entries) if entry.turn_id == turn_id and entry.step == 0)
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: PromptState) -> None:
         """Set the prompt state that the store has committed."""
         self.told = told
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from agentic_rag.errors import AgenticRagError
-from agentic_rag.events import (
+from agentic_rag.base.errors import AgenticRagError
+from agentic_rag.base.events import (
     Done,
     EventBody,
     Interrupted,
@@ -38,9 +38,9 @@ from agentic_rag.events import (
     ToolCallStarted,
     Usage,
 )
-from agentic_rag.ids import MessageId
-from agentic_rag.json_form import to_json, to_text
-from agentic_rag.messages import (
+from agentic_rag.base.ids import MessageId
+from agentic_rag.base.json_form import to_json, to_text
+from agentic_rag.base.messages import (
     BROKEN_INPUT,
     CONTINUES,
     CUT,
@@ -73,12 +73,12 @@ from agentic_rag.models.base import (
 )
 from agentic_rag.runtime.core.calls import PlannedCall, Policy, error_outcome, plan_call, stop_outcome
 from agentic_rag.runtime.core.citations import references_of, verify, with_resolving
+from agentic_rag.runtime.core.deferred_tools import unwrap_call
 from agentic_rag.runtime.core.failures import failure_of
-from agentic_rag.runtime.core.many_tools import unwrap_call
+from agentic_rag.runtime.core.prompt_state import note_block
 from agentic_rag.runtime.core.request import last_step_note
 from agentic_rag.runtime.core.results import ROOM, FinishedCall, ResultRoom, finished_call
 from agentic_rag.runtime.core.sent_messages import CitablePassage
-from agentic_rag.runtime.core.told import note_block
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.system import CALL_TOOL, SEARCH
 

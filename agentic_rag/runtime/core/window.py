@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentic_rag.ids import MessageId, TurnId
-from agentic_rag.json_form import to_text
-from agentic_rag.messages import (
+from agentic_rag.base.ids import MessageId, TurnId
+from agentic_rag.base.json_form import to_text
+from agentic_rag.base.messages import (
     ACTIVATION,
     DOWN,
     GONE,
@@ -32,8 +32,8 @@ from agentic_rag.messages import (
     tool_uses,
     without_private,
 )
-from agentic_rag.runtime.core.repeats import Repeats, without_repeats_in
-from agentic_rag.tools.pictures import Picture, count_beyond
+from agentic_rag.runtime.core.passage_dedup import Repeats, without_repeats_in
+from agentic_rag.tools.image_headers import Picture, count_beyond
 
 SHED_MARK = "[result of {name}, kept as ref {ref}]"
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from agentic_rag.errors import LeaseLost
-from agentic_rag.events import Delegate, Done, Error, EventBody, Interrupted
-from agentic_rag.ids import TurnId
+from agentic_rag.base.errors import LeaseLost
+from agentic_rag.base.events import Delegate, Done, Error, EventBody, Interrupted
+from agentic_rag.base.ids import TurnId
 from agentic_rag.runtime.log.encoder import TextKind
 from agentic_rag.runtime.log.runlog import Journal, RunLog, Transaction
 from agentic_rag.store import turns

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import orjson
 
-from agentic_rag.events import (
+from agentic_rag.base.events import (
     AgentEvent,
     Delegate,
     EventBody,
@@ -23,10 +23,10 @@ from agentic_rag.events import (
     Usage,
     decode,
 )
-from agentic_rag.ids import ConversationId, TurnId
-from agentic_rag.json_form import Json, camel, to_text
-from agentic_rag.messages import KeptImage
-from agentic_rag.redaction import Redaction
+from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.base.json_form import Json, camel, to_text
+from agentic_rag.base.messages import KeptImage
+from agentic_rag.base.redaction import Redaction
 from agentic_rag.store.run_events import lead_of, whole
 
 TextKind = Literal["text", "thinking"]

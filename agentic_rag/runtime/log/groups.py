@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
-from agentic_rag.ids import TurnId
+from agentic_rag.base.ids import TurnId
 from agentic_rag.store import run_events, run_groups
 from agentic_rag.store.fences import list_held
 from agentic_rag.store.run_events import Batch

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import ConversationId, TurnId
 
 TAIL_EVENTS = 1024
 """Events in memory. Older ones are read from the store."""

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from sqlalchemy import Connection
 
-from agentic_rag.errors import BeyondLog, LogGone, NotFound
-from agentic_rag.events import AgentEvent, Notice, decode
-from agentic_rag.ids import TurnId
+from agentic_rag.base.errors import BeyondLog, LogGone, NotFound
+from agentic_rag.base.events import AgentEvent, Notice, decode
+from agentic_rag.base.ids import TurnId
 from agentic_rag.runtime.log.encoder import encode
 from agentic_rag.runtime.log.mirror import Mirror
 from agentic_rag.runtime.log.runlog import Journal, RunLog, Stall

@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.runtime.log.fanout import Hear, Topics
-from agentic_rag.startup_errors import BadConfiguration
 from agentic_rag.store.clock import new_id
 
 logger = logging.getLogger(__name__)

@@ -23,14 +23,14 @@ import anyio
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.errors import LeaseLost, ServerStopping, StorageError
-from agentic_rag.events import DELTA_TYPES, AgentEvent, Delegate, EventBody, Notice
-from agentic_rag.ids import ConversationId, TurnId
-from agentic_rag.observer import NOBODY, Observer, given_traceparent
-from agentic_rag.redaction import Redaction
+from agentic_rag.base.errors import LeaseLost, ServerStopping, StorageError
+from agentic_rag.base.events import DELTA_TYPES, AgentEvent, Delegate, EventBody, Notice
+from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.base.redaction import Redaction
+from agentic_rag.base.telemetry import NOBODY, Observer, given_traceparent
 from agentic_rag.runtime.log.encoder import Encoder, TextKind
 from agentic_rag.runtime.log.groups import Group, Groups
-from agentic_rag.runtime.log.neighbours import Neighbours
+from agentic_rag.runtime.log.remote_logs import Neighbours
 from agentic_rag.store import run_events, run_groups, turns
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database

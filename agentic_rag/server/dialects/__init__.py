@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import entry_points
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.events import AgentEvent
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.events import AgentEvent
 from agentic_rag.server.dialects.ag_ui import AgUi
 from agentic_rag.server.dialects.agentx import AgentX
 from agentic_rag.server.dialects.answer import AnswerDialect

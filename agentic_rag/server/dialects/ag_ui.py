@@ -19,9 +19,9 @@ from typing import Final, Protocol
 
 import orjson
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.events import AgentEvent
-from agentic_rag.json_form import Json, to_text
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.ag_ui_messages import RunMessages, Step
 from agentic_rag.server.dialects.ag_ui_waits import show_interrupt
 from agentic_rag.server.dialects.base import Headers

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.forms import read_form
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.conversations.sent_images import PlacedImage, image_at, image_in
-from agentic_rag.errors import InvalidInput
-from agentic_rag.forms import read_form
-from agentic_rag.json_form import Json, to_text
 from agentic_rag.server.dialects.ag_ui_waits import Resumption
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ needs all other messages. Pure; knows no event.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 
 Step = tuple[str, int]
 """A step: the agent's path (empty for the main agent), and the step's number."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.events import WaitAction, WaitKind
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.events import WaitAction, WaitKind
+from agentic_rag.base.json_form import Json
 
 _SHOWN = ("title", "answerer", "server", "toolName", "arguments", "url", "options", "multiple", "warning", "sources")
 _TEXT: Final[Json] = {"type": "string"}

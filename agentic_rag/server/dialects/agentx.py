@@ -5,8 +5,8 @@
 
 from collections.abc import Sequence
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.json_form import Json, to_text
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.answer import AnswerDialect, Item, write_sse
 
 _ENVELOPE = ("type", "conversationId", "turnId", "seq", "ts")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from agentic_rag.errors import AgenticRagError, GenerationAborted, ServerStopping, StepTakenBack
-from agentic_rag.events import AgentEvent
-from agentic_rag.json_form import Json, to_text
+from agentic_rag.base.errors import AgenticRagError, GenerationAborted, ServerStopping, StepTakenBack
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.native import sse_id
 

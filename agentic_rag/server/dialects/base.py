@@ -11,8 +11,8 @@ point is the dialect's name. It refers to a callable without arguments, which re
 
 from typing import Protocol
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json
 from agentic_rag.server.frames import ClientFrame, Reply
 
 Headers = tuple[tuple[bytes, bytes], ...]

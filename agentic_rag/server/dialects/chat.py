@@ -5,8 +5,8 @@ It has no call ids, so only the main agent's calls are shown: results of concurr
 
 from collections.abc import Sequence
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.json_form import Json, to_text
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.answer import AnswerDialect, Item, write_sse
 
 ENDS = frozenset({"done", "error"})

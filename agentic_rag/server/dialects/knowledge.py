@@ -6,8 +6,8 @@ only white space around line breaks.
 
 from collections.abc import Sequence
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.json_form import Json, to_text
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.answer import AnswerDialect, Item, write_sse
 
 SNIPPET = 200

@@ -5,10 +5,16 @@ Includes the two frames that its clients send, and the JSON answer. On a WebSock
 
 from collections.abc import Sequence
 
-from agentic_rag.errors import AnswerFailed, GenerationAborted, InvalidInput, MessageContentRequired, ServerStopping
-from agentic_rag.events import AgentEvent
-from agentic_rag.ids import ConversationId
-from agentic_rag.json_form import Json, to_text
+from agentic_rag.base.errors import (
+    AnswerFailed,
+    GenerationAborted,
+    InvalidInput,
+    MessageContentRequired,
+    ServerStopping,
+)
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import ConversationId
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.answer import AnswerDialect, AnswerText, Item
 from agentic_rag.server.frames import (
     MAX_ID,

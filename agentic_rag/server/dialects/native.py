@@ -4,7 +4,7 @@ Only adds the SSE framing. The JSON of an event is made once, in ``agentic_rag.r
 frames are in ``agentic_rag.server.frames``.
 """
 
-from agentic_rag.events import AgentEvent
+from agentic_rag.base.events import AgentEvent
 from agentic_rag.server.dialects.base import Headers
 
 

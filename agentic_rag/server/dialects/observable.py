@@ -6,8 +6,8 @@ Contents and order are native's. Tool arguments and results are unchanged, becau
 import re
 from functools import cache
 
-from agentic_rag.events import AgentEvent
-from agentic_rag.json_form import Json, to_text
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.native import sse_id
 from agentic_rag.server.frames import ClientFrame, Reply, read_frame, reply_fields

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agentic_rag.errors import AgenticRagError, GenerationAborted
-from agentic_rag.json_form import Json
+from agentic_rag.base.errors import AgenticRagError, GenerationAborted
+from agentic_rag.base.json_form import Json
 from agentic_rag.server.dialects.answer import BREAK, AnswerText
 
 FIELD: Final = "agentic_rag"

@@ -10,9 +10,9 @@ from typing import Final
 
 import orjson
 
-from agentic_rag.errors import ServerStopping, StepTakenBack
-from agentic_rag.events import AgentEvent
-from agentic_rag.json_form import Json, to_text
+from agentic_rag.base.errors import ServerStopping, StepTakenBack
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.server.dialects.answer import is_farewell
 from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.openai_answer import (

@@ -5,7 +5,7 @@ Works on whole and on partial logs. Pure.
 
 from collections.abc import Sequence
 
-from agentic_rag.events import AgentEvent
+from agentic_rag.base.events import AgentEvent
 
 _TAKEN_BACK = frozenset({"text", "thinking", "tool_call_started", "tool_arguments", "source_reference"})
 

@@ -17,8 +17,8 @@ from typing import Final
 
 import orjson
 
-from agentic_rag.events import AgentEvent, Answerer, ToolStatus, WaitAction, WaitKind
-from agentic_rag.json_form import Json
+from agentic_rag.base.events import AgentEvent, Answerer, ToolStatus, WaitAction, WaitKind
+from agentic_rag.base.json_form import Json
 from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.known_waits import KnownWaits
 

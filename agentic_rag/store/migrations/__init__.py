@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-from agentic_rag.startup_errors import BadConfiguration
+from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.store import schema_support
 
 log = logging.getLogger(__name__)

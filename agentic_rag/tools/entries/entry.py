@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.tools.entries.placeholders import find_placeholders
 
 V = TypeVar("V")

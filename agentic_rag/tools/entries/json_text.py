@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from agentic_rag.errors import InvalidInput
+from agentic_rag.base.errors import InvalidInput
 
 # Each alternative always matches to its end, also when the closing mark is missing: no text is scanned twice.
 _STRING = r'"(?:[^"\\\n]++|\\.)*+"?'

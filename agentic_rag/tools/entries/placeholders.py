@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from agentic_rag.errors import PlaceholderUnset
+from agentic_rag.base.errors import PlaceholderUnset
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 """What a variable or secret may be called."""

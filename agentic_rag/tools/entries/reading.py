@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlsplit
 
-from agentic_rag.errors import InvalidInput, ServerReserved, raise_first
+from agentic_rag.base.errors import InvalidInput, ServerReserved, raise_first
 from agentic_rag.tools.entries.entry import (
     OAUTH_SECRETS,
     Grant,
@@ -220,7 +220,7 @@ class PastedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class PastedRows:
     """The rows of a document in its order, and what concerns the document as a whole."""
 
     rows: tuple[PastedRow, ...]
@@ -249,7 +249,7 @@ def read_entries(
 
 def collect_entries(
     document: object, path: str = "mcpServers", *, own: Pasted | None = None, deletes: bool = False
-) -> Collected:
+) -> PastedRows:
     """Return the entries of a document, each with all its problems.
 
     Args:
@@ -313,7 +313,7 @@ def collect_entries(
             )
         )
     known = () if inputs is None else inputs
-    return Collected(tuple(rows), tuple(notes.changes), tuple(notes.warnings), frozenset(deleted), tuple(known))
+    return PastedRows(tuple(rows), tuple(notes.changes), tuple(notes.warnings), frozenset(deleted), tuple(known))
 
 
 def _read_entry(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agentic_rag.errors import InvalidInput
+from agentic_rag.base.errors import InvalidInput
 from agentic_rag.tools.entries.names import fit_name
 
 _RUNNERS = {"npm": "npx", "pypi": "uvx"}
@@ -18,7 +18,7 @@ MAX_FIELDS = 100
 
 
 @dataclass(slots=True)
-class Described:
+class ServerDescription:
     """The entry of a ``server.json``: ``{name: entry}`` as people paste it.
 
     ``kinds``: the slot of each placeholder that is known; ``notes``: what its admin has to set, as ``(path, text)``;
@@ -38,14 +38,14 @@ def is_server_json(document: object) -> bool:
     return isinstance(document.get("packages"), list) or isinstance(document.get("remotes"), list)
 
 
-def read_server_json(document: Mapping[str, object], path: str) -> Described:
+def read_server_json(document: Mapping[str, object], path: str) -> ServerDescription:
     """Return what a ``server.json`` describes: the first of its packages that can be run here, else its address.
 
     Raises:
         InvalidInput: names the place of what cannot be used.
     """
     name = fit_name(str(document["name"])[:200])
-    described = Described({})
+    described = ServerDescription({})
     packages = _objects(document.get("packages"), f"{path}.packages")
     usable = [(at, each) for at, each in enumerate(packages) if _kind(each) in _RUNNERS and _speaks_stdio(each)]
     if usable:
@@ -70,7 +70,7 @@ def read_server_json(document: Mapping[str, object], path: str) -> Described:
     return described
 
 
-def _read_package(package: Mapping[str, object], path: str, described: Described) -> dict[str, object]:
+def _read_package(package: Mapping[str, object], path: str, described: ServerDescription) -> dict[str, object]:
     kind = _kind(package)
     identifier = _text(package, "identifier" if "identifier" in package else "name", path)
     version = package.get("version")
@@ -96,7 +96,9 @@ def _read_package(package: Mapping[str, object], path: str, described: Described
     return {"type": "stdio", "command": _RUNNERS[kind], "args": args, "env": env}
 
 
-def _value(field_: Mapping[str, object], place: str, described: Described, *, secret_here: bool) -> str | object:
+def _value(
+    field_: Mapping[str, object], place: str, described: ServerDescription, *, secret_here: bool
+) -> str | object:
     """Return the value of an argument, a variable or a header: as it is given, else a placeholder to be filled in."""
     secret = _either(field_, "isSecret") is True
     if secret and not secret_here:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
 from agentic_rag.tools.entries.entry import HttpTarget
 
 _OWN_HEADERS = frozenset(
@@ -107,7 +107,7 @@ class HttpEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AddressPolicy:
     """Which addresses may be connected to. ``exempt``, ``unchecked``: as of `HttpEndpoint`."""
 
     exempt: frozenset[tuple[str, int]] = frozenset()

@@ -19,13 +19,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from agentic_rag.errors import CatalogueProblem, CommandNotAllowed, InvalidInput
-from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, Refusal, Wanted, read_line
+from agentic_rag.base.errors import CatalogueProblem, CommandNotAllowed, InvalidInput
+from agentic_rag.tools.launch.catalogue import CatalogueEntry, Package, Refusal, RequestedProgram, read_line
 from agentic_rag.tools.launch.catalogue_file import entries_of, parse_catalogue
 from agentic_rag.tools.launch.environment import SEARCH_PATH
 from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.requests import LOCAL, local_name, scripts_of
-from mcp_servers.beneath import Entry, Folder
+from mcp_servers.safe_files import Entry, Folder
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +271,9 @@ def list_local_files(local: Path, name: str, path: str) -> dict[str, str]:
     return {f"{own}/{each.path}": str(root / own / each.path) for each in found}
 
 
-def _program_table(wanted: Wanted, args: Sequence[str], kept_out: Sequence[Path], local: Path) -> dict[str, Any]:
+def _program_table(
+    wanted: RequestedProgram, args: Sequence[str], kept_out: Sequence[Path], local: Path
+) -> dict[str, Any]:
     """Bind a line to the program and to every file it names.
 
     ``local``: the operator's folder for programs; a relative name is a file of it, as in an approved request.
@@ -319,6 +321,6 @@ def _find_relative(text: str, index: int, local: Path) -> str:
     raise InvalidInput(place, f"there is no {text!r} in {local}, from where a relative name is read. {remedy}")
 
 
-def _ident(wanted: Wanted, line: Sequence[str]) -> str:
+def _ident(wanted: RequestedProgram, line: Sequence[str]) -> str:
     digest = hashlib.sha256(json.dumps(list(line)).encode()).hexdigest()[:8]
     return f"{wanted.name.rpartition('/')[2]}-{digest}"

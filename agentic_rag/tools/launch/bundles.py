@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from agentic_rag.errors import PackageProblem
+from agentic_rag.base.errors import PackageProblem
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.environment import SEARCH_PATH, steers_a_program
 from agentic_rag.tools.launch.facts import TEXT_CHARS, Facts

@@ -74,7 +74,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ArgumentPart:
     """One element of an argument template. ``many``: takes all that follow; ``needed``: at least one."""
 
     kind: SlotKind
@@ -98,7 +98,7 @@ class CatalogueEntry:
 
     id: str
     runs: Package | Program
-    args: tuple[Part, ...] = ()
+    args: tuple[ArgumentPart, ...] = ()
     options: Mapping[str, SlotKind] = field(default_factory=dict)
     env: Mapping[str, SlotKind] = field(default_factory=dict)
     fixed: Mapping[str, str] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedProgram:
     """What a line asks to run: a package by its name, or a program by its path."""
 
     registry: Registry | Literal[""]
@@ -185,11 +185,11 @@ def pin_version(entry: CatalogueEntry, target: StdioTarget[Value]) -> StdioTarge
     return StdioTarget(target.command, args, kept)
 
 
-def read_line(command: str, args: Sequence[str]) -> Wanted | Refusal:
+def read_line(command: str, args: Sequence[str]) -> RequestedProgram | Refusal:
     """Return what a line would run. ``npx`` and ``uvx`` take a package and nothing else of their own."""
     registry = _RUNNERS.get(command)
     if registry is None:
-        return Wanted("", command, "", tuple(args))
+        return RequestedProgram("", command, "", tuple(args))
     rest = list(args)
     if registry == "npm" and rest and rest[0] in _YES:
         rest.pop(0)
@@ -207,7 +207,7 @@ def read_line(command: str, args: Sequence[str]) -> Wanted | Refusal:
         version = ""
     if version and not _VERSION.fullmatch(version):
         return Refusal("args", f"{version!r} is no exact version.", final=True)
-    return Wanted(registry, normal_name(registry, name), version, tuple(rest[1:]))
+    return RequestedProgram(registry, normal_name(registry, name), version, tuple(rest[1:]))
 
 
 def normal_name(registry: str, name: str) -> str:
@@ -237,13 +237,13 @@ def slot_problem(kind: SlotKind, text: str) -> str:
     return ""
 
 
-def _same_program(entry: CatalogueEntry, wanted: Wanted) -> bool:
+def _same_program(entry: CatalogueEntry, wanted: RequestedProgram) -> bool:
     if isinstance(entry.runs, Program):
         return wanted.registry == "" and wanted.name in (entry.runs.command, entry.runs.path)
     return entry.runs.registry == wanted.registry and entry.runs.name == wanted.name
 
 
-def _match_entry(entry: CatalogueEntry, wanted: Wanted, env: Mapping[str, str]) -> Match | Refusal:
+def _match_entry(entry: CatalogueEntry, wanted: RequestedProgram, env: Mapping[str, str]) -> Match | Refusal:
     changes: list[str] = []
     if isinstance(entry.runs, Package):
         if wanted.version and wanted.version != entry.runs.version:
@@ -296,7 +296,7 @@ def _match_arguments(entry: CatalogueEntry, args: Sequence[str]) -> tuple[SlotVa
     return tuple(taken)
 
 
-def _positional(entry: CatalogueEntry, part: Part, text: str) -> list[SlotValue] | Refusal:
+def _positional(entry: CatalogueEntry, part: ArgumentPart, text: str) -> list[SlotValue] | Refusal:
     if part.kind == "literal":
         return [SlotValue("literal", text)] if text == part.literal else _unfit(entry, text)
     problem = slot_problem(part.kind, text)
@@ -333,7 +333,7 @@ def template(entry: CatalogueEntry) -> str:
     return " ".join(words) or "no arguments"
 
 
-def _unknown(wanted: Wanted, entries: Sequence[CatalogueEntry]) -> str:
+def _unknown(wanted: RequestedProgram, entries: Sequence[CatalogueEntry]) -> str:
     known = ", ".join(sorted({entry.id for entry in entries})) or "none"
     if wanted.registry:
         what = f"the {wanted.registry} package {wanted.name!r}"

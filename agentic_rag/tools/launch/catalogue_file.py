@@ -8,11 +8,11 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentic_rag.errors import CatalogueProblem
+from agentic_rag.base.errors import CatalogueProblem
 from agentic_rag.tools.launch.catalogue import (
+    ArgumentPart,
     CatalogueEntry,
     Package,
-    Part,
     Program,
     Refusal,
     Registry,
@@ -102,14 +102,14 @@ def _runs(table: dict[str, Any]) -> Package | Program:
     return Package(registry, wanted.name, wanted.version, program, integrity)
 
 
-def _parts(words: Sequence[Any]) -> Iterator[Part]:
+def _parts(words: Sequence[Any]) -> Iterator[ArgumentPart]:
     for word in words:
         slot = _SLOT.fullmatch(_text(word))
         if slot is None:
-            yield Part("literal", word)
+            yield ArgumentPart("literal", word)
         else:
             many = slot[2] in ("...", "*")
-            yield Part(_kind("{" + slot[1] + "}"), needed=slot[2] in (None, "..."), many=many)
+            yield ArgumentPart(_kind("{" + slot[1] + "}"), needed=slot[2] in (None, "..."), many=many)
 
 
 def _kind(word: Any) -> SlotKind:

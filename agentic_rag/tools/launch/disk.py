@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
-from mcp_servers.beneath import Folder
+from mcp_servers.safe_files import Folder
 
 SHARE = 20
 """Looks at the folders take at most one part in so many of the time, however many files there are."""

@@ -6,7 +6,7 @@ Owns the names that are refused and the base every child gets. Pure: reads no en
 import re
 from collections.abc import Mapping
 
-from agentic_rag.errors import CommandNotAllowed, InvalidInput
+from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
 
 SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 """Where a bare command name is looked up, and the ``PATH`` of every child. Never the server's own ``PATH``."""

@@ -7,10 +7,10 @@ import logging
 
 import anyio
 
-from agentic_rag.errors import AgenticRagError
+from agentic_rag.base.errors import AgenticRagError
+from agentic_rag.base.workers import Queue
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.packages import Packages
-from agentic_rag.workers import Queue
 
 log = logging.getLogger(__name__)
 

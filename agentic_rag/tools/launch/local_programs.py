@@ -8,11 +8,11 @@ what lies beside it. Nothing is followed that is a link. Blocks.
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentic_rag.errors import CommandNotAllowed
+from agentic_rag.base.errors import CommandNotAllowed
 from agentic_rag.tools.launch.allowed import file_hash, find_program, list_local_files
 from agentic_rag.tools.launch.facts import Facts, hash_files
 from agentic_rag.tools.launch.requests import LOCAL, ProgramLine, local_name
-from mcp_servers.beneath import Folder
+from mcp_servers.safe_files import Folder
 
 
 @dataclass(frozen=True, slots=True)

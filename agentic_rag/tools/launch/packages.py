@@ -24,7 +24,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from agentic_rag.errors import PackageChanged, PackageProblem
+from agentic_rag.base.errors import PackageChanged, PackageProblem
 from agentic_rag.tools.launch.bundles import Bundle, read_bundle, read_start, unpack_bundle
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.environment import SEARCH_PATH

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from agentic_rag.errors import AgenticRagError, CommandNotAllowed, InvalidInput, PackageProblem
+from agentic_rag.base.errors import AgenticRagError, CommandNotAllowed, InvalidInput, PackageProblem
 from agentic_rag.tools.entries.entry import HttpTarget, ResolvedTarget, StdioTarget, Target, digest
-from agentic_rag.tools.launch.addresses import HttpEndpoint, Reach, endpoint_of
+from agentic_rag.tools.launch.addresses import AddressPolicy, HttpEndpoint, endpoint_of
 from agentic_rag.tools.launch.allowed import LaunchCatalogue, allow_command, file_hash, find_program, refuse_inside
 from agentic_rag.tools.launch.catalogue import (
     CatalogueEntry,
@@ -420,9 +420,9 @@ class LaunchPolicy:
         return endpoint_of(target, spec.path, self._hosts, unchecked=self.any_command)
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> AddressPolicy:
         """Which addresses may be connected to on the way of a sign-in: the rules of entries hold."""
-        return Reach(self._hosts, self.any_command)
+        return AddressPolicy(self._hosts, self.any_command)
 
     def sweep(self) -> int:
         """Kill what an earlier process of the same data folder left behind; returns how many were killed."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentic_rag.errors import CatalogueProblem, InvalidInput
+from agentic_rag.base.errors import CatalogueProblem, InvalidInput
 from agentic_rag.tools.entries.entry import digest
 from agentic_rag.tools.entries.placeholders import NAME, find_placeholders
 from agentic_rag.tools.launch.catalogue import (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
-from agentic_rag.errors import InvalidInput, PlaceholderUnset
+from agentic_rag.base.errors import InvalidInput, PlaceholderUnset
 from agentic_rag.tools.entries.entry import (
     HttpTarget,
     Identity,

@@ -9,7 +9,7 @@ import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
 
-from agentic_rag.errors import PackageProblem
+from agentic_rag.base.errors import PackageProblem
 from agentic_rag.tools.launch.catalogue import normal_name
 from agentic_rag.tools.launch.facts import MAX_LISTED, TEXT_CHARS, Facts
 from agentic_rag.tools.launch.zips import check_directory

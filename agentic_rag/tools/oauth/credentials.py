@@ -13,7 +13,7 @@ import httpx2
 from mcp import MCPError
 from mcp_types import INTERNAL_ERROR
 
-from agentic_rag.errors import AgenticRagError, ServerUnavailable
+from agentic_rag.base.errors import AgenticRagError, ServerUnavailable
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.oauth.discovery import REASON, Challenge, challenge_of
 from agentic_rag.tools.oauth.errors import SignInNeeded

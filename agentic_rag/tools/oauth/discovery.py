@@ -49,7 +49,7 @@ class Challenge:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProtectedResource:
     """Where tokens for a server are granted. ``resource``: what they are asked for; None: an older server, by no name.
 
     ``scopes``: all that the server says it knows; None: it does not say. ``guessed``: nobody published any metadata.
@@ -77,7 +77,7 @@ def challenge_of(response: httpx2.Response, token: str | None) -> Challenge | No
     return Challenge(token, more, scope, metadata_url, reason if isinstance(reason, str) else "")
 
 
-async def discover(web: Web, url: str, challenge: Challenge, issuer: str = "") -> Place:
+async def discover(web: Web, url: str, challenge: Challenge, issuer: str = "") -> ProtectedResource:
     """Find where tokens for the server at ``url`` are granted. ``issuer``: the only one that counts; empty: the first.
 
     Raises:
@@ -95,7 +95,7 @@ async def discover(web: Web, url: str, challenge: Challenge, issuer: str = "") -
     if metadata is None:
         raise SignInProblem(f"{urlsplit(chosen).hostname} publishes no metadata of an authorization server")
     scopes = None if resource.scopes_supported is None else tuple(resource.scopes_supported)
-    return Place(metadata, str(resource.resource), scopes)
+    return ProtectedResource(metadata, str(resource.resource), scopes)
 
 
 async def _read_resource(web: Web, url: str, challenge: Challenge) -> ProtectedResourceMetadata | None:
@@ -128,7 +128,7 @@ async def _read_metadata(web: Web, issuer: str, url: str) -> OAuthMetadata | Non
     return None
 
 
-async def _read_older(web: Web, url: str, issuer: str) -> Place:
+async def _read_older(web: Web, url: str, issuer: str) -> ProtectedResource:
     """Return the place of a server of the protocol's first version with sign-ins (2025-03-26): its own origin."""
     parts = urlsplit(url)
     origin = f"{parts.scheme}://{parts.netloc}"
@@ -139,13 +139,13 @@ async def _read_older(web: Web, url: str, issuer: str) -> Place:
         if found is not None:
             if not issuers_match(str(found.issuer), origin):
                 raise SignInProblem(f"{parts.hostname} shows the metadata of another issuer")
-            return Place(found, None)
+            return ProtectedResource(found, None)
     guessed = {"issuer": origin, "registration_endpoint": f"{origin}/register"}
     guessed |= {"authorization_endpoint": f"{origin}/authorize", "token_endpoint": f"{origin}/token"}
-    return Place(OAuthMetadata.model_validate(guessed), None, guessed=True)
+    return ProtectedResource(OAuthMetadata.model_validate(guessed), None, guessed=True)
 
 
-def check_for_people(place: Place) -> None:
+def check_for_people(place: ProtectedResource) -> None:
     """Refuse a place that a person must not be sent to.
 
     Raises:

@@ -3,7 +3,7 @@
 Owns the declarations; part of the tree in ``errors``.
 """
 
-from agentic_rag.errors import AgenticRagError, ServerUnavailable
+from agentic_rag.base.errors import AgenticRagError, ServerUnavailable
 
 
 class SignInNeeded(

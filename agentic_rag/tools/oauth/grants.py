@@ -25,8 +25,8 @@ from mcp.client.auth.utils import (
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken, TokenEndpointAuthMethod
 
 from agentic_rag.tools.entries.entry import OAuthClient
-from agentic_rag.tools.launch.addresses import Reach
-from agentic_rag.tools.oauth.discovery import Place
+from agentic_rag.tools.launch.addresses import AddressPolicy
+from agentic_rag.tools.oauth.discovery import ProtectedResource
 from agentic_rag.tools.oauth.errors import GrantRefused, SignInProblem, SignInSilent
 from agentic_rag.tools.oauth.web import Web
 
@@ -40,7 +40,7 @@ _CODE = re.compile(r"[a-z][a-z_]{2,60}")
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class OAuthRegistration:
     """Who we are at an authorization server. ``registration``: as it knows us; ``key``: a PEM we sign with."""
 
     registration: OAuthClientInformationFull
@@ -61,7 +61,7 @@ class Tokens:
 # The client
 
 
-def configured_client(place: Place, oauth: OAuthClient[str]) -> Client:
+def configured_client(place: ProtectedResource, oauth: OAuthClient[str]) -> OAuthRegistration:
     """Return the client that an admin registered by hand, as the place takes it."""
     offered = place.metadata.token_endpoint_auth_methods_supported
     secret, key = oauth.secrets.get("clientSecret"), oauth.secrets.get("privateKey", "")
@@ -74,15 +74,15 @@ def configured_client(place: Place, oauth: OAuthClient[str]) -> Client:
     info = OAuthClientInformationFull(
         client_id=oauth.client_id, client_secret=secret, token_endpoint_auth_method=method, issuer=place.issuer
     )
-    return Client(info, key)
+    return OAuthRegistration(info, key)
 
 
-def described_client(place: Place, document_url: str | None) -> Client | None:
+def described_client(place: ProtectedResource, document_url: str | None) -> OAuthRegistration | None:
     """Return the client that our own published document describes, None where the place reads none."""
     if not should_use_client_metadata_url(place.metadata, document_url):
         return None
     assert document_url is not None
-    return Client(create_client_info_from_metadata_url(document_url))
+    return OAuthRegistration(create_client_info_from_metadata_url(document_url))
 
 
 def client_metadata(redirect: str, method: TokenEndpointAuthMethod = "none") -> OAuthClientMetadata:
@@ -99,7 +99,7 @@ def client_metadata(redirect: str, method: TokenEndpointAuthMethod = "none") -> 
     )
 
 
-async def register_client(web: Web, place: Place, redirect: str) -> Client:
+async def register_client(web: Web, place: ProtectedResource, redirect: str) -> OAuthRegistration:
     """Register ourselves.
 
     Raises:
@@ -124,14 +124,20 @@ async def register_client(web: Web, place: Place, redirect: str) -> Client:
     except OAuthRegistrationError as exc:
         said = f"HTTP {response.status_code}{_tell_code(response)}"
         raise SignInProblem(f"{request.url.host} did not register this server as a client ({said})") from exc
-    return Client(info.model_copy(update={"issuer": place.issuer}))
+    return OAuthRegistration(info.model_copy(update={"issuer": place.issuer}))
 
 
 # The person
 
 
 def authorization_address(
-    reach: Reach, place: Place, client: Client, redirect: str, scope: str | None, state: str, pkce: PKCEParameters
+    reach: AddressPolicy,
+    place: ProtectedResource,
+    client: OAuthRegistration,
+    redirect: str,
+    scope: str | None,
+    state: str,
+    pkce: PKCEParameters,
 ) -> str:
     """Return the address at which a person is asked, whole.
 
@@ -162,7 +168,9 @@ def authorization_address(
 # Tokens
 
 
-async def exchange_code(web: Web, place: Place, client: Client, redirect: str, code: str, verifier: str) -> Tokens:
+async def exchange_code(
+    web: Web, place: ProtectedResource, client: OAuthRegistration, redirect: str, code: str, verifier: str
+) -> Tokens:
     """Return the tokens that a person granted.
 
     Raises:
@@ -172,18 +180,18 @@ async def exchange_code(web: Web, place: Place, client: Client, redirect: str, c
     return await _ask_tokens(web, place, client, form)
 
 
-async def refresh_tokens(web: Web, place: Place, client: Client, refresh: str) -> Tokens:
+async def refresh_tokens(web: Web, place: ProtectedResource, client: OAuthRegistration, refresh: str) -> Tokens:
     """Return newer tokens; see `exchange_code`."""
     return await _ask_tokens(web, place, client, {"grant_type": "refresh_token", "refresh_token": refresh})
 
 
-async def own_tokens(web: Web, place: Place, client: Client, scope: str | None) -> Tokens:
+async def own_tokens(web: Web, place: ProtectedResource, client: OAuthRegistration, scope: str | None) -> Tokens:
     """Return the tokens of the client itself; see `exchange_code`."""
     form = {"grant_type": "client_credentials", **({"scope": scope} if scope else {})}
     return await _ask_tokens(web, place, client, form)
 
 
-async def revoke_token(web: Web, place: Place, client: Client, token: str, kind: str) -> bool:
+async def revoke_token(web: Web, place: ProtectedResource, client: OAuthRegistration, token: str, kind: str) -> bool:
     """Give a token back (RFC 7009); return whether the place offers that and took it."""
     endpoint = place.metadata.revocation_endpoint
     if endpoint is None:
@@ -192,7 +200,7 @@ async def revoke_token(web: Web, place: Place, client: Client, token: str, kind:
     return (await web.send(request)).is_success
 
 
-async def _ask_tokens(web: Web, place: Place, client: Client, form: dict[str, str]) -> Tokens:
+async def _ask_tokens(web: Web, place: ProtectedResource, client: OAuthRegistration, form: dict[str, str]) -> Tokens:
     if place.resource is not None:
         form = {**form, "resource": place.resource}
     request = await _form_request(str(place.metadata.token_endpoint), place, client, form)
@@ -206,7 +214,7 @@ async def _ask_tokens(web: Web, place: Place, client: Client, form: dict[str, st
     return _read_tokens(response, place)
 
 
-def _read_tokens(response: httpx2.Response, place: Place) -> Tokens:
+def _read_tokens(response: httpx2.Response, place: ProtectedResource) -> Tokens:
     host = response.request.url.host
     try:
         document = json.loads(response.content)
@@ -226,7 +234,7 @@ def _read_tokens(response: httpx2.Response, place: Place) -> Tokens:
     )
 
 
-def _check_audience(document: Mapping[str, Any], token: str, place: Place, host: str) -> None:
+def _check_audience(document: Mapping[str, Any], token: str, place: ProtectedResource, host: str) -> None:
     """Refuse a token that is for another server than the one it would be sent to, as far as it can be seen.
 
     Raises:
@@ -272,7 +280,9 @@ def claims_of(token: str) -> Mapping[str, Any]:
     return claims if isinstance(claims, dict) else {}
 
 
-async def _form_request(url: str, place: Place, client: Client, form: dict[str, str]) -> httpx2.Request:
+async def _form_request(
+    url: str, place: ProtectedResource, client: OAuthRegistration, form: dict[str, str]
+) -> httpx2.Request:
     """Return a request with the client's proof of itself."""
     info, headers = client.registration, {"accept": "application/json"}
     if info.token_endpoint_auth_method == "private_key_jwt":
@@ -289,7 +299,7 @@ async def _form_request(url: str, place: Place, client: Client, form: dict[str, 
     return httpx2.Request("POST", url, data=form, headers=headers)
 
 
-async def _assertion(place: Place, client: Client) -> dict[str, str]:
+async def _assertion(place: ProtectedResource, client: OAuthRegistration) -> dict[str, str]:
     """Return the client's signed word (RFC 7523) for this authorization server."""
     info = client.registration
     signing = SignedJWTParameters(

@@ -10,7 +10,7 @@ from typing import Protocol
 import anyio
 import httpx2
 
-from agentic_rag.tools.launch.addresses import Reach
+from agentic_rag.tools.launch.addresses import AddressPolicy
 from agentic_rag.tools.oauth.errors import SignInProblem, SignInSilent
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport
 
@@ -37,7 +37,7 @@ class Web(Protocol):
 class CheckedWeb:
     """Implements `Web` under the network rules of users' servers. ``seconds``: for one answer."""
 
-    def __init__(self, reach: Reach, seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, reach: AddressPolicy, seconds: float = ANSWER_SECONDS) -> None:
         self.reach = reach
         self._seconds = seconds
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, quote_plus
 
 import httpx2
 
-from agentic_rag.forms import one_line
+from agentic_rag.base.forms import one_line
 from agentic_rag.tools.launch.addresses import HttpEndpoint
 
 EXCERPT_CHARS = 200

@@ -18,7 +18,7 @@ import mcp_types as types
 from mcp.client import Transport
 from mcp.shared.message import SessionMessage
 
-from agentic_rag.token_bucket import TokenBucket
+from agentic_rag.base.token_bucket import TokenBucket
 from agentic_rag.tools.server_answers import READ_METHODS, wrap_answer
 
 REQUESTS, REQUESTS_A_SECOND = 100, 10.0

@@ -33,7 +33,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from agentic_rag.token_bucket import TokenBucket
+from agentic_rag.base.token_bucket import TokenBucket
 from agentic_rag.tools.errors import ServerElsewhere
 from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.policy import StdioCommand

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agentic_rag.events import AgentEvent
+from agentic_rag.base.events import AgentEvent
 from agentic_rag.server.dialects.base import Dialect
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agentic_rag.events import (
+from agentic_rag.base.events import (
     AgentEvent,
     Answerer,
     Compacted,
@@ -38,7 +38,7 @@ from agentic_rag.events import (
     WaitAction,
     WaitKind,
 )
-from agentic_rag.ids import ConversationId, TurnId
+from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.encoder import Encoder
 
 FIRST = Delegate("researcher", "call_d1")

@@ -6,8 +6,8 @@ from ag_ui.core import PROTOCOL_VERSION as OFFICIAL_VERSION
 from ag_ui.core import Event
 from pydantic import TypeAdapter
 
-from agentic_rag.errors import InvalidInput
-from agentic_rag.events import (
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.events import (
     AgentEvent,
     IterationStart,
     StepReset,
@@ -19,7 +19,7 @@ from agentic_rag.events import (
     ToolResult,
     ToolStatus,
 )
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.server.dialects.ag_ui import PROTOCOL_VERSION, AgUi, Offset
 from agentic_rag.server.dialects.known_waits import KnownWaits
 from agentic_rag.server.dialects.settled import settle

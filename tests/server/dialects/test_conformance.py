@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from agentic_rag.events import DELTA_TYPES, AgentEvent, EventBody
+from agentic_rag.base.events import DELTA_TYPES, AgentEvent, EventBody
 from agentic_rag.server.dialects import join
 from tests.server.dialects.encoders import ENCODERS, make_encoder
 from tests.server.dialects.reading import frames, parse_sse, stream

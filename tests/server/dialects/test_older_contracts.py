@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_rag.errors import AgenticRagError, ServerStopping
-from agentic_rag.events import (
+from agentic_rag.base.errors import AgenticRagError, ServerStopping
+from agentic_rag.base.events import (
     Delegate,
     Error,
     Interrupted,
@@ -402,7 +402,7 @@ def test_knowledge_writes_names_at_citations() -> None:
 
 def test_a_snippet_has_at_most_200_characters() -> None:
 
-    from agentic_rag.events import Retrieval
+    from agentic_rag.base.events import Retrieval
 
     long = replace(HIT, snippet="x" * 500)
     turn = events(

@@ -2,7 +2,7 @@
 
 import orjson
 
-from agentic_rag.events import (
+from agentic_rag.base.events import (
     InputAnswered,
     IterationStart,
     SourceReference,
@@ -13,7 +13,7 @@ from agentic_rag.events import (
     ToolStatus,
     WaitAction,
 )
-from agentic_rag.json_form import Json
+from agentic_rag.base.json_form import Json
 from agentic_rag.server.dialects.known_waits import KnownWaits
 from agentic_rag.server.dialects.ui_message import UiMessage
 from tests.server.dialects.reading import frames, stream

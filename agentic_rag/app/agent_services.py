@@ -1,0 +1,93 @@
+"""What turns need from outside, from the parts that have it: implements `AgentServices`.
+
+Owns nothing; made by the composition root.
+"""
+
+from collections.abc import Sequence
+from datetime import date
+
+from agentic_rag.access.keys import Access
+from agentic_rag.app.mcp_hub import McpHub
+from agentic_rag.base.events import Notice
+from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.knowledge import Knowledge
+from agentic_rag.documents.search import missing_chunks
+from agentic_rag.models.base import Model
+from agentic_rag.models.calls import ModelCalls
+from agentic_rag.roles.roles import Roles
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.store.database import Database
+from agentic_rag.tools.base import Toolset
+
+EXTRACTIVE = Notice(
+    "EXTRACTIVE_MODEL",
+    "No language model is configured: answers are quotes from the documents. Set ANTHROPIC_API_KEY for full answers.",
+)
+
+
+class Services:
+    """Implements `agentic_rag.runtime.services.AgentServices`."""
+
+    def __init__(
+        self,
+        model: Model,
+        calls: ModelCalls,
+        tools: McpHub,
+        roles: Roles,
+        knowledge: Knowledge,
+        database: Database,
+        access: Access,
+        directory: Directory,
+        *,
+        quotes_only: bool,
+    ) -> None:
+        """``quotes_only``: the model is none of language, and says so."""
+        self._model = model
+        self._quotes_only = quotes_only
+        self._calls = calls
+        self._tools = tools
+        self._roles = roles
+        self._knowledge = knowledge
+        self._database = database
+        self._access = access
+        self._directory = directory
+
+    @property
+    def opening_notices(self) -> Sequence[Notice]:
+        """See `AgentServices.opening_notices`."""
+        return (EXTRACTIVE,) if self._quotes_only else ()
+
+    @property
+    def alone(self) -> bool:
+        """See `AgentServices.alone`."""
+        return self._access.alone
+
+    @property
+    def today(self) -> date:
+        """See `AgentServices.today`."""
+        return date.today()
+
+    def documents_mark(self, domain_id: str) -> object:
+        """See `AgentServices.documents_mark`."""
+        return self._directory.documents_mark(domain_id)
+
+    @property
+    def model_calls(self) -> ModelCalls:
+        """See `AgentServices.model_calls`."""
+        return self._calls
+
+    def model(self, domain_id: str) -> Model:
+        """See `AgentServices.model`."""
+        return self._model
+
+    async def open_toolset(self, definition: Definition) -> Toolset:
+        """See `AgentServices.open_toolset`."""
+        return await self._tools.open(definition)
+
+    async def role_hash(self, domain_id: str, role: str) -> str | None:
+        """See `AgentServices.role_hash`."""
+        return await self._roles.hash(domain_id, role)
+
+    async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> set[str]:
+        """See `AgentServices.missing_chunks`."""
+        return await missing_chunks(self._knowledge.index, self._database, domain_id, chunk_ids)

@@ -1,0 +1,704 @@
+"""The composition root: every part made once, in the order in which they need each other.
+
+Owns the lives of the parts, from the data folder's lock to the ASGI application. Knows no rule of any part. What is
+slow to import is loaded in a thread when it is first needed or once the server listens, so that a process is ready
+within a second.
+"""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+from starlette.applications import Starlette
+
+from agentic_rag.access.acts import Acts
+from agentic_rag.access.auditing import AuditLog
+from agentic_rag.access.keys import Access
+from agentic_rag.access.logins import Logins, LoginTimes
+from agentic_rag.access.people import People
+from agentic_rag.app.agent_services import Services
+from agentic_rag.app.cluster import SharedStore, join_store, open_carriers
+from agentic_rag.app.mcp_hub import McpHub, launch_policy
+from agentic_rag.app.open_store import open_store
+from agentic_rag.app.preload import load_what_turns_need
+from agentic_rag.backup.jobs import BackupJobs
+from agentic_rag.backup.schedule import ScheduledBackups
+from agentic_rag.base import garbage
+from agentic_rag.base.errors import InvalidInput, refused_write
+from agentic_rag.base.huge_pages import use_huge_pages
+from agentic_rag.base.redaction import Redactor, redacted_logs
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.startup_errors import BadConfiguration
+from agentic_rag.base.telemetry import Observer
+from agentic_rag.base.threads import DomainThreads
+from agentic_rag.base.workers import Workers
+from agentic_rag.bundles.exporting import Exports
+from agentic_rag.bundles.importing import Imports
+from agentic_rag.bundles.receiving import Reception
+from agentic_rag.conversations.bookkeeping import TurnBookkeeping
+from agentic_rag.conversations.client_names import ClientNames
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.feedback import Feedback
+from agentic_rag.conversations.naming import LOOK_SECONDS as NAMING_SECONDS
+from agentic_rag.conversations.naming import Naming
+from agentic_rag.conversations.sign_in_waits import SignInWaits
+from agentic_rag.conversations.title_news import TitleNews
+from agentic_rag.conversations.waits import Waits
+from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
+from agentic_rag.documents.disk_reserve import DiskReserve
+from agentic_rag.documents.documents import Documents
+from agentic_rag.documents.knowledge import Knowledge, open_knowledge
+from agentic_rag.domains.definitions import Defaults, Definitions
+from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.file_history import FileHistory
+from agentic_rag.domains.launch_requests import make_launch_requests
+from agentic_rag.domains.paste_check import PasteChecks
+from agentic_rag.domains.prompt_files import PromptFiles
+from agentic_rag.domains.servers import Servers
+from agentic_rag.domains.vault import Vault
+from agentic_rag.domains.watched_workspaces import WatchedWorkspaces
+from agentic_rag.models.base import Model, ThinkingMode
+from agentic_rag.models.calls import ModelCalls
+from agentic_rag.models.extractive import ExtractiveModel
+from agentic_rag.models.prices import read_prices
+from agentic_rag.models.provider_file import Providers, read_providers
+from agentic_rag.models.providers import ChosenModel, choose_model, secrets_of, use_profiles
+from agentic_rag.models.traced_model import observe
+from agentic_rag.operations.budgets import Budgets
+from agentic_rag.operations.data_folder import DataFolder, open_command
+from agentic_rag.operations.deletion import Deletion
+from agentic_rag.operations.doctor import Doctor
+from agentic_rag.operations.erasure import Erasure
+from agentic_rag.operations.exclusive_jobs import ExclusiveJobs
+from agentic_rag.operations.exposition import Exposition
+from agentic_rag.operations.health import NEEDS_QDRANT, Health
+from agentic_rag.operations.history import History
+from agentic_rag.operations.instruments import Measuring, open_measuring
+from agentic_rag.operations.lifecycle import Lifecycle
+from agentic_rag.operations.maintenance import SCAN_SECONDS, Upkeep
+from agentic_rag.operations.own_address import ServerAddress
+from agentic_rag.operations.usage import UsageReports
+from agentic_rag.roles.birth import DomainCreation
+from agentic_rag.roles.extraction import LOOK_SECONDS, Extraction
+from agentic_rag.roles.memories import Memories
+from agentic_rag.roles.memory_moves import open_shelf
+from agentic_rag.roles.roles import Roles
+from agentic_rag.roles.skills import Skills
+from agentic_rag.roles.trials import Trials
+from agentic_rag.runtime.delegates import Delegations
+from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.runtime.services import Answers, TurnTimeouts
+from agentic_rag.runtime.spending import LEFT_SECONDS, Spending
+from agentic_rag.server.auth import Gate, KeyUse
+from agentic_rag.server.dialects import get_dialect
+from agentic_rag.server.hosts import hosts_of, is_loopback, url_of
+from agentic_rag.server.http import make_app
+from agentic_rag.server.limits import Limits
+from agentic_rag.server.mcp_door import McpDoor
+from agentic_rag.server.services import RouteServices
+from agentic_rag.store.database import Database
+from agentic_rag.store.migrations import OWN, Revisions
+from agentic_rag.store.payloads import PayloadFiles
+from agentic_rag.store.quotas import Holdings, Quotas
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from mcp_servers.promptx.memory import MemoryCache
+from mcp_servers.retriever.errors import IndexFault
+
+if TYPE_CHECKING:  # joserfc takes a tenth of a second, which only those pay who have a provider
+    from agentic_rag.access.oidc.logins import ProviderLogins
+
+MAX_BESIDE_DOCUMENTS = 2**30
+"""Bytes of a bundle's other members together."""
+
+ANNOUNCE_SECONDS: Final = 5.0
+"""Between two tries to tell the command line where the server listens, on a disk that was full at the start."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What everything else stands on: the data folder, its database, and who may come in."""
+
+    settings: Settings
+    folder: DataFolder
+    database: Database
+    redactor: Redactor
+    access: Access
+    key_use: KeyUse
+    audit: AuditLog
+    directory: Directory
+    vault: Vault
+    file_history: FileHistory
+    payloads: PayloadFiles
+    threads: DomainThreads
+    watched: WatchedWorkspaces
+    memories: MemoryCache
+    spending: Spending
+    measuring: Measuring
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """What turns run on: the model, the documents' index, the MCP servers, the roles."""
+
+    choice: ChosenModel
+    calls: ModelCalls
+    knowledge: Knowledge
+    policy: LaunchPolicy
+    tools: McpHub
+    roles: Roles
+    title_news: TitleNews
+    naming: Naming
+    runtime: Runtime
+    neighbours: SharedStore | None
+
+    @property
+    def model(self) -> Model:
+        return self.choice.model
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Everything one process runs; made by `open_application`. ``app`` answers requests."""
+
+    ground: Ground
+    machinery: Machinery
+    business: RouteServices
+    doctor: Doctor
+    upkeep: Upkeep
+    workers: Workers
+    app: Starlette
+
+    @property
+    def settings(self) -> Settings:
+        return self.ground.settings
+
+    @property
+    def database(self) -> Database:
+        return self.ground.database
+
+    @property
+    def access(self) -> Access:
+        return self.ground.access
+
+    def announce(self, url: str) -> None:
+        """Say where this process listens: in its folder, and among the servers of its database."""
+        try:
+            self.ground.folder.announce(url, self.access.local_key)
+        except OSError as exc:
+            refused = refused_write(exc)
+            if refused is None:
+                raise
+            log.error("the command line does not find this server yet: %s", refused)
+            self.business.health.note_refused(refused.reason)
+            self.workers.start("telling the command line", partial(self._announce_later, url))
+        if self.machinery.neighbours is not None:
+            self.machinery.neighbours.members.locate(url)
+
+    async def _announce_later(self, url: str) -> None:
+        while True:
+            await anyio.sleep(ANNOUNCE_SECONDS)
+            with suppress(OSError):
+                await anyio.to_thread.run_sync(self.ground.folder.announce, url, self.access.local_key)
+                return
+
+    def begin(self) -> None:
+        """Start what a serving process does beside answering; called once it listens."""
+        self.business.health.begin_loading()
+        self.upkeep.begin(self.workers)
+        load = partial(load_what_turns_need, self.machinery.model, self.machinery.tools, self.business.health)
+        self.workers.start("loading what turns need", load)
+        self.workers.start("using huge pages", use_huge_pages)
+        look = partial(garbage.look_where_quiet, self.machinery.runtime)
+        self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
+
+    async def drain(self, seconds: float) -> int:
+        """Let running turns end, at most so long; return how many are left to be resumed by the next start."""
+        await self.machinery.naming.stop()
+        shared, runtime = self.machinery.neighbours, self.machinery.runtime
+        return await (runtime.drain(seconds) if shared is None else shared.drain(runtime, seconds))
+
+
+@asynccontextmanager
+async def open_application(
+    settings: Settings,
+    *,
+    model: Model | None = None,
+    serving: bool = True,
+    any_command: bool = False,
+    unsandboxed: bool = False,
+    scan_seconds: float = SCAN_SECONDS,
+    first_document_seconds: float = FIRST_DOCUMENT_SECONDS,
+    meanwhile: AbstractAsyncContextManager[None] | None = None,
+    revisions: Revisions = OWN,
+    local_key: str | None = None,
+) -> AsyncIterator[Application]:
+    """Open every part, in order; leaving closes them in the reverse order.
+
+    Args:
+        settings: what the operator decided.
+        model, revisions: replace those that the settings and the program stand for (tests).
+        serving: False for a command that only uses the data folder: turns and files of others are left alone.
+        any_command: users' stdio servers may run anything; counts for a single user on loopback only.
+        unsandboxed: where there is no bubblewrap they run without a sandbox; counts for a single user on loopback.
+        scan_seconds: between two looks into the documents folders.
+        first_document_seconds: how long a turn waits for a domain's first document.
+        meanwhile: entered where folder or database is not there yet, left once they are; None: they are not waited for.
+        local_key: what the command line comes in with at all workers of one server, which this process is one of; None:
+            it is the whole server, and makes a key of its own.
+
+    Raises:
+        DataFolderOwned, BadConfiguration, StorageError: on entering; nothing is left open.
+    """
+    dialect = _socket_dialect(settings)
+    providers = read_providers(settings.providers)
+    redactor = Redactor(secrets_of(settings, providers))
+    async with AsyncExitStack() as stack:
+        folder, database = await open_store(stack, settings, meanwhile, revisions)
+        ground = await _open_ground(
+            stack, settings, folder, database, redactor, serving, first_document_seconds, local_key
+        )
+        policy = launch_policy(settings, ground.access, any_command, unsandboxed)
+        machinery = await _open_machinery(stack, ground, policy, _choose_model(settings, providers, model))
+        backups = ScheduledBackups(settings)
+        business = _make_business(ground, machinery, backups)
+        doctor = Doctor(ground.database, ground.payloads, machinery.knowledge.index)
+        upkeep = _make_upkeep(ground, machinery, business, doctor, scan_seconds)
+        app = await _open_app(stack, ground, policy, business, dialect, whole=local_key is None)
+        workers = await stack.enter_async_context(Workers(IndexFault))
+        await upkeep.prepare()
+        workers.start("installing what was approved", business.launch_requests.run)
+        if serving:
+            await _begin_work(workers, ground, policy, machinery, business)
+            keep_spare = partial(anyio.to_thread.run_sync, ground.folder.keep_spare)
+            upkeep.keep_records(workers, ground.access, ground.audit, business.health, keep_spare)
+            backups.begin(workers, upkeep.alone)
+            workers.start("backups that were asked for", business.backups.run)
+        yield Application(ground, machinery, business, doctor, upkeep, workers, app)
+
+
+def _make_upkeep(
+    ground: Ground, machinery: Machinery, business: RouteServices, doctor: Doctor, scan_seconds: float
+) -> Upkeep:
+    return Upkeep(
+        ground.settings,
+        ground.folder.incoming,
+        ExclusiveJobs(ground.database, machinery.runtime.owner),
+        ground.database,
+        ground.directory,
+        business.domains,
+        business.documents,
+        machinery.knowledge,
+        business.deletion,
+        business.imports,
+        business.file_history,
+        doctor,
+        scan_seconds,
+    )
+
+
+async def _begin_work(
+    workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
+) -> None:
+    """Begin what a server does beside answering."""
+    await _install_in_background(workers, policy, business)
+    workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
+    if machinery.neighbours is not None:
+        await machinery.neighbours.members.join()
+        if not ground.settings.qdrant_url and len(await machinery.neighbours.members.list_alive()) > 1:
+            log.warning("the index needs Qdrant: %s", NEEDS_QDRANT)
+    await machinery.runtime.recover()
+    if machinery.neighbours is not None:
+        machinery.neighbours.hear(
+            workers, ground.directory, ground.vault, ground.access, ground.spending, machinery.tools, machinery.naming
+        )
+        machinery.neighbours.take_up(workers, machinery.runtime)
+    workers.repeat("giving back what was reserved", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
+    workers.repeat("naming conversations", machinery.naming.run, NAMING_SECONDS, at_once=False)
+    workers.repeat("proposing memories", business.extraction.run, LOOK_SECONDS, at_once=False)
+
+
+async def _open_app(
+    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: RouteServices, dialect: str, *, whole: bool
+) -> Starlette:
+    # A client's next connection may be another worker's, to which a session of this one's would be unknown.
+    door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
+    provider = await _open_provider(stack, ground, business)
+    return make_app(
+        business,
+        ground.access,
+        ground.audit,
+        _gate(ground, policy, provider),
+        door,
+        dialect,
+        provider=provider,
+        public_url=ground.settings.public_url,
+    )
+
+
+def _choose_model(settings: Settings, providers: Providers, instead: Model | None) -> ChosenModel:
+    """Return the model of the operator's settings and files, or the one that takes its place."""
+    use_profiles(settings, providers)
+    return choose_model(settings, providers) if instead is None else ChosenModel(instead, settings.model, instead.name)
+
+
+async def _install_in_background(workers: Workers, policy: LaunchPolicy, business: RouteServices) -> None:
+    """Install what entries need that are saved from now on, and what was approved before this process began."""
+    if policy.installations is not None:
+        workers.start("installing packages", policy.installations.run)
+    await business.launch_requests.take_up()
+
+
+async def _end_single_use(access: Access, machinery: Machinery) -> None:
+    """With the first key, end what runs because one user alone allowed it; what may start again does."""
+    await access.first_key.wait()
+    if machinery.policy.single_user:
+        machinery.tools.restart_users()
+
+
+async def _open_ground(
+    stack: AsyncExitStack,
+    settings: Settings,
+    folder: DataFolder,
+    database: Database,
+    redactor: Redactor,
+    serving: bool,
+    first_document_seconds: float,
+    local_key: str | None,
+) -> Ground:
+    stack.enter_context(redacted_logs(redactor))
+    # A command that only uses the folder has to make the first key.
+    key_use = KeyUse(_limits(settings))
+    beyond = serving and not is_loopback(settings.host)
+    access = Access(database, required=beyond, use=key_use, provider=bool(settings.oidc_issuer), local_key=local_key)
+    await access.open()
+    audit = AuditLog(database, redactor, Acts(settings.data))
+    stack.push_async_callback(audit.flush)
+    vault = await Vault.open(database, settings.data, settings.secret_key, redactor)
+    directory = Directory(database, first_document_seconds=first_document_seconds, quotas=_quotas(settings))
+    payloads = PayloadFiles(settings.data / "payloads")
+    threads, watched = DomainThreads(), WatchedWorkspaces(settings.roles)
+    stack.callback(watched.close)
+    history = FileHistory(database, directory, vault, threads)
+    spending = Spending(database, read_prices(settings.prices))
+    await spending.release_left()
+    await spending.refresh()
+    return Ground(
+        settings,
+        folder,
+        database,
+        redactor,
+        access,
+        key_use,
+        audit,
+        directory,
+        vault,
+        history,
+        payloads,
+        threads,
+        watched,
+        await open_shelf(stack, database),
+        spending,
+        await stack.enter_async_context(open_measuring(settings, redactor)),
+    )
+
+
+async def _open_machinery(
+    stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, choice: ChosenModel
+) -> Machinery:
+    settings, database, observer = ground.settings, ground.database, ground.measuring.observer
+    calls = ModelCalls(choice.model.name, choice.names)
+    stack.push_async_callback(choice.model.aclose)
+    knowledge = await stack.enter_async_context(open_knowledge(settings, database, ground.directory, ground.threads))
+    roles = Roles(database, settings.roles, ground.threads, ground.file_history, ground.watched, ground.directory)
+    delegations, answers = Delegations(), Answers()
+    tools = await stack.enter_async_context(
+        McpHub(
+            knowledge.search,
+            settings.roles,
+            policy,
+            ground.vault,
+            database,
+            delegations,
+            ground.audit,
+            settings.quota_memories,
+            ground.threads,
+            _own_address(settings),
+            SignInWaits(database, answers),
+            ground.memories,
+        )
+    )
+    news, namer = TitleNews(), None if settings.titles == "message" else _language_model(choice.model, observer)
+    naming = Naming(database, namer, ground.redactor, news, ground.spending)
+    carriers = await open_carriers(stack, settings, database)
+    runtime = await stack.enter_async_context(
+        Runtime(
+            Services(
+                observe(choice.model, observer),
+                calls,
+                tools,
+                roles,
+                knowledge,
+                database,
+                ground.access,
+                ground.directory,
+                quotes_only=isinstance(choice.model, ExtractiveModel),
+            ),
+            TurnBookkeeping(naming, ground.spending),
+            database=database,
+            payloads=ground.payloads,
+            redactor=ground.redactor,
+            delegations=delegations,
+            patience=TurnTimeouts(
+                settings.model_idle_seconds, settings.retry_budget_seconds, 3600 * settings.wait_hours
+            ),
+            answers=answers,
+            feed=carriers.feed,
+            fanout=carriers.fanout,
+            most_turns=settings.max_turns,
+            transcript_bytes=settings.transcript_bytes,
+            spending=ground.spending,
+            observer=observer,
+            owner=tools.owner,
+        )
+    )
+    joined = join_store(stack, settings, database, carriers, runtime)
+    return Machinery(choice, calls, knowledge, policy, tools, roles, news, naming, runtime, joined)
+
+
+def _own_address(settings: Settings) -> ServerAddress:
+    local = url_of(settings.host, settings.port) if is_loopback(settings.host) else None
+    return ServerAddress(settings.public_url, local, settings.own)
+
+
+def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBackups) -> RouteServices:
+    settings, database, threads = ground.settings, ground.database, ground.threads
+    directory, vault = ground.directory, ground.vault
+    knowledge, roles, runtime, tools = machinery.knowledge, machinery.roles, machinery.runtime, machinery.tools
+    defaults = _defaults(settings, machinery.choice)
+    default_model = "" if defaults.only_model else defaults.model
+    lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser(), default_model)
+    domains = _make_domains(ground, machinery, lifecycle, defaults)
+    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, ground.watched)
+    births = DomainCreation(directory, domains, roles)
+    prompts = PromptFiles(database, directory, threads, ground.file_history)
+    reserve = DiskReserve(settings.data, settings.disk_reserve)
+    documents = Documents(knowledge, ground.folder.incoming, reserve)
+    conversations = Conversations(
+        database, directory, definitions, runtime, births, Trials(roles), settings.default_domain
+    )
+    memories = Memories(definitions, settings.quota_memories, threads, ground.memories)
+    deletion = Deletion(
+        database, directory, conversations, documents, runtime, vault, lifecycle, settings.workspaces, threads
+    )
+    health = _make_health(ground, machinery, reserve, backups)
+    budgets = Budgets(database, ground.spending)
+    return RouteServices(
+        people=People(database, ground.access),
+        logins=_make_logins(ground),
+        directory=directory,
+        domains=domains,
+        definitions=definitions,
+        prompts=prompts,
+        roles=roles,
+        skills=Skills(database, settings.roles, threads),
+        births=births,
+        memories=memories,
+        extraction=_extraction(ground, machinery, definitions),
+        documents=documents,
+        exports=Exports(database, directory, memories, ground.vault, threads),
+        imports=_imports(ground, domains, documents, roles, reserve),
+        conversations=conversations,
+        client_names=ClientNames(database, conversations),
+        naming=machinery.naming,
+        title_news=machinery.title_news,
+        deletion=deletion,
+        erasure=Erasure(database, directory, ground.access, deletion, memories),
+        runtime=runtime,
+        vault=vault,
+        servers=Servers(directory, domains, vault, tools, machinery.policy, threads, runtime.refused_tools),
+        paste_checks=PasteChecks(directory, domains, vault, tools, machinery.policy, threads),
+        launch_requests=make_launch_requests(directory, database, vault, machinery.policy, threads),
+        history=History(database, directory, domains, prompts, roles, ground.file_history),
+        file_history=ground.file_history,
+        health=health,
+        usage=UsageReports(database, ground.spending.prices),
+        budgets=budgets,
+        exposition=Exposition(ground.measuring.counts, health, budgets, runtime, ground.key_use),
+        observer=ground.measuring.observer,
+        waits=Waits(database, runtime),
+        feedback=Feedback(database, conversations),
+        sign_ins=tools,
+        catalogue=machinery.policy.catalogue,
+        backups=BackupJobs(settings),
+    )
+
+
+def _make_domains(ground: Ground, machinery: Machinery, lifecycle: Lifecycle, defaults: Defaults) -> Domains:
+    return Domains(
+        ground.database,
+        ground.directory,
+        ground.settings.workspaces,
+        ground.vault,
+        machinery.policy,
+        lifecycle,
+        ground.threads,
+        "" if defaults.only_model else defaults.model,
+        machinery.choice.refusal,
+    )
+
+
+def _make_health(ground: Ground, machinery: Machinery, reserve: DiskReserve, backups: ScheduledBackups) -> Health:
+    return Health(
+        machinery.calls,
+        machinery.knowledge,
+        machinery.tools,
+        machinery.policy,
+        ground.database,
+        reserve,
+        machinery.runtime,
+        ground.vault.redact,
+        backups,
+        None if machinery.neighbours is None else machinery.neighbours.members,
+    )
+
+
+def _make_logins(ground: Ground) -> Logins:
+    minutes, hours = ground.settings.sign_in_minutes, ground.settings.sign_in_hours
+    return Logins(ground.database, ground.access, LoginTimes(minutes * 60, hours * 3600))
+
+
+def _imports(ground: Ground, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve) -> Imports:
+    """Return what imports bundles: of as many documents as a domain may have, and what else is in one."""
+    settings, quotas = ground.settings, ground.directory.quotas
+    total = quotas.limits.document_bytes + MAX_BESIDE_DOCUMENTS
+    reception = Reception(ground.folder.imports, reserve, settings.max_upload_bytes, total)
+    return Imports(
+        ground.database,
+        ground.directory,
+        domains,
+        documents,
+        roles,
+        ground.vault,
+        ground.access,
+        ground.file_history,
+        ground.threads,
+        reception,
+        settings.workspaces,
+        settings.quota_memories,
+        ground.memories,
+    )
+
+
+def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) -> Extraction:
+    return Extraction(
+        ground.database,
+        ground.directory,
+        definitions,
+        _language_model(machinery.model, ground.measuring.observer),
+        machinery.calls,
+        ground.redactor,
+        ground.threads,
+        ground.settings.quota_memories,
+        ground.spending,
+        ground.memories,
+    )
+
+
+def _language_model(model: Model, observer: Observer) -> Model | None:
+    """Return the model if it can be asked anything; None where only documents are quoted."""
+    return None if isinstance(model, ExtractiveModel) else observe(model, observer)
+
+
+def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
+    quotes_only = isinstance(choice.model, ExtractiveModel)
+    name = choice.model.name if quotes_only else choice.name
+    thinking: ThinkingMode = "off" if settings.thinking == "off" else "auto"
+    return Defaults(name, choice.names, only_model=quotes_only, thinking=thinking, fallbacks=choice.fallbacks)
+
+
+async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteServices) -> "ProviderLogins | None":
+    """Return what signs people in at the operator's OpenID provider, None where there is none.
+
+    Raises:
+        BadConfiguration: a setting of it is missing, or its file cannot be used.
+    """
+    settings = ground.settings
+    if not settings.oidc_issuer:
+        return None
+    from agentic_rag.access.oidc.logins import ProviderLogins
+    from agentic_rag.access.oidc.mapping import GroupGrants
+    from agentic_rag.access.oidc.tokens import Provider, ProviderClient
+
+    if not settings.oidc_client_id:
+        raise BadConfiguration("AGENTIC_RAG_OIDC_CLIENT_ID", "with an issuer, the id of this server there is needed")
+    if settings.oidc_grants is None:
+        raise BadConfiguration("AGENTIC_RAG_OIDC_GRANTS", "with an issuer, a file is needed that says who may do what")
+    secret = settings.oidc_client_secret
+    grants = GroupGrants(settings.oidc_grants)
+    grants.rights_of(())
+    client = ProviderClient(
+        settings.oidc_issuer,
+        settings.oidc_client_id,
+        "" if secret is None else secret.get_secret_value(),
+        settings.oidc_scopes,
+        settings.oidc_audience,
+        frozenset(each.strip() for each in settings.oidc_clients.split(",") if each.strip()),
+        settings.oidc_groups_claim,
+        settings.oidc_name_claim,
+    )
+    provider = Provider(client)
+    stack.push_async_callback(provider.aclose)
+    return ProviderLogins(ground.database, ground.access, business.people, business.logins, provider, grants)
+
+
+def _gate(ground: Ground, policy: LaunchPolicy, tokens: "ProviderLogins | None") -> Gate:
+    settings = ground.settings
+    return Gate(
+        ground.access,
+        ground.audit,
+        use=ground.key_use,
+        hosts=hosts_of(settings),
+        servers=policy,
+        tokens=tokens,
+        public_host=urlsplit(settings.public_url).netloc if settings.public_url.startswith("https:") else "",
+        open_command=open_command(settings.data),
+    )
+
+
+def _socket_dialect(settings: Settings) -> str:
+    """Return the dialect of sockets that ask for none.
+
+    Raises:
+        BadConfiguration: there is no such dialect.
+    """
+    try:
+        return get_dialect(settings.ws_dialect).name
+    except InvalidInput as exc:
+        raise BadConfiguration("AGENTIC_RAG_WS_DIALECT", exc.problem) from exc
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        settings.requests_per_second,
+        settings.messages_per_minute,
+        settings.connections_per_key,
+        settings.subscriptions_per_key,
+    )
+
+
+def _quotas(settings: Settings) -> Quotas:
+    return Quotas(
+        Holdings(
+            settings.quota_documents,
+            settings.quota_document_bytes,
+            settings.quota_conversations,
+        )
+    )

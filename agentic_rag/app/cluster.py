@@ -1,0 +1,115 @@
+"""What connects this process with the others of its database: signals, live events, who is there.
+
+Owns that these parts are made and begun in order; there are none where a store has one process only.
+"""
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from agentic_rag.access.keys import Access
+from agentic_rag.app.mcp_hub import McpHub
+from agentic_rag.base.settings import Settings
+from agentic_rag.base.startup_errors import BadConfiguration
+from agentic_rag.base.workers import Workers, attempt
+from agentic_rag.conversations.naming import Naming
+from agentic_rag.directory.directory import Directory
+from agentic_rag.domains.vault import Vault
+from agentic_rag.operations.cache_invalidation import ReplicaNews
+from agentic_rag.operations.members import Members
+from agentic_rag.runtime.log.fanout import Fanout
+from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.runtime.spending import REFRESH_SECONDS, Spending
+from agentic_rag.store.database import Database
+
+if TYPE_CHECKING:  # it brings PostgreSQL's driver along
+    from agentic_rag.store.signal_feed import SignalFeed
+
+TAKE_UP_SECONDS = 2.0
+"""Between two looks for turns whose server died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carriers:
+    """What the others of a store tell, and what carries live events to and from them; None: there are no others."""
+
+    feed: "SignalFeed | None" = None
+    fanout: Fanout | None = None
+
+
+async def open_carriers(stack: AsyncExitStack, settings: Settings, database: Database) -> Carriers:
+    """Return what connects this process with the others of its store.
+
+    Raises:
+        BadConfiguration: a carrier is set where there cannot be others, or is none.
+    """
+    if database.server is None:
+        if settings.redis_url:
+            raise BadConfiguration(
+                "AGENTIC_RAG_REDIS_URL",
+                "it carries live events between the servers of one PostgreSQL database, and this server has a SQLite "
+                "file of its own. Set AGENTIC_RAG_DATABASE_URL to postgresql://…, or leave this out.",
+            )
+        return Carriers()
+    from agentic_rag.store.signal_feed import SignalFeed
+
+    feed = await stack.enter_async_context(SignalFeed(database))
+    if settings.redis_url:
+        from agentic_rag.runtime.log.redis_fanout import RedisFanout
+
+        return Carriers(feed, RedisFanout(settings.redis_url))
+    from agentic_rag.runtime.log.postgres_fanout import PostgresFanout
+
+    return Carriers(feed, PostgresFanout(database.server.notifications))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStore:
+    """This process among the others of its database."""
+
+    feed: "SignalFeed"
+    members: Members
+
+    def hear(
+        self,
+        workers: Workers,
+        directory: Directory,
+        vault: Vault,
+        access: Access,
+        spending: Spending,
+        tools: McpHub,
+        naming: Naming,
+    ) -> None:
+        """Begin to say that this process lives, and to hear what the others change."""
+        news = ReplicaNews(self.feed, directory, vault, access, tools, spending, naming)
+        workers.start("hearing of other servers' changes", news.run)
+        workers.start("the heartbeat", self.members.run)
+        workers.repeat("reading the budgets", spending.refresh, REFRESH_SECONDS, at_once=False)
+
+    def take_up(self, workers: Workers, runtime: Runtime) -> None:
+        """Go on, again and again, with what others left when they died."""
+
+        async def take() -> None:
+            await runtime.recover()
+
+        workers.repeat("taking up turns", take, TAKE_UP_SECONDS, at_once=False)
+
+    async def drain(self, runtime: Runtime, seconds: float) -> int:
+        """Drain as `Runtime.drain`, and tell the others beside it."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attempt, "telling that this server leaves", self.members.tell_leaving)
+            return await runtime.drain(seconds)
+        raise AssertionError("unreachable")
+
+
+def join_store(
+    stack: AsyncExitStack, settings: Settings, database: Database, carriers: Carriers, runtime: Runtime
+) -> SharedStore | None:
+    """Return this process as a member of its store, which it leaves with the stack; None: it has no others."""
+    if carriers.feed is None:
+        return None
+    members = Members(database, settings.replica, runtime.owner)
+    stack.push_async_callback(members.leave)
+    return SharedStore(carriers.feed, members)

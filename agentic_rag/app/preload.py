@@ -1,0 +1,34 @@
+"""What the first turn would wait for is loaded before the server calls itself ready.
+
+Owns the order and the bound: what cannot be loaded in time keeps nobody out, and turns tell what is wrong with it.
+"""
+
+import logging
+
+import anyio
+
+from agentic_rag.app.mcp_hub import McpHub
+from agentic_rag.base import garbage
+from agentic_rag.models.base import Model
+from agentic_rag.models.pool import WarmModel
+from agentic_rag.operations.health import Health
+
+log = logging.getLogger(__name__)
+
+LOADING_SECONDS = 60.0
+"""Clients of models and of MCP take seconds on an idle machine."""
+
+
+async def load_what_turns_need(model: Model, tools: McpHub, health: Health, seconds: float = LOADING_SECONDS) -> None:
+    """Load the clients of model and tools; then be ready, and look for no garbage in them."""
+    try:
+        with anyio.move_on_after(seconds) as loading:
+            tools.load()
+            if isinstance(model, WarmModel):
+                await model.warm_up()
+            await tools.wait_loaded()
+        if loading.cancelled_caught:
+            log.warning("what turns need is not loaded after %g s: turns wait for it", seconds)
+    finally:
+        garbage.set_aside()
+        health.end_loading()

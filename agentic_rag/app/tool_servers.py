@@ -1,0 +1,208 @@
+"""The project's own MCP servers, and from a definition to the tools of a turn.
+
+Owns which servers run in this process and how an entry becomes a launch spec. Importing this module costs half a
+second (`mcp`): the composition root does so in a thread, after the server listens.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple, Unpack
+
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit
+from agentic_rag.base.errors import AgenticRagError, WorkspaceUnavailable
+from agentic_rag.base.redaction import Redactor
+from agentic_rag.base.threads import DomainThreads
+from agentic_rag.domains.sign_in_secrets import OwnAddress, SignInListener
+from agentic_rag.domains.sign_ins import SignIns
+from agentic_rag.domains.vault import Vault
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.store import tool_lists
+from agentic_rag.store.audit import Entry
+from agentic_rag.store.clock import now
+from agentic_rag.store.database import Database
+from agentic_rag.store.tool_lists import ToolListRecord
+from agentic_rag.tools.base import ToolInfo
+from agentic_rag.tools.connection import Connection as ServerConnection
+from agentic_rag.tools.fingerprints import ToolList
+from agentic_rag.tools.hub import Hub, HubObserver
+from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.spec import LaunchSpec, Secrets, spec_of
+from agentic_rag.tools.lists import Key, ToolLists
+from agentic_rag.tools.oauth.credentials import Accounts
+from agentic_rag.tools.server_affinity import Homes
+from agentic_rag.tools.status import ConnectionState, State
+from agentic_rag.tools.system import DELEGATION, PROMPTX, RETRIEVER
+from agentic_rag.tools.toolset import ServerToolset, list_known_tools, open_toolset
+from mcp_servers.delegate.server import ChildRunner
+from mcp_servers.delegate.server import create_server as create_delegate
+from mcp_servers.promptx.errors import WorkspaceBusy
+from mcp_servers.promptx.memory import MemoryCache
+from mcp_servers.promptx.server import PromptXConfig
+from mcp_servers.promptx.server import create_server as create_promptx
+from mcp_servers.retriever.reading import KnowledgeBase
+from mcp_servers.retriever.server import create_server as create_retriever
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+TRIAL_SECONDS = 25.0
+"""How long a server may take to be ready when an admin asked for it: enough to be asked in both protocol eras."""
+
+
+def make_hub(
+    knowledge: KnowledgeBase,
+    roles: Path,
+    policy: LaunchPolicy,
+    redactor: Redactor,
+    children: ChildRunner,
+    observer: HubObserver,
+    max_memories: int,
+    threads: DomainThreads,
+    accounts: Accounts,
+    shelf: MemoryCache,
+    homes: Homes | None,
+) -> Hub:
+    """Build our servers once and return the pool that will connect to them.
+
+    ``roles``: the built-in roles; ``shelf``: the memories of all.
+    """
+
+    builtin = {
+        DELEGATION: create_delegate(children),
+        PROMPTX: create_promptx(
+            PromptXConfig(builtin_roles=roles, bound_by_meta=True, max_memories=max_memories),
+            _WorkspaceThreads(threads),
+            shelf,
+        ),
+        RETRIEVER: create_retriever(knowledge, knowledge, bound_by_meta=True),
+    }
+    policy.sweep()
+    return Hub(builtin, policy, redactor=redactor, observer=observer, threads=threads, accounts=accounts, homes=homes)
+
+
+def make_sign_ins(
+    database: Database, vault: Vault, policy: LaunchPolicy, address: OwnAddress, listener: SignInListener
+) -> SignIns:
+    """Return who is signed in at users' servers; their network rules are the policy's."""
+    return SignIns(database, vault, policy, address, listener)
+
+
+class _WorkspaceThreads:
+    """The domains' threads as our roles and memories know them. Implements `mcp_servers.promptx.server.Threads`."""
+
+    def __init__(self, threads: DomainThreads) -> None:
+        self._threads = threads
+
+    async def run(self, owner: str, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
+        """See `Threads.run`."""
+        try:
+            return await self._threads.run(owner, work, *args)
+        except WorkspaceUnavailable as exc:
+            raise WorkspaceBusy(exc.reason) from exc
+
+
+def make_lists(database: Database, redactor: Redactor) -> ToolLists:
+    """Return the tool lists of users' servers, kept in the database without secrets of their domain."""
+
+    async def load(key: Key) -> ToolList | None:
+        row = await database.read(lambda conn: tool_lists.get(conn, *key))
+        return None if row is None else _list(row)
+
+    async def save(lists: Mapping[Key, ToolList], note: object) -> None:
+        def store(conn: Connection) -> None:
+            for (domain, server, user), stored in lists.items():
+                row = ToolListRecord(
+                    domain_id=domain,
+                    server=server,
+                    user_id=user,
+                    entry_hash=stored.entry,
+                    tools=[dict(tool) for tool in stored.tools],
+                    accepted=[dict(tool) for tool in stored.accepted],
+                    updated_at=now(),
+                )
+                tool_lists.put(conn, row)
+            if isinstance(note, Entry):
+                audit(conn, note)
+
+        await database.write(store, durable=note is not None)
+
+    async def of_domain(domain: str) -> dict[Key, ToolList]:
+        rows = await database.read(lambda conn: tool_lists.of_domain(conn, domain))
+        return {(row.domain_id, row.server, row.user_id): _list(row) for row in rows}
+
+    return ToolLists(load, save, of_domain, redactor)
+
+
+def _list(row: ToolListRecord) -> ToolList:
+    return ToolList(row.entry_hash, tuple(row.tools), tuple(row.accepted))
+
+
+async def open_tools(hub: Hub, definition: Definition, secrets: Secrets, lists: ToolLists) -> ServerToolset:
+    """Start what a definition names and return the tools of a turn. ``secrets``: the domain's.
+
+    An entry whose values are not all set fails with the reason; the others go on.
+    """
+    return await open_toolset(hub, [*definition.system, *_specs(definition, secrets)], lists=lists)
+
+
+async def known_tools(hub: Hub, definition: Definition, lists: ToolLists) -> tuple[ToolInfo, ...]:
+    """Return the tools of a turn as far as they are known; no server of users is started."""
+    return await list_known_tools(hub, definition.system, _specs(definition, {}), lists)
+
+
+def _specs(definition: Definition, secrets: Secrets) -> list[LaunchSpec]:
+    return [
+        spec_of(
+            entry,
+            domain=definition.domain_id,
+            workspace=definition.binding.workspace,
+            user=definition.binding.user,
+            secrets=secrets,
+        )
+        for entry in definition.entries
+    ]
+
+
+def running(hub: Hub, domain: str) -> list[ConnectionState]:
+    """Return the connections of a domain, and those to our own servers."""
+    return [each.status() for each in hub.connections() if each.domain in ("", domain)]
+
+
+async def restart(hub: Hub, spec: LaunchSpec) -> ConnectionState:
+    """Start a server anew, wherever it runs for its domain, and wait for it; its package is installed if need be."""
+    try:
+        await hub.prepare(spec)
+    except AgenticRagError as exc:  # what runs goes on; the state says why the entry as saved cannot
+        return ConnectionState(spec.name, State.FAILED, reason=str(exc))
+    hub.restart(spec.name, spec.domain)
+    connections = await hub.acquire([spec], TRIAL_SECONDS)
+    return _in_time(connections[spec.name], TRIAL_SECONDS)
+
+
+async def trial(
+    policy: LaunchPolicy,
+    spec: LaunchSpec,
+    observer: HubObserver,
+    threads: DomainThreads,
+    accounts: Accounts | None = None,
+    seconds: float = TRIAL_SECONDS,
+) -> ConnectionState:
+    """Start a server in a pool of its own, list its tools, and end it. ``seconds``: how long it may take to start."""
+    async with Hub(None, policy, observer=observer, threads=threads, accounts=accounts) as hub:
+        try:
+            await hub.prepare(spec)
+        except AgenticRagError as exc:
+            return ConnectionState(spec.name, State.FAILED, reason=str(exc))
+        connections = await hub.acquire([spec], seconds)
+        return _in_time(connections[spec.name], seconds)
+
+
+def _in_time(connection: ServerConnection, seconds: float) -> ConnectionState:
+    """Return how a server fares after it had its time to start; one that is still starting has not kept it."""
+    state = connection.status()
+    if state.state is State.READY or state.reason:
+        return state
+    return replace(state, reason=f"it was not ready after {seconds:g} s")

@@ -1,0 +1,473 @@
+"""What a turn tells the world: one tagged union, from the turn to its readers.
+
+Owns the event bodies and the numbered event. Knows no clock, no store and no socket; the run log makes the JSON form.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import orjson
+
+from agentic_rag.base.json_form import Absent
+from agentic_rag.base.messages import KeptImage
+
+
+class ToolStatus(StrEnum):
+    """What became of a tool call; no event says ``running``, the stored call does."""
+
+    RUNNING = "running"
+    OK = "ok"
+    ERROR = "error"
+    DENIED = "denied"
+    INTERRUPTED = "interrupted"
+
+
+class WaitKind(StrEnum):
+    """What a turn asks a person for."""
+
+    APPROVAL = "approval"
+    """May this call run?"""
+    FORM = "form"
+    """Values for a server's form."""
+    URL = "url"
+    """Something to be done at an address, such as signing in."""
+    QUESTION = "question"
+    """An answer to a question of the model's."""
+
+
+class Answerer(StrEnum):
+    """Who may answer: the conversation's owner, or an admin of its domain."""
+
+    OWNER = "owner"
+    ADMIN = "admin"
+
+
+class WaitAction(StrEnum):
+    """What ended a wait. A person answers with one of the first three."""
+
+    ACCEPT = "accept"
+    DECLINE = "decline"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one or more model calls. ``input`` counts uncached input only, as the API reports it."""
+
+    input: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    output: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input + other.input,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.output + other.output,
+        )
+
+    @property
+    def sent(self) -> int:
+        """All input tokens of the request, cached or not."""
+        return self.input + self.cache_read + self.cache_write
+
+    def to_json(self) -> dict[str, int]:
+        """Return the JSON form; ``inputTokens`` counts all input, cached or not."""
+        return {
+            "inputTokens": self.sent,
+            "outputTokens": self.output,
+            "cacheReadTokens": self.cache_read,
+            "cacheWriteTokens": self.cache_write,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, int]) -> "Usage":
+        """Reverse `to_json`."""
+        read, write = value["cacheReadTokens"], value["cacheWriteTokens"]
+        return cls(value["inputTokens"] - read - write, read, write, value["outputTokens"])
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One found passage or memory in a `Retrieval` event. ``score``: relevance, from 0 to 1."""
+
+    id: str
+    name: str
+    snippet: str
+    score: float
+    document_id: str | None = None
+    chunk_id: str | None = None
+    page: int | None = None
+    cells: str | None = None
+    strength: Absent[float] = None
+    """Of a memory: how strong it was saved, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class CitedTable:
+    """Rows that a citation quotes, below the cells of their table's header."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A verified citation. Equal passages of a turn share a ``number`` (from 1)."""
+
+    number: int
+    document_id: str
+    document_name: str
+    chunk_id: str
+    cited_text: str
+    score: float
+    page: int | None = None
+    cells: str | None = None
+    """Rows of a sheet, such as ``Rates!A2:D9``."""
+    agent: Absent[str] = None
+    """Path of the delegate that found it; None: the agent itself did."""
+    verified: Absent[bool] = None
+    """False: the statement shares no word with the passage, whose text this is; such a one has a number of its own."""
+    table: Absent[CitedTable] = None
+    """The cited rows, where the passage is a table."""
+    scanned: Absent[bool] = None
+    """True: OCR read the passage from a scan."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    type: ClassVar[str] = "turn_started"
+    user_message_id: str
+    message_id: str
+    content: str
+    model: str
+    image_id: str
+    client_message_id: str | None = None
+    images: tuple[KeptImage, ...] | None = None
+    """Those that were sent with it; each has a file at ``/api/payloads/{ref}``."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationStart:
+    """A model call begins. ``continues``: its text goes on where the one before it was cut off."""
+
+    type: ClassVar[str] = "iteration_start"
+    iteration: int
+    continues: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    type: ClassVar[str] = "thinking"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    type: ClassVar[str] = "text"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStarted:
+    """The model has named a tool and writes its arguments. `ToolCall` follows once the message is stored."""
+
+    type: ClassVar[str] = "tool_call_started"
+    tool_call_id: str
+    tool_name: str
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolArguments:
+    """A piece of the JSON of a started call's arguments; `ToolCall` has the whole."""
+
+    type: ClassVar[str] = "tool_arguments"
+    tool_call_id: str
+    delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    type: ClassVar[str] = "tool_call"
+    tool_call_id: str
+    tool_name: str
+    server: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProgress:
+    type: ClassVar[str] = "tool_progress"
+    tool_call_id: str
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """``content`` is the text a person reads; ``ref`` names the stored whole when ``truncated``.
+
+    ``structured``: a user server's structured content, or ``{"_ref": …}`` for one that is kept whole.
+    """
+
+    type: ClassVar[str] = "tool_result"
+    tool_call_id: str
+    tool_name: str
+    server: str
+    status: ToolStatus
+    content: str
+    truncated: bool
+    duration_ms: int
+    ref: str | None = None
+    structured: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """``retrieval_id``: the stored search; of memories, which are not stored, the call."""
+
+    type: ClassVar[str] = "retrieval"
+    retrieval_id: str
+    source: Literal["documents", "memory"]
+    query: str
+    hits: tuple[Hit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReference:
+    """A citation of the characters ``text_from`` to ``text_to`` of the step's text; its text stands in the passage.
+
+    ``verified`` is False where the cited statement shares no word with it.
+    """
+
+    type: ClassVar[str] = "source_reference"
+    number: int
+    iteration: int
+    text_from: int
+    text_to: int
+    document_id: str
+    document_name: str
+    chunk_id: str
+    cited_text: str
+    score: float
+    page: int | None = None
+    cells: str | None = None
+    verified: Absent[bool] = None
+    table: Absent[CitedTable] = None
+    scanned: Absent[bool] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Numbers ``voids[0]`` to ``voids[1]`` (inclusive) of this turn mean nothing."""
+
+    type: ClassVar[str] = "resumed"
+    voids: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReset:
+    """Forget all text, thinking, citations and started calls of this iteration: it is run again."""
+
+    type: ClassVar[str] = "step_reset"
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    type: ClassVar[str] = "retrying"
+    attempt: int
+    in_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    type: ClassVar[str] = "notice"
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """For the model a summary stands for so many messages from now on; a person is shown them as before."""
+
+    type: ClassVar[str] = "compacted"
+    messages: int
+    summary_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    type: ClassVar[str] = "title"
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One of the answers to choose from."""
+
+    value: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text of others that the model has read since the user's message: what an instruction in it would speak through.
+
+    ``kind``: ``document``, ``memory``, ``tool`` (a result), ``delegate`` or ``description`` (a tool's own).
+    """
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class InputRequired:
+    """The turn waits for a person. ``answerer``: who may answer; ``expires_at``: when that counts as declined.
+
+    Of an ``approval``: ``tool_name``, ``arguments`` as they would be sent, their ``schema``, and ``sources``. Of a
+    ``form``: ``schema``. Of a ``url``: the whole address, which nobody has opened. Of a ``question``: ``options``, of
+    which ``multiple`` allows several. ``warning``: what the person should look at first.
+    """
+
+    type: ClassVar[str] = "input_required"
+    wait_id: str
+    kind: WaitKind
+    answerer: Answerer
+    title: str
+    message: str
+    expires_at: str
+    tool_call_id: str | None = None
+    server: str | None = None
+    tool_name: str | None = None
+    arguments: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | None = None
+    url: str | None = None
+    options: tuple[Option, ...] | None = None
+    multiple: bool | None = None
+    warning: str | None = None
+    sources: tuple[Source, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputAnswered:
+    """A wait has ended. ``by``: the id of who answered, empty where nobody did (it expired, or the turn ended)."""
+
+    type: ClassVar[str] = "input_answered"
+    wait_id: str
+    action: WaitAction
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Terminal. ``timings``: milliseconds by name (``total``, ``retrieval``, ``generation``).
+
+    ``retrieval_ids``: the stored searches of the turn, delegates' included.
+    """
+
+    type: ClassVar[str] = "done"
+    message_id: str
+    usage: Usage
+    stop_reason: str
+    references: tuple[Reference, ...]
+    model: str
+    timings: Mapping[str, int] = field(default_factory=dict)
+    retrieval_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Terminal."""
+
+    type: ClassVar[str] = "error"
+    code: str
+    message: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Terminal. ``message_id`` is None when nothing of the answer was kept."""
+
+    type: ClassVar[str] = "interrupted"
+    message_id: str | None = None
+
+
+EventBody = (
+    TurnStarted
+    | IterationStart
+    | Thinking
+    | Text
+    | ToolCallStarted
+    | ToolArguments
+    | ToolCall
+    | ToolProgress
+    | ToolResult
+    | Retrieval
+    | SourceReference
+    | Resumed
+    | StepReset
+    | Retrying
+    | Notice
+    | Compacted
+    | Title
+    | InputRequired
+    | InputAnswered
+    | Done
+    | Error
+    | Interrupted
+)
+Terminal = Done | Error | Interrupted
+
+TERMINAL_TYPES = frozenset({"done", "error", "interrupted"})
+DELTA_TYPES = frozenset({"text", "thinking", "tool_call_started", "tool_arguments"})
+"""Delivered at once and journalled in groups; everything else is durable when delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delegate:
+    """Which delegate an event is from: its path, unique in its turn, and the ``delegate`` call that it works for."""
+
+    path: str
+    tool_call_id: str
+
+
+class AgentEvent(NamedTuple):
+    """One event of a turn. ``data`` is its JSON form, made once; see ``runtime.log.runlog``.
+
+    ``type`` and ``seq`` stand beside it so that readers can route without parsing. An event with ``seq`` 0 is not part
+    of the log: it says how the stream itself is, its JSON has no number, and it is never replayed.
+    """
+
+    turn_id: str
+    seq: int
+    type: str
+    data: bytes
+
+    @property
+    def terminal(self) -> bool:
+        return self.type in TERMINAL_TYPES
+
+    def fields(self) -> dict[str, Any]:
+        """Return the parsed JSON form (a new dict each time)."""
+        parsed: dict[str, Any] = orjson.loads(self.data)
+        return parsed
+
+
+def decode(turn_id: str, seq: int, data: bytes) -> AgentEvent:
+    """Return the event whose JSON form a log has stored."""
+    found = _TYPE(data)
+    return AgentEvent(turn_id, seq, found[1].decode() if found else orjson.loads(data)["type"], data)
+
+
+_TYPE = re.compile(rb'\{"type":"([a-z_]+)"').match
+"""The type stands first where this program has written the JSON."""

@@ -1,0 +1,328 @@
+"""Values that come from outside: camelCase or snake_case in, camelCase out, unknown keys refused.
+
+Owns the base model of everything a client or an admin sends, and the one place where pydantic's errors become
+ours. Knows no record and no route.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationError,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, ErrorDetails
+
+from agentic_rag.base.errors import MAX_PROBLEMS, InvalidInput
+from agentic_rag.base.json_form import Json, to_text
+
+FormT = TypeVar("FormT", bound=BaseModel)
+
+NO_NUL = "a NUL character is not possible."
+
+_MISLEADING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, line separators, and what turns the direction of the text around it."""
+
+
+_ROWS = ("list", "tuple", "set", "frozenset")
+
+
+class ValidatedForm(BaseModel):
+    """Base of what is checked: a list is looked at up to its first item that does not fit.
+
+    Half a million problems of one list would take seconds of the event loop.
+    """
+
+    # Built when first used: all of them together would cost every start a tenth of a second.
+    model_config = ConfigDict(defer_build=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _stop_at_first(schema)
+        return schema
+
+
+def _stop_at_first(schema: Any) -> None:
+    if isinstance(schema, dict):
+        if schema.get("type") in _ROWS:  # a field may be called so, too
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _stop_at_first(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            _stop_at_first(part)
+
+
+class Form(ValidatedForm):
+    """Base of request and settings models.
+
+    ``cleaned``: fields whose taker removes NUL characters itself; anywhere else one is refused.
+    """
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+    cleaned: ClassVar[frozenset[str]] = frozenset()
+
+
+def require_shape(pattern: str, words: str) -> AfterValidator:
+    """Return the validator of a text that has the shape of a regular expression, which users read as ``words``."""
+    shape = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if shape.fullmatch(text) is None:
+            raise ValueError(words)
+        return text
+
+    return AfterValidator(check)
+
+
+MAX_LEVELS = 64
+"""Of objects and lists inside each other, in whatever a client sends."""
+MAX_VALUES = 20_000
+"""Items of lists and members of objects, all together, in what a client sends: each is looked at in the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLimits:
+    """What an object of a client's own may hold, which is stored and shown as it is."""
+
+    levels: int = 16
+    keys: int = 256
+    size: int = 16 * 1024
+
+    def check(self, value: Json | None) -> Json | None:
+        """Return the value.
+
+        Raises:
+            ValueError: it is nested too deep, has too many keys, or is too large as text.
+        """
+        if value is None:
+            return None
+        if nests_deeper(value, self.levels):
+            raise ValueError(f"more than {self.levels} levels of objects and lists inside each other.")
+        if count_keys(value) > self.keys:
+            raise ValueError(f"more than {self.keys} keys.")
+        if len(to_text(value).encode()) > self.size:
+            raise ValueError(f"larger than {self.size // 1024} KiB ({self.size} bytes) as JSON.")
+        return value
+
+
+OwnJson = Annotated[Json | None, AfterValidator(JsonLimits().check)]
+"""The type of a field that keeps a client's own JSON object."""
+
+AnswerJson = Annotated[Json | None, AfterValidator(JsonLimits(keys=2_000, size=128 * 1024).check)]
+"""The type of what a person answers: a call's arguments, or the fields of a form."""
+
+
+def nests_deeper(value: object, levels: int) -> bool:
+    """Whether a JSON value has more than so many objects and lists inside each other."""
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [each for each in layer if isinstance(each, Mapping | list)]
+        if not layer:
+            return False
+        layer = [inner for each in layer for inner in _inner(each)]
+    return True
+
+
+def check_size(value: object, path: str, most: int = MAX_VALUES) -> None:
+    """Refuse a JSON value that takes long to look through, before anything else looks through it.
+
+    Raises:
+        InvalidInput: it has more than `MAX_LEVELS` levels, or more than ``most`` items and members.
+    """
+    layer, count = [value], 0
+    for _ in range(MAX_LEVELS + 1):
+        inside: list[object] = []
+        for each in layer:
+            inner = _inner(each)
+            count += len(inner)
+            if count > most:
+                raise InvalidInput(path, f"more than {most} items of lists and members of objects.")
+            inside += inner
+        if not any(isinstance(each, Mapping | list) for each in layer):
+            return
+        layer = inside
+    raise InvalidInput(path, f"more than {MAX_LEVELS} levels of objects and lists inside each other.")
+
+
+def count_keys(value: object) -> int:
+    """Return how many keys a JSON value has in all its objects."""
+    count, waiting = 0, [value]
+    while waiting:
+        each = waiting.pop()
+        count += len(each) if isinstance(each, Mapping) else 0
+        waiting += _inner(each)
+    return count
+
+
+def _inner(value: object) -> Sequence[object]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, list) else ()
+
+
+def read_form(model: type[FormT], value: object, path: str = "") -> FormT:
+    """Validate ``value``; ``path`` is what its own place is called in messages (empty: the body itself).
+
+    Raises:
+        InvalidInput: names the first field that does not fit and says what would; its details list all of them.
+    """
+    form, problems = check_form(model, value, path)
+    if form is None:
+        raise problems[0].among(problems) if len(problems) > 1 else problems[0]
+    return form
+
+
+def check_form(model: type[FormT], value: object, path: str = "") -> tuple[FormT | None, list[InvalidInput]]:
+    """Return the form that ``value`` is, else None and all fields that do not fit. See `read_form`."""
+    cleaned: frozenset[str] = getattr(model, "cleaned", frozenset())
+    for place in _nul_places(value, path, cleaned):
+        return None, [InvalidInput(place or "body", NO_NUL)]
+    forbids = model.model_config.get("extra") == "forbid"
+    unknown = unknown_keys(model, value) if forbids else []
+    problems = [unknown_key(f"{path}.{key}".strip(".")) for key in unknown[:MAX_PROBLEMS]]
+    if unknown and isinstance(value, Mapping):
+        left_out = set(unknown)
+        value = {key: item for key, item in value.items() if key not in left_out}
+    try:
+        form = model.model_validate(value)
+    except ValidationError as exc:
+        problems += invalid_inputs(exc, path)
+        return None, problems[:MAX_PROBLEMS]
+    return (None if problems else form), problems
+
+
+def unknown_keys(model: type[BaseModel], value: object) -> list[str]:
+    """Return the keys of an object that no field of the model reads."""
+    if not isinstance(value, Mapping):
+        return []
+    known: set[object] = set()
+    for name, info in model.model_fields.items():
+        known |= {name, info.alias}
+        if isinstance(info.validation_alias, AliasChoices):
+            known.update(info.validation_alias.choices)
+    return [key for key in value if key not in known]
+
+
+def unknown_key(path: str) -> InvalidInput:
+    """Return the refusal of a key that no field reads."""
+    return InvalidInput(path, _problem("extra_forbidden", ""))
+
+
+def invalid_input(error: ValidationError, path: str = "") -> InvalidInput:
+    """Return the refusal that names the first field that does not fit, and says what would."""
+    return _refusal_of(error.errors(include_url=False, include_context=False), path)
+
+
+def invalid_inputs(error: ValidationError, path: str = "") -> list[InvalidInput]:
+    """Return a refusal for each field that does not fit; of a map, for each of its members."""
+    by_field: dict[tuple[object, ...], list[ErrorDetails]] = {}
+    for each in error.errors(include_url=False, include_context=False):
+        place = each["loc"]
+        # The second part is an index, a member's key, or the type that pydantic tried: "str", "list[Item]".
+        of_member = len(place) > 1 and isinstance(place[1], str) and _TRIED.match(place[1]) is None
+        by_field.setdefault(place[:2] if of_member else place[:1], []).append(each)
+    return [_refusal_of(errors, path) for errors in by_field.values()]
+
+
+_TRIED = re.compile(r"(?:str|int|float|bool|constrained-str)$|(?:list|tuple|dict|literal|function)[\[-]")
+
+
+def _refusal_of(errors: Sequence[ErrorDetails], path: str) -> InvalidInput:
+    # Of a text or a list pydantic tells of both, and names in the place which it tried: "str", "list[Item]".
+    meant = (each for each in errors if each["loc"][-1:] != ("str",) or not isinstance(each["input"], list))
+    first = next(meant, errors[0])
+    place = first["loc"]
+    tried = {
+        each["loc"][:at] for each in errors for at, part in enumerate(each["loc"]) if str(part).startswith("list[")
+    }
+    named = (part for at, part in enumerate(place) if place[:at] not in tried)
+    parts = [str(part) for part in named if part != "[key]"]  # pydantic's word for the key before it
+    return InvalidInput(".".join([path, *parts]).strip(".") or "body", _problem(first["type"], first["msg"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value stands: below another place. Written out only when it is told, since a key may be very long."""
+
+    around: "_Place | None"
+    name: str
+
+    def __str__(self) -> str:
+        names: list[str] = []
+        place: _Place | None = self
+        while place is not None:
+            names.append(place.name)
+            place = place.around
+        return ".".join(reversed(names)).lstrip(".")
+
+
+def _nul_places(value: object, path: str, cleaned: frozenset[str]) -> Iterator[str]:
+    """Yield the places of NUL characters, which PostgreSQL does not take, in a JSON value as deep as it may be."""
+    if isinstance(value, Mapping) and cleaned:
+        value = {key: item for key, item in value.items() if key not in cleaned}
+    waiting: list[tuple[_Place, object]] = [(_Place(None, path), value)]
+    while waiting:
+        place, item = waiting.pop()
+        if isinstance(item, str) and "\0" in item:
+            yield str(place)
+        elif isinstance(item, Mapping):
+            yield from (str(_Place(place, key)).replace("\0", "\ufffd") for key in item if "\0" in key)
+            waiting += [(_Place(place, key), each) for key, each in reversed(list(item.items())) if _may_hold_nul(each)]
+        elif isinstance(item, list | tuple):
+            inner = [(_Place(place, str(at)), each) for at, each in enumerate(item) if _may_hold_nul(each)]
+            waiting += reversed(inner)
+
+
+def _may_hold_nul(value: object) -> bool:
+    return "\0" in value if isinstance(value, str) else bool(value) and isinstance(value, list | tuple | Mapping)
+
+
+def _problem(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return "this key is not known."
+    if kind == "missing":
+        return "this key is required."
+    if kind == "string_pattern_mismatch":
+        return "this does not have the form that is expected."
+    message = message.removeprefix("Value error, ")
+    return message if message.endswith(".") else f"{message}."
+
+
+def to_json(form: BaseModel) -> dict[str, Any]:
+    """Return the camelCase JSON form."""
+    return form.model_dump(mode="json", by_alias=True)
+
+
+def line(path: str, text: str, limit: int, *, required: bool, breaks: bool = False) -> str:
+    """Return a text without the space around it. ``breaks``: it may have line ends and tabs.
+
+    Raises:
+        InvalidInput: it has more than ``limit`` characters, or none and is required, or shows as something else.
+    """
+    text = text.strip()
+    if len(text) > limit:  # first: the other checks read each character
+        raise InvalidInput(path, f"{len(text)} characters; at most {limit} are possible.")
+    if required and not is_visible(text):
+        raise InvalidInput(path, "at least one visible character is needed.")
+    if _MISLEADING.search(re.sub(r"[\t\r\n]", "", text) if breaks else text):
+        raise InvalidInput(path, "control characters and those that change the direction of text are not possible.")
+    return text
+
+
+def one_line(text: str) -> str:
+    """Return a text on one line, without characters that show it as something else."""
+    return " ".join(_MISLEADING.sub(" ", text).split())
+
+
+def is_visible(text: str) -> bool:
+    """Whether a text has a character that can be seen."""
+    return any(char.isprintable() and not char.isspace() for char in text)

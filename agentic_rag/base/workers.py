@@ -1,0 +1,121 @@
+"""Background work: one way in which every part that works beside answering lives.
+
+Owns the tasks and what becomes of their failures: a part that fails is logged and, if it repeats, tried again; it
+never ends the process. Knows no part by name.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from agentic_rag.base.errors import AgenticRagError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Workers:
+    """Tasks that live as long as the block; leaving it cancels them and waits for their ends.
+
+    ``known``: exceptions beside our own whose text says enough; what else fails is logged with its traceback.
+    """
+
+    def __init__(self, *known: type[Exception]) -> None:
+        self._known = known
+        self._tasks: TaskGroup = anyio.create_task_group()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        self._tasks.cancel_scope.cancel()
+        return await self._tasks.__aexit__(exc_type, exc, tb)
+
+    def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something once. ``name`` is what its failure is logged under."""
+        self._tasks.start_soon(attempt, name, work, self._known)
+
+    def repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float, *, at_once: bool = True) -> None:
+        """Do something now, or in ``seconds`` unless ``at_once``; and again ``seconds`` after each end of it."""
+        self._tasks.start_soon(self._repeat, name, work, seconds, at_once)
+
+    async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float, at_once: bool) -> None:
+        if not at_once:
+            await anyio.sleep(seconds)
+        while True:
+            await attempt(name, work, self._known)
+            await anyio.sleep(seconds)
+
+
+async def attempt(name: str, work: Callable[[], Awaitable[None]], known: tuple[type[Exception], ...] = ()) -> None:
+    """Do something whose failure must not end the process: what it did not do is met again later."""
+    try:
+        await work()
+    except Exception as exc:  # nothing that is done beside answering may end the server
+        if isinstance(exc, (AgenticRagError, *known)):
+            log.error("%s: %s", name, exc)
+        else:
+            log.error("%s failed", name, exc_info=exc)
+
+
+class FairQueue(Generic[T]):
+    """Items that wait for a worker; their owners take turns, and one has at most ``most`` at work at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: dict[str, deque[T]] = {}
+        """By owner, in the order of their turns."""
+        self._at_work: Counter[str] = Counter()
+        self._free = anyio.Event()
+
+    def put(self, owner: str, item: T) -> None:
+        self._waiting.setdefault(owner, deque()).append(item)
+        self._free.set()
+
+    async def get(self) -> T:
+        """Return the first item of the owner whose turn it is, once there is one that may begin. Then `release`."""
+        while True:
+            for owner, items in self._waiting.items():
+                if self._at_work[owner] < self._most:
+                    del self._waiting[owner]
+                    item = items.popleft()
+                    if items:
+                        self._waiting[owner] = items  # behind all others
+                    self._at_work[owner] += 1
+                    return item
+            if self._free.is_set():  # else others wait for the same one
+                self._free = anyio.Event()
+            await self._free.wait()
+
+    def release(self, owner: str) -> None:
+        """Say that an owner's item is no longer at work."""
+        self._at_work[owner] -= 1
+        if not self._at_work[owner]:
+            del self._at_work[owner]
+        self._free.set()
+
+
+class Queue(Generic[T]):
+    """Items that wait for a worker, in their order. Putting one never waits, and nothing has to be closed."""
+
+    def __init__(self) -> None:
+        self._items: deque[T] = deque()
+        self._count = anyio.Semaphore(0)
+
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        self._count.release()
+
+    async def get(self) -> T:
+        """Return the next item, once there is one."""
+        await self._count.acquire()
+        return self._items.popleft()

@@ -1,0 +1,234 @@
+"""Whether a model does what turns need of it, asked of its service with a few tiny calls.
+
+Owns the questions, what counts as an answer to each, and the codes of what is missing. Knows no provider and no turn:
+it goes the way that every call goes, over `Model.stream`, with the profile that requests are made by.
+"""
+
+import base64
+import binascii
+import struct
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import anyio
+
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import BROKEN_INPUT, Block, Message, ToolSpec, text_block
+from agentic_rag.models.base import (
+    BlockStopped,
+    CitationDelta,
+    MessageCompleted,
+    Model,
+    ModelEvent,
+    ModelRequest,
+    TextDelta,
+)
+from agentic_rag.models.profiles import ModelProfile
+
+CALL_SECONDS: Final = 30.0
+"""How long one call may take."""
+MAX_TOKENS: Final = 300
+
+
+class ModelAbility(StrEnum):
+    """What a model is tried for."""
+
+    ANSWERS = "answers"
+    USAGE = "usage"
+    TOOLS = "tools"
+    CITATIONS = "citations"
+    IMAGES = "images"
+
+
+class Shortfall(StrEnum):
+    """What is missing, as a code."""
+
+    KEY_REFUSED = "KEY_REFUSED"
+    MODEL_UNKNOWN = "MODEL_UNKNOWN"
+    NO_STREAM = "NO_STREAM"
+    UNREACHABLE = "UNREACHABLE"
+    SILENT = "SILENT"
+    BUSY = "BUSY"
+    SERVICE_FAILED = "SERVICE_FAILED"
+    REQUEST_REFUSED = "REQUEST_REFUSED"
+    BROKEN_ANSWER = "BROKEN_ANSWER"
+    NO_ANSWER = "NO_ANSWER"
+    NO_USAGE = "NO_USAGE"
+    NO_TOOL_CALL = "NO_TOOL_CALL"
+    NO_CITATION = "NO_CITATION"
+    IMAGE_NOT_SEEN = "IMAGE_NOT_SEEN"
+    NOT_SET_UP = "NOT_SET_UP"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of one trial: it works where there is no ``code``; ``note`` is for people, ``seconds`` its call's."""
+
+    ability: ModelAbility
+    code: Shortfall | None = None
+    note: str = ""
+    seconds: float = 0.0
+
+    @property
+    def works(self) -> bool:
+        return self.code is None
+
+
+@dataclass(slots=True)
+class _TrialAnswer:
+    """One answer. ``pieces``: in how many parts its words came."""
+
+    text: str = ""
+    pieces: int = 0
+    calls: list[Block] = field(default_factory=list)
+    cited: int = 0
+    ended: MessageCompleted | None = None
+
+    def take(self, event: ModelEvent) -> None:
+        if isinstance(event, TextDelta):
+            self.text += event.text
+            self.pieces += 1
+        elif isinstance(event, CitationDelta):
+            self.cited += event.citation.start < event.citation.end
+        elif isinstance(event, BlockStopped) and event.block["type"] == "tool_use":
+            self.calls.append(event.block)
+        elif isinstance(event, MessageCompleted):
+            self.ended = event
+
+
+TOOL: Final = ToolSpec(
+    name="note_colour",
+    description="Note the colour that the user names.",
+    input_schema={"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]},
+)
+_PASSAGE: Final[Block] = {
+    "type": "search_result",
+    "source": "check",
+    "title": "Pumps",
+    "content": [text_block("The pump in the cellar is painted green."), text_block("It was built in 1931.")],
+    "citations": {"enabled": True},
+}
+
+
+def _red_square(size: int = 64) -> Block:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", binascii.crc32(kind + data))
+
+    rows = (b"\0" + b"\xff\0\0" * size) * size
+    header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png).decode()}
+    return {"type": "image", "source": source}
+
+
+_Judge = Callable[[_TrialAnswer], Sequence[Finding]]
+
+
+async def check_model(
+    model: Model, name: str, profile: ModelProfile, seconds: float = CALL_SECONDS
+) -> Sequence[Finding]:
+    """Try a model for what turns need of it and its profile says it has; at most three calls more once it answers.
+
+    Args:
+        model: who is asked.
+        name: of the model, with its provider where there are several.
+        profile: what it is said to take.
+        seconds: how long each call may take.
+    """
+    asked = [text_block("Say one short sentence about the sea.")]
+    found = [*await _ask(model, name, asked, seconds, _answers)]
+    if not found[0].works:
+        return found
+    named = [text_block("My favourite colour is blue. Note it with the tool.")]
+    found += await _ask(model, name, named, seconds, _calls, (TOOL,))
+    sought = [_PASSAGE, text_block("Which colour has the pump in the cellar? Answer in one sentence from the passage.")]
+    found += await _ask(model, name, sought, seconds, _cites)
+    if profile.images:
+        shown = [_red_square(), text_block("Which colour has this picture? Answer with one word.")]
+        found += await _ask(model, name, shown, seconds, _sees)
+    return found
+
+
+async def _ask(
+    model: Model, name: str, content: list[Block], seconds: float, judge: _Judge, tools: tuple[ToolSpec, ...] = ()
+) -> list[Finding]:
+    message: Message = {"role": "user", "content": content}
+    system = (text_block("You are being tried. Do exactly what the user asks."),)
+    request = ModelRequest(name, MAX_TOKENS, system, (message,), tools, thinking="off")
+    heard, began = _TrialAnswer(), time.monotonic()
+    ability = judge(heard)[0].ability
+    try:
+        with anyio.fail_after(seconds):
+            async with model.stream(request) as events:
+                async for event in events:
+                    heard.take(event)
+    except TimeoutError:
+        said = f"No end came within {seconds:g} s" + (f"; {heard.pieces} parts had." if heard.pieces else ".")
+        found = [Finding(ability, Shortfall.SILENT, said)]
+    except ModelError as error:
+        found = [Finding(ability, _code_of(error), str(error))]
+    else:
+        found = list(judge(heard))
+    spent = round(time.monotonic() - began, 3)
+    return [Finding(each.ability, each.code, each.note, spent) for each in found]
+
+
+def _code_of(error: ModelError) -> Shortfall:
+    status = error.http_status
+    if error.kind in ("configuration", "extra"):
+        return Shortfall.NOT_SET_UP
+    if error.kind == "no_stream":
+        return Shortfall.NO_STREAM
+    if status is None:
+        return Shortfall.SILENT if error.kind == "timeout" else Shortfall.UNREACHABLE
+    known = {401: Shortfall.KEY_REFUSED, 403: Shortfall.KEY_REFUSED, 404: Shortfall.MODEL_UNKNOWN}
+    if status in (402, 429, 529):
+        return Shortfall.BUSY
+    if status == 200:
+        return Shortfall.BROKEN_ANSWER
+    return known.get(status, Shortfall.SERVICE_FAILED if status >= 500 else Shortfall.REQUEST_REFUSED)
+
+
+def _answers(heard: _TrialAnswer) -> list[Finding]:
+    ended = heard.ended
+    if ended is None or not heard.text.strip():
+        reason = ended.stop_reason if ended else "no end"
+        return [Finding(ModelAbility.ANSWERS, Shortfall.NO_ANSWER, f"It said nothing ({reason}).")]
+    answers = Finding(ModelAbility.ANSWERS, note=f"streamed, {heard.pieces} parts")
+    if ended.usage.sent and ended.usage.output:
+        return [answers, Finding(ModelAbility.USAGE, note=f"{ended.usage.sent} tokens in, {ended.usage.output} out")]
+    return [
+        answers,
+        Finding(ModelAbility.USAGE, Shortfall.NO_USAGE, "It does not say what a call costs: nothing is counted."),
+    ]
+
+
+def _calls(heard: _TrialAnswer) -> list[Finding]:
+    call = next((each for each in heard.calls if each["name"] == TOOL["name"]), None)
+    if call is None:
+        said = "It called no tool: it cannot search, remember or take its role."
+        return [Finding(ModelAbility.TOOLS, Shortfall.NO_TOOL_CALL, said)]
+    if BROKEN_INPUT in call or not isinstance(call["input"].get("colour"), str):
+        return [
+            Finding(ModelAbility.TOOLS, Shortfall.NO_TOOL_CALL, "It called the tool with arguments that do not fit.")
+        ]
+    return [Finding(ModelAbility.TOOLS)]
+
+
+def _cites(heard: _TrialAnswer) -> list[Finding]:
+    if heard.cited:
+        return [Finding(ModelAbility.CITATIONS)]
+    return [
+        Finding(ModelAbility.CITATIONS, Shortfall.NO_CITATION, "It cited nothing: its answers would name no sources.")
+    ]
+
+
+def _sees(heard: _TrialAnswer) -> list[Finding]:
+    if "red" in heard.text.casefold():
+        return [Finding(ModelAbility.IMAGES)]
+    said = "It did not see what the picture shows; say images = false in its profile."
+    return [Finding(ModelAbility.IMAGES, Shortfall.IMAGE_NOT_SEEN, said)]

@@ -1,0 +1,219 @@
+"""A model whose calls are told to an observer: each is a span inside of what runs, or one by itself.
+
+Owns what is told of a call. Where nobody listens there is no such model: no event of a stream passes here then.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.events import Usage
+from agentic_rag.base.messages import Block, user_message
+from agentic_rag.base.telemetry import (
+    NO_SPAN,
+    NOBODY,
+    Content,
+    Fact,
+    Kind,
+    Observer,
+    Span,
+    running_span,
+    working_domain,
+)
+from agentic_rag.models.base import (
+    BlockStopped,
+    MessageCompleted,
+    MessageStarted,
+    Model,
+    ModelEvent,
+    ModelProgress,
+    ModelRequest,
+    PreparedRequest,
+    PreparingModel,
+    Push,
+    PushingEvents,
+    PushText,
+    SentRequest,
+)
+
+_SILENT = (ModelProgress, MessageStarted)
+"""Events that are nothing of an answer yet."""
+
+
+def observe(model: Model, observer: Observer) -> Model:
+    """Return a model that tells of its calls; the same one where nobody listens."""
+    return model if observer is NOBODY else ObservedModel(model, observer)
+
+
+class ObservedModel(Model, PreparingModel):
+    """Implements `Model` over another one."""
+
+    def __init__(self, model: Model, observer: Observer) -> None:
+        self._model = model
+        self._preparing = model if isinstance(model, PreparingModel) else None
+        self._observer = observer
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        """See `Model.stream`."""
+        return _Call(self._model.name, request, self._model.stream(request), self._observer)
+
+    def prepare(self, request: ModelRequest) -> PreparedRequest | None:
+        """See `PreparingModel.prepare`."""
+        prepared = self._preparing.prepare(request) if self._preparing is not None else None
+        return None if prepared is None else _Prepared(self._model.name, request, prepared, self._observer)
+
+    async def aclose(self) -> None:
+        await self._model.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Implements `PreparedRequest` over another one."""
+
+    provider: str
+    request: ModelRequest
+    inner: PreparedRequest
+    observer: Observer
+
+    @property
+    def size(self) -> int:
+        return self.inner.size
+
+    @property
+    def memory(self) -> int:
+        return self.inner.memory
+
+    def send(self, text: str) -> SentRequest | None:
+        sent = self.inner.send(text)
+        return None if sent is None else _Sent(self, text, sent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Implements `SentRequest` over another one; its span begins when it is streamed."""
+
+    prepared: _Prepared
+    text: str
+    inner: SentRequest
+
+    def stream(self) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        prepared = self.prepared
+        return _Call(prepared.provider, prepared.request, self.inner.stream(), prepared.observer, self.text)
+
+    def abandon(self) -> None:
+        self.inner.abandon()
+
+
+class _Call(PushingEvents):
+    """One call: the context manager that `Model.stream` returns, and the iterator of its events.
+
+    ``text``: the words of a last message that is not among the request's.
+    """
+
+    def __init__(
+        self,
+        provider: str,
+        request: ModelRequest,
+        inner: AbstractAsyncContextManager[AsyncIterator[ModelEvent]],
+        observer: Observer,
+        text: str | None = None,
+    ) -> None:
+        self._text = text
+        self._provider = provider
+        self._request = request
+        self._observer = observer
+        self._inner = inner
+        self._events: AsyncIterator[ModelEvent]
+        self._span: Span = NO_SPAN
+        self._silent = True
+        self._said: list[Block] = []
+        self._usage = Usage()
+
+    async def __aenter__(self) -> Self:
+        request, around = self._request, running_span()
+        facts: dict[str, Fact] = {
+            "provider": self._provider,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+        }
+        if around is NO_SPAN:
+            facts["domain_id"] = working_domain()
+            self._span = self._observer.begin(Kind.STEP, request.model, traceparent="", **facts)
+        else:
+            self._span = around.begin(Kind.STEP, request.model, **facts)
+        if self._span.wants_content:
+            self._span.say(Content.SYSTEM, list(request.system))
+            last = () if self._text is None else (user_message(self._text),)
+            self._span.say(Content.REQUEST, [*request.messages, *last])
+        try:
+            self._events = (await self._inner.__aenter__()).__aiter__()
+        except BaseException as exc:
+            self._end(exc)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        try:
+            return await self._inner.__aexit__(kind, exc, trace)
+        finally:
+            self._end(exc)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ModelEvent:
+        event = await self._events.__anext__()
+        if self._silent or type(event) in _TOLD:
+            self._take(event)
+        return event
+
+    def push(self, take: Push, take_text: PushText | None = None) -> None:
+        """See `PushingEvents.push`. Of pieces of text nothing is told: they pass by."""
+
+        def offer(event: ModelEvent) -> bool:
+            if not take(event):
+                return False
+            if self._silent or type(event) in _TOLD:
+                self._take(event)
+            return True
+
+        if isinstance(self._events, PushingEvents):
+            self._events.push(offer, take_text or take)
+
+    def _take(self, event: ModelEvent) -> None:
+        if self._silent and type(event) not in _SILENT:
+            self._silent = False
+            self._span.note_first()
+        if isinstance(event, MessageStarted):
+            self._usage = event.usage
+            self._span.note(answered_by=event.model)
+        elif isinstance(event, BlockStopped) and self._span.wants_content:
+            self._said.append(event.block)
+        elif isinstance(event, MessageCompleted):
+            self._usage = event.usage
+            self._span.note(stop_reason=event.stop_reason)
+            if self._span.wants_content:
+                self._span.say(Content.ANSWER, self._said)
+
+    def _end(self, exc: BaseException | None) -> None:
+        used = self._usage
+        self._span.note(input=used.input, cache_read=used.cache_read, cache_write=used.cache_write, output=used.output)
+        if exc is None:
+            self._span.end()
+        elif isinstance(exc, ModelError):
+            self._span.end(exc.kind or (f"http_{exc.http_status}" if exc.http_status else exc.code))
+        else:
+            self._span.end("cancelled" if not isinstance(exc, Exception) else type(exc).__name__)
+
+
+_TOLD = frozenset({MessageStarted, BlockStopped, MessageCompleted})
+"""Events of which something is told; none of them is a delta."""

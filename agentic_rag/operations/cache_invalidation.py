@@ -1,0 +1,123 @@
+"""Invalidate this process's caches of domains, tools and users when another process changes the shared store.
+
+Maps each signal to the caches it invalidates. Reloads that read the store run one after the other in the background.
+Knows no turn: turns receive their own signals.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from agentic_rag.access.keys import Access
+from agentic_rag.base.errors import NotFound
+from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.base.workers import Queue, attempt
+from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.server_map import enabled_hashes
+from agentic_rag.domains.vault import Vault
+from agentic_rag.store.signals import SignalKind, SignalRecord
+
+if TYPE_CHECKING:  # imports PostgreSQL's driver
+    from agentic_rag.store.signal_feed import SignalFeed
+
+Change = Callable[[], Awaitable[None]]
+
+log = logging.getLogger(__name__)
+
+
+class ServerPool(Protocol):
+    """The pool that runs domains' MCP servers."""
+
+    def forget_lists(self, domain: str | None) -> None:
+        """Drop the cached tool lists of a domain; None: of all domains."""
+        ...
+
+    async def servers_changed(self, domain: str, entries: Mapping[str, str] | None) -> None:
+        """Stop the servers that are not in ``entries`` (name → hash); None stops all."""
+        ...
+
+
+class Budgets(Protocol):
+    """This process's copy of the budgets."""
+
+    async def refresh(self) -> None:
+        """Reload the budgets."""
+        ...
+
+    def tell_returned(self) -> None:
+        """Wake the calls that wait for a budget."""
+        ...
+
+
+class Titles(Protocol):
+    """Sends titles to the clients that follow conversations."""
+
+    async def tell_stored(self, conversation_id: ConversationId, turn_id: TurnId) -> None:
+        """Send a title that another process has stored."""
+        ...
+
+
+class ReplicaNews:
+    """Subscribes to a feed of signals. `run` does the reloads."""
+
+    def __init__(
+        self,
+        feed: "SignalFeed",
+        directory: Directory,
+        vault: Vault,
+        access: Access,
+        pool: ServerPool,
+        budgets: Budgets,
+        titles: Titles,
+    ) -> None:
+        self._directory = directory
+        self._vault = vault
+        self._access = access
+        self._pool = pool
+        self._budgets = budgets
+        self._titles = titles
+        self._changed: Queue[Change] = Queue()
+        feed.hear(SignalKind.DOMAIN, self._hear_domain)
+        feed.hear(SignalKind.DOCUMENTS, lambda signal: directory.collection_changed(signal.subject))
+        feed.hear(SignalKind.TOOLS, lambda signal: pool.forget_lists(signal.subject))
+        feed.hear(SignalKind.ACCESS, lambda _: self._changed.put(self._take_access))
+        feed.hear(SignalKind.BUDGETS, lambda _: self._changed.put(self._take_budgets))
+        feed.hear(SignalKind.TITLE, self._hear_title)
+        feed.hear(SignalKind.GAP, self._forget_all)
+
+    def _hear_domain(self, signal: SignalRecord) -> None:
+        self._directory.forget(signal.subject)
+        self._vault.forget(signal.subject)
+        self._changed.put(partial(self._take_domain, signal.subject))
+
+    def _hear_title(self, signal: SignalRecord) -> None:
+        told = partial(self._titles.tell_stored, ConversationId(signal.subject), TurnId(signal.detail))
+        self._changed.put(told)
+
+    def _forget_all(self, _: SignalRecord) -> None:
+        self._directory.forget_all()
+        self._pool.forget_lists(None)
+        for take in (partial(self._take_domain, None), self._take_access, self._take_budgets):
+            self._changed.put(take)
+
+    async def run(self) -> None:
+        """Run the queued reloads until cancelled."""
+        while True:
+            await attempt("reading what another server changed", await self._changed.get())
+
+    async def _take_access(self) -> None:
+        await self._access.take_up()
+
+    async def _take_budgets(self) -> None:
+        await self._budgets.refresh()
+        self._budgets.tell_returned()
+
+    async def _take_domain(self, domain_id: str | None) -> None:
+        await self._vault.refresh(domain_id)
+        changed = [each.id for each in await self._directory.list_all()] if domain_id is None else [domain_id]
+        for each in changed:
+            try:
+                await self._pool.servers_changed(each, enabled_hashes(await self._directory.settings(each)))
+            except NotFound:  # deleted: also remove the stored data of its servers
+                await self._pool.servers_changed(each, None)

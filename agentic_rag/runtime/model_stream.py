@@ -1,0 +1,103 @@
+"""Transfer of one model answer into a turn and its log.
+
+Owns the steps of each event (secrets are removed, the turn processes the event, the log numbers the visible part) and
+the timeout of a silent model. Waiting for the store does not count as silence. Events are processed where their bytes
+arrive (`PushingEvents`) as long as the log has room. The turn's task runs only without room, or at the end.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+
+from agentic_rag.base.errors import GenerationTimeout
+from agentic_rag.base.redaction import Redaction
+from agentic_rag.base.silence_timers import SilenceTimer
+from agentic_rag.models.base import ModelEvent, PushingEvents, TextDelta, ThinkingDelta
+from agentic_rag.models.redacted_model import RedactedAnswer
+from agentic_rag.runtime.core.turn import Turn
+from agentic_rag.runtime.log.child_log import ChildLog
+from agentic_rag.runtime.log.runlog import RunLog
+
+
+class Receiving:
+    """Receives one model call. ``idle``: seconds of silence after which the model has failed."""
+
+    def __init__(self, turn: Turn, log: RunLog | ChildLog, redaction: Redaction, idle: float) -> None:
+        self._receive, self._receive_text = turn.receive, turn.receive_text
+        self._log = log
+        self._redacted = None if redaction.idle else RedactedAnswer(redaction)
+        self._idle = idle
+        self._watch = asyncio.timeout(None)
+        self._silence: SilenceTimer | None = None
+        self._heard = time.monotonic()
+        """The time when the timeout was last reset."""
+
+    async def run(self, answer: AbstractAsyncContextManager[AsyncIterator[ModelEvent]]) -> None:
+        """Receive a whole answer.
+
+        Raises:
+            GenerationTimeout: the model was silent for too long.
+            ModelError: as `Model.stream`.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with self._watch:
+                self._silence = SilenceTimer(lambda: self._watch.reschedule(loop.time()), loop.time() + self._idle)
+                await self._run(answer)
+        except TimeoutError:
+            if not self._watch.expired():
+                raise
+            raise GenerationTimeout("The model's next event", self._idle) from None
+        finally:
+            if self._silence is not None:
+                self._silence.stop()
+
+    async def _run(self, answer: AbstractAsyncContextManager[AsyncIterator[ModelEvent]]) -> None:
+        async with answer as events:
+            if isinstance(events, PushingEvents):
+                events.push(self._take_pushed, self._take_text)
+            async for event in events:
+                self._take(event)
+                if self._log.crowded:
+                    self._set_deadline(math.inf)  # the turn waits for the store, not for the model
+                    await self._log.room()
+                    self._wait_on()
+
+    def _wait_on(self) -> None:
+        self._heard = time.monotonic()
+        self._set_deadline(asyncio.get_running_loop().time() + self._idle)
+
+    def _set_deadline(self, deadline: float) -> None:
+        if self._silence is not None:
+            self._silence.deadline = deadline
+
+    def _take_pushed(self, event: ModelEvent) -> bool:
+        if self._log.crowded:  # the task waits for room
+            return False
+        self._take(event)
+        return True
+
+    def _take_text(self, event: TextDelta | ThinkingDelta) -> bool:
+        """Take a pushed piece of text. Does the same as `_take_pushed` in fewer steps."""
+        log, redacted = self._log, self._redacted
+        if redacted is None or not redacted.passes(event.text):
+            return self._take_pushed(event)
+        if not log.say("text" if type(event) is TextDelta else "thinking", event.text):
+            return False
+        self._receive_text(event)
+        if time.monotonic() - self._heard > self._idle / 20:
+            self._wait_on()
+        return True
+
+    def _take(self, event: ModelEvent) -> None:
+        if time.monotonic() - self._heard > self._idle / 20:  # moving a deadline costs more than reading the clock
+            self._wait_on()
+        if self._redacted is None:
+            for body in self._receive(event):
+                self._log.append(body)
+            return
+        for each in self._redacted.take(event):
+            for body in self._receive(each):
+                self._log.append(body, redacted=True)

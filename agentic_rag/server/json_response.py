@@ -1,0 +1,76 @@
+"""A turn's answer as one JSON document, for a client that waits for its end.
+
+Owns the waiting: it ends with the turn, with the client, or with its key. Knows no route and no format; what is made of
+the events is a `Collector`'s.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Protocol
+
+import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from agentic_rag.base.errors import AgenticRagError, Unauthenticated
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.json_form import Json
+from agentic_rag.server.auth import caller_of
+from agentic_rag.server.replies import json_response
+
+
+class Collector(Protocol):
+    """Makes one answer of the events of a turn."""
+
+    def collect(self, event: AgentEvent) -> None:
+        """Take an event."""
+        ...
+
+    def result(self) -> Json:
+        """Return the answer, once the turn has ended.
+
+        Raises:
+            AgenticRagError: why there is none.
+        """
+        ...
+
+
+class CollectedAnswer(Response):
+    """The ASGI answer that reads ``events`` to their end and sends what ``collector`` makes of them."""
+
+    def __init__(self, events: AsyncGenerator[AgentEvent], collector: Collector) -> None:
+        super().__init__()
+        self._events = events
+        self._collector = collector
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait for the end and answer.
+
+        Raises:
+            AgenticRagError: there is no answer, or the key was revoked; the caller answers with it.
+        """
+        refused: AgenticRagError | None = None
+        left = anyio.Event()
+        with anyio.CancelScope() as held, caller_of(scope).connection(held):
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch, receive, left, group.cancel_scope)
+                try:
+                    async with aclosing(self._events) as events:
+                        async for event in events:
+                            self._collector.collect(event)
+                except AgenticRagError as exc:  # leaves the task group as itself, not inside an ExceptionGroup
+                    refused = exc
+                group.cancel_scope.cancel()
+        if left.is_set():
+            return
+        if held.cancelled_caught:
+            raise Unauthenticated("The key was revoked.")
+        if refused is not None:
+            raise refused
+        await json_response(self._collector.result())(scope, receive, send)
+
+    async def _watch(self, receive: Receive, left: anyio.Event, scope: anyio.CancelScope) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        left.set()
+        scope.cancel()

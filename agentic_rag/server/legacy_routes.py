@@ -1,0 +1,296 @@
+"""The older contracts that have paths of their own: knowledge's conversations, and chat's one call.
+
+Owns what these paths take and answer, in the words of their contracts. The conversations are the same as everywhere;
+knowledge's are those in the default domain.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Literal
+
+from pydantic import AliasChoices, Field
+
+from agentic_rag.access.users import User
+from agentic_rag.base.errors import InvalidInput, NotFound, QuotaExceeded
+from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.forms import Form, OwnJson
+from agentic_rag.base.ids import ConversationId, DocumentId, MessageId
+from agentic_rag.base.json_form import Json, to_json
+from agentic_rag.conversations.conversations import Conversations, check_content
+from agentic_rag.conversations.shown_messages import ShownMessage
+from agentic_rag.operations.deletion import Deletion
+from agentic_rag.runtime.acceptance import Accepted
+from agentic_rag.server.conversation_routes import SENDING_ERRORS, SORT_KEYS
+from agentic_rag.server.dialects.chat import Chat
+from agentic_rag.server.dialects.knowledge import Knowledge, mark_of, reference_of
+from agentic_rag.server.replies import Headed, Redacted, answer
+from agentic_rag.server.routes import route
+from agentic_rag.server.sse import EventStream, read_settled
+from agentic_rag.store.conversations import ConversationRecord
+
+KNOWLEDGE = "/api/conversation"
+KNOWLEDGE_CONVERSATION = "/api/conversation/{conversation}"
+CHAT = "/api/v1/chat"
+
+HAS_MORE = "x-has-more"
+TOTAL = "x-total-count"
+"""Header lines of a list: the contract's lists are bare, so what is beyond a page stands beside them."""
+
+
+class OlderForm(Form):
+    """Base of what an older client sends. ``userId`` is the caller's own id, or absent."""
+
+    user_id: str | None = None
+
+    def check_user(self, user: User, path: str = "userId") -> None:
+        """Check that the client names no other user than the one its key belongs to.
+
+        Raises:
+            InvalidInput: the client names another one; ``path`` is what the contract calls the field.
+        """
+        if self.user_id is not None and self.user_id != user.id:
+            problem = f"{self.user_id[:200]!r} is not the user of this request, {user.id!r}. Leave {path} out."
+            raise InvalidInput(path, problem)
+
+
+class NewKnowledgeConversation(OlderForm):
+    """A conversation to begin. ``contextEntityIds``: its searches find these documents only.
+
+    ``metadata``: an object of the client's own, stored and returned as given.
+    """
+
+    title: str | None = None
+    context_entity_ids: list[DocumentId] = Field(default_factory=list)
+    metadata: OwnJson = None
+
+
+class KnowledgeQuery(OlderForm):
+    """Which page of the conversations, from 1, and in which order."""
+
+    page: int = Field(1, ge=1, le=1_000_000)
+    page_size: int = Field(20, ge=1, le=100)
+    sort_by: Literal["createdAt", "startedAt", "updatedAt", "lastMessageAt", "title", "messageCount"] = "updatedAt"
+    sort_order: Literal["asc", "desc"] = "desc"
+
+
+class KnowledgeMessageQuery(Form):
+    """The last ``limit`` messages, or those before the message ``before``."""
+
+    limit: int = Field(50, ge=1, le=200)
+    before: MessageId | None = None
+
+
+class KnowledgeMessage(OlderForm):
+    """A message (``content``, or ``message``). ``contextEntityIds``: the searches of its answer find these documents
+    only; none means those of the conversation."""
+
+    cleaned = frozenset({"content", "message"})
+    content: str = Field(validation_alias=AliasChoices("content", "message"))
+    context_entity_ids: list[DocumentId] = Field(default_factory=list)
+
+
+class ChatMessage(OlderForm):
+    """A message: in session ``session_id``, or in a new one with the domain ``agent_id`` (or the default one)."""
+
+    cleaned = frozenset({"message"})
+    message: str
+    session_id: ConversationId | None = Field(None, min_length=1, max_length=200)
+    agent_id: str | None = Field(None, min_length=1, max_length=200)
+
+
+@answer()
+class KnowledgeConversation:
+    """A conversation of the default domain."""
+
+    id: ConversationId
+    title: str
+    user_id: str
+    context_entity_ids: Sequence[DocumentId]
+    metadata: Json
+    message_count: int
+    created_at: str
+    updated_at: str
+
+
+@answer()
+class ShownKnowledgeMessage:
+    """A message; ``references`` are what it cites.
+
+    ``metadata`` of an answer: ``model, tokensUsed, retrievalTimeMs, generationTimeMs``; of a question it is empty.
+    """
+
+    id: MessageId
+    conversation_id: ConversationId
+    role: Literal["user", "assistant"]
+    content: str
+    references: Sequence[Json]
+    metadata: Json
+    created_at: str
+
+
+class KnowledgeRoutes:
+    """Conversations of the default domain, as the knowledge contract has them."""
+
+    def __init__(self, conversations: Conversations, deletion: Deletion) -> None:
+        self._conversations = conversations
+        self._deletion = deletion
+
+    @route("POST", KNOWLEDGE, allow="user", status=201, errors=[NotFound, QuotaExceeded])
+    async def create(self, user: User, body: NewKnowledgeConversation) -> Redacted[KnowledgeConversation]:
+        """Begin a conversation in the default domain."""
+        body.check_user(user)
+        record = await self._conversations.create(
+            user, None, body.title, body.context_entity_ids, metadata=body.metadata
+        )
+        return Redacted(record.domain_id, _conversation(record))
+
+    @route("GET", KNOWLEDGE, allow="user")
+    async def list_page(self, user: User, query: KnowledgeQuery) -> Headed[Redacted[list[KnowledgeConversation]]]:
+        """List the caller's conversations in the default domain.
+
+        The headers ``X-Total-Count`` and ``X-Has-More`` say what is beyond the page.
+        """
+        query.check_user(user)
+        domain = self._conversations.default_domain
+        page = await self._conversations.list_page(
+            user,
+            page=query.page,
+            page_size=query.page_size,
+            sort_by=SORT_KEYS["startedAt" if query.sort_by == "createdAt" else query.sort_by],
+            sort_order=query.sort_order,
+            domain_id=domain,
+        )
+        headers = _beyond(has_more=page.page * page.page_size < page.total) | {TOTAL: str(page.total)}
+        return Headed(Redacted(domain, [_conversation(each) for each in page.items]), headers)
+
+    @route("GET", KNOWLEDGE_CONVERSATION, allow="user")
+    async def get(self, user: User, conversation: ConversationId) -> Redacted[KnowledgeConversation]:
+        """Show a conversation of the default domain."""
+        record = await self._find(user, conversation)
+        return Redacted(record.domain_id, _conversation(record))
+
+    @route("DELETE", KNOWLEDGE_CONVERSATION, allow="user", audited=True)
+    async def delete(self, user: User, conversation: ConversationId) -> None:
+        """Delete a conversation of the default domain with all that belongs to it."""
+        await self._find(user, conversation)
+        await self._deletion.conversation(user, conversation)
+
+    @route("GET", f"{KNOWLEDGE_CONVERSATION}/messages", allow="user")
+    async def messages(
+        self, user: User, conversation: ConversationId, query: KnowledgeMessageQuery
+    ) -> Headed[Redacted[list[ShownKnowledgeMessage]]]:
+        """List messages of a conversation of the default domain, oldest first.
+
+        The header ``X-Has-More`` says whether there are earlier ones.
+        """
+        record = await self._find(user, conversation)
+        page = await self._conversations.messages(user, conversation, query.limit, query.before)
+        shown = Redacted(record.domain_id, [_message(each) for each in page.messages])
+        return Headed(shown, _beyond(has_more=page.has_more))
+
+    @route("POST", f"{KNOWLEDGE_CONVERSATION}/message", allow="user", sends=True, streams=True, errors=SENDING_ERRORS)
+    async def send(self, user: User, conversation: ConversationId, body: KnowledgeMessage) -> EventStream:
+        """Send a message; the answer is the turn's event stream in the dialect ``knowledge``."""
+        body.check_user(user)
+        await self._find(user, conversation)
+        accepted = await self._conversations.send(
+            user, conversation, body.content, context_document_ids=body.context_entity_ids, on_busy="join"
+        )
+        return EventStream(_events(self._conversations, accepted), Knowledge())
+
+    async def _find(self, user: User, conversation: ConversationId) -> ConversationRecord:
+        """Return a conversation of the default domain.
+
+        Raises:
+            NotFound: there is no such conversation of this user there.
+        """
+        record = await self._conversations.get(user, conversation)
+        if record.domain_id != self._conversations.default_domain:
+            raise NotFound("conversation", conversation)
+        return record
+
+
+class ChatRoutes:
+    """The chat contract's one call."""
+
+    def __init__(self, conversations: Conversations) -> None:
+        self._conversations = conversations
+
+    @route("POST", CHAT, allow="user", sends=True, streams=True, errors=[*SENDING_ERRORS, NotFound, QuotaExceeded])
+    async def send(self, user: User, body: ChatMessage) -> EventStream:
+        """Send a message; the answer is the turn's event stream in the dialect ``chat``.
+
+        Without ``session_id`` a conversation is begun, in the domain ``agent_id`` or the default one.
+        """
+        body.check_user(user, "user_id")
+        session = body.session_id
+        if session is None:
+            check_content(body.message)  # before there is a conversation without any message
+            session = (await self._conversations.create(user, body.agent_id)).id
+        elif body.agent_id is not None:
+            record = await self._conversations.get(user, session)
+            if record.domain_id != body.agent_id:
+                raise InvalidInput("agent_id", "this session is with another agent; leave it out.")
+        accepted = await self._conversations.send(user, session, body.message, on_busy="join")
+        chat = Chat(new_session=body.session_id is None)
+        return EventStream(_events(self._conversations, accepted), chat)
+
+
+def _events(conversations: Conversations, accepted: Accepted) -> AsyncGenerator[AgentEvent]:
+    """Return the events of a message's turn: of one that the message joined, without what was taken back."""
+    if accepted.duplicate:
+        return read_settled(conversations.log(accepted.turn_id))
+    return conversations.events(accepted.turn_id)
+
+
+def _beyond(*, has_more: bool) -> dict[str, str]:
+    return {HAS_MORE: "true" if has_more else "false"}
+
+
+def _conversation(record: ConversationRecord) -> KnowledgeConversation:
+    return KnowledgeConversation(
+        record.id,
+        record.title,
+        record.owner_id,
+        record.context_document_ids,
+        record.meta,
+        record.message_count,
+        record.started_at,
+        record.updated_at,
+    )
+
+
+def _with_names(message: ShownMessage) -> str:
+    """Return a message's text with names at its citations, as its stream has them."""
+    names = {each.number: each.document_name for each in message.references}
+    text, at = "", 0
+    for citation in message.citations:
+        text += message.content[at : citation.end] + mark_of(names[citation.number])
+        at = citation.end
+    return text + message.content[at:]
+
+
+def _metadata(message: ShownMessage) -> Json:
+    """Return what the contract says about how an answer was made; a failed one has its ``error`` too."""
+    if message.role == "user":
+        return {}
+    known = message.metadata
+    usage = known["usage"]
+    metadata = {
+        "model": known["model"],
+        "tokensUsed": usage.get("inputTokens", 0) + usage.get("outputTokens", 0),
+        "retrievalTimeMs": known["retrievalTimeMs"],
+        "generationTimeMs": known["generationTimeMs"],
+    }
+    return metadata | {"error": known["error"]} if "error" in known else metadata
+
+
+def _message(message: ShownMessage) -> ShownKnowledgeMessage:
+    return ShownKnowledgeMessage(
+        message.id,
+        message.conversation_id,
+        message.role,
+        _with_names(message),
+        [reference_of(to_json(each)) for each in message.references],
+        _metadata(message),
+        message.created_at,
+    )

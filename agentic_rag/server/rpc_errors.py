@@ -1,0 +1,69 @@
+"""What the protocol's library says of a message that does not fit, in words for people.
+
+Owns the rewriting of that one answer: which part of the message does not fit, without the library's types and
+addresses. Every other answer passes as it is.
+"""
+
+import re
+from typing import Final
+
+import orjson
+from starlette.types import Message, Send
+
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.json_form import Json
+
+_LIBRARY: Final = "Validation error: "
+_PLACE = re.compile(r"^JSONRPCRequest\.(\S+)\n +(.+?) \[type=", re.MULTILINE)
+
+
+def plain_words(error: str) -> str | None:
+    """Return what is wrong with a message, by the library's words for it; None: these are no such words."""
+    if not error.startswith(_LIBRARY):
+        return None
+    found = _PLACE.search(error)
+    if found is None:
+        return str(InvalidInput("body", "a message of JSON-RPC 2.0 is expected: `jsonrpc`, `id`, `method`, `params`."))
+    place, problem = found.groups()
+    problem = "this key is required" if problem == "Field required" else problem
+    return str(InvalidInput(place, f"{problem.replace('a valid dictionary', 'an object')}."))
+
+
+class PlainAnswer:
+    """An ASGI ``send`` that passes on what the library answers, in plain words where it refuses a message's form."""
+
+    def __init__(self, send: Send, reference: str) -> None:
+        """``reference``: the id under which the request is logged."""
+        self._send = send
+        self._reference = reference
+        self._held: Message | None = None
+
+    async def __call__(self, message: Message) -> None:
+        """Send a message of ASGI."""
+        if message["type"] == "http.response.start" and message["status"] == 400:
+            self._held = message  # until its body is there
+            return
+        start, self._held = self._held, None
+        if start is None:
+            await self._send(message)
+            return
+        body = message.get("body", b"")
+        told = b"" if message.get("more_body") else self._rewrite(body)
+        if told:
+            others = [each for each in start["headers"] if each[0].lower() != b"content-length"]
+            start = {**start, "headers": [*others, (b"content-length", str(len(told)).encode())]}
+            message = {**message, "body": told}
+        await self._send(start)
+        await self._send(message)
+
+    def _rewrite(self, body: bytes) -> bytes:
+        """Return the body in plain words; empty: it stays as it is."""
+        try:
+            answer: Json = orjson.loads(body)
+            words = plain_words(answer["error"]["message"])
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            return b""
+        if words is None:
+            return b""
+        data = {"code": InvalidInput.code, "message": words, "requestId": self._reference}
+        return orjson.dumps({**answer, "error": {**answer["error"], "message": words, "data": data}})

@@ -1,0 +1,87 @@
+"""The business layer as one value, for the edges that answer with it.
+
+Owns nothing; made by the composition root.
+"""
+
+from dataclasses import dataclass
+
+from agentic_rag.access.logins import Logins
+from agentic_rag.access.people import People
+from agentic_rag.backup.jobs import BackupJobs
+from agentic_rag.base.telemetry import Observer
+from agentic_rag.bundles.exporting import Exports
+from agentic_rag.bundles.importing import Imports
+from agentic_rag.conversations.client_names import ClientNames
+from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.feedback import Feedback
+from agentic_rag.conversations.naming import Naming
+from agentic_rag.conversations.title_news import TitleNews
+from agentic_rag.conversations.waits import Waits
+from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.documents import Documents
+from agentic_rag.domains.definitions import Definitions
+from agentic_rag.domains.domains import Domains
+from agentic_rag.domains.file_history import FileHistory
+from agentic_rag.domains.launch_requests import LaunchRequests
+from agentic_rag.domains.paste_check import PasteChecks
+from agentic_rag.domains.prompt_files import PromptFiles
+from agentic_rag.domains.servers import Servers
+from agentic_rag.domains.sign_in_source import SignInSource
+from agentic_rag.domains.vault import Vault
+from agentic_rag.operations.budgets import Budgets
+from agentic_rag.operations.deletion import Deletion
+from agentic_rag.operations.erasure import Erasure
+from agentic_rag.operations.exposition import Exposition
+from agentic_rag.operations.health import Health
+from agentic_rag.operations.history import History
+from agentic_rag.operations.usage import UsageReports
+from agentic_rag.roles.birth import DomainCreation
+from agentic_rag.roles.extraction import Extraction
+from agentic_rag.roles.memories import Memories
+from agentic_rag.roles.roles import Roles
+from agentic_rag.roles.skills import Skills
+from agentic_rag.runtime.runtime import Runtime
+from agentic_rag.tools.launch.allowed import LaunchCatalogue
+
+
+@dataclass(frozen=True, slots=True)
+class RouteServices:
+    """What routes, sockets and commands work with."""
+
+    people: People
+    logins: Logins
+    directory: Directory
+    domains: Domains
+    definitions: Definitions
+    prompts: PromptFiles
+    roles: Roles
+    skills: Skills
+    births: DomainCreation
+    memories: Memories
+    extraction: Extraction
+    documents: Documents
+    exports: Exports
+    imports: Imports
+    conversations: Conversations
+    client_names: ClientNames
+    naming: Naming
+    title_news: TitleNews
+    deletion: Deletion
+    erasure: Erasure
+    runtime: Runtime
+    vault: Vault
+    servers: Servers
+    paste_checks: PasteChecks
+    launch_requests: LaunchRequests
+    history: History
+    file_history: FileHistory
+    health: Health
+    usage: UsageReports
+    budgets: Budgets
+    exposition: Exposition
+    observer: Observer
+    waits: Waits
+    feedback: Feedback
+    sign_ins: SignInSource
+    catalogue: LaunchCatalogue
+    backups: BackupJobs

@@ -1,0 +1,176 @@
+"""Results of the tools: short text for a model to act on, and structured content for machines.
+
+Pure. Owns wording and shapes; deliberately knows nothing of MCP, files or the algorithm.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from mcp_servers.promptx.errors import BadEngram, PromptXError, RoleNotReachable, SkillUnreadable, UnknownRole
+from mcp_servers.promptx.ledger import Engram
+from mcp_servers.promptx.lint import Finding
+from mcp_servers.promptx.memory import Recollection, Remembered
+from mcp_servers.promptx.roles import Activation, RoleInfo, WrittenRole
+from mcp_servers.promptx.skills import BODY, SHOWN_CHARS, Skill
+
+Json = dict[str, Any]
+Result = tuple[str, Json]
+"""Text and structured content."""
+
+MAX_SHOWN: Final = 1_500
+"""Characters of one engram in the text of a recall; the structured content has all of it."""
+MAX_NAMED: Final = 200
+"""Characters of one engram that is named because a new one is like it."""
+LATEST_MS: Final = 253_402_300_799_000
+"""The last day that has a date; what another program dated later is shown as of it."""
+
+
+def describe_activation(active: Activation) -> Result:
+    """Notes first, so that the model knows what it cannot rely on; then the role."""
+    notes = [f"> {note}" for note in active.notes]
+    text = "\n\n".join(part for part in ("\n".join(notes), active.text) if part)
+    return text, {"role": active.role, "hash": active.hash, "notes": list(active.notes)}
+
+
+def describe_recollection(recollection: Recollection, *, others_text: bool = False) -> Result:
+    """The map, then the engrams; what was not asked for is said in one line.
+
+    ``others_text``: others than the user wrote some of it; the structured content says so as `othersText`.
+    """
+    others = {"othersText": True} if others_text else {}
+    if len(recollection.mind.depth) == 1:
+        return "This role has no memories yet.", _structure(recollection)
+    lines = "\n".join(map(_line, recollection.found))
+    mindmap = "\n".join(recollection.mindmap)
+    if recollection.fallback == "dmn" and recollection.matched:
+        parts = ["Found by the words of the query:", lines, "This is the map of what is known:", mindmap]
+    elif recollection.fallback == "dmn":
+        parts = ["No memory is filed under the words of the query. This is the map of what is known:", mindmap]
+    elif recollection.fallback == "contained":
+        parts = ["No word of the query is a cue; found by cues contained in it:", mindmap, lines]
+    else:
+        parts = [mindmap, lines]
+    if recollection.overview and not recollection.found:
+        parts.append("\n".join(["Strongest memories:", *map(_line, recollection.overview)]))
+    return "\n\n".join(part for part in parts if part), _structure(recollection) | others
+
+
+def _line(engram: Engram, longest: int = MAX_SHOWN) -> str:
+    content = engram.content
+    if len(content) > longest:
+        content = f"{content[:longest]}… ({len(content)} characters)"
+    head = f"{engram.type} {engram.strength:g} {_day(engram.created_at)} {engram.id}"
+    return f"- [{head}] {content} ({' · '.join(dict.fromkeys(engram.cues))})"
+
+
+def _day(created_at: int) -> str:
+    return datetime.fromtimestamp(min(max(0, created_at), LATEST_MS) / 1000, UTC).date().isoformat()
+
+
+def _structure(recollection: Recollection) -> Json:
+    return {
+        "activated": recollection.mind.activated,
+        "edges": [{"from": edge.source, "to": edge.target, "weight": edge.weight} for edge in recollection.edges],
+        "engrams": [engram.to_json() for engram in recollection.engrams],
+        "mindmap": list(recollection.mindmap),
+        "overview": [engram.to_json() for engram in recollection.overview],
+        "found": [
+            {**engram.to_json(), "relevance": recollection.relevance.get(engram.id, 0.0)}
+            for engram in recollection.found
+        ],
+        "center": recollection.center,
+        "mode": recollection.mode,
+        "fallback": recollection.fallback,
+    }
+
+
+def describe_saved(done: Remembered, role: str, *, others_text: bool = False) -> Result:
+    """How many were saved under which role and cues, and what was there that says the same or about the same.
+
+    ``others_text``: others than the user wrote some of what was there.
+    """
+    cues = dict.fromkeys(cue for engram in done.saved for cue in engram.cues)
+    parts: list[str] = []
+    if done.saved or not done.known:
+        count = f"{len(done.saved)} {'memory' if len(done.saved) == 1 else 'memories'}"
+        parts.append(f"Saved {count} under the role {role}. Cues: {' · '.join(cues)}")
+    if done.known:
+        parts += ["Known already, not saved again:", *(_line(each, MAX_NAMED) for each in done.known)]
+    if done.near:
+        parts.append("These are about the same; what no longer holds, save anew with replaces, or promptx_forget:")
+        near = {old.id: old for each in done.near for old in each.known}
+        parts += [_line(each, MAX_NAMED) for each in near.values()]
+    return "\n".join(parts), ({"othersText": True} if others_text else {}) | {
+        "role": role,
+        "saved": len(done.saved),
+        "engrams": [engram.to_json() for engram in done.saved],
+        "known": [engram.to_json() for engram in done.known],
+        "near": [{"id": each.engram.id, "known": [engram.to_json() for engram in each.known]} for each in done.near],
+    }
+
+
+def describe_forgotten(engram: Engram) -> Result:
+    """What is gone."""
+    return f"Forgotten: {engram.content[:MAX_NAMED]}", {"forgotten": engram.id}
+
+
+def describe_roles(known: Sequence[RoleInfo]) -> Result:
+    """One line per role."""
+    lines = [f"- {info.id}: {info.title}" if info.title else f"- {info.id}" for info in known]
+    items = [{"id": info.id, "title": info.title, "source": info.source, "findings": info.findings} for info in known]
+    return "\n".join(["Roles (activate one with promptx_action):", *lines]), {"roles": items}
+
+
+def describe_written(role: str, written: WrittenRole, workspace: Path) -> Result:
+    """The paths written, relative to the workspace, and what lint still says."""
+    paths = [path.relative_to(workspace).as_posix() for path in written.paths]
+    text = "\n".join([f"Role {role!r} written and live from its next activation:", *paths, *map(str, written.findings)])
+    return text, {"role": role, "paths": paths, "findings": [asdict(finding) for finding in written.findings]}
+
+
+def describe_findings(findings: Sequence[Finding]) -> Result:
+    """One line per finding."""
+    text = "\n".join(map(str, findings)) or "No findings: every role file is clean."
+    return text, {"findings": [asdict(finding) for finding in findings]}
+
+
+def describe_skill(skill: Skill) -> Result:
+    """The instructions of a skill, and which other files it has; their texts are read one by one."""
+    others = [each.path for each in skill.files if each.path != BODY]
+    listed = f"[files of this skill, to be read and never run: {', '.join(others)}]" if others else ""
+    text, _ = _page(skill.body, 0)
+    return "\n\n".join(part for part in (text, listed) if part), {"skill": skill.name, "digest": skill.digest}
+
+
+def describe_skill_file(name: str, path: str, content: bytes, start: int) -> Result:
+    """A page of a file of a skill. Raises `SkillUnreadable` for one that holds no text, or not so much."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        raise SkillUnreadable(name, path, "it is no text") from exc
+    if start and start >= len(text):
+        raise SkillUnreadable(name, path, f"it has {len(text)} characters; `start` must be a number below that")
+    page, following = _page(text, start)
+    return page or "(empty)", {"skill": name, "path": path, "next": following}
+
+
+def _page(text: str, start: int) -> tuple[str, int | None]:
+    stop = start + SHOWN_CHARS
+    if len(text) <= stop:
+        return text[start:], None
+    return f"{text[start:stop]}\n[characters {start} to {stop} of {len(text)}; go on with start {stop}]", stop
+
+
+def describe_error(exc: PromptXError) -> Json:
+    """An error for machines: its name, its text and what it names."""
+    details: Json = {"error": type(exc).__name__, "message": str(exc)}
+    if isinstance(exc, UnknownRole):
+        details["known"] = list(exc.known)
+    if isinstance(exc, RoleNotReachable):
+        details["possible"] = list(exc.possible)
+    if isinstance(exc, BadEngram):
+        details["index"] = exc.index
+    return details
