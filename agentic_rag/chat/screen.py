@@ -159,7 +159,7 @@ class Screen:
 
     @_show.register
     def _(self, body: StepReset, agent: str) -> None:
-        self._line("(the connection to the model broke: what it said since the last tool call is said again)", "dim")
+        self._line("(the connection to the model broke; the answer since the last tool call is repeated)", "dim")
 
     @_show.register
     def _(self, body: Retrying, agent: str) -> None:

@@ -67,7 +67,6 @@ def requests(draw: st.DrawFn) -> ModelRequest:
     )
 
 
-@settings(deadline=None, max_examples=300)
 @given(requests())
 def test_every_answer_is_a_valid_assistant_message(asked: ModelRequest) -> None:
     blocks = decide(asked)
@@ -110,7 +109,6 @@ def _check_texts(asked: ModelRequest, blocks: list[Block]) -> None:
             assert (raw["source"], raw["title"]) == (hit["source"], hit["title"])
 
 
-@settings(deadline=None, max_examples=100)
 @given(requests())
 async def test_the_stream_spells_out_exactly_what_was_decided(asked: ModelRequest) -> None:
     events = await _events(asked)

@@ -79,7 +79,7 @@ def decode(data: bytes) -> str:
     # A few stray control characters are typing accidents; many are a binary file with a text file's name.
     controls = len(_CONTROL.findall(text))
     if controls > len(text) // 100 + 4:
-        raise DocumentError("DOCUMENT_BROKEN", "the file is not text, whatever its name says")
+        raise DocumentError("DOCUMENT_BROKEN", "the file is not text, despite its name")
     return _CONTROL.sub("", text)
 
 
