@@ -23,7 +23,7 @@ from tests.tools.captives import needs_bubblewrap
 from tests.tools.support import alive, until
 from tests.waiting import pause
 
-INSTALL_SECONDS = 150
+INSTALL_SECONDS = 240
 PASTED: dict[str, tuple[str, dict[str, Any]]] = {
     "Claude Desktop": (
         "files",
@@ -154,6 +154,21 @@ def outcomes(events: list[Event]) -> list[str]:
     return [event["status"] for event in events if event["type"] == "tool_result"]
 
 
+async def ready(server: Server, domain: str) -> None:
+    """Wait until every pasted server has started, which a turn waits for only a few seconds."""
+
+    async def states() -> set[str]:
+        items = (await ask(server, "GET", f"/api/domains/{domain}/mcp-servers"))["items"]
+        return {item["state"] for item in items if item["origin"] == "user"}
+
+    with anyio.fail_after(INSTALL_SECONDS):
+        while await states() != {"ready"}:
+            await pause()
+
+
+@pytest.mark.nightly(
+    "installs four servers from npm and PyPI; test_real_servers.py runs published ones, test_mcp_servers.py pastes some"
+)
 @needs_bubblewrap
 @pytest.mark.skipif(shutil.which("npm") is None, reason="Node.js: no npm on this machine")
 async def test_pasted_servers_are_tested_saved_called_killed_in_a_call_and_recovered(tmp_path: Path) -> None:
@@ -165,6 +180,7 @@ async def test_pasted_servers_are_tested_saved_called_killed_in_a_call_and_recov
             await paste(server, domain)
             rules = {"toolPolicy": {f"{name}__*": "allow" for name in ("files", "notes", "clock", "every")}}
             await ask(server, "PATCH", f"/api/domains/{domain}", {"settings": rules})
+            await ready(server, domain)
             letter = data / "workspaces" / domain / "files" / "a.txt"
             letter.write_text("from the workspace")
             letter.chmod(0o644)  # as an operator's shell makes it: a server that root runs reads it as another user
