@@ -221,7 +221,7 @@ async def test_conversations_are_found_put_away_and_deleted_with_a_way_back(tmp_
         await act(desk, "Delete")
         await expect(titles).to_have_count(0)
         await page.goto("about:blank")  # who leaves meanwhile has deleted it
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             while (await desk.rig.ok("GET", "/api/conversations?q=Talk 07"))["total"]:
                 await pause()
 

@@ -339,7 +339,7 @@ async def test_html_takes_none_of_the_threads_that_turns_wait_for(tmp_path: Path
         before, threads.total_tokens = threads.total_tokens, 1
         try:
             async with threads:
-                with anyio.fail_after(30):
+                with anyio.fail_after(240):
                     page = await rig.ok("GET", f"/api/conversations/{conversation}/messages?format=html")
         finally:
             threads.total_tokens = before
