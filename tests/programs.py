@@ -1,7 +1,7 @@
-"""Runs ``agentic-rag`` as processes that begin with everything imported, which is most of what a short one does.
+"""Run ``agentic-rag`` as processes that start with everything imported, because imports are most of a short run.
 
-Owns a helper that has imported the program and forks itself for each run: a process with a folder, an environment and
-streams of its own, and an exit code. How the program begins from nothing is for `tests/server/test_start.py` to show.
+A helper process has imported the program and forks for each run: a process with its own folder, environment, streams
+and exit code. `tests/server/test_start.py` tests how the program starts from nothing.
 """
 
 import functools
@@ -26,8 +26,9 @@ ROOT = Path(__file__).parents[1]
 PATIENCE = 240.0
 """Seconds; a run that takes longer hangs."""
 
+PROGRAM = "agentic_rag.cli"
 IMPORTED = (
-    *("agentic_rag.cli", "agentic_rag.commands.client", "agentic_rag.commands.ingest", "agentic_rag.commands.doctor"),
+    *(PROGRAM, "agentic_rag.commands.client", "agentic_rag.commands.ingest", "agentic_rag.commands.doctor"),
     *(
         "agentic_rag.app.application",
         "agentic_rag.app.serving",
@@ -56,7 +57,7 @@ def _helper() -> socket.socket:
 
 
 class Program:
-    """One run of ``agentic-rag``; what a `subprocess.Popen` of it would be. A context manager: it waits at its end."""
+    """One run of ``agentic-rag``, with the interface of a `subprocess.Popen`. Its block ends when it has."""
 
     def __init__(
         self,
@@ -67,9 +68,18 @@ class Program:
         stdin: int = subprocess.DEVNULL,
         stdout: int | None = None,
         stderr: int | None = None,
+        module: str = PROGRAM,
     ) -> None:
-        """``stdout``: a descriptor, `subprocess.PIPE` for text in ``stdout``, None for ours; ``stderr`` as there, or
-        `subprocess.STDOUT`."""
+        """Start the run.
+
+        Args:
+            arguments: the command line, without the program's name.
+            cwd, env: the folder and the whole environment.
+            stdin: a descriptor.
+            stdout: a descriptor, `subprocess.PIPE` for text in ``stdout``, or None for this process's own.
+            stderr: as ``stdout``, or `subprocess.STDOUT`.
+            module: the module whose ``main()`` runs.
+        """
         self.returncode: int | None = None
         self.stdout: IO[str] | None = None
         closing = []
@@ -84,13 +94,13 @@ class Program:
             self._status, status = os.pipe()
             closing.append(status)
             with tempfile.TemporaryFile() as about:  # an environment may be longer than a message
-                about.write(json.dumps([list(arguments), str(cwd), dict(env)]).encode())
+                about.write(json.dumps([module, list(arguments), str(cwd), dict(env)]).encode())
                 about.flush()
                 socket.send_fds(_helper(), [b"run"], [about.fileno(), given, out, err, status])
                 for descriptor in closing:
                     os.close(descriptor)
                 started = os.read(self._status, _STATUS.size)
-        (self.pid,) = _STATUS.unpack(started)
+        self.pid: int = _STATUS.unpack(started)[0]
 
     def __enter__(self) -> Self:
         return self
@@ -137,8 +147,9 @@ def run_program(
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         stdin.write(given.encode())
         stdin.seek(0)
-        streams = {"stdin": stdin.fileno(), "stdout": stdout.fileno(), "stderr": stderr.fileno()}
-        program = Program(arguments, cwd=cwd, env=env, **streams)
+        program = Program(
+            arguments, cwd=cwd, env=env, stdin=stdin.fileno(), stdout=stdout.fileno(), stderr=stderr.fileno()
+        )
         try:
             code = program.wait()
         except subprocess.TimeoutExpired:
@@ -197,12 +208,10 @@ def _reap(pid: int, status: int) -> bool:
 
 
 def become_program(about: int, stdin: int, stdout: int, stderr: int) -> None:
-    """Take over the folder, environment, streams and arguments that were sent, and be ``agentic-rag``."""
-    from agentic_rag import cli
-
+    """Apply the folder, environment, streams and arguments that were sent, and run the program."""
     with open(about, "rb") as file:
         file.seek(0)
-        arguments, folder, environment = json.load(file)
+        module, arguments, folder, environment = json.load(file)
     for number, descriptor in enumerate((stdin, stdout, stderr)):
         os.dup2(descriptor, number)
     os.closerange(3, 1024)
@@ -215,7 +224,7 @@ def become_program(about: int, stdin: int, stdout: int, stderr: int) -> None:
     out, err = (io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2))
     sys.stdout = io.TextIOWrapper(out, "utf-8", line_buffering=at_once)
     sys.stderr = io.TextIOWrapper(err, "utf-8", "backslashreplace", line_buffering=True)
-    cli.main()
+    importlib.import_module(module).main()
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ _HEAD = """\
 
 What the operator decides: environment variables, or lines of a file `.env` in the working folder. A variable of the
 environment goes before the file, an option of `agentic-rag serve` before both. What a domain's admin decides is in its
-settings (`PATCH /api/domains/{id}`). This page is written by `scripts/write_settings` from `agentic_rag/base/settings.py`.
+settings (`PATCH /api/domains/{id}`). `scripts/write_settings` writes this page from `agentic_rag/base/settings.py`.
 
-| variable | type | default | what it does |
+| variable | type | default | description |
 |---|---|---|---|
 """
 _WORDS = {Path: "path", SecretStr: "secret", str: "text", int: "integer", float: "number", bool: "`true` or `false`"}

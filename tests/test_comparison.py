@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.base.comparison import MAX_SHOWN, JsonChange, compare_json, compare_lines
@@ -29,7 +29,6 @@ def apply(before: str, difference: str) -> list[str]:
     return result + old[at:]
 
 
-@settings(max_examples=300, deadline=None)
 @given(LINES, LINES)
 def test_a_difference_makes_one_text_of_the_other(before: list[str], after: list[str]) -> None:
     one, other = "\n".join(before), "\n".join(after)

@@ -11,65 +11,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = (
-    (
-        "failpoints",
-        "json_form",
-        "json_lines",
-        "ids",
-        "errors",
-        "bundle_errors",
-        "budget_errors",
-        "startup_errors",
-        "settings",
-        "messages",
-        "redaction",
-        "forms",
-        "garbage",
-        "huge_pages",
-        "workers",
-        "threads",
-        "token_bucket",
-        "silence",
-        "terminal",
-        "outcomes",
-        "comparison",
-        "observer",
-    ),
-    ("events",),
+    ("base",),
     ("tools", "models", "store"),
     ("runtime",),
     ("directory",),
-    (
-        "access",
-        "domains",
-        "roles",
-        "documents",
-        "bundles",
-        "conversations",
-        "operations",
-        "evaluation",
-        "backup",
-        "business",
-    ),
+    ("access", "domains", "roles", "documents", "bundles", "conversations", "operations", "evaluation", "backup"),
     ("server",),
-    (
-        "tool_servers",
-        "mcp_hub",
-        "agent_services",
-        "awaited_store",
-        "shared_store",
-        "warming",
-        "app",
-        "asgi",
-        "serving",
-        "local_workers",
-        "commands",
-        "chat",
-        "cli",
-        "testing",
-    ),
+    ("app", "commands", "chat", "cli", "testing"),
 )
-"""agentic_rag's top-level modules by layer, and inside a layer in the order in which they may import."""
+"""The top-level packages of agentic_rag by layer. Inside a layer, a package may import the ones before it."""
 
 PURE = (
     "agentic_rag/base/messages.py",
@@ -85,7 +35,6 @@ PURE = (
     "agentic_rag/bundles/entries.py",
     "agentic_rag/base/telemetry.py",
     "agentic_rag/base/json_form.py",
-    "agentic_rag/base/json_lines.py",
     "agentic_rag/runtime/core",
     "agentic_rag/models/sse.py",
     "agentic_rag/models/tool_rules.py",
@@ -133,9 +82,9 @@ IMPURE_MODULES = {
     "random",
 }
 
-EVERYBODYS = ("mcp_servers.safe_files.", "mcp_servers.folding.")
-"""Need nothing but the standard library. Nobody but `beneath` may open what others can write; the search and the
-citation check compare text by the same `folding`."""
+SHARED_WITH_MCP_SERVERS = ("mcp_servers.safe_files.", "mcp_servers.folding.")
+"""Modules that need only the standard library. `safe_files` alone may open files that others can write. The search and
+the citation check compare text by the same `folding`."""
 
 
 @cache
@@ -185,7 +134,7 @@ def may_import(name: str, imported: str) -> bool:
     if name.startswith("mcp_servers"):
         return not imported.startswith("agentic_rag")
     if imported.startswith("mcp_servers"):
-        return imported.startswith(EVERYBODYS) or layer_of(name)[0] >= 4
+        return imported.startswith(SHARED_WITH_MCP_SERVERS) or layer_of(name)[0] >= layer_of("agentic_rag.access")[0]
     if name == "agentic_rag" or not imported.startswith("agentic_rag.") or imported == "agentic_rag.__version__":
         return True
     mine, theirs = layer_of(name), layer_of(imported)

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tests.test_layers import ROOT, sources, tree
@@ -52,8 +53,15 @@ def declared(module: ast.Module) -> set[str]:
     return names
 
 
-OURS = {path: declared(tree(path)) for path in sources()}
-ANYWHERE = set().union(*OURS.values())
+@cache
+def declared_by_path() -> dict[Path, set[str]]:
+    """Return each module's declared attributes. A function, because every worker of the suite imports this module."""
+    return {path: declared(tree(path)) for path in sources()}
+
+
+@cache
+def declared_anywhere() -> frozenset[str]:
+    return frozenset().union(*declared_by_path().values())
 
 
 def test_an_objects_attributes_are_assigned_in_the_module_of_its_class() -> None:
@@ -66,9 +74,11 @@ def foreign_assignments(path: Path) -> Iterator[str]:
     An attribute that none of our classes declares belongs to a library and is not reported.
     """
     name = str(path.relative_to(ROOT))
-    known = OURS[path].union(*(OURS[ROOT / friend] for friend in FRIENDS.get(name, ())))
+    attributes = declared_by_path()
+    known = attributes[path].union(*(attributes[ROOT / friend] for friend in FRIENDS.get(name, ())))
+    foreign = declared_anywhere() - known
     for each in assigned(tree(path)):
-        if not is_own(each) and each.attr in ANYWHERE - known and ast.unparse(each) not in LIBRARY:
+        if not is_own(each) and each.attr in foreign and ast.unparse(each) not in LIBRARY:
             yield f"{name}:{each.lineno} {ast.unparse(each)}"
 
 

@@ -69,6 +69,6 @@ class Acts:
                 said = json.loads(path.read_text(encoding="utf-8"))
                 notes.append((path, Entry(LOCAL.id, said["action"], said["target"], details=said["details"])))
             except (ValueError, KeyError, TypeError) as exc:
-                logger.error("%s is no note of an act and is put aside: %r", path, exc)
+                logger.error("%s is not an action record and was moved aside: %r", path, exc)
                 path.replace(path.with_suffix(".damaged"))
         return notes

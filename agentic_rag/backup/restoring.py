@@ -114,7 +114,7 @@ async def _check_database(database: Database, plan: Plan, header: Header, again:
     if not is_server(plan.database) or await database.read(is_empty):
         return
     if not (again and await database.read(partial(was_restored_from, header=header))):
-        raise BackupRefused("The database is not empty: a backup is restored into one that nobody has used.")
+        raise BackupRefused("The database is not empty. Restore into a new, empty database.")
 
 
 def _settle_programs(folder: Path) -> None:

@@ -309,7 +309,7 @@ class NothingToRollBack(Conflict, code="NOTHING_TO_ROLL_BACK"):
 class ReindexRunning(Conflict, code="REINDEX_RUNNING", retryable=True):
     """The collection is being made anew."""
 
-    text = "The documents are being indexed anew. Wait until that has ended."
+    text = "The documents are being re-indexed. Try again when this has finished."
 
 
 class ServerReserved(Conflict, code="MCP_SERVER_RESERVED", facts=("path", "problem")):
@@ -345,7 +345,7 @@ class LaunchRequestChanged(Conflict, code="LAUNCH_REQUEST_CHANGED"):
     """What would run is not what the request was looked at for."""
 
     reason: str
-    text = "{self.reason} Look at the request again; if need be, its admin requests the line anew."
+    text = "{self.reason} Review the request again, or ask its admin to send a new one."
 
 
 class LaunchRequestsFull(Conflict, code="LAUNCH_REQUESTS_FULL", facts=("limit",)):
@@ -652,7 +652,7 @@ class StorageDamaged(StorageError, code="STORAGE_DAMAGED", status=503):
         "The database is damaged: {self.reason}. Put a backup of the data folder in its place; "
         "agentic-rag doctor then says whether everything fits together."
     )
-    outside = "The database is damaged. Whoever runs this server has to act."
+    outside = "The database is damaged. Ask the operator of this server."
 
 
 class WorkspaceUnavailable(StorageUnavailable):
@@ -728,7 +728,7 @@ class GenerationAborted(TurnError, code="GENERATION_ABORTED", status=499):
 class StepTakenBack(TurnError, code="STEP_RESET", retryable=True):
     """A step runs again whose text was shown already; for dialects that cannot take text back."""
 
-    text = "The model broke off and begins this part of its answer anew. Load the messages, or ask again."
+    text = "The model's answer broke off and this part restarts. Reload the messages, or ask again."
 
 
 class ResumeLimit(TurnError, code="RESUME_LIMIT"):

@@ -38,9 +38,9 @@ class Settings(BaseSettings):
     data: Path = Path("data")
     """Everything the server ever writes lies here. Several servers of one PostgreSQL database share it."""
     local: Path | None = None
-    """With PostgreSQL: a folder of this server alone, on its own disk, for what it does not share with others in
-    ``AGENTIC_RAG_DATA``: its lock and address, the embedded index, the homes of children. Empty: it has the data folder
-    to itself."""
+    """With PostgreSQL: this server's own folder on a local disk. It holds the files that servers do not share in
+    ``AGENTIC_RAG_DATA``: lock and address, the embedded index, home folders of child processes. Empty: this server is
+    the only user of the data folder."""
     host: str = "127.0.0.1"
     """The address to listen on. Any but loopback needs a key: ``agentic-rag keys create``."""
     port: int = Field(8000, ge=0, le=65535)
@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     """Host names, comma-separated, under which clients reach this server besides its addresses: a proxy's, mostly."""
     trusted_proxies: str = "127.0.0.1, ::1"
     """Addresses and networks, comma-separated (``10.0.0.0/8``), of proxies whose ``X-Forwarded-For`` and
-    ``X-Forwarded-Proto`` are believed: whence a request comes, and whether by https. Empty: nobody's."""
+    ``X-Forwarded-Proto`` the server trusts for the client's address and for https. Empty: trust no proxy."""
     allowed_origins: str = ""
     """Origins, comma-separated (``https://app.example, http://localhost:5173``), whose pages may use this server from a
     browser; empty: only its own."""
@@ -74,7 +74,7 @@ class Settings(BaseSettings):
     oidc_grants: Path | None = None
     """A TOML file that says what groups of the OpenID provider may do; ``docs/clients/authentication.md`` shows it."""
     oidc_groups_claim: str = "groups"
-    """The claim with somebody's groups; with dots, the place inside objects (``realm_access.roles``)."""
+    """The claim that lists a person's groups. Dots lead into nested objects (``realm_access.roles``)."""
     oidc_name_claim: str = "preferred_username"
     """The claim with the name that a user gets here at the first sign-in."""
     oidc_audience: str = ""
@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     key: SecretStr | None = None
     """The API key with which the command line comes in."""
     requests_per_second: float = Field(50, gt=0)
-    """Requests and frames of one API key; a server without keys limits nobody."""
+    """Requests and frames per second of one API key. A server without keys has no limit."""
     messages_per_minute: float = Field(60, gt=0)
     """Messages of one API key."""
     connections_per_key: int = Field(100, gt=0)
@@ -92,11 +92,11 @@ class Settings(BaseSettings):
     subscriptions_per_key: int = Field(1_000, gt=0)
     """Conversations that one API key follows over all its sockets."""
     unauthenticated_connections: int = Field(512, gt=0)
-    """Connections on which nobody has shown a key yet; one more and the one that has waited longest is refused."""
+    """Open connections without a valid key yet. Above this number, the server refuses the oldest of them."""
     allow_root: bool = False
     """Accepted and ignored: a server may always run as root, and warns about it."""
     quota_documents: int = Field(20_000, gt=0)
-    """Documents of one domain. Its admins see all quotas with what is used at ``GET /api/domains/{id}/quotas``."""
+    """Documents of one domain. Its admins see all quotas and their use at ``GET /api/domains/{id}/quotas``."""
     quota_document_bytes: int = Field(20 * 1024**3, gt=0)
     """Bytes of all documents' files of one domain."""
     quota_conversations: int = Field(100_000, gt=0)
@@ -113,14 +113,14 @@ class Settings(BaseSettings):
     """Where traces are sent by OTLP over HTTP: ``http://collector:4318``; empty: there are none. It needs the extra
     ``otel``; what headers go along, ``OTEL_EXPORTER_OTLP_HEADERS`` says."""
     trace_content: bool = False
-    """Whether traces hold what is said: prompts, answers, arguments and results, without the domains' secrets."""
+    """Whether traces include contents: prompts, answers, arguments and results, without the domains' secrets."""
     database_url: str = ""
     """Empty: SQLite in the data folder. Else ``postgresql://…``."""
     redis_url: str = ""
     """With PostgreSQL: a Valkey or Redis (``redis://…``, ``valkey://…``) that carries live events between servers of
     one database; empty: PostgreSQL does. It keeps nothing that counts. Needs the extra ``redis``."""
     replica: str = ""
-    """With PostgreSQL: what this server is called among those of one database; empty: a name of its own making."""
+    """With PostgreSQL: this server's name among the servers of one database. Empty: a generated name."""
     max_turns: int = Field(0, ge=0)
     """With PostgreSQL: how many turns run in this server at once, in all its workers, before others of the database
     take them; 0: any number."""
@@ -173,7 +173,7 @@ class Settings(BaseSettings):
     model_cache: Path = Path("~/.cache/fastembed")
     """Where embedding models lie that were fetched by name."""
     qdrant_url: str | None = Field(None, validation_alias=AliasChoices("QDRANT_URL", "qdrant_url"))
-    """A Qdrant server to hold the index; empty: in a process of its own, in the data folder."""
+    """A Qdrant server that holds the index. Empty: an embedded index in the data folder, in a separate process."""
     qdrant_api_key: SecretStr | None = Field(None, validation_alias=AliasChoices("QDRANT_API_KEY", "qdrant_api_key"))
     """The key of the Qdrant server."""
     max_upload_bytes: int = 100 * 1024 * 1024
@@ -193,8 +193,8 @@ class Settings(BaseSettings):
     drain_seconds: float = 20
     """SIGTERM: how long running turns may go on."""
     transcript_bytes: int = Field(256 * 1024 * 1024, ge=0)
-    """Bytes of memory for what was said in idle conversations, so that their next turn begins without reading it from
-    the store; those that were used longest ago go first. Workers share it out."""
+    """Bytes of memory for the transcripts of idle conversations, so that their next turn starts without reading the
+    store. The least recently used are dropped first. Workers divide this number among them."""
     run_log_hours: float = 24
     """How long the run log of a finished turn is kept."""
 

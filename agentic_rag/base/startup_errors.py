@@ -64,6 +64,6 @@ class RestoreUnfinished(StartupError, code="RESTORE_UNFINISHED"):
     folder: str
     backup: str
     text = (
-        "{self.folder} was being restored from {self.backup} when that was cut off, and holds a part of it. Run the "
-        "restore again (it begins anew), or empty the folder."
+        "{self.folder} holds an incomplete restore of {self.backup}. Run the restore again, which starts over, or "
+        "empty the folder."
     )

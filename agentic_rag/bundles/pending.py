@@ -80,7 +80,7 @@ class PendingImports:
                 await anyio.to_thread.run_sync(remove_workspace, self._workspaces, target)
             await self._db.write(lambda conn: imports.delete(conn, under_way.id), durable=True)
         except (AgenticRagError, OSError) as exc:
-            log.warning("what is left of the import %s is removed by the next start: %s", under_way.id, exc)
+            log.warning("the remaining files of import %s will be removed at the next start: %s", under_way.id, exc)
             return False
         return True
 

@@ -159,7 +159,7 @@ class Screen:
 
     @_show.register
     def _(self, body: StepReset, agent: str) -> None:
-        self._line("(the connection to the model broke: what it said since the last tool call is said again)", "dim")
+        self._line("(the connection to the model broke; the answer since the last tool call is repeated)", "dim")
 
     @_show.register
     def _(self, body: Retrying, agent: str) -> None:
@@ -180,8 +180,9 @@ class Screen:
             self._line(f"    {safe(' '.join(reference.cited_text.split()))}", "dim")
         seconds = body.timings.get("total", 0) / 1000
         stopped = "" if body.stop_reason == "end_turn" else f"stopped: {safe(body.stop_reason)} · "
-        tokens = f"{body.usage.sent} tokens in, {body.usage.output} out"
-        self._line(f"{stopped}{safe(body.model)} · {tokens} · {seconds:.1f} s", "dim")
+        # The embedded extractive model counts no tokens.
+        tokens = f" · {body.usage.sent} tokens in, {body.usage.output} out" if body.usage.sent else ""
+        self._line(f"{stopped}{safe(body.model)}{tokens} · {seconds:.1f} s", "dim")
 
     @_show.register
     def _(self, body: Error, agent: str) -> None:

@@ -34,10 +34,13 @@ def backup(
     ],
     of: Annotated[Path | None, typer.Argument(help="After verify: the backup.", show_default=False)] = None,
     with_key: Annotated[
-        bool, typer.Option("--with-key", help="Add the key of the secrets: who has the file can read them all.")
+        bool,
+        typer.Option(
+            "--with-key", help="Include the key of the secrets. Anyone with the file can then read all secrets."
+        ),
     ] = False,
     with_index: Annotated[
-        bool, typer.Option("--with-index", help="Add the index, which is made anew otherwise. Not beside a server.")
+        bool, typer.Option("--with-index", help="Include the index, which is otherwise rebuilt. Stop the server first.")
     ] = False,
     keep: Annotated[
         int | None, typer.Option("--keep", help="In a folder: remove all but the newest so many backups.", min=1)

@@ -40,7 +40,7 @@ MADE_LATER = ("payloads", "index", "secret.key")
 """Entries that are created after the database; if one exists without the database, the database was lost."""
 
 RESTORE = (
-    "put it back from a backup, and take agentic-rag.db-wal and -shm away unless they are of the same one; until "
+    "restore it from a backup, and remove agentic-rag.db-wal and -shm unless they belong to that backup; until "
     "then nothing that needs the records is looked at or repaired"
 )
 
@@ -79,7 +79,7 @@ async def _open_database(stack: AsyncExitStack, settings: Settings) -> tuple[Dat
         stack.push_async_callback(database.aclose)
         damage = await database.read(find_server_damage)
     except (BadConfiguration, StorageError) as exc:
-        remedy = "see to it that it can be opened; nothing that needs the records was looked at"
+        remedy = "make it readable; nothing that needs the records was checked"
         return None, [Finding("DATABASE_UNAVAILABLE", "database", str(exc), remedy, by_hand=True)]
     if damage:
         remedy = "restore it, or mend it with PostgreSQL's own tools (REINDEX, pg_amcheck)"
@@ -91,7 +91,7 @@ def _damage_of(path: Path) -> list[str]:
     if path.exists():
         return find_file_damage(path)
     if any((path.parent / name).exists() for name in MADE_LATER):
-        return ["it is gone, and what was made beside it is still there"]
+        return ["it is missing, although its companion files exist"]
     return []
 
 
@@ -106,7 +106,7 @@ async def _examine_records(settings: Settings, database: Database, repair: bool)
             await knowledge.intake.finish_removals()  # otherwise their leftovers would be reported
             findings += await Doctor(database, files, knowledge.index).examine(repair=repair)
     except (IndexFault, BadConfiguration) as exc:
-        remedy = "mend what it says, and run this again: records and index were not compared"
+        remedy = "fix the reported problem and run this again; records and index were not compared"
         findings.append(Finding("INDEX_UNAVAILABLE", "index", str(exc), remedy, by_hand=True))
     return findings
 

@@ -98,7 +98,7 @@ async def reindex(client: ServerClient, domain: str, rollback: bool) -> str | No
         state = await client.call("GET", path)
     if state["state"] == "failed":
         return str(state.get("reason", ""))
-    Console(stderr=True).print("The collection before is back." if rollback else "The documents are indexed anew.")
+    Console(stderr=True).print("The collection before is back." if rollback else "The documents are being re-indexed.")
     return None
 
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 def upgrade(
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Do all of it on a copy, beside a running server, and say what it did.")
+        bool,
+        typer.Option(
+            "--rehearse", help="Rehearse the upgrade on a copy, next to a running server, and report the result."
+        ),
     ] = False,
     data: Data = None,
 ) -> None:
@@ -119,5 +122,5 @@ def _tell_loss(way: "DowngradePlan") -> None:
     for name, now, then in way.lost:
         say(f"  {name}: {now} now, {then} then")
     if not way.lost:
-        say("  nothing came or went; what was changed is as it was then")
+        say("  no file was added or removed; changes were undone")
     say("Files stay as they are: documents that came since are taken in again, those that went say that they are gone.")

@@ -76,8 +76,8 @@ def list_budgets(data: Data = None, url: Url = None) -> None:
 def set_budget(
     scope: Annotated[ScopeName, typer.Argument(help="Whose: of a domain, a user or a key.")],
     subject: Annotated[str, typer.Argument(help="Its id or name; '*': each of them has it for itself.")],
-    unit: Annotated[UnitName, typer.Argument(help="What it counts; money needs AGENTIC_RAG_PRICES.")],
-    period: Annotated[PeriodName, typer.Argument(help="When it begins anew: at midnight UTC.")],
+    unit: Annotated[UnitName, typer.Argument(help="The unit of the limit. Money needs AGENTIC_RAG_PRICES.")],
+    period: Annotated[PeriodName, typer.Argument(help="The period, which starts at midnight UTC.")],
     hard: Annotated[str | None, typer.Option(help="Beyond it calls are refused.")] = None,
     soft: Annotated[str | None, typer.Option(help="Beyond it a turn says so.")] = None,
     data: Data = None,

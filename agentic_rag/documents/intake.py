@@ -197,7 +197,7 @@ class Intake:
             except NotFound:
                 continue  # its domain is being deleted, and it with that
             except (IndexUnavailable, WorkspaceUnavailable) as exc:
-                log.warning("what is left of %s is removed later: %s", document.name, exc)
+                log.warning("the rest of %s will be removed later: %s", document.name, exc)
 
     async def _finish_removal(self, domain: DomainRecord, document: DocumentRecord) -> None:
         """Go on with a removal. A file of that name may be another by now: then it stays.

@@ -29,6 +29,7 @@ from agentic_rag.documents.recovery import Recovery
 from agentic_rag.documents.reindexing import Reindexing, SwapGate
 from agentic_rag.documents.scan_reading import OcrBudget, ScanStore
 from agentic_rag.documents.search import DomainSearch, SearchTraces, index_errors
+from agentic_rag.store import documents
 from agentic_rag.store.database import Database
 from mcp_servers.retriever.errors import IndexFault
 from mcp_servers.retriever.formats import all_formats
@@ -87,6 +88,8 @@ class Knowledge:
             await self.dense.begin()
             self.workshop.workers.start("fetching the default embedder", self._follow_default)
             await self.reindexing.resume()
+        if await self.workshop.database.read(documents.count_chunks):
+            self.workshop.workers.start("loading the embedder", self.embedding.warm_up)
 
     async def _follow_default(self) -> None:
         if await self.dense.follow_default():

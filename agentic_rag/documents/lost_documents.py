@@ -31,8 +31,8 @@ class Rebuilding:
 
     def __str__(self) -> str:
         return (
-            f"The index of these documents was lost and is made anew: {self.done} of {self.of} documents can be found "
-            "so far. What is not found may be in the others; try again later."
+            f"The index of these documents was lost and is being rebuilt: {self.done} of {self.of} documents can be "
+            "found so far. Missing information may be in the others; try again later."
         )
 
 

@@ -50,7 +50,7 @@ class Recovery:
                 for domain in await self._db.read(domains.list_all):
                     await self.recover(domain.id)
             except IndexFault as exc:  # its process comes back, which is heard
-                log.warning("the index cannot be looked at for lost documents: %s", exc)
+                log.warning("checking the index for lost documents failed: %s", exc)
 
     async def recover(self, domain_id: str) -> int:
         """Queue again what the index lacks of a domain; return how many documents that are.
@@ -66,7 +66,7 @@ class Recovery:
             return 0
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
         waiting = [document.id for document in listed if document.status not in SETTLED]
-        log.error("the index lacks %d of the documents of %s: they are indexed anew", len(lost), domain_id)
+        log.error("the index lacks %d documents of %s: they are indexed again", len(lost), domain_id)
         with self._lost.expect(domain_id, [*waiting, *(document.id for document in lost)], len(listed)):
             for document in lost:
                 await self._queue(document)

@@ -117,7 +117,7 @@ class Reindexing:
             except IndexDamaged:  # it is put aside; its documents are made anew by `recovery`
                 continue
             if meta is not None and await self._is_outdated(domain.id, meta):
-                log.info("the collection of %s was made with other settings: it is made anew", domain.id)
+                log.info("the collection of %s was built with other settings: it is rebuilt", domain.id)
                 await self.request(domain.id)
 
     async def roll_back(self, domain_id: str) -> CollectionRecord:

@@ -201,7 +201,7 @@ class LaunchRequests:
         if record.state is not RequestState.OPEN:
             raise LaunchRequestClosed(record.state)
         if seen != record.fingerprint or seen != _fingerprint(record):
-            raise LaunchRequestChanged("What was looked at is not what would run.")
+            raise LaunchRequestChanged("The reviewed program is not the one that would run.")
         grant = grant or LaunchGrant(record.template)
         _check_slots(grant)
         places = await self._places(record)

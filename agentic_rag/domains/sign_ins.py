@@ -266,7 +266,7 @@ class SignIns:
 
     def _describe(self, record: SignInRecord, address: str) -> SignInNeeded:
         host = urlsplit(address).hostname or ""
-        reason = "it asks for more rights than were granted" if record.step_up else "nobody is signed in yet"
+        reason = "it asks for more rights than were granted" if record.step_up else "no account is signed in yet"
         begin = f"{self._address.url}{BEGIN}/{record.id}"
         who = "owner" if record.user_id else "admin"
         return SignInNeeded(record.server, reason, record.id, address, begin, who, host, record.expires_at)
@@ -344,8 +344,7 @@ class SignIns:
             await self._give_up(record, found, exc)
             return None
         failpoints.reached("sign_in.renewed")
-        renewed = replace(
-            record,
+        renewed = record.replace(
             scope=tokens.scope or record.scope,
             account=tokens.account or record.account,
             expires_at=None if tokens.seconds is None else later(tokens.seconds),
@@ -429,7 +428,7 @@ class SignIns:
             raise SignInProblem("this sign-in is not known here, was completed before, or took too long")
         bound = bool(record.browser_hash) and hmac.compare_digest(_hash(cookie), record.browser_hash)
         if not bound and (user is None or not _may_complete(user, record)):
-            raise SignInProblem("it was begun by somebody else, or in another browser")
+            raise SignInProblem("another user or another browser started it")
         kept = await self._kept.read(record.domain_id, pending_name(record.id))
 
         def use_up(conn: Connection) -> bool:
@@ -482,7 +481,7 @@ class SignIns:
         if before is not None and record.step_up and before.url == record.url:
             recent = before.stepped_at is not None and before.stepped_at > later(-STEP_UP_SECONDS)
             count = (before.step_ups if recent else 0) + kept["cost"]
-            account = replace(account, step_ups=count, stepped_at=before.stepped_at if recent else now())
+            account = account.replace(step_ups=count, stepped_at=before.stepped_at if recent else now())
         with acting_for(who):
             told = change(
                 "mcp.sign-in", f"{record.domain_id}/{record.server}", user=record.user_id, issuer=place.issuer
@@ -551,7 +550,9 @@ class SignIns:
     def _redirect(self) -> str:
         url = self._address.url
         if url is None:
-            raise SignInProblem("nobody knows where a browser comes back to: the operator sets AGENTIC_RAG_PUBLIC_URL")
+            raise SignInProblem(
+                "the address for the browser's return is not configured: the operator sets AGENTIC_RAG_PUBLIC_URL"
+            )
         return f"{url}{CALLBACK}"
 
 

@@ -4,7 +4,7 @@ Callers have checked the user's rights.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -137,7 +137,7 @@ class Cases:
             if version is not None and version != before.version:
                 raise VersionConflict(version, before.version)
             after = before if form is None else with_form(before, form)
-            after = replace(after, state=state or after.state, version=before.version + 1, updated_at=now())
+            after = after.replace(state=state or after.state, version=before.version + 1, updated_at=now())
             if after.state is CaseState.ACTIVE and not after.expect:
                 raise InvalidInput("expect", "say what the answer must cite or contain before the case is active.")
             check_distinct(conn, after)
@@ -180,8 +180,8 @@ class Cases:
             after = None
             if form is not None:
                 fresh = new_case(domain_id, form, CaseOrigin.HAND, author)
-                after = replace(fresh, id=case_id) if before is None else with_form(before, form)
-                after = replace(after, state=CaseState.ACTIVE, version=after.version + (before is not None))
+                after = fresh.replace(id=case_id) if before is None else with_form(before, form)
+                after = after.replace(state=CaseState.ACTIVE, version=after.version + (before is not None))
                 check_distinct(conn, after)
             store_cases(conn, [(before, after)], author, redaction)
 

@@ -62,8 +62,10 @@ def _examine_original(folder: Folder, document: DocumentRecord) -> Finding | Non
     if digest == document.sha256 or not document.file_stamp:  # without a stamp, the next scan reads it
         return None
     how = f"it has {size} bytes, not {document.size}" if size != document.size else "its bytes are others"
-    remedy = "is read and indexed again at the next start; if nobody changed it, put it back from a backup first"
-    return Finding("DOCUMENT_FILE_CHANGED", document.id, f"the file of {named} is not what was indexed: {how}", remedy)
+    remedy = "is indexed again at the next start; if it was damaged, restore it from a backup first"
+    return Finding(
+        "DOCUMENT_FILE_CHANGED", document.id, f"the file of {named} differs from the indexed file: {how}", remedy
+    )
 
 
 async def examine_payloads(database: Database, files: PayloadFiles) -> list[Finding]:
@@ -76,7 +78,7 @@ async def examine_payloads(database: Database, files: PayloadFiles) -> list[Find
                 f"put {files.path_of(ref)} back from a backup; or remove it and repair, and the model is told that it "
                 "is gone"
             )
-            problem = "it is not what was kept of a tool's result"
+            problem = "it differs from the stored result of a tool"
             findings.append(Finding("PAYLOAD_CHANGED", ref, problem, remedy, by_hand=True))
     return findings
 
@@ -116,7 +118,7 @@ def _examine_workspaces(workspaces: Path, *, repair: bool) -> list[Finding]:
 
 def _tell(trouble: MemoryTrouble) -> Finding:
     if trouble.derived:
-        remedy = "is made anew from the memory's engrams"
+        remedy = "is rebuilt from the memory's engrams"
         return Finding("MEMORY_FILE_STALE", str(trouble.place), trouble.reason, remedy)
     remedy = "put the memory's folder back from a backup, or move it away; until then it is not opened"
     return Finding("MEMORY_DAMAGED", str(trouble.place), trouble.reason, remedy, by_hand=True)

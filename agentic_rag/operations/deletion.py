@@ -126,7 +126,7 @@ class Deletion:
             try:
                 await self.remove(conversation)
             except StorageError as exc:
-                log.warning("what is left of a call is removed later: %s", exc)
+                log.warning("the rest of a call will be removed later: %s", exc)
 
     async def end_left_calls(self, *, at_start: bool = False) -> None:
         """Remove abandoned transient conversations.

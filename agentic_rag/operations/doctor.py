@@ -78,7 +78,7 @@ class Doctor:
                 if await self._index.count(collection) == recorded.get(domain.id, 0) and sums:
                     continue
             except IndexDamaged as exc:  # now moved aside: its chunks are missing below
-                findings.append(Finding("INDEX_DAMAGED", domain.id, exc.reason, f"was put aside as {exc.place}"))
+                findings.append(Finding("INDEX_DAMAGED", domain.id, exc.reason, f"was moved to {exc.place}"))
             of_domain = await self._db.read(lambda conn, key=domain.id: documents.list_of(conn, key))  # type: ignore[misc]
             counted = 0
             for document in of_domain:
@@ -191,7 +191,7 @@ _CHECKS = (
     ),
     _Check(
         "SESSION_WITHOUT_CONVERSATION",
-        "nobody can reach its messages",
+        "its messages are unreachable",
         "gets a conversation again, or is deleted if its domain or its parent is gone",
         checks.sessions_without_owner,
         _give_conversation,

@@ -92,4 +92,4 @@ class ExclusiveJobs:
             try:
                 await self._db.write(partial(leases.rest, name=name, owner=self._owner, seconds=rest))
             except StorageError as exc:  # the lease expires soon
-                log.debug("%s is given back by time: %s", name, exc)
+                log.debug("%s is released when its lease expires: %s", name, exc)

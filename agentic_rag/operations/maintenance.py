@@ -123,7 +123,7 @@ class Upkeep:
         retention = Retention(self._db, self._directory, self._deletion)
         for name, work, seconds, at_once in (
             ("removing old logs", self._prune_logs, PRUNE_SECONDS, True),
-            ("removing what is left of calls", self._deletion.end_left_calls, LEFT_SECONDS, False),
+            ("removing leftovers of calls", self._deletion.end_left_calls, LEFT_SECONDS, False),
             ("removing conversations that are kept no longer", retention.run, SWEEP_SECONDS, True),
         ):
             workers.repeat(name, self.alone.job(name, work, REST * seconds), seconds, at_once=at_once)

@@ -129,7 +129,7 @@ class Members:
             with anyio.move_on_after(BEAT_SECONDS, shield=True):
                 await self._db.write(partial(replicas.leave, run=self._run))
         except StorageError as exc:  # the row counts as dead soon
-            log.debug("the name is given back by time: %s", exc)
+            log.debug("the name is released when its lease expires: %s", exc)
 
     async def list_alive(self) -> Sequence[MemberView]:
         """Return the living processes by name.

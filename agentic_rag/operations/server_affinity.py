@@ -1,8 +1,8 @@
 """Leases that decide which process of a shared store runs a domain's stateful MCP servers.
 
 A process holds the lease of a domain from before its first child starts until after its last child has ended.
-Implements `agentic_rag.tools.server_affinity.Homes`. The lease alone does not prevent two children of one entry at once: each
-child also locks a file on the shared volume (`agentic_rag.tools.transports.stdio`).
+Implements `agentic_rag.tools.server_affinity.Homes`. The lease alone does not prevent two children of one entry at
+once: each child also locks a file on the shared volume (`agentic_rag.tools.transports.stdio`).
 """
 
 import logging
@@ -86,7 +86,7 @@ class DomainHomes:
                     renewed = asked
                 except StorageError as exc:
                     log.debug("a home is kept later: %s", exc)
-        lost("its domain's home is another server's by now")
+        lost("its domain's servers run on another server now")
 
     async def _let_go(self, name: str) -> None:
         self._children[name] -= 1
@@ -96,7 +96,7 @@ class DomainHomes:
                     del self._children[name]
                     await self._db.write(partial(leases.rest, name=name, owner=self._owner, seconds=0.0))
         except StorageError as exc:  # the lease expires soon
-            log.debug("%s is given back by time: %s", name, exc)
+            log.debug("%s is released when its lease expires: %s", name, exc)
 
 
 def _find_home(conn: Connection, domain: str) -> str | None:

@@ -289,7 +289,7 @@ class Runtime:
             self._resources.answers.tell(wait.id)
         if answered:
             self._awake = True
-            await attempt("going on with what was answered", self._go_on)
+            await attempt("resuming answered turns", self._go_on)
 
     async def _go_on(self) -> None:
         self._awake = False
@@ -436,14 +436,14 @@ class Runtime:
         try:
             await (await self.session(session_id)).start_queue()
         except NotFound:  # its conversation is being deleted
-            logger.warning("the queue of session %s is not gone on with: the session is gone", session_id)
+            logger.warning("the queue of session %s is dropped: the session was deleted", session_id)
 
     async def _resume(self, row: TurnRecord) -> None:
         self._session(row.session_id).unload()  # its state is older than the other process's
         try:
             await (await self.session(row.session_id)).resume(row, interrupted=row.interrupt_asked)
         except NotFound:  # its conversation is being deleted; the other turns continue
-            logger.warning("turn %s is not gone on with: its session is gone", row.id)
+            logger.warning("turn %s is not resumed: its session was deleted", row.id)
 
     # Reading events
 

@@ -336,7 +336,7 @@ class ToolCalls:
     async def _ask(self, call: PlannedCall, needed: InputNeeded, *, live: bool = False) -> InputGiven:
         """Ask the conversation's owner. Without a person, the question counts as declined."""
         if not self._definition.has_person:
-            return InputGiven(WaitAction.DECLINE, {"reason": "nobody can be asked here"})
+            return InputGiven(WaitAction.DECLINE, {"reason": "no person can be asked here"})
         past = self._past(call, {needed.kind}) if needed.kind is WaitKind.QUESTION else None
         if past is not None:
             return await self._asking.join(past)

@@ -209,7 +209,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         """Close a connection whose peer does not answer pings.
 
-        A first overdue pong may be unread only because this process was suspended; see `agentic_rag.base.silence_timers`.
+        A first overdue pong may be unread only because this process was suspended: see
+        `agentic_rag.base.silence_timers`.
         """
         late = self.loop.time() - self.ping_sent_at - (self.ping_timeout or 0)
         if self._overdue_ping != self.pending_ping_payload:

@@ -91,7 +91,7 @@ class OAuthRoutes:
         except AgenticRagError as exc:
             return _page("The sign-in failed", str(exc), 400)
         whom = f" as {found.account}" if found.account else ""
-        words = f"“{found.server}” may be used{whom}. What waited for it goes on; this page can be closed."
+        words = f"“{found.server}” may be used{whom}. Waiting calls continue. You can close this page."
         return _page("Signed in", words, 200)
 
     @route("GET", "/client-metadata.json", allow="anyone", errors=[NotFound])

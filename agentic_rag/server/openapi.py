@@ -94,7 +94,7 @@ _ERROR: _Key = ("", "answer")
 
 _COMMON = {
     400: "`BAD_REQUEST`: what came is no HTTP request.",
-    401: "`UNAUTHENTICATED`: a key is needed, or what was shown is none.",
+    401: "`UNAUTHENTICATED`: no key was sent, or the key is not valid.",
     403: "`FORBIDDEN`: this is for others, or the page of another origin asks.",
     404: "`…_NOT_FOUND`: there is nothing of this id, or not for the caller.",
     408: "`REQUEST_TIMEOUT`: the request did not arrive in time.",

@@ -201,11 +201,13 @@ def _question_of(messages: list[UiMessageForm]) -> Question:
     """
     for at, message in enumerate(messages):
         if message.role == "system":
-            problem = "only messages of the user are taken; what the model is told to be is the domain's."
+            problem = "only user messages are accepted; the domain defines the system prompt."
             raise InvalidInput(f"messages.{at}.role", problem)
     last, at = messages[-1], len(messages) - 1
     if last.role != "user":
-        problem = "the last one has to be the user's: tools run here, and nobody else has results for them."
+        problem = (
+            "the last message must be the user's: tools run on this server, so clients cannot supply their results."
+        )
         raise InvalidInput(f"messages.{at}.role", problem)
     if last.id:
         check_name(f"messages.{at}.id", last.id)

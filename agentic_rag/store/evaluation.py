@@ -4,16 +4,17 @@ What a case expects, and how an answer is judged, is opaque to this module.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, TypedDict, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index
+from sqlmodel import Field
 
 from agentic_rag.base.ids import SessionId
 from agentic_rag.base.json_form import Json
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.record import Record
 
 Tier = Literal["retrieval", "answers"]
 
@@ -38,38 +39,35 @@ class CaseOrigin(StrEnum):
     TEMPLATE = "template"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseRecord:
+class CaseRecord(Record, table=True):
     """A case of a domain.
 
     ``expect`` is the JSON of its expectations. ``digest`` identifies its questions within the domain. ``source`` holds
     the message, search and reason that the case was drafted from.
     """
 
-    id: str
+    __tablename__ = "evaluation_cases"
+    __table_args__ = (Index("ix_evaluation_cases_digest", "domain_id", "digest", unique=True),)
+    part_of = "domain"
+
+    id: Key[str]
     domain_id: str
     questions: list[str]
     expect: Json
     note: str = ""
     state: CaseState = CaseState.ACTIVE
     origin: CaseOrigin = CaseOrigin.HAND
-    source: Json = field(default_factory=dict)
+    source: Json = Field(default_factory=dict)
     author: str = ""
     digest: str
-    session_id: SessionId | None = None
+    session_id: Indexed[SessionId | None] = None
     """The conversation that feedback drafted the case from. An unconfirmed draft is deleted with its conversation."""
     version: int = 1
     created_at: str
     updated_at: str
 
 
-CASES = RecordTable(
-    CaseRecord,
-    "evaluation_cases",
-    Index("ix_evaluation_cases_digest", "domain_id", "digest", unique=True),
-    indexed=("session_id",),
-    part_of="domain",
-)
+CASES = CaseRecord.__table__
 _cases = CASES.c
 
 
@@ -86,15 +84,18 @@ class RunState(StrEnum):
 RUN_ENDED = (RunState.DONE, RunState.STOPPED, RunState.FAILED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Record, table=True):
     """A run of a domain's cases on one image.
 
     ``subject`` is what the run judges: settings, prompt files, collection generation and left-out documents. ``label``
     names it for people. ``reason`` says why a run ended early. ``owner`` and ``beat_at`` tell which process runs it.
     """
 
-    id: str
+    __tablename__ = "evaluation_runs"
+    __table_args__ = (Index("ix_evaluation_runs_domain", "domain_id", "id"),)
+    part_of = "domain"
+
+    id: Key[str]
     domain_id: str
     tier: str
     purpose: str
@@ -122,38 +123,36 @@ class RunRecord:
     ended_at: str | None = None
 
 
-RUNS = RecordTable(
-    RunRecord, "evaluation_runs", Index("ix_evaluation_runs_domain", "domain_id", "id"), part_of="domain"
-)
+RUNS = RunRecord.__table__
 _runs = RUNS.c
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultRecord:
+class ResultRecord(Record, table=True):
     """The result of one case in a run. ``repeat`` counts from 0.
 
     ``observed`` is what the verdict was computed from: the answer with its citations, or the passages found.
     """
 
-    run_id: str
-    case_id: str
-    repeat: int
-    domain_id: str
+    __tablename__ = "evaluation_results"
+    part_of = "domain"
+
+    run_id: Key[str]
+    case_id: Key[str]
+    repeat: Key[int]
+    domain_id: Indexed[str]
     question: str
     case_version: int
     outcome: str
     reason: str = ""
     rank: int | None = None
-    checks: list[Json] = field(default_factory=list)
-    observed: Json = field(default_factory=dict)
+    checks: list[Json] = Field(default_factory=list)
+    observed: Json = Field(default_factory=dict)
     seconds: float = 0.0
     tokens: int = 0
     at: str
 
 
-RESULTS = RecordTable(
-    ResultRecord, "evaluation_results", key=("run_id", "case_id", "repeat"), indexed=("domain_id",), part_of="domain"
-)
+RESULTS = ResultRecord.__table__
 _results = RESULTS.c
 
 
@@ -169,21 +168,23 @@ class DraftState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftRecord:
+class DraftRecord(Record, table=True):
     """A change that was tried before it counts. ``change`` is applied as it is; ``decision`` compares the two runs.
 
     ``then_apply``: the server applies the change if its trial does not hold it.
     """
 
-    id: str
-    domain_id: str
+    __tablename__ = "evaluation_drafts"
+    part_of = "domain"
+
+    id: Key[str]
+    domain_id: Indexed[str]
     kind: str
     label: str
     change: Json
     author: str
     state: DraftState = DraftState.TRYING
-    decision: Json = field(default_factory=dict)
+    decision: Json = Field(default_factory=dict)
     before_run: str = ""
     after_run: str = ""
     tier: str = ""
@@ -193,7 +194,7 @@ class DraftRecord:
     updated_at: str
 
 
-DRAFTS = RecordTable(DraftRecord, "evaluation_drafts", indexed=("domain_id",), part_of="domain")
+DRAFTS = DraftRecord.__table__
 _drafts = DRAFTS.c
 
 MAX_RUNS = 300
@@ -206,30 +207,30 @@ MAX_DRAFTS = 300
 
 def put_case(conn: Connection, case: CaseRecord) -> None:
     """Store a case, replacing the one with its id."""
-    conn.execute(sa.delete(CASES.table).where(_cases.id == case.id))
-    CASES.insert(conn, case)
+    conn.execute(sa.delete(CASES).where(_cases.id == case.id))
+    case.insert(conn)
 
 
 def get_case(conn: Connection, domain_id: str, case_id: str) -> CaseRecord | None:
     """Return a case of the domain, or None."""
-    return CASES.first(conn, CASES.select.where(_cases.id == case_id, _cases.domain_id == domain_id))
+    return CaseRecord.first(conn, sa.select(CASES).where(_cases.id == case_id, _cases.domain_id == domain_id))
 
 
 def find_case(conn: Connection, domain_id: str, digest: str) -> CaseRecord | None:
     """Return the case with these questions, or None."""
-    return CASES.first(conn, CASES.select.where(_cases.domain_id == domain_id, _cases.digest == digest))
+    return CaseRecord.first(conn, sa.select(CASES).where(_cases.domain_id == domain_id, _cases.digest == digest))
 
 
 def list_cases(
     conn: Connection, domain_id: str, *, state: CaseState | None = None, ids: Collection[str] | None = None
 ) -> list[CaseRecord]:
     """Return the cases of a domain in order of creation."""
-    query = CASES.select.where(_cases.domain_id == domain_id)
+    query = sa.select(CASES).where(_cases.domain_id == domain_id)
     if state is not None:
         query = query.where(_cases.state == state)
     if ids is not None:
         query = query.where(_cases.id.in_(ids))
-    return CASES.all(conn, query.order_by(_cases.id))
+    return CaseRecord.all(conn, query.order_by(_cases.id))
 
 
 def count_cases(conn: Connection, domain_id: str) -> dict[CaseState, int]:
@@ -240,12 +241,12 @@ def count_cases(conn: Connection, domain_id: str) -> dict[CaseState, int]:
 
 def delete_case(conn: Connection, case_id: str) -> None:
     """Delete a case. Results of earlier runs stay."""
-    conn.execute(sa.delete(CASES.table).where(_cases.id == case_id))
+    conn.execute(sa.delete(CASES).where(_cases.id == case_id))
 
 
 def delete_drafts_of_session(conn: Connection, session_id: SessionId) -> None:
     """Delete the drafts that came from a conversation and were never confirmed."""
-    conn.execute(sa.delete(CASES.table).where(_cases.session_id == session_id, _cases.state == CaseState.DRAFT))
+    conn.execute(sa.delete(CASES).where(_cases.session_id == session_id, _cases.state == CaseState.DRAFT))
 
 
 # Runs
@@ -272,30 +273,30 @@ class RunFields(TypedDict, total=False):
 
 def insert_run(conn: Connection, run: RunRecord) -> None:
     """Store a new run, and remove the oldest ended ones beyond `MAX_RUNS`."""
-    RUNS.insert(conn, run)
+    run.insert(conn)
     ended = sa.select(_runs.id).where(_runs.domain_id == run.domain_id, _runs.state.in_(RUN_ENDED))
     old = list(conn.execute(ended.order_by(_runs.id.desc()).offset(MAX_RUNS)).scalars())
     if old:
-        conn.execute(sa.delete(RESULTS.table).where(_results.run_id.in_(old)))
-        conn.execute(sa.delete(RUNS.table).where(_runs.id.in_(old)))
+        conn.execute(sa.delete(RESULTS).where(_results.run_id.in_(old)))
+        conn.execute(sa.delete(RUNS).where(_runs.id.in_(old)))
 
 
 def get_run(conn: Connection, domain_id: str, run_id: str) -> RunRecord | None:
     """Return a run of the domain, or None."""
-    return RUNS.first(conn, RUNS.select.where(_runs.id == run_id, _runs.domain_id == domain_id))
+    return RunRecord.first(conn, sa.select(RUNS).where(_runs.id == run_id, _runs.domain_id == domain_id))
 
 
 def list_runs(conn: Connection, domain_id: str, limit: int, tier: str | None = None) -> list[RunRecord]:
     """Return the newest runs, newest first."""
-    query = RUNS.select.where(_runs.domain_id == domain_id)
+    query = sa.select(RUNS).where(_runs.domain_id == domain_id)
     if tier is not None:
         query = query.where(_runs.tier == tier)
-    return RUNS.all(conn, query.order_by(_runs.id.desc()).limit(limit))
+    return RunRecord.all(conn, query.order_by(_runs.id.desc()).limit(limit))
 
 
 def update_run(conn: Connection, run_id: str, **fields: Unpack[RunFields]) -> bool:
     """Change the given fields of a run that has not ended. Returns False if it has ended or does not exist."""
-    query = sa.update(RUNS.table).where(_runs.id == run_id, _runs.state.not_in(RUN_ENDED)).values(dict(fields))
+    query = sa.update(RUNS).where(_runs.id == run_id, _runs.state.not_in(RUN_ENDED)).values(dict(fields))
     return conn.execute(query).rowcount == 1
 
 
@@ -307,13 +308,13 @@ def claim_run(conn: Connection, tier: str, owner: str, at: str, silent_since: st
     """
     at_work = _runs.state == RunState.RUNNING
     left = sa.and_(at_work, _runs.beat_at < silent_since)
-    others = RUNS.table.alias()
+    others = RUNS.alias()
     busy = sa.select(others.c.domain_id).where(
         others.c.state == RunState.RUNNING, others.c.tier == tier, others.c.beat_at >= silent_since
     )
     waits = sa.and_(_runs.state == RunState.QUEUED, _runs.domain_id.not_in(busy))
-    query = RUNS.select.where(_runs.tier == tier, sa.or_(left, waits)).order_by(_runs.id).limit(1)
-    found = RUNS.first(conn, query.with_for_update(skip_locked=True))
+    query = sa.select(RUNS).where(_runs.tier == tier, sa.or_(left, waits)).order_by(_runs.id).limit(1)
+    found = RunRecord.first(conn, query.with_for_update(skip_locked=True))
     if found is not None:
         taken: RunFields = {"state": RunState.RUNNING, "owner": owner, "beat_at": at}
         update_run(conn, found.id, **taken)
@@ -322,7 +323,7 @@ def claim_run(conn: Connection, tier: str, owner: str, at: str, silent_since: st
 
 def free_runs(conn: Connection) -> None:
     """Queue the runs of an earlier process again. Only for a database that one process uses."""
-    conn.execute(sa.update(RUNS.table).where(_runs.state == RunState.RUNNING).values(state=RunState.QUEUED))
+    conn.execute(sa.update(RUNS).where(_runs.state == RunState.RUNNING).values(state=RunState.QUEUED))
 
 
 # Results
@@ -332,14 +333,14 @@ def put_results(conn: Connection, results: Sequence[ResultRecord]) -> None:
     """Store results, replacing those of the same case and repetition."""
     for each in results:
         place = (_results.run_id == each.run_id, _results.case_id == each.case_id, _results.repeat == each.repeat)
-        conn.execute(sa.delete(RESULTS.table).where(*place))
-        RESULTS.insert(conn, each)
+        conn.execute(sa.delete(RESULTS).where(*place))
+        each.insert(conn)
 
 
 def results_of(conn: Connection, run_id: str) -> list[ResultRecord]:
     """Return all results of a run, by case and repetition."""
-    return RESULTS.all(
-        conn, RESULTS.select.where(_results.run_id == run_id).order_by(_results.case_id, _results.repeat)
+    return ResultRecord.all(
+        conn, sa.select(RESULTS).where(_results.run_id == run_id).order_by(_results.case_id, _results.repeat)
     )
 
 
@@ -385,33 +386,33 @@ class DraftFields(TypedDict, total=False):
 
 def insert_draft(conn: Connection, draft: DraftRecord) -> None:
     """Store a draft, and remove the oldest decided ones beyond `MAX_DRAFTS`."""
-    DRAFTS.insert(conn, draft)
+    draft.insert(conn)
     decided = (DraftState.APPLIED, DraftState.DROPPED, DraftState.PASSED, DraftState.WARNED, DraftState.FAILED)
     ended = sa.select(_drafts.id).where(_drafts.domain_id == draft.domain_id, _drafts.state.in_(decided))
     old = list(conn.execute(ended.order_by(_drafts.id.desc()).offset(MAX_DRAFTS)).scalars())
     if old:
-        conn.execute(sa.delete(DRAFTS.table).where(_drafts.id.in_(old)))
+        conn.execute(sa.delete(DRAFTS).where(_drafts.id.in_(old)))
 
 
 def get_draft(conn: Connection, domain_id: str, draft_id: str) -> DraftRecord | None:
     """Return a draft of the domain, or None."""
-    return DRAFTS.first(conn, DRAFTS.select.where(_drafts.id == draft_id, _drafts.domain_id == domain_id))
+    return DraftRecord.first(conn, sa.select(DRAFTS).where(_drafts.id == draft_id, _drafts.domain_id == domain_id))
 
 
 def list_drafts(conn: Connection, domain_id: str, limit: int) -> list[DraftRecord]:
     """Return the newest drafts, newest first."""
-    query = DRAFTS.select.where(_drafts.domain_id == domain_id).order_by(_drafts.id.desc()).limit(limit)
-    return DRAFTS.all(conn, query)
+    query = sa.select(DRAFTS).where(_drafts.domain_id == domain_id).order_by(_drafts.id.desc()).limit(limit)
+    return DraftRecord.all(conn, query)
 
 
 def trying_drafts(conn: Connection) -> list[DraftRecord]:
     """Return the drafts of all domains whose trial has not ended, oldest first."""
-    return DRAFTS.all(conn, DRAFTS.select.where(_drafts.state == DraftState.TRYING).order_by(_drafts.id))
+    return DraftRecord.all(conn, sa.select(DRAFTS).where(_drafts.state == DraftState.TRYING).order_by(_drafts.id))
 
 
 def update_draft(conn: Connection, draft_id: str, among: Sequence[DraftState], **fields: Unpack[DraftFields]) -> bool:
     """Change the given fields of a draft in one of the states. Returns False if it is in another one."""
-    query = sa.update(DRAFTS.table).where(_drafts.id == draft_id, _drafts.state.in_(among)).values(dict(fields))
+    query = sa.update(DRAFTS).where(_drafts.id == draft_id, _drafts.state.in_(among)).values(dict(fields))
     return conn.execute(query).rowcount == 1
 
 

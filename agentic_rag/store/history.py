@@ -10,8 +10,9 @@ from enum import StrEnum
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index
 
+from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.domains import DOMAINS
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.record import Record
 
 MAX_ROWS = 2_000
 MAX_BYTES = 32 * 2**20
@@ -32,8 +33,7 @@ DISK = "disk"
 """The author of a file that an unknown person changed in the workspace."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryRecord:
+class HistoryRecord(Record, table=True):
     """One change of a thing.
 
     ``subject`` is the server's name, the file's path or the case's id, and empty for settings. ``content`` is the
@@ -41,11 +41,15 @@ class HistoryRecord:
     content held a secret, which is not stored.
     """
 
-    domain_id: str
-    n: int
+    __tablename__ = "history"
+    __table_args__ = (Index("ix_history_subject", "domain_id", "kind", "subject"),)
+    part_of = "domain"
+
+    domain_id: Key[str]
+    n: Key[int]
     kind: HistoryKind
     subject: str
-    author: str
+    author: Indexed[str]
     at: str
     content: str | None
     size: int
@@ -53,14 +57,7 @@ class HistoryRecord:
     redacted: bool = False
 
 
-HISTORY = RecordTable(
-    HistoryRecord,
-    "history",
-    Index("ix_history_subject", "domain_id", "kind", "subject"),
-    key=("domain_id", "n"),
-    indexed=("author",),
-    part_of="domain",
-)
+HISTORY = HistoryRecord.__table__
 _rows = HISTORY.c
 
 
@@ -107,7 +104,7 @@ def append(conn: Connection, domain_id: str, changes: list[NewHistory], at: str)
             versions.insert(0, ("", new.before_at or at, new.before))
         for author, when, content in versions:
             last += 1
-            HISTORY.insert(conn, _record(domain_id, last, new, author, when, content))
+            _record(domain_id, last, new, author, when, content).insert(conn)
     _prune(conn, domain_id)
     return last
 
@@ -145,24 +142,24 @@ def _prune(conn: Connection, domain_id: str) -> None:
         ):
             size += each
             if count > 1 and (count > MAX_ROWS or size > MAX_BYTES):
-                conn.execute(sa.delete(HISTORY.table).where(mine, _rows.n <= n))
+                conn.execute(sa.delete(HISTORY).where(mine, _rows.n <= n))
                 break
 
 
 def get(conn: Connection, domain_id: str, n: int) -> HistoryRecord | None:
     """Return one change, or None if it does not exist (any more)."""
-    return HISTORY.first(conn, HISTORY.select.where(_rows.domain_id == domain_id, _rows.n == n))
+    return HistoryRecord.first(conn, sa.select(HISTORY).where(_rows.domain_id == domain_id, _rows.n == n))
 
 
 def before(conn: Connection, record: HistoryRecord) -> HistoryRecord | None:
     """Return the previous change of the same thing, or None if there is none or it was removed."""
-    query = HISTORY.select.where(
+    query = sa.select(HISTORY).where(
         _rows.domain_id == record.domain_id,
         _rows.kind == record.kind,
         _rows.subject == record.subject,
         _rows.n < record.n,
     )
-    return HISTORY.first(conn, query.order_by(_rows.n.desc()).limit(1))
+    return HistoryRecord.first(conn, query.order_by(_rows.n.desc()).limit(1))
 
 
 def last_hashes(conn: Connection, domain_id: str) -> dict[tuple[HistoryKind, str], tuple[str, str]]:
@@ -222,4 +219,4 @@ def page(
 
 def rename_author(conn: Connection, user_id: str, instead: str) -> None:
     """Replace a user's name as author of all their changes."""
-    conn.execute(sa.update(HISTORY.table).where(_rows.author == user_id).values(author=instead))
+    conn.execute(sa.update(HISTORY).where(_rows.author == user_id).values(author=instead))

@@ -100,7 +100,7 @@ def fill_form(schema: Json, content: Json) -> Json:
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not name or len(name) > NAME_CHARS or clean(name) != name:
-        raise _Unfit("the name of a field is empty, too long, or has characters that nobody sees")
+        raise _Unfit("a field name is empty, too long, or contains invisible characters")
     return name
 
 

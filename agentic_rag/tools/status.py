@@ -10,7 +10,7 @@ from agentic_rag.base.json_form import Json, to_json
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.tools.server_answers import DroppedTool
 
-LISTED_TWICE = "the server lists this name more than once, so that nobody knows which of them a call would reach"
+LISTED_TWICE = "the server lists this name more than once, so a call would be ambiguous"
 """Why no model is shown such a tool."""
 
 

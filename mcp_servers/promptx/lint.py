@@ -90,7 +90,7 @@ def _examine(kind: Kind, text: str) -> tuple[_Found, ...]:
 def _lint_body(document: Document) -> Iterator[_Found]:
     kind, text, body = document.kind, document.text, document.body
     if len(text) > LONG_CHARS:
-        hint = "move what is needed only sometimes to documents the role can search"
+        hint = "move rarely needed text to documents that the role can search"
         yield 0, "warning", "long", f"the file has {len(text)} characters and fills the context of every turn", hint
     if body is None:
         severity: Severity = "error" if kind == "role" else "warning"

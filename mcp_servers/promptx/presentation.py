@@ -46,9 +46,9 @@ def describe_recollection(recollection: Recollection, *, others_text: bool = Fal
     lines = "\n".join(map(_line, recollection.found))
     mindmap = "\n".join(recollection.mindmap)
     if recollection.fallback == "dmn" and recollection.matched:
-        parts = ["Found by the words of the query:", lines, "This is the map of what is known:", mindmap]
+        parts = ["Found by the words of the query:", lines, "This is the map of your memories:", mindmap]
     elif recollection.fallback == "dmn":
-        parts = ["No memory is filed under the words of the query. This is the map of what is known:", mindmap]
+        parts = ["No memory matches the words of the query. This is the map of your memories:", mindmap]
     elif recollection.fallback == "contained":
         parts = ["No word of the query is a cue; found by cues contained in it:", mindmap, lines]
     else:

@@ -159,7 +159,10 @@ def _plain(value: float) -> float | int:
 
 
 class NetworkFiles:
-    """``network.json`` and ``state.json`` in a memory's folder. Implements `mcp_servers.promptx.memory_cache.RecallCounts`."""
+    """``network.json`` and ``state.json`` in a memory's folder.
+
+    Implements `mcp_servers.promptx.memory_cache.RecallCounts`.
+    """
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder

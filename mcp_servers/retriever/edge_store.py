@@ -262,7 +262,7 @@ class ShardStore:
         except FileNotFoundError:
             return _Pointer()
         except (ValueError, TypeError, KeyError, AttributeError) as exc:
-            raise self.put_aside(name, "read what is recorded of a collection", f"pointer.json: {exc}") from exc
+            raise self.put_aside(name, "read the record of a collection", f"pointer.json: {exc}") from exc
 
     def _save(self, name: str, pointer: _Pointer) -> None:
         path = self._folder / name / "pointer.json"

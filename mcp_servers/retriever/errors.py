@@ -95,7 +95,7 @@ class IndexDamaged(IndexUnavailable):
     place: str
 
     def __str__(self) -> str:
-        return f"the index could not {self.action}: it is damaged ({self.reason}) and was put aside as {self.place}"
+        return f"the index could not {self.action}: it is damaged ({self.reason}) and was moved to {self.place}"
 
 
 @dataclass(eq=False)

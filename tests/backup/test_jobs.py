@@ -14,7 +14,7 @@ from tests.waiting import pause
 
 async def until(rig: Rig, wanted: Callable[[Json], Any]) -> Json:
     """Return the list of backups once it is as wanted."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(240):
         while True:
             found: Json = await rig.ok("GET", "/api/backups")
             if wanted(found):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from sqlalchemy import select
 
 from agentic_rag.backup.contents import Choice
 from agentic_rag.backup.making import make_backup
@@ -39,7 +40,7 @@ async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_from_it_as_
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(rig.say, conversation, "How much?")
             await stalled.reached.wait()
-            with anyio.fail_after(30):
+            with anyio.fail_after(240):
                 while not read_rows(rig.settings.data / DATABASE)["run_groups"]:
                     await pause()
             await back_up(rig, backup)
@@ -54,7 +55,7 @@ async def test_a_turn_that_ran_during_the_backup_is_resumed_or_ended_from_it_as_
         assert await examine(settings_for(tmp_path / name), False) == []
     path = f"/api/conversations/{conversation}"
     async with Rig(tmp_path / "resumed", say("Three litres, still.")) as rig:
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await rig.application.machinery.runtime.drain(30)
         items = (await rig.ok("GET", f"{path}/messages"))["items"]
         assert [item["content"] for item in items] == ["How much?", "Three litres, still."]
@@ -72,7 +73,7 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
         conversation = await rig.conversation(await rig.domain(toolPolicy={"promptx_remember": "ask"}))
         path, headers = f"/api/conversations/{conversation}/messages", {"accept": "application/json"}
         turn = (await rig.ok("POST", path, {"content": "Remember."}, headers=headers))["id"]
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             while not (await rig.ok("GET", "/api/waits?state=open"))["items"]:
                 await pause()
             await rig.application.machinery.runtime.drain(0.01)  # puts it down
@@ -81,14 +82,14 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
         login = LoginRecord(
             id="l", user_id="ann", key_id="", sha256="s", created_at="2026", expires_at="2999", ends_at="2999"
         )
-        await rig.application.database.write(lambda conn: LOGINS.insert(conn, login))
+        await rig.application.database.write(lambda conn: login.insert(conn))
         await back_up(rig, tmp_path / "b.agbackup")
     done = await restore_into(tmp_path / "copy" / "data", tmp_path / "b.agbackup", end_turns=True)
     assert (done.settled.turns, done.settled.ended) == (1, True)
     async with Rig(tmp_path / "copy") as rig:
         assert (await rig.ok("GET", "/api/waits?state=open"))["items"] == []
         assert (await rig.ok("GET", f"/api/turns/{turn}"))["status"] == "interrupted"
-        logins = await rig.application.database.read(lambda conn: LOGINS.all(conn, LOGINS.select))
+        logins = await rig.application.database.read(lambda conn: LoginRecord.all(conn, select(LOGINS)))
         assert logins == [], "one that has ended since would live again"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio.to_thread
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.base.bundle_errors import BundleRefused
@@ -265,7 +265,6 @@ def test_wherever_a_byte_of_a_bundle_is_another_it_is_refused_or_the_same(tmp_pa
     assert all(read(data[:size]) is None for size in range(0, len(data), 7))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=40), max_size=6))
 def test_every_name_of_a_document_has_one_that_any_system_takes(names: list[str]) -> None:
     wanted = {name for name in names if name not in (".", "..")}
@@ -276,7 +275,6 @@ def test_every_name_of_a_document_has_one_that_any_system_takes(names: list[str]
     assert {again[name] for name in found.values()} == set(found.values())
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=60))
 def test_no_name_that_is_taken_leads_out_of_its_folder(name: str) -> None:
     path = f"documents/{name}"

@@ -14,7 +14,7 @@ from tests.programs import run_program
 from tests.ws.memory import Desk
 
 COMMAND = [sys.executable, "-c", "from agentic_rag.cli import main; main()", "chat"]
-PROCESS_SECONDS = 60.0
+PROCESS_SECONDS = 240.0
 """A process that takes longer hangs; importing is slow on a busy machine."""
 
 

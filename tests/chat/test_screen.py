@@ -76,7 +76,7 @@ def test_a_turn_reads_from_top_to_bottom() -> None:
         "    a.md 1.00  x",
         "← search_documents ok 12 ms",
         "← other error 3 ms: it failed",
-        "(the connection to the model broke: what it said since the last tool call is said again)",
+        "(the connection to the model broke; the answer since the last tool call is repeated)",
         "(retrying in 1.5 s: overloaded)",
         "! ROLE_CHANGED: The role changed.",
         "",

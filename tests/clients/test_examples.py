@@ -11,7 +11,7 @@ import pytest
 from tests.clients.examples import PAGES, Example, all_examples, read_examples
 from tests.e2e.serving import serving
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds; an example that takes longer hangs."""
 
 EXAMPLES = all_examples()

@@ -31,7 +31,7 @@ OURS = "http://127.0.0.1"
 PUBLIC = "conformance-test.local"
 TOLD = ("127.0.0.1:8000", PUBLIC)
 """Where the product believes that browsers reach it; the second where its published document is to be the client."""
-PATIENCE = 100.0
+PATIENCE = 240.0
 REDIRECTS = 10
 SIGN_INS = 5
 """More than so many are not followed: a person would have given up."""

@@ -23,7 +23,7 @@ from mcp_servers.retriever.edge_index import EdgeIndex
 from tests.waiting import pause_thread
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE = 60.0
+PATIENCE = 240.0
 SERVE = "import sys; from agentic_rag.cli import main; sys.exit(main())"
 
 

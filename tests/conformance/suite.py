@@ -18,7 +18,7 @@ from tests.node import CLIENTS, node
 ROOT = Path(__file__).resolve().parent.parent.parent
 SUITE = CLIENTS / "node_modules" / "@modelcontextprotocol" / "conformance"
 REVISIONS = ("2026-07-28", "2025-11-25")
-PATIENCE = 120
+PATIENCE = 240
 """Seconds for one scenario."""
 
 INSTALL = "npm ci --prefix tests/clients --no-audit --no-fund --ignore-scripts"

@@ -235,7 +235,7 @@ async def test_a_trial_keeps_what_is_typed_on_and_ends_with_its_dialog(tmp_path:
         await expect(words).to_have_value("And you?")
         await page.keyboard.press("Escape")
         (conversation,) = (await desk.rig.ok("GET", "/api/conversations"))["items"]
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             while (await desk.rig.ok("GET", f"/api/conversations/{conversation['id']}"))["turn"] is not None:
                 await pause()
         answer = (await desk.rig.ok("GET", f"/api/conversations/{conversation['id']}/messages"))["items"][-1]

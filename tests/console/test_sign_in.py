@@ -71,7 +71,7 @@ async def test_who_comes_next_sees_no_draft_and_other_tabs_are_signed_out_too(tm
         bobs = await make_key(rig, "bob", "member", domain)
         await sign_in(desk, "ann", "member", domain, at=f"#/chat/{domain}")
         await page.get_by_label("Message", exact=True).fill("For nobody else")
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             while not await page.evaluate(KEPT):
                 await pause()
         other = await page.context.new_page()

@@ -24,7 +24,7 @@ from tests.deploy.proxies import NAME, Proxy, caddy, nginx, nginx_program
 from tests.e2e.serving import Server, serving
 from tests.waiting import pause
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 SILENT = Reply(say("These words come, and then it is silent for a long time."), Fault(silent_after=6))
 PROXIES = [
     pytest.param(nginx, marks=pytest.mark.skipif(nginx_program() is None, reason="nginx is not here"), id="nginx"),

@@ -13,11 +13,11 @@ import anyio
 import anyio.to_thread
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.databases import database_url
+from tests.databases import database_url, prepare_data
 from tests.programs import Program
 from tests.waiting import pause
 
-START_SECONDS = 30.0
+START_SECONDS = 240.0
 
 Event = dict[str, Any]
 
@@ -46,7 +46,7 @@ class Server:
         """Send one JSON request and return the answer's JSON (None when empty)."""
         payload = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, payload, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
@@ -107,6 +107,8 @@ class Chat:
 @contextmanager
 def serving(data: Path, *options: str, **variables: str) -> Iterator[Server]:
     """Run ``agentic-rag serve`` on a free port until the block ends (SIGTERM)."""
+    if "AGENTIC_RAG_DATABASE_URL" not in variables:
+        prepare_data(data)
     child = Program(
         ["serve", "--port", "0", "--data", str(data), *options],
         env=environment(
@@ -124,7 +126,7 @@ def serving(data: Path, *options: str, **variables: str) -> Iterator[Server]:
     finally:
         child.terminate()
         try:
-            child.wait(20)
+            child.wait(START_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

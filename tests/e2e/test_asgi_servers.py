@@ -20,7 +20,7 @@ from tests.waiting import pause
 
 QUESTION = "How many days of paid leave do full-time staff have?"
 
-PATIENCE = 180.0
+PATIENCE = 240.0
 """Seconds after which a server that was started, or told to stop, has failed: five of them are started here."""
 
 MODULE = (sys.executable, "-m")

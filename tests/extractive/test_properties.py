@@ -6,6 +6,7 @@ import jsonschema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentic_rag.base.events import Usage
 from agentic_rag.base.messages import Block, Message, text_block, tool_result_block
 from agentic_rag.models.base import (
     BlockStarted,
@@ -67,7 +68,6 @@ def requests(draw: st.DrawFn) -> ModelRequest:
     )
 
 
-@settings(deadline=None, max_examples=300)
 @given(requests())
 def test_every_answer_is_a_valid_assistant_message(asked: ModelRequest) -> None:
     blocks = decide(asked)
@@ -110,15 +110,13 @@ def _check_texts(asked: ModelRequest, blocks: list[Block]) -> None:
             assert (raw["source"], raw["title"]) == (hit["source"], hit["title"])
 
 
-@settings(deadline=None, max_examples=100)
 @given(requests())
 async def test_the_stream_spells_out_exactly_what_was_decided(asked: ModelRequest) -> None:
     events = await _events(asked)
     assert events[0] == MessageStarted("extractive")
     last = events[-1]
     assert isinstance(last, MessageCompleted)
-    assert last.usage.input > 0
-    assert last.usage.output > 0
+    assert last.usage == Usage()
     blocks = decide(asked)
     assert [event.block for event in events if isinstance(event, BlockStopped)] == blocks
     assert last.stop_reason == ("tool_use" if blocks[0]["type"] == "tool_use" else "end_turn")

@@ -25,7 +25,7 @@ from tests.waiting import pause_thread
 
 DISK = "size=96m,nr_inodes=4000"
 DEAF = ("deafen", "stop_itself", "orphan_output", "close_output")
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 def step_clocks(folder: Path, rounds: int, seed: int) -> Iterator[str]:

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +16,9 @@ from typing import Any, Self
 
 from agentic_rag.store.migrations import Revisions
 from agentic_rag.testing.failpoints import VARIABLE
+from tests.databases import prepare_data
 from tests.faults.outside import PATIENCE, Outside
+from tests.programs import Program
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STARTS = 5
@@ -48,7 +49,7 @@ class Server:
         self.starts = 0
         self.said = folder / "server.log"
         """What the processes wrote to stderr."""
-        self._child: subprocess.Popen[str]
+        self._child: Program
         kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
         self._environment = kept | outside.environment | {"AGENTIC_RAG_DRAIN_SECONDS": "1", **environment}
         self._environment["PYTHONPATH"] = str(ROOT)  # also in a copy of the repository: its own package
@@ -67,6 +68,8 @@ class Server:
 
     def start(self, failpoint: str = "") -> None:
         """Start it and wait until it listens; one that dies at an armed place is started again, unarmed."""
+        if not self.starts and "AGENTIC_RAG_DATABASE_URL" not in self._environment:
+            prepare_data(self.data)
         for _ in range(STARTS):
             self.starts += 1
             if self._listens(failpoint):
@@ -76,12 +79,12 @@ class Server:
 
     def _listens(self, failpoint: str) -> bool:
         with self.said.open("a") as said:
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.victim", "--data", str(self.data)],
+            self._child = Program(
+                ["--data", str(self.data)],
+                module="tests.faults.victim",
                 env=self._environment | {VARIABLE: failpoint},
                 stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
+                stderr=said.fileno(),
                 cwd=ROOT,
             )
         assert self._child.stdout is not None

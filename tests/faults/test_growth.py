@@ -245,7 +245,7 @@ def test_a_longer_schema_and_longer_arguments_are_checked_in_time_that_grows_wit
         find_problem({"type": "object", "properties": {"a": schema}}, {"a": value}, user=True)
 
     check("2")  # what is imported late is here
-    ratio = min(cost(check, "4000") / max(cost(check, "500"), FLOOR_SECONDS) for _ in range(ATTEMPTS))
+    ratio = least_ratio(lambda: (cost(check, "4000"), cost(check, "500")), BOUND)
     assert ratio < BOUND, f"{TIMES_LONGER} times as much took {ratio:.0f} times as long"
 
 
@@ -329,6 +329,16 @@ def _shapes() -> Iterator[tuple[str, Shape]]:
 
 
 SHAPES = dict(_shapes())
+SOME = 4
+"""Every fourth shape is tried each time, other ones for each parser; all shapes nightly."""
+some_shapes = pytest.mark.parametrize(
+    "every", [SOME, pytest.param(1, marks=pytest.mark.nightly("every parser with every hostile shape"))]
+)
+
+
+def shapes_for(number: int, every: int) -> dict[str, Shape]:
+    """Return each ``every``-th shape, beginning at a place that depends on the parser's number."""
+    return dict(itertools.islice(SHAPES.items(), number % every, None, every))
 
 
 def _request(*messages: Message, system: str = "") -> ModelRequest:
@@ -352,12 +362,19 @@ def assert_linear(parse: Parser, shape: Shape) -> None:
     sizes = (SMALLEST << step for step in itertools.count())
     size = next(size for size in sizes if size >= LARGEST or cost(parse, shape(size)) >= FLOOR_SECONDS)
     short, long = shape(size), shape(size * TIMES_LONGER)
+    ratio = least_ratio(lambda: (cost(parse, long), cost(parse, short)), BOUND)
+    assert ratio < BOUND, f"{TIMES_LONGER} times {size} characters took {ratio:.0f} times as long"
+
+
+def least_ratio(measure: Callable[[], tuple[float, float]], bound: float) -> float:
+    """Measure a longer and a shorter run until their ratio is below the bound; return the least ratio."""
     ratio = float("inf")
     for _ in range(ATTEMPTS):
-        ratio = min(ratio, cost(parse, long) / max(cost(parse, short), FLOOR_SECONDS))
-        if ratio <= BOUND:
-            return
-    raise AssertionError(f"{TIMES_LONGER} times {size} characters took {ratio:.0f} times as long")
+        long, short = measure()
+        ratio = min(ratio, long / max(short, FLOOR_SECONDS))
+        if ratio < bound:
+            break
+    return ratio
 
 
 @pytest.fixture(autouse=True)
@@ -369,9 +386,10 @@ def no_garbage_collection() -> Iterator[None]:
     gc.enable()
 
 
+@some_shapes
 @pytest.mark.parametrize("parse", PARSERS, ids=lambda parse: parse.__name__)
-def test_a_longer_text_of_a_hostile_shape_takes_as_much_longer_as_it_is(parse: Parser) -> None:
-    for name, shape in SHAPES.items():
+def test_a_longer_text_of_a_hostile_shape_takes_as_much_longer_as_it_is(parse: Parser, every: int) -> None:
+    for name, shape in shapes_for(PARSERS.index(parse), every).items():
         try:
             assert_linear(parse, shape)
         except AssertionError as exc:
@@ -393,7 +411,7 @@ def test_each_citation_of_a_turn_costs_as_much_as_the_first() -> None:
         return len(known)
 
     assert cite("4000") == MAX_REFERENCES
-    ratio = min(cost(cite, "16000") / max(cost(cite, "2000"), FLOOR_SECONDS) for _ in range(ATTEMPTS))
+    ratio = least_ratio(lambda: (cost(cite, "16000"), cost(cite, "2000")), BOUND)
     assert ratio < BOUND, f"{TIMES_LONGER} times as many took {ratio:.0f} times as long"
 
 
@@ -402,18 +420,20 @@ def test_more_secrets_or_longer_ones_make_no_text_dearer_to_redact(known: str) -
     text = "a" * 200_000 + "ab" * 100_000 + "The quick brown fox. secret-value-7 " * 5_000
     few, many = (_know(*(known.format(at) + str(at) for at in range(count))) for count in (2, 150))
     few(text), many(text)  # both know their values now
-    ratio = min(cost(many, text) / max(cost(few, text), FLOOR_SECONDS) for _ in range(ATTEMPTS))
+    ratio = least_ratio(lambda: (cost(many, text), cost(few, text)), 10)
     assert ratio < 10, f"75 times as many secrets cost {ratio:.0f} times as much"
 
 
+@some_shapes
 @pytest.mark.parametrize("ending", ["md", "csv", "html"])
-def test_so_does_a_file(ending: str, tmp_path: Path) -> None:
+def test_so_does_a_file(ending: str, every: int, tmp_path: Path) -> None:
     path = tmp_path / f"hostile.{ending}"
-    read = {"md": read_markdown, "csv": sheets.read_csv, "html": read_html}[ending]
+    readers = {"md": read_markdown, "csv": sheets.read_csv, "html": read_html}
+    read, number = readers[ending], list(readers).index(ending)
 
     def parse(text: str) -> None:
         path.write_text(text, "utf-8")
         read(path, ParseLimits())
 
-    for shape in SHAPES.values():
+    for shape in shapes_for(number, every).values():
         assert_linear(parse, shape)

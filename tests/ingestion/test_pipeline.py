@@ -77,7 +77,7 @@ async def test_a_document_deleted_while_it_is_ingested_is_gone(tmp_path: Path, p
         domain = await rig.domain()
         path = f"/api/domains/{domain}/documents"
         made = await rig.ok("POST", path, files={"f": ("cars.md", text_of(200))})
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             while place not in reached:
                 await pause()
         await rig.ok("DELETE", f"{path}/{made['items'][0]['id']}")

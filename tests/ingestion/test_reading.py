@@ -165,7 +165,7 @@ async def test_a_reader_of_roots_is_not_root_without_a_sandbox(tmp_path: Path) -
         async with process:
             socket.send_fds(ours, [job + b"\n"], [file.fileno()])
             assert process.stdout is not None
-            with anyio.fail_after(60):
+            with anyio.fail_after(240):
                 frame = await process.stdout.receive()
             ours.shutdown(socket.SHUT_RDWR)
     said = frame[4:].decode()

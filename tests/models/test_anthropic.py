@@ -74,7 +74,7 @@ async def connected(
 
 
 async def collected(model: AnthropicModel, request: ModelRequest = HELLO) -> list[ModelEvent]:
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         async with model.stream(request) as events:
             return [event async for event in events]
 
@@ -249,7 +249,7 @@ async def test_a_connection_is_used_again_for_the_next_step() -> None:
 
 async def test_leaving_a_stream_early_closes_the_connection_at_once() -> None:
     async with connected(Reply(demo(50), Fault(silent_after=20))) as (model, api):
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             async with model.stream(HELLO) as events:
                 async for event in events:
                     if isinstance(event, TextDelta):
@@ -259,7 +259,7 @@ async def test_leaving_a_stream_early_closes_the_connection_at_once() -> None:
 
 async def test_a_cancelled_call_closes_the_connection_at_once() -> None:
     async with connected(Reply(say("a"), Fault(silent_after=0))) as (model, api):
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             async with anyio.create_task_group() as group:
                 group.start_soon(collected, model)
                 while not api.calls:

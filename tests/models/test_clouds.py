@@ -84,7 +84,7 @@ async def cloud(kind: Any, key: str = "", **options: bool) -> AsyncIterator[tupl
 
 
 async def collected(model: CloudModel) -> list[ModelEvent]:
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         async with model.stream(ASK) as events:
             return [event async for event in events]
 

@@ -63,7 +63,7 @@ async def connected(*script: Scripted, **options: Any) -> AsyncIterator[tuple[Op
 
 
 async def collected(model: OpenAIModel, request: ModelRequest = ASK) -> list[ModelEvent]:
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         async with model.stream(request) as events:
             return [event async for event in events]
 

@@ -18,7 +18,7 @@ from mcp_servers.promptx.errors import BadScope
 
 ROOT = Path(__file__).parents[2]
 MODULE = ["-m", "mcp_servers.promptx"]
-SECONDS = 60
+SECONDS = 240
 BARE = {"action", "recall", "remember", "forget", "discover"}
 
 

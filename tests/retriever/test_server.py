@@ -184,7 +184,7 @@ async def test_it_runs_alone_over_stdio(tmp_path: Path) -> None:
     command = StdioServerParameters(
         command=sys.executable, args=["-m", "mcp_servers.retriever"], env=environment(tmp_path, RETRIEVAL_TOP_K="1")
     )
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         async with Client(stdio_client(command)) as client:
             result = await client.call_tool("search_documents", {"query": "leave"})
     assert len(result.structured_content["hits"]) == 1
@@ -197,7 +197,7 @@ async def test_it_runs_alone_over_http(tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "mcp_servers.retriever", "--http", "--port", str(port)]
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         process = await anyio.open_process(command, env=environment(tmp_path), stdout=None, stderr=subprocess.PIPE)
         try:
             assert process.stderr is not None

@@ -16,7 +16,7 @@ from mcp_servers.promptx.memory import Memory, MemoryCache, memory_folder
 from tests.store.conftest import empty
 
 T = TypeVar("T")
-WAIT_SECONDS = 60
+WAIT_SECONDS = 240
 ROLE = "assistant"
 DOMAIN = "dom_memories"
 

@@ -28,7 +28,7 @@ from .memory_victim import SIZE
 from .stocks import ROLE, Ground, prepare
 
 __all__ = ["postgresql_url"]
-PATIENCE = 60
+PATIENCE = 240
 ROOT = Path(__file__).parents[2]
 NOW = 1_795_300_000_000
 CASES: list[dict[str, Any]] = json.loads((DATA / "cases.json").read_text("utf-8"))

@@ -88,7 +88,7 @@ async def children_of(b: Bench, turn_id: str) -> list[SessionRecord]:
 
 
 async def followed(b: Bench, turn_id: str) -> list[AgentEvent]:
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         return [event async for event in b.runtime.follow(TurnId(turn_id))]
 
 

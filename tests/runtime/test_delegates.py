@@ -145,7 +145,7 @@ async def test_a_fifth_delegate_waits_until_one_of_four_has_ended(tmp_path: Path
     script = Crew(Ask=(handed(*[("digger", "Dig here")] * 5), say("All done.")), Dig=tuple(slow))
     async with crew(tmp_path, script) as b:
         accepted = await b.send("Ask them", leading())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             for each in slow[:4]:
                 await each.reached.wait()
             assert len(await children_of(b, accepted.turn_id)) == 4
@@ -196,7 +196,7 @@ async def test_an_interrupt_ends_the_delegates_too_and_the_conversation_goes_on(
     script = Crew(Ask=(handed(("digger", "Dig here")), say("Next.")), Dig=(slow,))
     async with crew(tmp_path, script) as b:
         accepted = await b.send("Ask them", leading())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await slow.reached.wait()
             assert await b.runtime.interrupt(SESSION)
         events = await followed(b, accepted.turn_id)
@@ -221,7 +221,7 @@ async def test_after_a_stop_a_delegate_goes_on_in_its_session_and_finished_ones_
 
     async with crew(tmp_path, first, quick=quick) as b:
         accepted = await b.send("Ask them", leading())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await slow.reached.wait()
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result" and "agent" not in event.fields():
@@ -245,7 +245,7 @@ async def test_after_a_stop_delegates_keep_their_paths_and_a_new_one_gets_a_free
     first = Crew(Ask=(handed(("digger", "Dig here"), ("digger", "Delve there")),), Dig=(say("Gold."),), Delve=(slow,))
     async with crew(tmp_path, first) as b:
         accepted = await b.send("Ask them", leading())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await slow.reached.wait()
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result":
@@ -270,7 +270,7 @@ async def test_a_delegate_that_had_finished_answers_a_repeated_call_at_once(tmp_
     script = Crew(Ask=(handed(("digger", "Dig here"), ("writer", "Write this")),), Dig=(say("Gold."),), Write=(slow,))
     async with crew(tmp_path, script) as b:
         accepted = await b.send("Ask them", leading())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await slow.reached.wait()
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result":
@@ -286,7 +286,7 @@ async def test_delegates_whose_parent_has_ended_are_not_left_running(tmp_path: P
     slow = Stalled(say("Slow end."), 2)
     async with crew(tmp_path, Crew(Ask=(handed(("writer", "Write this")),), Write=(slow,))) as b:
         accepted = await b.send("Ask them", leading())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await slow.reached.wait()
 
     def end(conn: Any) -> bool:

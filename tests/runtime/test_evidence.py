@@ -93,7 +93,7 @@ async def test_evidence_of_a_delegate_that_ended_before_a_stop_is_cited_after_it
     first = Crew(Ask=(both,), Dig=(LOOK_GOLD, say("In the north.", Cite(0))), Write=(LOOK_SILVER, slow))
     async with crew(tmp_path, first, search_documents=search) as b:
         accepted = await b.send("Ask them", leading())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await slow.reached.wait()
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result" and "agent" not in event.fields():

@@ -20,7 +20,7 @@ from tests.store.conftest import needs_postgresql, postgresql_url
 from tests.waiting import pause
 
 __all__ = ["postgresql_url"]
-PATIENCE = 30
+PATIENCE = 240
 
 
 @dataclass

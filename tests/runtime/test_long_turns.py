@@ -193,13 +193,13 @@ async def test_a_turn_that_was_compacted_and_killed_goes_on_with_its_steps_and_r
     stalling = Services(model, toolset(search_documents=search, dump=stall))
     async with bench(tmp_path, model, services=stalling) as b:
         accepted = await b.send("How much does it hold?", long_limits())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await reached.wait()
     brain.reads = 1
     again = StrictModel(brain)
     async with bench(tmp_path, again, services=services(again)) as b:
         await b.runtime.recover()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert events[-1].type == "done"
         assert [each["chunkId"] for each in events[-1].fields()["references"]] == ["doc_1-c0"]
@@ -228,7 +228,7 @@ async def test_thinking_that_does_not_fit_all_the_same_costs_a_second_try_and_no
             await b.say("How much?", definition=long_limits())
             rows = await b.database.read(lambda conn: sessions.transcript(conn, SESSION))
             other = [{"type": "text", "text": "Words that nobody said."}]
-            change = update(sessions.MESSAGES.table).where(sessions.MESSAGES.c.seq == rows[0].seq).values(content=other)
+            change = update(sessions.MESSAGES).where(sessions.MESSAGES.c.seq == rows[0].seq).values(content=other)
             await b.database.write(lambda conn: conn.execute(change))
         async with bench(tmp_path, model, services=services(model)) as b:
             for _ in range(2):

@@ -156,7 +156,7 @@ async def test_a_result_that_cannot_be_kept_is_waited_for_and_kept_whole(tmp_pat
     steps = (use("dump", query="x"), say("Works."))
     async with ScriptedModel(*steps) as model, bench(tmp_path, model, toolset(dump=dump)) as b:
         accepted = await b.send("Go", definition())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "notice":
                     assert event.fields()["code"] == "STORAGE_STALLED"

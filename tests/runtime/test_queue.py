@@ -42,7 +42,7 @@ async def test_five_messages_wait_in_order_a_sixth_is_refused_and_a_duplicate_is
         assert (again.turn_id, again.duplicate, again.queued) == (queued[2].turn_id, True, True)
         assert [(await b.turn(each.turn_id)).status for each in queued] == ["queued"] * 5
         slow.until.set()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             for number, each in enumerate(queued):
                 events = [event async for event in b.runtime.follow(each.turn_id)]
                 assert kinds(events)[0] == "turn_started"
@@ -54,7 +54,7 @@ async def test_an_interrupt_leaves_what_waits_unless_it_is_asked_to_end_it(tmp_p
     slow, slower = Stalled(say("One."), 1), Stalled(say("Two."), 1)
     async with ScriptedModel(slow, slower, say("New.")) as model, bench(tmp_path, model) as b:
         first, queued = await fill(b, slow)
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             assert await b.runtime.interrupt(SESSION)
             assert [event async for event in b.runtime.follow(first.turn_id)][-1].type == "interrupted"
             await slower.reached.wait()
@@ -79,7 +79,7 @@ async def test_what_waits_survives_a_restart_in_order(tmp_path: Path) -> None:
     steps = [say(f"Answer {number}.") for number in range(6)]
     async with ScriptedModel(*steps) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             assert text_of([event async for event in b.runtime.follow(queued[-1].turn_id)]) == "Answer 5."
         assert await asked(b) == ["first", *[f"queued {number}" for number in range(5)]]
         rows = await b.database.read(lambda conn: turns.of_session(conn, SESSION))

@@ -32,7 +32,7 @@ async def test_a_turn_cut_in_a_step_runs_that_step_again(tmp_path: Path) -> None
         await slow.reached.wait()
     async with ScriptedModel(say("Whole.")) as model, bench(tmp_path, model) as b:
         assert await b.runtime.recover() == 1
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert kinds(events)[-1] == "done"
         resumed = next(event for event in events if event.type == "resumed")
@@ -51,14 +51,14 @@ async def test_finished_calls_keep_their_results_and_unsafe_ones_are_not_run_twi
     first = toolset(quick=quick, never=never, search_documents=never)
     async with ScriptedModel(step) as model, bench(tmp_path, model, first) as b:
         accepted = await b.send("A", definition())
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_result":
                     break
     second = toolset(quick=never, never=quick, search_documents=quick)
     async with ScriptedModel(say("Done.")) as model, bench(tmp_path, model, second) as b:
         await b.runtime.recover()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert [request.tool.name for request in second.requests] == ["search_documents"]
         assert kinds(events).count("tool_result") == 3
@@ -80,7 +80,7 @@ async def test_a_queued_message_outlives_the_server(tmp_path: Path) -> None:
         queued = await b.send("B", definition(), on_busy="queue")
     async with ScriptedModel(say("To A."), say("To B.")) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(queued.turn_id)]
         assert text_of(events) == "To B."
 
@@ -89,7 +89,7 @@ async def kill(folder: Path) -> None:
     """Make the stop before look like a kill: nobody has put the turns down."""
     database = await Database.open(database_at(folder / "test.db"))
     try:
-        owned = update(turns.TURNS.table).where(turns.TURNS.c.status == "running").values(owner="run_dead")
+        owned = update(turns.TURNS).where(turns.TURNS.c.status == "running").values(owner="run_dead")
         await database.write(lambda conn: conn.execute(owned).close())
     finally:
         await database.aclose()
@@ -108,7 +108,7 @@ async def test_stops_on_purpose_do_not_count_as_resumes(tmp_path: Path) -> None:
     assert accepted is not None
     async with ScriptedModel(say("Fine.")) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert events[-1].type == "done"
 
@@ -129,7 +129,7 @@ async def test_a_turn_that_comes_further_each_time_is_not_given_up(tmp_path: Pat
     assert accepted is not None
     async with ScriptedModel(say("Fine.")) as model, bench(tmp_path, model, tools) as b:
         await b.runtime.recover()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert events[-1].type == "done"
         assert events[-1].fields().get("code") is None
@@ -141,7 +141,7 @@ async def test_readers_are_told_that_the_server_goes_away(tmp_path: Path) -> Non
         accepted = await b.send("A", definition())
         await slow.reached.wait()
         assert await b.runtime.drain(0) == 1
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert (events[-1].type, events[-1].seq) == ("notice", 0)
         assert events[-1].fields()["code"] == "SERVER_STOPPING"
@@ -162,7 +162,7 @@ async def test_a_turn_that_is_cut_again_and_again_is_given_up(tmp_path: Path) ->
     assert accepted is not None
     async with ScriptedModel(say("Fine.")) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert events[-1].fields()["code"] == "RESUME_LIMIT"
         last = 0
@@ -183,7 +183,7 @@ async def test_references_and_usage_of_committed_steps_survive(tmp_path: Path) -
         await slow.reached.wait()
     async with ScriptedModel(say("End.")) as model, bench(tmp_path, model, tools) as b:
         await b.runtime.recover()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         row = await b.turn(accepted.turn_id)
         assert row.steps == 2

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.base.ids import MessageId, SessionId, TurnId
@@ -249,7 +249,6 @@ def lost_anew(window: list[Message], deleted: set[str]) -> dict[str, str]:
     return {each.document_id: each.document_name for each in lost if each.document_id not in told}
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_what_is_built_from_the_last_request_is_what_is_built_from_nothing(data: st.DataObject) -> None:
     talk = Talk(data, model=data.draw(st.sampled_from(MODELS)))

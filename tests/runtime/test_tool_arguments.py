@@ -52,7 +52,7 @@ async def test_what_is_written_is_delivered_while_the_model_goes_on_writing(tmp_
     slow = Stalled(call(), 4)
     async with ScriptedModel(slow, say("Deep.")) as model, bench(tmp_path, model, toolset(lookup=lookup)) as b:
         accepted = await b.send("How deep?")
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await slow.reached.wait()
             async for event in b.runtime.follow(accepted.turn_id):
                 if event.type == "tool_arguments" and event.fields()["delta"] == WRITTEN[1]:

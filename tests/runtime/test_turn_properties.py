@@ -5,7 +5,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.base.errors import ModelError
@@ -114,7 +114,6 @@ class Run:
             self.turn.finish_call(call, call.refusal or CallOutcome(ToolStatus.OK, (text_block("fine"),)))
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(steps, max_size=4), st.integers(0, 40), ends)
 def test_a_turn_cut_at_any_moment_leaves_a_sendable_transcript(scripted: list[Step], cut: int, end: str) -> None:
     run = Run(scripted, cut, end)
@@ -125,7 +124,6 @@ def test_a_turn_cut_at_any_moment_leaves_a_sendable_transcript(scripted: list[St
     assert run.turn.next() is None
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(steps, min_size=1, max_size=4), st.data())
 def test_any_prefix_of_a_transcript_renders_to_a_valid_request(scripted: list[Step], data: st.DataObject) -> None:
     run = Run(scripted, 0, "interrupt")
@@ -136,7 +134,6 @@ def test_any_prefix_of_a_transcript_renders_to_a_valid_request(scripted: list[St
     valid(transcript[start:])
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(steps, min_size=1, max_size=4))
 def test_requests_of_a_session_only_grow(scripted: list[Step]) -> None:
     run = Run(scripted, 0, "interrupt")

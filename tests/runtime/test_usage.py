@@ -54,7 +54,7 @@ async def test_what_a_cut_off_call_reported_at_once_is_counted_too(tmp_path: Pat
         accepted = await b.send("Go", definition())
         await stalled.reached.wait()
         await b.runtime.interrupt(SESSION)
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             events = [event async for event in b.runtime.follow(accepted.turn_id)]
         assert kinds(events)[-1] == "interrupted"
         assert sorted((row.step, row.input, row.output) for row in await rows_of(b)) == [(1, 100, 1), (1, 101, 1)]
@@ -120,6 +120,6 @@ async def test_an_attempt_that_has_cost_stays_reserved_when_the_next_one_is_refu
         await last.reached.wait()
         assert len(await b.reserved()) == 2, "the first, of which nothing is stored yet, and the running one"
         last.until.set()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             assert [event async for event in b.runtime.follow(accepted.turn_id)][-1].type == "done"
         assert await b.reserved() == []

@@ -282,7 +282,7 @@ async def test_turns_that_go_on_after_a_restart_are_still_redacted_with_their_do
         bench(tmp_path, model, redactor=redactor) as b,
     ):
         await b.runtime.recover()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             resumed = [event.data.decode() async for event in b.runtime.follow(running.turn_id)]
             begun = [event.data.decode() async for event in b.runtime.follow(waiting.turn_id)]
     assert "It is [secret KEY]." in "".join(resumed)

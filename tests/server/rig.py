@@ -21,10 +21,12 @@ from agentic_rag.server.openapi import documented_statuses
 from agentic_rag.server.routes import Endpoint
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
-from tests.databases import database_url
+from tests.databases import database_url, prepare_data
 from tests.waiting import pause
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 240.0
+CONSUMED_SECONDS = 30.0
+"""How long the end of a test waits for a scripted step that may still be asked for."""
 TURN_SECONDS = 240.0
 
 Json = dict[str, Any]
@@ -66,6 +68,7 @@ class Rig:
         self.settings = settings_for(folder, **settings)
         self.model = ScriptedModel(*steps)
         self._failpoint = failpoint
+        self._prepares = revisions is OWN and not self.settings.database_url
         self._opening = open_application(
             self.settings,
             model=instead or (self.model if scripted else None),
@@ -82,6 +85,8 @@ class Rig:
         # The demo has tests of its own; here it would only cost time.
         self.settings.workspaces.mkdir(parents=True, exist_ok=True)
         (self.settings.workspaces / ".demo-loaded").touch()
+        if self._prepares:  # other revisions begin with tables of their own
+            prepare_data(self.settings.data)
         async with AsyncExitStack() as stack:
             if self._failpoint is not None:
                 stack.enter_context(failpoints.heard_by(self._failpoint))
@@ -98,7 +103,7 @@ class Rig:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
         if exc is None:  # what a test does not wait for may not have begun yet
-            with anyio.move_on_after(WAIT_SECONDS):
+            with anyio.move_on_after(CONSUMED_SECONDS):
                 await self.model.wait_consumed()
         return await self._stack.__aexit__(exc_type, exc, tb)
 

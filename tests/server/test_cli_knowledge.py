@@ -129,7 +129,7 @@ def test_a_running_server_is_used_for_watching_and_reindexing(tmp_path: Path) ->
             assert '"documentCount": 1' in run(tmp_path, "domains", "show", domain).stdout, "the server answers others"
             assert watch.stop() == 130
         made = run(tmp_path, "reindex", domain)
-        assert (made.returncode, made.stderr) == (0, "The documents are indexed anew.\n")
+        assert (made.returncode, made.stderr) == (0, "The documents are being re-indexed.\n")
     back = run(tmp_path, "reindex", domain, "--rollback")
     assert (back.returncode, back.stderr) == (0, "The collection before is back.\n")
     made = run(tmp_path, "reindex", domain)

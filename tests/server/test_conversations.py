@@ -160,7 +160,7 @@ async def test_a_running_turn_refuses_a_second_message_queues_one_and_can_be_int
         path = f"/api/conversations/{conversation}"
         as_json = {"accept": "application/json"}
         turn = await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers=as_json)
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await stalled.reached.wait()
         assert (await rig.refused("POST", f"{path}/messages", {"content": "Me too"}))[:2] == (409, "TURN_IN_PROGRESS")
         queued = await rig.ok("POST", f"{path}/messages", {"content": "Later", "onBusy": "queue"}, headers=as_json)
@@ -237,7 +237,7 @@ async def test_deleting_a_conversation_ends_its_turn_and_leaves_nothing(tmp_path
         path = f"/api/conversations/{conversation}"
         as_json = {"accept": "application/json"}
         turn = await rig.ok("POST", f"{path}/messages", {"content": "Go"}, headers=as_json)
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await stalled.reached.wait()
         await rig.ok("DELETE", path)
         assert (await rig.refused("GET", path))[0] == 404

@@ -37,7 +37,7 @@ async def test_a_server_outlives_a_lock_on_its_database_and_goes_on_with_its_doc
         path = f"/api/domains/{domain}/documents"
         made = await rig.ok("POST", path, files={"file": ("a.md", TEXT)})
         job = ingestion._jobs[made["items"][0]["id"]]
-        with anyio.fail_after(60):
+        with anyio.fail_after(240):
             await job.ended.wait()
         assert backup.held is not None
         with closing(backup.held):
@@ -66,7 +66,7 @@ async def test_background_work_that_fails_for_any_reason_does_not_end_the_server
 
         rig.application.workers.start("a test", broken)
         rig.application.workers.repeat("a test", worse, 3600)
-        with anyio.fail_after(60):
+        with anyio.fail_after(240):
             for each in failed:
                 await each.wait()
         assert (await rig.http.get("/api/health")).status_code == 200

@@ -83,7 +83,7 @@ async def test_a_list_of_all_documents_is_made_beside_the_event_loop(tmp_path: P
             assert isinstance(answer, Items)
             found.append(len(answer.items))
 
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(thread.run, "somebody", hold)
                 await begun.wait()

@@ -70,7 +70,7 @@ FULL = pytest.mark.parametrize("full", [no_room, no_inodes])
 
 
 async def until_ready(rig: Rig) -> None:
-    with anyio.fail_after(60):
+    with anyio.fail_after(240):
         while (await rig.http.get("/api/ready")).status_code != 200:
             await rig.application.business.health.probe()
             await pause()

@@ -125,7 +125,7 @@ async def test_a_server_that_loads_what_turns_need_is_not_ready_yet(tmp_path: Pa
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "SERVER_STARTING")
         assert (await health(rig))["status"] == "ok"
         model.let.set()
-        with anyio.fail_after(60):
+        with anyio.fail_after(240):
             while (await rig.http.get("/api/ready")).status_code != 200:
                 await pause()
 
@@ -159,14 +159,14 @@ async def test_health_says_that_turns_wait_for_the_store_and_when_they_do_no_mor
         assert (await health(rig))["status"] == "ok"
         messages = f"/api/conversations/{await rig.conversation()}/messages"
         await rig.ok("POST", messages, {"content": "Hi"}, headers={"accept": "application/json"})
-        with anyio.fail_after(60):
+        with anyio.fail_after(240):
             while (found := await health(rig))["store"]["state"] == "ready":
                 await pause()
         assert (found["status"], found["store"]["state"], found["store"]["mode"]) == ("degraded", "degraded", "stalled")
         assert found["store"]["reason"]
         assert (await rig.refused("GET", "/api/ready"))[:2] == (503, "STORAGE_UNAVAILABLE")
         locks[0].close()
-        with anyio.fail_after(60):
+        with anyio.fail_after(240):
             while (found := await health(rig))["store"]["state"] == "degraded":
                 await pause()
         assert (found["status"], found["store"]["state"]) == ("ok", "ready")

@@ -84,7 +84,7 @@ class Desk:
         return await self.settled(made["id"])
 
     async def settled(self, ident: str) -> Json:
-        with anyio.fail_after(120):
+        with anyio.fail_after(240):
             while True:
                 found: Json = await self.ok("root", "GET", f"/api/launch-requests/{ident}")
                 if found["state"] != "approved":

@@ -163,9 +163,9 @@ async def test_what_needs_a_person_is_declined_in_an_ask(tmp_path: Path) -> None
     async with live(tmp_path, REMEMBER, say("Done.")) as rig, rig.client("auto") as client:
         path = f"/api/domains/{rig.pumps}"
         await rig.ok("PATCH", path, {"settings": {"toolPolicy": {"promptx_remember": "ask"}, "askUser": True}})
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             assert text_of(await client.call_tool("ask", {"question": QUESTION})) == "Done."
-        assert "nobody can be asked here" in str(rig.model.requests[-1].messages)
+        assert "no person can be asked here" in str(rig.model.requests[-1].messages)
         assert "ask_user" not in {tool["name"] for tool in rig.model.requests[-1].tools}
         assert (await rig.ok("GET", "/api/waits"))["items"] == []
 
@@ -181,7 +181,7 @@ async def test_an_answer_that_the_model_declines_says_so(tmp_path: Path) -> None
 async def test_a_request_that_is_cancelled_interrupts_its_turn(tmp_path: Path, mode: str) -> None:
     stalled = Stalled(say("It holds and holds"), 2)
     async with live(tmp_path, stalled, say("Yes.")) as rig, rig.client(mode) as client:
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             async with anyio.create_task_group() as group:
                 group.start_soon(client.call_tool, "ask", {"question": QUESTION})
                 await stalled.reached.wait()
@@ -209,7 +209,7 @@ async def test_what_a_step_took_back_is_no_part_of_an_answer_and_an_interrupt_el
 
             async with anyio.create_task_group() as group, httpx2.AsyncClient(headers=bearer(rig.ann)) as http:
                 group.start_soon(ask)
-                with anyio.fail_after(30):
+                with anyio.fail_after(240):
                     await stalled.reached.wait()
                     path = f"http://{rig.address}/api/conversations/{conversation}/interrupt"
                     assert (await http.post(path, json={})).status_code == 200
@@ -229,7 +229,7 @@ async def test_a_revoked_key_interrupts_what_was_asked_with_it(tmp_path: Path) -
             answers.append(await rig.post(ask, rig.ann, **{"mcp-session-id": session}))
 
         group.start_soon(asking)
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await stalled.reached.wait()
             await rig.ok("DELETE", f"/api/keys/{key['id']}")
             while await rig.turns() != ["interrupted"] or not answers:
@@ -422,7 +422,7 @@ async def test_a_session_in_which_nothing_is_asked_is_closed(tmp_path: Path) -> 
             transport = httpx2.ASGITransport(app)
             async with httpx2.AsyncClient(base_url="http://127.0.0.1", headers=JSON, transport=transport) as http:
                 first = (await http.post(path, json=INITIALIZE)).headers["mcp-session-id"]
-                with anyio.fail_after(30):
+                with anyio.fail_after(240):
                     while (await http.post(path, json=INITIALIZE)).status_code == 503:
                         await pause()
                 assert (await http.post(path, json=LIST, headers={"mcp-session-id": first})).status_code == 404
@@ -444,7 +444,7 @@ async def test_without_sessions_each_request_stands_for_itself_and_ends_with_its
                 call = {"method": "tools/call", "params": {"name": "ask", "arguments": {"question": QUESTION}}}
                 async with http.stream("POST", url, json={**LIST, **call}):
                     await stalled.reached.wait()
-            with anyio.fail_after(30):
+            with anyio.fail_after(240):
                 while await rig.turns() != ["interrupted"]:
                     await pause()
 

@@ -141,7 +141,7 @@ async def test_a_save_installs_the_package_in_the_background_and_says_so(
 
 async def settled(rig: Rig, domain: str, name: str) -> dict[str, Any]:
     """Return a server once nothing is being installed for it."""
-    with anyio.fail_after(60):
+    with anyio.fail_after(240):
         while (found := await shown(rig, domain, name))["state"] == "installing":
             await pause()
     return found

@@ -63,7 +63,7 @@ async def test_a_client_that_leaves_ends_the_reader_and_nothing_else() -> None:
             closed.set()
 
     peer = Peer()
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(EventStream(events(), get_dialect("native")), SCOPE, peer.receive, peer.send)
             await peer.got_body.wait()

@@ -23,7 +23,7 @@ from tests.programs import run_program
 from tests.store.conftest import needs_postgresql, postgresql_server
 from tests.waiting import pause_thread
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds after which a process that was started, or told to stop, has failed."""
 
 PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))

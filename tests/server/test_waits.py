@@ -23,7 +23,7 @@ REMEMBER = use("promptx_remember", engrams=[ENGRAM])
 
 async def open_wait(rig: Rig) -> Json:
     """Return the first wait that is open, once there is one."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         while True:
             found = await rig.ok("GET", "/api/waits?state=open")
             if found["items"]:
@@ -39,7 +39,7 @@ async def send(rig: Rig, conversation: str) -> str:
 
 
 async def ended(rig: Rig, turn: str) -> Json:
-    with anyio.fail_after(30):
+    with anyio.fail_after(240):
         while (found := await rig.ok("GET", f"/api/turns/{turn}"))["status"] in ("running", "waiting"):
             await pause()
     return dict(found)
@@ -171,7 +171,7 @@ async def test_a_stateless_call_is_not_kept_waiting(tmp_path: Path) -> None:
         answer = await rig.ok("POST", "/v1/chat/completions", body)
         assert answer["choices"][0]["message"]["content"] == "Done."
         told = str(rig.model.requests[-1].messages)
-        assert "nobody can be asked here" in told
+        assert "no person can be asked here" in told
         assert (await rig.ok("GET", "/api/waits"))["items"] == []
 
 

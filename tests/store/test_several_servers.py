@@ -25,7 +25,7 @@ from tests.waiting import pause
 from tests.ws.serving import client, serving
 
 __all__ = ["store"]
-PATIENCE = 30
+PATIENCE = 240
 KEY = base64.b64encode(secrets.token_bytes(32)).decode()
 QUESTION = "How many days of paid leave do full-time staff have?"
 

@@ -91,7 +91,7 @@ async def call(
 
     ``admin``: for an admin of the domain, who reads why a server is gone.
     """
-    with anyio.fail_after(60):
+    with anyio.fail_after(240):
         request = CallRequest("c1", tool(toolset, name), arguments, "", Binding(admin=admin))
         outcome = await toolset.call(request, timeout, progress)
     assert isinstance(outcome, CallOutcome)

@@ -38,7 +38,7 @@ def asking(era: str) -> LaunchSpec:
 async def run(
     toolset: ServerToolset, name: str, ask: Ask | None = None, given: InputGiven | None = None, **arguments: Any
 ) -> CallOutcome | InputNeeded:
-    with anyio.fail_after(60):
+    with anyio.fail_after(240):
         request = CallRequest("c1", tool(toolset, name), arguments, "", Binding(), given)
         return await toolset.call(request, 30, None, ask)
 
@@ -258,7 +258,7 @@ async def test_an_error_that_wants_a_page_first_is_a_question_and_its_end_is_hea
         assert (needed.kind, needed.url, needed.message) == (WaitKind.URL, "https://pay.test/a", "Pay first.")
         assert await finished(toolset, "page_done", id="e9") == "told"
         assert needed.withdrawal is not None
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             assert await needed.withdrawal.wait() is WaitAction.ACCEPT
         again = await run(toolset, "need_page", given=accepted(needed), id="e9")
         assert isinstance(again, CallOutcome)

@@ -172,7 +172,7 @@ async def test_a_call_with_steady_progress_ends_at_the_hard_cap() -> None:
 
     async with Hub({"busy": server}) as hub:
         connection = (await hub.acquire([SystemServer("busy", "system")]))["busy"]
-        with anyio.fail_after(30), pytest.raises(ServerUnavailable):
+        with anyio.fail_after(240), pytest.raises(ServerUnavailable):
             await connection.call("forever", {}, timeout=0.1)
     assert reports > HARD_CAP  # it lived longer than one timeout
 
@@ -188,7 +188,7 @@ async def test_a_connection_stopped_before_it_began_starts_nothing() -> None:
         connection = Connection("late", dial, lambda owner: tasks.start_soon(owner) and None)
         connection.start()
         connection.stop()
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             await connection.wait_ended()
     assert dialled == []
     assert connection.state == "stopped"
@@ -200,7 +200,7 @@ async def test_only_servers_that_are_kept_go_on_and_one_that_comes_back_starts_a
         toolset = await open_toolset(hub, [kept, gone, elsewhere], wait=START)
         leaving = hub.keep("a", {"kept": kept.entry.hash()})
         assert [each.state for each in leaving] == ["stopped"]
-        with anyio.fail_after(30):
+        with anyio.fail_after(240):
             for connection in leaving:
                 await connection.wait_ended()
         assert [(each.domain, each.name) for each in hub.status()] == [("a", "kept"), ("b", "hostile")]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_rag.base.errors import InvalidInput, PlaceholderUnset, ServerReserved
@@ -270,7 +270,6 @@ entries = st.fixed_dictionaries(
 documents = anything | st.dictionaries(st.text(max_size=40) | st.sampled_from(KEYS), entries, max_size=3)
 
 
-@settings(max_examples=400, deadline=None)
 @given(documents)
 def test_any_json_is_read_or_refused_and_what_was_written_reads_as_itself(document: Any) -> None:
     try:

@@ -25,7 +25,7 @@ from agentic_rag.tools.toolset import ServerToolset, open_toolset
 from tests.tools.captives import marked, needs_bubblewrap
 from tests.tools.support import QUICK, START, alive, call, stdio_spec, text_of, tool, until
 
-INSTALL_SECONDS = 120
+INSTALL_SECONDS = 240
 LINES = {
     "files": ["npx", "-y", "@modelcontextprotocol/server-filesystem", "."],
     "notes": ["npx", "-y", "@modelcontextprotocol/server-memory"],

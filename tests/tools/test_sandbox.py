@@ -297,7 +297,7 @@ async def test_a_child_that_keeps_more_on_the_disk_than_it_may_is_ended_with_the
     async with captive(tmp_path, limits={"disk_bytes": 20 << 20}) as child:
         could, seen = await child.try_to("keep", way)
         assert not could
-        assert "what it may write holds more than 20 MiB" in seen
+        assert "its writable folders hold more than 20 MiB" in seen
 
 
 @needs_bubblewrap

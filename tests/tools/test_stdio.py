@@ -64,7 +64,7 @@ async def test_a_child_dies_with_the_process_that_started_it(tmp_path: Path) -> 
     command = [sys.executable, "-m", "tests.tools.servers.host", str(tmp_path)]
     async with await anyio.open_process(command, cwd=Path(__file__).parents[2]) as host:
         assert host.stdout is not None
-        with anyio.fail_after(60):
+        with anyio.fail_after(240):
             child, grandchild = (int(word) for word in (await host.stdout.receive()).split())
         host.kill()
         await until(lambda: not alive(child))

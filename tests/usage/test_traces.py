@@ -168,7 +168,7 @@ async def test_a_frame_of_a_socket_brings_its_own_trace(tmp_path: Path) -> None:
 async def test_a_collector_that_refuses_costs_no_turn(tmp_path: Path, refusing: int) -> None:
     with collecting() as collector:
         collector.refusing = refusing
-        with anyio.fail_after(120):
+        with anyio.fail_after(240):
             async with Rig(tmp_path, say("Hello."), say("Again."), otlp_endpoint=collector.url) as rig:
                 conversation = await rig.conversation()
                 assert types_of(await rig.say(conversation, "Hi"))[-1] == "done"

@@ -22,7 +22,7 @@ from agentic_rag.server.http_protocol import Entrance
 from agentic_rag.server.ws import ConversationService, Turns, websocket_endpoint
 from tests.ws.memory import NoWaits
 
-PATIENCE = 10.0
+PATIENCE = 240.0
 """Seconds after which a test that waits has failed."""
 
 

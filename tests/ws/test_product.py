@@ -52,7 +52,7 @@ async def test_a_queued_message_follows_an_interrupted_turn_on_the_same_socket(t
         conversation = await rig.conversation()
         async with client(address) as c:
             first = await c.ask("message", conversationId=conversation, content="one")
-            with anyio.fail_after(30):
+            with anyio.fail_after(240):
                 await stalled.reached.wait()
             await c.say("message", conversationId=conversation, content="two", onBusy="queue")
             heard = [await c.hear()]

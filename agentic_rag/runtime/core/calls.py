@@ -73,7 +73,7 @@ _RANKS: Mapping[Verdict, int] = {"allow": 0, "ask": 1, "ask-admin": 2, "deny": 3
 """Precedence of the verdicts: among equally specific patterns the highest decides."""
 
 NOBODY_TO_ASK = (
-    "Declined: {tool!r} needs the approval of {who}, and nobody can be asked here. A conversation that a person "
+    "Declined: {tool!r} needs the approval of {who}, and no person can be asked here. A conversation that a person "
     "follows (the page, a chat client) can ask for it, or an admin can allow it. Go on without."
 )
 

@@ -41,7 +41,7 @@ FIND = ToolInfo(
     remote_name=FIND_TOOLS.name,
     server=FIND_TOOLS.server,
     origin=FIND_TOOLS.origin,
-    description="Load tools that you were told of but not shown, by names or by what they do.",
+    description="Load tools that are listed by name only, by their names or by their purpose.",
     input_schema={
         "type": "object",
         "properties": {"query": {"type": "string"}},

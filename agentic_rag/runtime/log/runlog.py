@@ -418,7 +418,7 @@ class Stall:
         """The notice for readers; each gets it once."""
         return Notice(
             "STORAGE_STALLED",
-            f"{self.error.plain} Nothing is lost; the turn goes on once the store can be written again.",
+            f"{self.error.plain} Nothing is lost; the turn resumes when the store is writable again.",
         )
 
 

@@ -68,7 +68,7 @@ def read_run(value: object) -> RunRequest:
         return RunRequest(run.thread_id, run.run_id, "", (), kept, answers)
     at = max((at for at, each in enumerate(messages) if each["role"] not in _ASIDE), default=-1)
     if at < 0 or messages[at]["role"] != "user":
-        raise InvalidInput("messages", "the last one has to be the user's: it is what is answered.")
+        raise InvalidInput("messages", "the last message must be the user's: it is the one to answer.")
     text, images = _read_content(messages[at]["content"], f"messages.{at}.content")
     return RunRequest(run.thread_id, run.run_id, text + _text_of_context(run.context or ()), images, kept)
 
@@ -78,11 +78,11 @@ def _check_roles(messages: Sequence[Json]) -> None:
     called: set[str] = set()
     for at, message in enumerate(messages):
         if message["role"] in _INSTRUCTIONS:
-            problem = "only messages of the user are taken; what the model is told to be is the domain's."
+            problem = "only user messages are accepted; the domain defines the system prompt."
             raise InvalidInput(f"messages.{at}.role", problem)
         called.update(call["id"] for call in message.get("toolCalls") or ())
         if message["role"] == "tool" and message["toolCallId"] not in called:
-            problem = "this answers no call: tools run here, and nobody else has results for them."
+            problem = "this matches no pending call: tools run on this server, so clients cannot supply their results."
             raise InvalidInput(f"messages.{at}.toolCallId", problem)
 
 

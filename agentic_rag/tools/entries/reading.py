@@ -740,7 +740,7 @@ class _EntryReader:
         if grant not in tuple(Grant):
             raise InvalidInput(f"{place}.grant", f"one of {' and '.join(Grant)} is expected.")
         if grant == Grant.CLIENT and (not secrets or self._identity() is Identity.USER):
-            problem = "needs clientSecret or privateKey, and identity domain: nobody signs in"
+            problem = "needs clientSecret or privateKey, and identity domain, because no person signs in"
             raise InvalidInput(f"{place}.grant", f"{Grant.CLIENT} {problem}.")
         return OAuthClient(client_id, secrets, tuple(dict.fromkeys(words)), issuer, Grant(str(grant)))
 

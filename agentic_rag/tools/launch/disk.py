@@ -51,7 +51,7 @@ class DiskMeter:
         first, self._at = self._at == float("-inf"), now
         self._cost, self._free = perf_counter() - begun, free
         if self._kept > self._most:
-            return f"what it may write holds more than {self._most >> 20} MiB, or more than can be looked through"
+            return f"its writable folders hold more than {self._most >> 20} MiB, or more than can be looked through"
         if free >= self._reserve or first:
             self._calm = self._kept
             return ""

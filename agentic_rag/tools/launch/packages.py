@@ -188,7 +188,7 @@ class Packages:
         tree = place / "tree"
         seen = _tree_hash(tree, _stat_facts)
         if package.integrity and found.integrity != package.integrity:
-            reason = f"what is installed under this version is not what was approved. Remove {place}."
+            reason = f"the installed files of this version differ from the approved ones. Remove {place}."
             raise PackageChanged(str(package), reason)
         if self._seen.get(str(place)) != seen:
             if _tree_hash(tree, _content_facts) != found.sha256:

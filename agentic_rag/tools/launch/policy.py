@@ -549,7 +549,7 @@ class LaunchPolicy:
         for folder in entry.folders:
             real = Path(folder).resolve()
             if any(real.is_relative_to(each) or each.is_relative_to(real) for each in ours):
-                reason = f"the operator's folder {folder} holds the server's data, or lies in it."
+                reason = f"the operator's folder {folder} contains the server's data, or is inside it."
                 raise CommandNotAllowed(f"{spec.path}.command", reason, "Allow the line again with another folder.")
 
     def _mask(self) -> tuple[str, ...]:

@@ -103,11 +103,11 @@ def plan_line(command: str, args: Sequence[str], env: Sequence[str]) -> PackageL
 def _plan_program(command: str, args: tuple[str, ...]) -> ProgramLine | Refusal:
     folder, _, base = command.rpartition("/")
     if folder and folder not in SEARCH_PATH:
-        reason = f"{command!r} is a path. Name the program alone, and what it runs as its first argument"
+        reason = f"{command!r} is a path. Give the program's name only, and the script as its first argument"
         return Refusal("command", f"{reason}: node ./server.js, where server.js lies in the operator's folder {LOCAL}.")
     name = re.sub(r"(?:[\d.]+|\.exe)$", "", base.lower())
     if name in _RUN_ANYTHING.split():
-        reason = f"{base} runs whatever its arguments say, so that the line stands for no program of its own."
+        reason = f"{base} runs any program that its arguments name, so it can't be allowed."
         return Refusal("command", f"{reason} Name the server itself: a package (npx, uvx), or node ./server.js.")
     if name not in _INTERPRETERS:
         return ProgramLine(command, args)

@@ -133,7 +133,7 @@ async def _read_older(web: Web, url: str, issuer: str) -> ProtectedResource:
     parts = urlsplit(url)
     origin = f"{parts.scheme}://{parts.netloc}"
     if issuer and not issuers_match(issuer, origin):
-        raise SignInProblem(f"the server names nobody for its sign-ins, and its entry allows {issuer} only")
+        raise SignInProblem(f"the server names no authorization server, and its entry allows {issuer} only")
     for place in build_oauth_authorization_server_metadata_discovery_urls(None, url):
         _, found = await handle_auth_metadata_response(await web.send(create_oauth_metadata_request(place)))
         if found is not None:

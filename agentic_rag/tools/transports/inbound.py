@@ -75,7 +75,7 @@ class Inflow:
             del self._asked[str(message.id)]
             return ""
         if self._messages.take(now) > 0:
-            return f"it sent more than {MESSAGES} messages that nobody asked for"
+            return f"it sent more than {MESSAGES} unrequested messages"
         if isinstance(message, types.JSONRPCRequest) and self._requests.take(now) > 0:
             return f"it sent more than {REQUESTS} requests, and more than {REQUESTS_A_SECOND:g} a second"
         return ""

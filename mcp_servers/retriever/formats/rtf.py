@@ -54,7 +54,7 @@ MAX_GROUPS = 20_000
 def read_rtf(path: Path, limits: ParseLimits) -> ParsedDocument:
     data = path.read_bytes()
     if not data.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{\\rtf"):
-        raise DocumentError("DOCUMENT_BROKEN", "the file is not RTF, whatever its name says")
+        raise DocumentError("DOCUMENT_BROKEN", "the file is not RTF, despite its name")
     declared = _CODEPAGE.search(data[:4096])
     encoding = f"cp{declared[1].decode()}" if declared else "cp1252"
     source = _PRIVATE.sub("", _without_binary(data).decode("latin-1"))
