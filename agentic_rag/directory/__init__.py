@@ -1,1 +1,1 @@
-"""What everyone reads of domains: records, settings, facts."""
+"""Shared read access to domains: their records, settings and collection facts."""

@@ -1,4 +1,4 @@
-"""A domain's collection: its name in the index, and what its searchable documents are like.
+"""A domain's collection: its name in the index, and facts about its searchable documents.
 
 Pure. Knows no index and no database.
 """
@@ -10,26 +10,26 @@ from agentic_rag.directory.languages import NAMES as LANGUAGE_NAMES
 
 @dataclass(frozen=True, slots=True)
 class CollectionFacts:
-    """What a domain's searchable documents are like. ``languages``: sorted codes."""
+    """The number and languages of a domain's searchable documents. ``languages``: sorted codes."""
 
     count: int = 0
     languages: tuple[str, ...] = ()
 
 
 def collection_of(domain_id: str) -> str:
-    """Return the name of the domain's set of chunks."""
+    """Return the name of a domain's collection in the index."""
     return f"domain_{domain_id}"
 
 
 def domain_of(collection: str) -> str:
-    """Return the id of the domain whose chunks a collection holds; reverses `collection_of`."""
+    """Return the id of the domain that owns a collection. This is the inverse of `collection_of`."""
     return collection.removeprefix("domain_")
 
 
 def collection_note(facts: CollectionFacts, expertise: str) -> str:
-    """Return what the search tool says of the collection: size class, languages, field. Never a file name.
+    """Return the search tool's note about the collection: size class, languages and field, but no file name.
 
-    The size is a class, so that one more document does not change the request's prefix.
+    The note gives a size class, so that a new document does not change the request's cached prefix.
     """
     if not facts.count:
         return ""

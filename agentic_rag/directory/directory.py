@@ -1,7 +1,7 @@
-"""The directory: what everybody reads of domains. Their records, settings, and what their collections are like.
+"""The directory: cached read access to the records, settings and collection facts of all domains.
 
-Owns what is remembered of them between two reads, and when it is forgotten. It changes no record: `Domains` does,
-and says so here. Made before everything that reads domains.
+Owns the cache and its invalidation. The directory changes no record: `Domains` does, and then invalidates the cache.
+The application creates the directory before every component that reads domains.
 """
 
 from collections.abc import Iterator
@@ -20,23 +20,22 @@ from agentic_rag.store.domains import DomainRecord
 from agentic_rag.store.quotas import Holdings, Quotas, holdings
 
 FIRST_DOCUMENT_SECONDS = 10.0
-"""How long a turn of a domain without documents waits for the first of those that are just being taken in."""
+"""How long a turn of a domain without searchable documents waits for the first document in ingestion, in seconds."""
 
 
 class IngestionQueue(Protocol):
-    """Who works on documents before they can be searched."""
+    """The queue of documents that are being ingested."""
 
     def working_on(self, domain_id: str) -> bool:
-        """Whether documents of a domain are in the queue or at work."""
+        """Return whether documents of a domain are queued or being ingested."""
         ...
 
 
 class Directory:
-    """The domains of one database; this process remembers what it has read of them.
+    """The domains of one database, cached in this process.
 
-    What is remembered is dropped by `forget` and `collection_changed`. A read that such a change overtakes is
-    answered, but not remembered: each change raises an epoch, and only a read that began in the present epoch is
-    kept. ``first_document_seconds``: how long `first_facts` waits.
+    `forget` and `collection_changed` invalidate the cache, and each raises an epoch. A read caches its result only if
+    the epoch has not changed since the read began. ``first_document_seconds``: how long `first_facts` waits.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Directory:
         quotas: Quotas | None = None,
     ) -> None:
         self.quotas = quotas or Quotas()
-        """What each domain may hold; who adds to one checks it in the same transaction."""
+        """The limits of each domain. Code that adds to a domain checks them in the same transaction."""
         self._db = database
         self._first_document_seconds = first_document_seconds
         self._records: dict[str, DomainRecord] = {}
@@ -59,14 +58,14 @@ class Directory:
         self._changed = anyio.Event()
 
     async def holdings(self, domain_id: str) -> Holdings:
-        """Return what a domain holds now."""
+        """Return a domain's current counts and bytes, which its quotas limit."""
         return await self._db.read(lambda conn: holdings(conn, domain_id))
 
     async def get(self, domain_id: str) -> DomainRecord:
-        """Return the record.
+        """Return the record of a domain.
 
         Raises:
-            NotFound: there is none, or it is being deleted.
+            NotFound: there is no such domain, or it is being deleted.
         """
         record, epoch = self._records.get(domain_id), self._epoch
         if record is None:
@@ -78,7 +77,7 @@ class Directory:
         return record
 
     async def settings(self, domain_id: str) -> DomainSettings:
-        """Return the settings with their defaults.
+        """Return the settings of a domain with their defaults.
 
         Raises:
             NotFound: there is no such domain, or it is being deleted.
@@ -97,7 +96,7 @@ class Directory:
         return await self._db.read(domains.list_all)
 
     async def facts(self, domain_id: str) -> CollectionFacts:
-        """Return what the searchable documents are like; remembered until `collection_changed`."""
+        """Return the collection facts of a domain. They are cached until `collection_changed` or `forget`."""
         facts, epoch = self._facts.get(domain_id), self._epoch
         if facts is None:
             indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
@@ -108,13 +107,17 @@ class Directory:
         return facts
 
     def documents_mark(self, domain_id: str) -> object:
-        """Return what is the same object as long as no searchable document of a domain changes; None: unknown."""
+        """Return an object that stays identical while no searchable document of a domain changes.
+
+        Returns None if the facts of the domain are not cached.
+        """
         return self._facts.get(domain_id)
 
     async def first_facts(self, domain_id: str, arrivals: IngestionQueue) -> CollectionFacts:
-        """Return the facts; where there is no document yet but one on its way, once it is searchable.
+        """Return the collection facts. If there are none yet, first wait for a document that is being ingested.
 
-        A user who adds a document and asks at once means that document. The wait is bounded.
+        A user who adds a document and asks at once means that document. The wait is bounded by
+        ``first_document_seconds``.
         """
         facts = await self.facts(domain_id)
         if facts.count or not self._expects(domain_id, arrivals):
@@ -131,36 +134,39 @@ class Directory:
         return domain_id in self._unseen or arrivals.working_on(domain_id)
 
     def expect_files(self, domain_id: str) -> None:
-        """Note that a domain was made with files in its folder that nobody has looked at yet."""
+        """Record that a new domain has files in its folder that no scan has read yet."""
         self._unseen.add(domain_id)
 
     def folder_seen(self, domain_id: str) -> None:
-        """Note that the files of a domain's folder are documents now, or will not be."""
+        """Record that a scan has turned the files of a domain's folder into documents, or has rejected them."""
         if domain_id in self._unseen:
             self._unseen.remove(domain_id)
             self.collection_changed(domain_id)
 
     def collection_changed(self, domain_id: str) -> None:
-        """Note that a document became searchable, or ceased to be; or that no more of them is on its way."""
+        """Invalidate a domain and wake the waiting turns.
+
+        Called when a document becomes searchable, ceases to be searchable, or when no further one is being ingested.
+        """
         self.forget(domain_id)
         self._changed.set()
         self._changed = anyio.Event()
 
     def forget(self, domain_id: str) -> None:
-        """Drop what is remembered of a domain, because its record was, or may have been, changed."""
+        """Drop the cached data of a domain, because its record has changed or may have changed."""
         self._epoch += 1
         self._records.pop(domain_id, None)
         self._settings.pop(domain_id, None)
         self._facts.pop(domain_id, None)
 
     def forget_all(self) -> None:
-        """Drop what is remembered of every domain."""
+        """Drop the cached data of every domain."""
         for domain_id in {*self._records, *self._facts}:
             self.forget(domain_id)
 
     @contextmanager
     def hide(self, domain_id: str) -> Iterator[None]:
-        """Hide a domain while it is deleted: for everybody else there is none any more."""
+        """Hide a domain during its deletion: `get` and `settings` raise `NotFound` for it."""
         self._leaving.add(domain_id)
         try:
             yield

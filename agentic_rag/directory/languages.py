@@ -1,4 +1,4 @@
-"""In which languages a text is written, by script and common words: enough to tell a model what to search in.
+"""Language detection by script and common words, precise enough to tell a model in which languages to search.
 
 Pure. Knows no document.
 """
@@ -19,9 +19,9 @@ NAMES = {
 }
 
 SAMPLE = 20_000
-"""Characters looked at, from the start."""
+"""Characters that are examined, from the start of a text."""
 SHARE = 0.1
-"""A script counts from this share of the letters on."""
+"""Minimum share of the letters for a script to count."""
 
 _SCRIPTS = {
     "ja": re.compile(r"[\u3040-\u30ff]"),
@@ -40,7 +40,7 @@ _WORDS = {
 
 
 def languages_of(text: str) -> tuple[str, ...]:
-    """Return language codes of a text, sorted; a Latin one without known words is left out."""
+    """Return the sorted language codes of a text. A text in Latin script without known words has no code."""
     text = text[:SAMPLE].lower()
     letters = {script: len(pattern.findall(text)) for script, pattern in _SCRIPTS.items()}
     total = sum(letters.values())

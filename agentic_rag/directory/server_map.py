@@ -1,6 +1,6 @@
-"""A domain's merged servers: as GET shows them and as a turn gets them.
+"""The merged MCP servers of a domain, in the form of a GET and in the form of a turn.
 
-Owns the merge order (system, built-in, user: a lower one never replaces a higher one).
+Owns the merge order: system, built-in, user. A later group never replaces an entry of an earlier one.
 Pure: knows no database and no MCP client.
 """
 
@@ -15,11 +15,17 @@ from agentic_rag.tools.entries.entry import McpEntry
 from agentic_rag.tools.system import DELEGATION, PROMPTX, RETRIEVER, promptx_tools
 
 AUTHOR_ROLE = "nuwa"
-"""A domain's admin is offered the tools that write roles only where this role is: a role steers everyone."""
+"""The role that enables the tools for writing roles.
+
+Only an admin of a domain with this role gets the tools, because a role affects every user.
+"""
 
 
 def own_documents(record: DomainRecord, settings: DomainSettings) -> Json:
-    """Return our own servers as GET shows them when they are there; one sent back unchanged means nothing."""
+    """Return all system and built-in servers in the form of a GET.
+
+    A client that sends such an entry back unchanged changes nothing.
+    """
     retriever = {
         "DOMAIN_ID": record.id,
         "QDRANT_COLLECTION": collection_of(record.id),
@@ -40,9 +46,10 @@ def own_documents(record: DomainRecord, settings: DomainSettings) -> Json:
 def server_map(
     record: DomainRecord, settings: DomainSettings, facts: CollectionFacts, masks: Mapping[str, Json]
 ) -> Json:
-    """Return the merged servers as GET shows them: system, then built-in, then the user's. ``masks``: of secrets.
+    """Return the merged servers in the form of a GET: system, built-in, then user.
 
-    The retriever is shown where there is something to find.
+    The retriever is included if the domain has searchable documents. ``masks``: the visible form of sealed values, by
+    `sealed_name`.
     """
     own = own_documents(record, settings)
     servers = [each.name for each in system_servers(settings, author=False) if each.name != RETRIEVER or facts.count]
@@ -53,14 +60,15 @@ def server_map(
 
 
 def enabled_hashes(settings: DomainSettings) -> dict[str, str]:
-    """Return the user's enabled servers, each with the hash of its entry."""
+    """Return the names of the user's enabled servers, each with the hash of its entry."""
     return {name: entry.hash() for name, entry in settings.mcp_servers.items() if entry.enabled}
 
 
 def system_servers(settings: DomainSettings, *, author: bool, skills: bool = False) -> tuple[SystemServer, ...]:
-    """Return our own servers of a turn. ``author``: the user may write this domain's roles; ``skills``: it has some.
+    """Return the system and built-in servers of a turn.
 
-    The documents are always offered: a session keeps its list of tools, and the search says itself what is not there.
+    The retriever is always included, because a session keeps its list of tools. The search itself reports missing
+    documents. ``author``: the user may write this domain's roles. ``skills``: the domain has skills.
     """
     writes_roles = author and AUTHOR_ROLE in (settings.primary_role_id, *settings.sub_role_ids)
     servers = [SystemServer(PROMPTX, "system", promptx_tools(author=writes_roles, skills=skills))]
@@ -70,5 +78,5 @@ def system_servers(settings: DomainSettings, *, author: bool, skills: bool = Fal
 
 
 def turn_entries(settings: DomainSettings) -> tuple[McpEntry, ...]:
-    """Return the user's enabled entries with the variables of now: a turn's image has what the turn began with."""
+    """Return the user's enabled entries with the current variables, as the snapshot of a turn that begins now."""
     return tuple(entry.with_variables(settings.variables) for entry in settings.mcp_servers.values() if entry.enabled)

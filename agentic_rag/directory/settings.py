@@ -1,7 +1,8 @@
-"""What an admin sets for a domain: keys, types, defaults, and the rules by which a change is merged.
+"""The settings of a domain: keys, types, defaults, and the rules by which a change is merged.
 
-Owns `DomainSettings`, and what a change makes of the MCP entries and of the secrets in them: values to seal, names to
-drop. Knows no record and no vault. What is stored is only what was set, so that a default may follow the operator.
+Owns `DomainSettings` and the effect of a change on MCP entries and their secrets: values to seal and names to drop.
+Knows no record and no vault. Only settings that an admin has set are stored, so that the others follow the operator's
+defaults.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,12 +26,12 @@ from agentic_rag.tools.launch.spec import Secrets, secret_in_host, spec_of
 MAP_KEYS = frozenset({"mcpServers", "variables", "toolPolicy"})
 """Settings that are maps: PUT replaces them, PATCH merges them by name."""
 MAX_ENTRIES = 100
-"""Of each map."""
+"""Maximum number of entries in each map."""
 
 VariableName = Annotated[
     str, require_shape(NAME, "a name has letters, digits and _, at most 64, and does not begin with a digit")
 ]
-"""Of a variable or a secret: what a placeholder can name."""
+"""The name of a variable or a secret, as placeholders use it."""
 
 Text = Annotated[str, StringConstraints(max_length=8_000)]
 
@@ -46,7 +47,7 @@ def _write_stored(entries: Mapping[str, McpEntry]) -> Json:
 
 
 Entries = Annotated[dict[str, McpEntry], PlainValidator(_read_stored), PlainSerializer(_write_stored)]
-"""Stored MCP entries by name. What a client sends is read by `change_entries`."""
+"""Stored MCP entries by name. `change_entries` reads the entries of a client."""
 
 ToolGlob = Annotated[
     str,
@@ -55,9 +56,9 @@ ToolGlob = Annotated[
     ),
 ]
 GrantName = Literal["member", "author", "admin"]
-"""What a user may do in a domain, as rules name it."""
+"""A user's grant in a domain, as tool rules name it."""
 ToolRule = Verdict | Annotated[dict[GrantName, Verdict], Field(min_length=1)]
-"""What counts for a tool: for everybody, or by what the user may do in the domain; who is not named has no rule."""
+"""The rule for a tool: one verdict for all users, or one for each grant. A grant without a verdict has no rule."""
 ModelName = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 MAX_FALLBACKS = 8
 RoleId = Annotated[
@@ -80,8 +81,11 @@ Reranker = Annotated[
 
 
 class MemorySettings(Form):
-    """What the server remembers by itself. ``extract``: from what was said, once a conversation rests, or every so many
-    turns; ``calls_per_day``: of the model, for each user."""
+    """When the server proposes memories from conversations.
+
+    ``extract``: "off", "after-turn" (once a conversation is idle), or a number of turns from 1 to 100.
+    ``calls_per_day``: maximum number of model calls for this, for each user.
+    """
 
     extract: Literal["off", "after-turn"] | int = "off"
     calls_per_day: int = Field(50, ge=1, le=1_000)
@@ -96,7 +100,7 @@ class MemorySettings(Form):
 
     @property
     def every(self) -> int | None:
-        """Turns after which memories are proposed; 0: once the conversation rests, None: never."""
+        """Number of turns after which memories are proposed. 0: once the conversation is idle. None: never."""
         return self.extract if isinstance(self.extract, int) else {"off": None, "after-turn": 0}[self.extract]
 
 
@@ -136,7 +140,7 @@ class EvaluationSettings(Form):
 
 
 class DomainSettings(Form):
-    """All settings of a domain with their defaults. None: the operator's default."""
+    """All settings of a domain with their defaults. None means the operator's default."""
 
     response_style: Literal["detailed", "concise"] = "detailed"
     tone: Literal["formal", "friendly"] = "friendly"
@@ -144,23 +148,23 @@ class DomainSettings(Form):
     expertise: Annotated[str, StringConstraints(max_length=2_000)] = ""
     model: ModelName | None = None
     max_tokens: int = Field(4096, ge=1, le=128_000)
-    """Tokens of the answer; thinking has its own room above."""
+    """Maximum tokens of an answer. Thinking does not count."""
     temperature: float | None = Field(None, ge=0, le=2)
     thinking: Literal["auto", "off"] | None = None
     effort: Effort | None = None
     fallback_model: ModelName | Annotated[tuple[ModelName, ...], Field(max_length=MAX_FALLBACKS)] | None = None
-    """What answers where the model refuses to, or its service takes no more requests; a list is asked in order."""
+    """Models that answer if the model refuses, or if its service accepts no more requests. They are tried in order."""
     retrieval_top_k: int = Field(5, ge=1, le=50)
     retrieval_threshold: float = Field(0, ge=0, le=1)
-    """How likely a passage must be relevant to be found: of those scored 0.7, about seven in ten are."""
+    """Minimum probability that a passage is relevant. Of passages with a score of 0.7, about seven in ten are."""
     retrieval_tokens: int | None = Field(None, ge=100, le=100_000)
-    """About how many tokens the passages of one search may have together; the best one is found in any case."""
+    """Approximate maximum tokens of the passages of one search. The best passage is always included."""
     retrieval_fusion: Literal["dbsf", "rrf"] = "dbsf"
     reranker: Reranker | None = None
-    """A fastembed cross-encoder by name; it must be on the server's machine."""
+    """Name of a fastembed cross-encoder, which must be on the server's machine."""
     primary_role_id: RoleId = "assistant"
     adopt_role: bool = False
-    """The role ``{id}-domain`` becomes primary once it is written: a domain at its birth."""
+    """Whether the role ``{id}-domain`` becomes primary once it is written. Used for the role of a new domain."""
     sub_role_ids: tuple[RoleId, ...] = Field((), max_length=20)
     mcp_servers: Entries = Field(default_factory=dict)
     variables: dict[VariableName, Text] = Field(default_factory=dict, max_length=MAX_ENTRIES)
@@ -171,39 +175,39 @@ class DomainSettings(Form):
     context_tokens: int = Field(100_000, ge=4_000, le=2_000_000)
     context_messages: int | None = Field(None, ge=2, le=10_000)
     ask_user: bool = False
-    """Whether the model may ask the user a question in the middle of a turn, and wait for the answer."""
+    """Whether the model may ask the user a question during a turn and wait for the answer."""
     keep_conversations_days: int | None = Field(None, ge=1, le=36_500)
-    """Conversations are removed so many days after the last thing that happened in them; None: never."""
+    """Days after its last activity when a conversation is removed. None: never."""
     memory_scope: Literal["user", "domain"] | None = None
     memory: MemorySettings = Field(default_factory=MemorySettings)
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
 
     @property
     def fallback_models(self) -> tuple[str, ...] | None:
-        """``fallback_model`` as a list; None: nothing is set."""
+        """``fallback_model`` as a tuple, or None if it is not set."""
         return (self.fallback_model,) if isinstance(self.fallback_model, str) else self.fallback_model
 
     def rules_for(self, grant: GrantName) -> dict[str, Verdict]:
-        """Return what ``tool_policy`` says to a user who may do this much in the domain."""
+        """Return the rules of ``tool_policy`` for users with a grant, by name or pattern."""
         rules = {glob: rule if isinstance(rule, str) else rule.get(grant) for glob, rule in self.tool_policy.items()}
         return {glob: verdict for glob, verdict in rules.items() if verdict is not None}
 
     def to_json(self) -> Json:
-        """Return what was set, and only that, in the stored form."""
+        """Return the settings that were set explicitly, in the stored form."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 _JSON_NAMES = {
     key: str(field.alias) for name, field in DomainSettings.model_fields.items() for key in (name, str(field.alias))
 }
-"""JSON name by either name, so that messages show one form."""
+"""JSON name by JSON name and by Python name, so that error texts show one form."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergedSettings:
     """Settings after a change. ``secrets``: values to seal, by name; ``dropped``: names of sealed values to remove.
 
-    ``changes`` and ``warnings`` are notes for the admin. ``wanted``: packages that have to be installed for it.
+    ``changes`` and ``warnings`` are notes for the admin. ``wanted``: packages that the new settings need installed.
     """
 
     settings: DomainSettings
@@ -227,24 +231,27 @@ def merge_settings(
     default_model: str = "",
     withheld: dict[str, CommandNotAllowed] | None = None,
 ) -> MergedSettings:
-    """Return the settings after a change: an absent key stays, ``null`` resets. Blocks: programs are looked at.
+    """Return the settings after a change. An absent key keeps its value; ``null`` resets it to the default.
+
+    Blocks, because the launch policy checks program files.
 
     Args:
-        stored: as `DomainSettings.to_json` gave it.
-        change: from a client, camelCase or snake_case.
+        stored: the result of `DomainSettings.to_json`.
+        change: the change from a client, in camelCase or snake_case.
         policy: decides whether an entry may be stored, and in which form.
         replace_maps: PUT replaces each map it names; PATCH merges it by name, ``null`` deletes an entry.
-        own: our own servers as a client saw them; one sent back unchanged is ignored.
-        secrets: the domain's, by name.
-        default_model: what answers where the settings name no model; empty: no language model at all.
-        withheld: takes the refusals of entries that nothing allows, which are stored switched off then.
+        own: the system and built-in servers in the form of a GET. Such an entry is ignored if sent back unchanged.
+        secrets: the domain's secrets, by name.
+        default_model: the model of settings that name none. Empty if there is no language model.
+        withheld: collects the refusals of entries that the catalogue does not allow. These entries are then stored
+            switched off.
 
     Raises:
-        InvalidInput: names the path of what does not fit.
+        InvalidInput: a value is invalid; the error names its path.
         ServerReserved: an entry uses the name of a system or built-in server.
-        CommandNotAllowed: an entry that nothing allows, where ``withheld`` is None.
+        CommandNotAllowed: the catalogue does not allow an entry, and ``withheld`` is None.
 
-    Each is the first problem of the change, with all of them in its details.
+    The raised error is the first problem of the change, and its details list all problems.
     """
     before = DomainSettings.model_validate(stored)
     values = {key: value for key, value in stored.items() if key != "mcpServers"}
@@ -280,7 +287,7 @@ def merge_settings(
 
 
 def _read_settings(values: Json, problems: list[AgenticRagError]) -> DomainSettings:
-    """Return the settings without the keys that do not fit, which go to ``problems``."""
+    """Return the settings without their invalid keys, and append the problems of those to ``problems``."""
     settings, found = check_form(DomainSettings, values, "settings")
     if settings is not None:
         return settings
@@ -291,7 +298,7 @@ def _read_settings(values: Json, problems: list[AgenticRagError]) -> DomainSetti
 
 
 def _check_together(settings: DomainSettings, default_model: str) -> list[InvalidInput]:
-    """Return the settings that do not go together: with the model of the domain, or with its memory scope."""
+    """Return a problem for each setting that contradicts the domain's model or its memory scope."""
     problems: list[InvalidInput] = []
     model = settings.model or default_model
     refusal = refusal_of(model, effort=settings.effort) if model else None
@@ -305,7 +312,7 @@ def _check_together(settings: DomainSettings, default_model: str) -> list[Invali
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    """A new entry as it is stored."""
+    """A new entry in its stored form, with its notes and the packages that it needs."""
 
     entry: McpEntry
     changes: list[Note]
@@ -315,7 +322,7 @@ class _Admitted:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where new entries are to start, with what, and who decides whether they may."""
+    """The domain, its variables and secrets, and the launch policy that admits new entries."""
 
     policy: LaunchPolicy
     domain: str
@@ -332,9 +339,9 @@ class _Place:
         change: "EntriesChange",
         problems: list[AgenticRagError],
     ) -> MergedSettings:
-        """Return settings with changed entries; a stored one was checked when it came.
+        """Return the settings with the changed entries. Entries that are stored unchanged are not checked again.
 
-        An entry that cannot be admitted is left out, and goes to ``problems``.
+        The problems of rejected entries are appended to ``problems``, and the caller raises the first of them.
         """
         new: dict[str, _Admitted] = {}
         for name, entry in change.entries.items():
@@ -355,7 +362,11 @@ class _Place:
         )
 
     def admit_or_withhold(self, entry: McpEntry) -> "_Admitted":
-        """Return an entry as it is stored: switched off, if nothing allows it and that is no reason to refuse all."""
+        """Return an entry in its stored form.
+
+        If the catalogue does not allow the entry and ``withheld`` is a dictionary, the entry is switched off and the
+        refusal is stored there.
+        """
         try:
             return self.admit(entry)
         except CommandNotAllowed as exc:
@@ -365,7 +376,7 @@ class _Place:
             return _Admitted(replace(entry, enabled=False), [], [], [])
 
     def admit(self, entry: McpEntry) -> "_Admitted":
-        """Return an entry as it is stored, with what was changed to fit and what its admin should know."""
+        """Return an entry in its stored form, with notes about its changes and warnings for the admin."""
         path = f"settings.mcpServers.{entry.name}"
         warnings = _check_placeholders(path, entry, self.variables, self.secrets)
         spec = spec_of(
@@ -384,7 +395,7 @@ class _Place:
 
 
 def _check_placeholders(path: str, entry: McpEntry, variables: Collection[str], secrets: Collection[str]) -> list[Note]:
-    """Refuse a secret where every process could read it; tell which placeholders have no value yet."""
+    """Refuse secrets where every process could read them, and return a note for each placeholder without a value."""
     raise_first(misplaced_secrets(path, entry, secrets))
     unset = sorted(entry.placeholder_names - set(variables) - set(secrets))
     return [
@@ -394,7 +405,7 @@ def _check_placeholders(path: str, entry: McpEntry, variables: Collection[str], 
 
 
 def misplaced_secrets(path: str, entry: McpEntry, secrets: Collection[str]) -> list[InvalidInput]:
-    """Return a problem for each secret in a command line, or in the host of an address. ``path``: the entry's."""
+    """Return a problem for each secret in a command line or in the host of an address. ``path``: path of the entry."""
     if isinstance(entry.target, HttpTarget):
         names = sorted(names_before_path(entry.target.url) & set(secrets))
         return [InvalidInput(f"{path}.url", secret_in_host(name)) for name in names]
@@ -410,7 +421,7 @@ def misplaced_secrets(path: str, entry: McpEntry, secrets: Collection[str]) -> l
 class EntriesChange:
     """A changed map of entries. ``secrets``: values to seal, by name; ``dropped``: names of sealed values to remove.
 
-    ``problems``: of the entries that are left out.
+    ``problems``: the problems of the rejected entries.
     """
 
     entries: dict[str, McpEntry]
@@ -432,7 +443,7 @@ def change_entries(
     """Return the entries after a change; see `collect_change`.
 
     Raises:
-        InvalidInput: names the path of what does not fit.
+        InvalidInput: an entry is invalid; the error names its path.
         ServerReserved: an entry uses the name of a system or built-in server.
     """
     changed = collect_change(before, document, own, replaces=replaces, path=path)
@@ -448,16 +459,17 @@ def collect_change(
     replaces: bool,
     path: str = "settings.mcpServers",
 ) -> EntriesChange:
-    """Return the entries after a change; those that do not fit are left out, with their problems.
+    """Return the valid entries after a change, and the problems of the invalid ones.
 
     Args:
-        before: the stored ones.
-        document: what the client sent; None: no servers.
-        own: our own servers as a GET shows them; one sent back unchanged is ignored.
-        replaces: the document replaces the stored map; else it is merged by name, ``null`` deletes an entry.
+        before: the stored entries.
+        document: the map from the client; None means no servers.
+        own: the system and built-in servers in the form of a GET. Such an entry is ignored if sent back unchanged.
+        replaces: whether the document replaces the stored map. Otherwise it is merged by name, and ``null`` deletes an
+            entry.
 
     Raises:
-        InvalidInput: the document as a whole does not fit.
+        InvalidInput: the document as a whole is invalid.
     """
     pasted = collect_entries({} if document is None else document, path, own=own, deletes=not replaces)
     entries = {} if replaces else {name: entry for name, entry in before.items() if name not in pasted.deleted}
@@ -483,7 +495,7 @@ def collect_change(
 
 
 def seal_values(entry: McpEntry, known: Collection[str], path: str, secrets: dict[str, str]) -> McpEntry:
-    """Return an entry without the secrets in it; they go to ``secrets``. ``known``: names of sealed values.
+    """Return an entry without its secret values, and add these to ``secrets``. ``known``: names of sealed values.
 
     Raises:
         InvalidInput: a mask stands for a value that is not stored.

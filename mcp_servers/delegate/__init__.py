@@ -1,1 +1,4 @@
-"""Handing a task to another role. In process only: the host supplies what runs the child."""
+"""The MCP server that delegates a task to another role.
+
+Runs in the host's process only, because the host supplies the `ChildRunner`.
+"""

@@ -1,8 +1,8 @@
-"""The `delegate` tool: a role and a task in, the child's answer out.
+"""The `delegate` tool, which hands a task to a role and returns the child's answer.
 
-Owns the tool's words, its arguments' checks and the form of its result. Knows no agent: the host hands over a
-`ChildRunner`, and says in the call's ``meta`` whose turn asks and which roles may be asked, so that a model can
-name neither another turn nor a role that the domain did not list.
+Owns the tool's texts, the checks of its arguments and the form of its result. Knows no agent: the host supplies a
+`ChildRunner`. The host also binds the calling turn and the permitted roles in the call's ``meta``, so that a model can
+name neither another turn nor a role that the domain does not list.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from pydantic import Field
 from mcp_servers import __version__
 
 MAX_TASK = 10_000
-"""Characters of a task."""
+"""Maximum characters of a task."""
 
 DESCRIPTION = (
     "Hand a self-contained task to another role: it works with a context of its own and sees only the task. Several "
@@ -27,7 +27,7 @@ DESCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class ChildRequest:
-    """One task of a running turn. ``call_id`` tells a call that goes on after a restart from a new one."""
+    """One task of a running turn. ``call_id`` distinguishes a call that resumes after a restart from a new one."""
 
     turn_id: str
     call_id: str
@@ -36,11 +36,11 @@ class ChildRequest:
 
 
 class ChildAnswer(Protocol):
-    """What a child brought: its text, or why there is none (``failed``).
+    """The answer of a child: its text, or the reason for a failure (``failed``).
 
-    ``others_text``: the child has read text of others than the user; the result says so as ``othersText``.
-    ``evidence``: the passages that its answer rests on, as blocks of the host's, handed on as they are;
-    ``retrievals``: ids of the searches it made.
+    ``others_text``: whether the child has read text that the user did not write. The result has it as ``othersText``.
+    ``evidence``: the passages that support the answer, as blocks of the host, passed on unchanged.
+    ``retrievals``: ids of the child's searches.
     """
 
     @property
@@ -56,7 +56,7 @@ class ChildAnswer(Protocol):
 
 
 class ChildRunner(Protocol):
-    """What does the tasks; the host has one."""
+    """The host's runner of delegated tasks."""
 
     async def run(self, request: ChildRequest) -> ChildAnswer:
         """Run a child to its end. Cancelling it interrupts the child."""
@@ -64,7 +64,10 @@ class ChildRunner(Protocol):
 
 
 def create_server(children: ChildRunner) -> MCPServer[Any]:
-    """Build the server. Each call's ``meta`` binds ``agentic_rag/turn``, ``/call`` and ``/sub_roles`` (ids)."""
+    """Return the MCP server.
+
+    The ``meta`` of each call must have ``agentic_rag/turn``, ``agentic_rag/call`` and ``agentic_rag/sub_roles`` (ids).
+    """
     server: MCPServer[Any] = MCPServer("delegate", version=__version__)
 
     @server.tool(
@@ -92,7 +95,7 @@ def create_server(children: ChildRunner) -> MCPServer[Any]:
 
 
 def result_of(answer: ChildAnswer) -> CallToolResult:
-    """Return an answer as the tool's result: its text, and for the host what it rests on."""
+    """Return the tool result of an answer: the text for the model, and evidence and searches for the host."""
     structured = {
         "othersText": answer.others_text,
         "evidence": list(answer.evidence),

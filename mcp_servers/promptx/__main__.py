@@ -17,7 +17,7 @@ from mcp_servers.promptx.server import PromptXConfig, create_server
 
 
 def config_from(environment: Mapping[str, str]) -> PromptXConfig:
-    """The standalone configuration.
+    """Return the configuration of the standalone server.
 
     Raises:
         BadScope: PROMPTX_MEMORY_SCOPE is neither `domain` nor `user:ID`.
@@ -30,7 +30,7 @@ def config_from(environment: Mapping[str, str]) -> PromptXConfig:
 
 
 def main() -> None:
-    """Parse the command line and serve until the client leaves or the process is stopped."""
+    """Parse the command line and serve until the client disconnects or the process is stopped."""
     parser = argparse.ArgumentParser(prog="python -m mcp_servers.promptx", description="PromptX roles and memory")
     parser.add_argument("--http", action="store_true", help="serve streamable HTTP at /mcp instead of stdio")
     parser.add_argument("--host", default="127.0.0.1")
@@ -40,7 +40,7 @@ def main() -> None:
         server = create_server(config_from(os.environ))
     except PromptXError as exc:
         sys.exit(f"promptx: {exc}")
-    # What start-up made lives as long as the process: without this, each full collection walks it, 40 ms at a time.
+    # Start-up objects live as long as the process. Unfrozen, each full garbage collection would walk them for 40 ms.
     gc.freeze()
     if options.http:
         server.run("streamable-http", host=options.host, port=options.port)

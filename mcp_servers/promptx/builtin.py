@@ -1,4 +1,4 @@
-"""Where the built-in roles lie: in a checkout at its top, in an installed wheel beside this module."""
+"""The folder of the built-in roles: at the top of a checkout, next to this module in an installed wheel."""
 
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,7 @@
 """DPML, the markup of role files: parse, find references, render.
 
-Pure: text in, values out. It reads no file, knows no folder, clock or ``async``; whoever calls it hands over the texts
-that references stand for. Lenient wherever a model can still use the text; `lint` tells the author.
+Pure: the module reads no file and knows no folder, clock or ``async``. Callers supply the texts of references. The
+parser is lenient wherever a model can still use the text; `lint` informs the author.
 
 Source: PromptX's DPML (`<role>` with `<personality> <principle> <knowledge>`, `@!protocol://id` references).
 """
@@ -29,20 +29,20 @@ CHILDREN: Final = (
 )
 """The parts of a thought and of an execution."""
 MAX_FILE_BYTES: Final = 128 * 1024
-"""A longer file is refused: reading it is work at every activation, and no model heeds so much."""
+"""Maximum size of a file. A longer one costs time at every activation, and no model follows so much text."""
 MAX_CHARS: Final = 1_000_000
-"""No more than this is inlined in one role."""
+"""Maximum characters that are inlined in one role."""
 SUMMARY: Final = 200
-"""Characters of what a role says of itself in a list for models."""
+"""Maximum characters of a role's summary in a list for models."""
 KEPT_RESOURCES: Final = 256
-"""Of so many files it is remembered how they are inlined."""
+"""Number of files whose inlined form is cached."""
 
 _REFERENCE: Final = re.compile(r"@([!?]?)([A-Za-z][A-Za-z0-9+-]*)://([\w./\\%:~-]*)")
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s|(?<=[。！？])")
 TAG: Final = re.compile(r"<(/?)([A-Za-z][\w-]*)((?:\s[^<>]*|/)?)>")
 _MARKUP: Final = re.compile(
     r"<[^<>]*>|[*_`#<>]|^[\s\-+]+"
-)  # no tag reaches over a "<": else each would look to the end
+)  # no tag extends over a "<": else each search would run to the end
 _FENCE: Final = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
 _NOT_LINE_END: Final = re.compile(r"[^\n]")
 _BLANKS: Final = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
@@ -50,7 +50,10 @@ _BLANKS: Final = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """`@!thought://id` at `start:end` of a text. `force` is '!', '?' or ''; `target` is what follows `://`."""
+    """A reference such as `@!thought://id` at `start:end` of a text.
+
+    `force` is '!', '?' or ''. `target` is the text after `://`.
+    """
 
     force: str
     protocol: str
@@ -60,7 +63,10 @@ class Reference:
 
     @property
     def candidates(self) -> tuple[str, ...]:
-        """Ids it may mean, best first: a full stop, or Chinese text without a space, may follow the id."""
+        """The ids that the reference may mean, best first.
+
+        A full stop, or Chinese text without a space, may follow the id.
+        """
         trimmed = self.target.rstrip(".-")
         ascii_part = re.match(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", self.target)
         ids = (self.target, trimmed, ascii_part.group() if ascii_part else trimmed)
@@ -69,7 +75,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """A tag pair: opening tag at `at`, inner text at `start:end`, what follows it at `after`."""
+    """A tag pair: opening tag at `at`, inner text at `start:end`, following text at `after`."""
 
     name: str
     at: int
@@ -81,7 +87,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file. `body` is the element named after its kind; `complete` says it was there, opened and closed."""
+    """A parsed file. `body` is the element that is named after the file's kind."""
 
     kind: Kind
     text: str
@@ -96,7 +102,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Text for a model, the references it inlined as (kind, id), and one warning line per reference it could not."""
+    """Text for a model, the inlined references as (kind, id), and one warning line per missing reference."""
 
     text: str
     inlined: tuple[tuple[Kind, str], ...]
@@ -104,22 +110,22 @@ class Rendered:
 
 
 Lookup = Callable[[Kind, str], str | None]
-"""(kind, id) → the text of that file, or None if there is none."""
+"""A function from (kind, id) to the text of that file, or to None if there is none."""
 
 
 def normalise(text: str) -> str:
-    """Line ends as `\\n`, without a byte order mark."""
+    """Return the text with line ends as `\\n` and without a byte order mark."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def position(text: str, offset: int) -> tuple[int, int]:
-    """Line and column of an offset, both from 1."""
+    """Return the line and column of an offset, both from 1."""
     before = text.count("\n", 0, offset)
     return before + 1, offset - (text.rfind("\n", 0, offset) + 1) + 1
 
 
 def references(text: str) -> Iterator[Reference]:
-    """Every reference of a text, in order; those in comments are none."""
+    """Yield the references of a text in order, except those in comments."""
     for found in _REFERENCE.finditer(blank_comments(text)):
         yield Reference(found[1], found[2].lower(), found[3], found.start(), found.end())
 
@@ -127,7 +133,7 @@ def references(text: str) -> Iterator[Reference]:
 def blank_comments(text: str) -> str:
     """Return the text with blanks in place of HTML comments, so that offsets and lines stay the same.
 
-    A comment in a block of code is an example, and one that never ends is text.
+    A comment in a code block is an example, and a comment that never ends is text. Both stay.
     """
     if "<!--" not in text:
         return text
@@ -153,10 +159,10 @@ def blank_comments(text: str) -> str:
 
 
 def code_blocks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """First and last line of each fenced block, in order. A fence that nothing closes opens none.
+    """Yield the first and last line of each fenced block, in order. A fence without a closing fence opens no block.
 
-    Each line is looked at twice, however many fences there are: first from the end, for the longest closing fence that
-    is still to come, so that nobody searches for one that is not.
+    The function passes over the lines twice, for any number of fences. The first pass, from the end, finds the longest
+    closing fence after each line, so that the second pass never searches for a missing one.
     """
     fences = [_FENCE.match(line) for line in lines]
     coming: list[tuple[int, int]] = []
@@ -187,9 +193,9 @@ def _closes(fence: re.Match[str] | None, opening: str) -> bool:
 
 
 def parse(kind: Kind, text: str) -> Document:
-    """Find the file's own tag and, in a role, its sections. Never fails; what is odd is for `lint` to say.
+    """Find the file's own tag and, in a role, its sections. Never fails; `lint` reports oddities.
 
-    What stands in a comment is not there: the document's text has blanks in its place.
+    Comments are ignored: the document's text has blanks in their place.
     """
     text = blank_comments(text)
     body = next(_elements(text, (kind,), 0, len(text)), None)
@@ -208,7 +214,7 @@ def _is_empty_tag(tag: re.Match[str]) -> bool:
 
 
 def tag_pairs(tags: Sequence[re.Match[str]]) -> dict[int, int]:
-    """Opening → closing tag, as indexes into `tags`, nesting respected per name."""
+    """Return the closing tag of each opening tag, as indexes into `tags`. Tags of each name nest separately."""
     opened: dict[str, list[int]] = {}
     pairs: dict[int, int] = {}
     for number, tag in enumerate(tags):
@@ -222,10 +228,10 @@ def tag_pairs(tags: Sequence[re.Match[str]]) -> dict[int, int]:
 
 
 def _elements(text: str, names: Sequence[str], start: int, end: int) -> Iterator[Element]:
-    """Top-level elements with one of `names` (in any case) between two offsets."""
+    """Yield the top-level elements with one of `names` (in any case) between two offsets."""
     tags = [tag for tag in TAG.finditer(text, start, end) if tag_name(tag) in names]
     pairs = tag_pairs(tags)
-    # A text that merely mentions `<role>` somewhere unbalances the nesting; then the last closing tag counts.
+    # A text that only mentions `<role>` unbalances the nesting. Then the last closing tag counts.
     last = {tag_name(tag): number for number, tag in enumerate(tags) if tag[1]}
     number = 0
     while number < len(tags):
@@ -237,7 +243,7 @@ def _elements(text: str, names: Sequence[str], start: int, end: int) -> Iterator
             stop = tag.end() if closing == number else tags[closing].start()
             yield Element(tag_name(tag), tag.start(), tag.end(), stop, tags[closing].end(), True)
             number = closing + 1
-        else:  # unclosed: it reaches to its next sibling, so that the siblings are still found
+        else:  # an unclosed element ends at its next sibling, so that the siblings are found
             number += 1
             while number < len(tags) and (tags[number][1] or tag_name(tags[number]) == tag_name(tag)):
                 number += 1
@@ -246,7 +252,7 @@ def _elements(text: str, names: Sequence[str], start: int, end: int) -> Iterator
 
 
 def inner(document: Document) -> str:
-    """The inside of the file's own tag; the whole text when it has none."""
+    """Return the text inside the file's own tag, or the whole text if there is no such tag."""
     if document.body is None:
         return document.text
     return document.text[document.body.start : document.body.end]
@@ -267,7 +273,7 @@ def render(document: Document, resources: Resources, lookup: Lookup) -> Rendered
 
 @dataclass(slots=True)
 class _Inlined:
-    """What was inlined so far: which files, in order, and how many characters, repetitions included."""
+    """The inlined files so far, in order, and the number of characters, repetitions included."""
 
     files: dict[tuple[Kind, str], None] = field(default_factory=dict)
     chars: int = 0
@@ -279,9 +285,9 @@ def _inline(text: str, lookup: Lookup, inlined: _Inlined, missing: dict[str, Non
     for reference in references(text):
         found = resolve(reference, lookup)
         if found and inlined.chars + len(found[2]) > MAX_CHARS:
-            found = None  # the same giant again and again
+            found = None  # one large file, inlined many times
         if found is None and reference.protocol not in (*KINDS, "file"):
-            continue  # another program's protocol, such as @tool://: the model may know what to do with it
+            continue  # another program's protocol, such as @tool://, which the model may know
         pieces.append(text[at : reference.start])
         if found is None:
             at = reference.end
@@ -300,12 +306,12 @@ def _inline(text: str, lookup: Lookup, inlined: _Inlined, missing: dict[str, Non
 
 @lru_cache(KEPT_RESOURCES)
 def _resource(kind: Kind, content: str) -> str:
-    """The inside of a file as it is inlined."""
+    """Return the inlined form of a file."""
     return _headings(inner(parse(kind, content)), SECTIONS if kind == "role" else CHILDREN)
 
 
 def resolve(reference: Reference, lookup: Lookup) -> tuple[Kind, str, str] | None:
-    """Kind, id and text of the file a reference means, or None."""
+    """Return the kind, id and text of a reference's file, or None if there is none."""
     for kind in KINDS:
         if kind == reference.protocol:
             for key in reference.candidates:
@@ -315,12 +321,12 @@ def resolve(reference: Reference, lookup: Lookup) -> tuple[Kind, str, str] | Non
 
 
 def missing_line(reference: str) -> str:
-    """The one line that stands in for a reference that leads nowhere."""
+    """Return the line that replaces a reference to a missing file."""
     return f"> Not available: {reference.replace('@', '', 1).lstrip('!?')}"
 
 
 def _headings(text: str, names: Sequence[str], nesting: int = 3) -> str:
-    """Text without its common indent, known child tags turned into `###` headings; other tags stay."""
+    """Return text without its common indent and with known child tags as `###` headings. Other tags stay."""
     pieces: list[str] = []
     at = 0
     for child in _elements(text, names, 0, len(text)) if nesting else ():
@@ -336,7 +342,7 @@ def _flush_left(text: str) -> str:
 
 
 def title(text: str) -> str:
-    """One plain line that says what a role is: its first heading, else its first line."""
+    """Return a role's title as one plain line: its first heading, else its first line."""
     document = parse("role", text)
     first = document.sections[0] if document.sections else document.body
     lines = (document.text[first.start : first.end] if first else document.text).splitlines()
@@ -348,7 +354,7 @@ def title(text: str) -> str:
 
 
 def summary(text: str) -> str:
-    """What a role says of itself in a line of at most `SUMMARY` characters: its title, and its first sentence."""
+    """Return a role's title and first sentence in a line of at most `SUMMARY` characters."""
     document, heading = parse("role", text), title(text)
     first = document.sections[0] if document.sections else document.body
     lines = (document.text[first.start : first.end] if first else document.text).splitlines()

@@ -1,30 +1,30 @@
-"""Everything that can go wrong in roles and memory, as one small tree.
+"""The errors of roles, skills and memory, as one tree.
 
     PromptXError
     ├── RoleError
-    │   ├── BadRoleId        the id cannot be a file name we accept
+    │   ├── BadRoleId        the id is no valid file name
     │   ├── UnknownRole      no such role; carries the known ids
-    │   ├── RoleNotReachable its memory cannot be used in this conversation; carries the ids of those that can
+    │   ├── RoleNotReachable its memory cannot be used in this conversation; carries the ids of the possible roles
     │   ├── BrokenRole       the role file cannot be used and no earlier version was read
     │   ├── BadRoleFile      an item of `files` is not {kind, id, content}
     │   └── RoleRefused      a role was not written because it does not pass lint
     ├── SkillError
-    │   ├── UnknownSkill     no such skill that can be used; carries the known names
-    │   └── SkillUnreadable  the skill has no such file, or it is none that may be read
+    │   ├── UnknownSkill     no usable skill has this name; carries the known names
+    │   └── SkillUnreadable  the skill has no such file, or the file may not be read
     ├── MemoryFault
     │   ├── BadEngram        one engram of a batch is invalid; nothing of the batch was saved
-    │   │   └── UnknownReplaced  what it replaces is not there
+    │   │   └── UnknownReplaced  the engram to replace does not exist
     │   ├── BadRecall        the query or mode is invalid
     │   ├── BadScope         the scope or user id cannot name a folder
-    │   ├── UnknownMemory    no such memory in what the caller may reach
+    │   ├── UnknownMemory    no such memory within the caller's reach
     │   ├── NotYours         another user wrote the memory
-    │   ├── MemoryFull       the memory holds as much as it may
+    │   ├── MemoryFull       the memory has reached its limit
     │   └── MemoryUnavailable  the files cannot be read or written (locked, full, read-only, corrupt)
     ├── NotAllowed           the caller may not use this tool
-    ├── WorkspaceBusy        the workspace does not answer in time; nothing was begun
-    └── NotBound             the host did not say for whom the call is made
+    ├── WorkspaceBusy        the workspace does not answer in time; the work was not begun
+    └── NotBound             the host did not bind the caller of the call
 
-Constructors take data, `__str__` makes the text a model or a person reads. This module knows nothing of MCP.
+Constructors take data; `__str__` returns the text that a model or a person reads. This module knows nothing of MCP.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class PromptXError(Exception):
 
 
 class RoleError(PromptXError):
-    """Something about roles."""
+    """Base of the errors of roles."""
 
 
 class BadRoleId(RoleError):
@@ -56,11 +56,11 @@ class BadRoleId(RoleError):
 
 
 class SkillError(PromptXError):
-    """Something about skills."""
+    """Base of the errors of skills."""
 
 
 class UnknownSkill(SkillError):
-    """No skill of this name can be used; ``known`` are those that can."""
+    """No usable skill has this name. ``known``: names of the usable skills."""
 
     def __init__(self, skill: str, known: Sequence[str]) -> None:
         super().__init__(skill, known)
@@ -72,7 +72,7 @@ class UnknownSkill(SkillError):
 
 
 class SkillUnreadable(SkillError):
-    """A file of a skill cannot be read; ``reason`` says why."""
+    """A file of a skill cannot be read because of ``reason``."""
 
     def __init__(self, skill: str, path: str, reason: str) -> None:
         super().__init__(skill, path, reason)
@@ -85,7 +85,7 @@ class SkillUnreadable(SkillError):
 
 
 class UnknownRole(RoleError):
-    """No role of this id exists; `known` are those that do."""
+    """No role has this id. `known`: ids of the existing roles."""
 
     def __init__(self, role: str, known: Sequence[str]) -> None:
         super().__init__(role, known)
@@ -97,7 +97,7 @@ class UnknownRole(RoleError):
 
 
 class RoleNotReachable(RoleError):
-    """The memory of ``role`` cannot be used in this conversation; ``possible`` are the roles whose memories can."""
+    """The memory of ``role`` cannot be used in this conversation. ``possible``: roles whose memories can be used."""
 
     def __init__(self, role: str, possible: Sequence[str]) -> None:
         super().__init__(role, possible)
@@ -113,7 +113,7 @@ class RoleNotReachable(RoleError):
 
 
 class BrokenRole(RoleError):
-    """The role's file cannot be used; `problems` are lines with position and hint."""
+    """The role's file is broken. `problems`: lines with position and hint."""
 
     def __init__(self, role: str, problems: Sequence[str]) -> None:
         super().__init__(role, problems)
@@ -139,7 +139,7 @@ class BadRoleFile(RoleError):
 
 
 class RoleRefused(RoleError):
-    """The files were not written; `problems` are lines with position and hint."""
+    """The files were not written. `problems`: lines with position and hint."""
 
     def __init__(self, role: str, problems: Sequence[str]) -> None:
         super().__init__(role, problems)
@@ -151,11 +151,11 @@ class RoleRefused(RoleError):
 
 
 class MemoryFault(PromptXError):
-    """Something about memory."""
+    """Base of the errors of memories."""
 
 
 class BadEngram(MemoryFault):
-    """Engram `index` (from 0) of a batch is invalid. None of the batch was saved."""
+    """Engram `index` (from 0) of a batch is invalid. No engram of the batch was saved."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(index, reason)
@@ -167,7 +167,7 @@ class BadEngram(MemoryFault):
 
 
 class UnknownReplaced(BadEngram):
-    """Engram `index` takes the place of ``engram_id``, which is not where the caller's memories are."""
+    """Engram `index` replaces ``engram_id``, which is not among the caller's memories."""
 
     def __init__(self, index: int, engram_id: str) -> None:
         super().__init__(index, f"replaces: there is no memory {engram_id[:80]!a} here; recall gives the ids.")
@@ -199,7 +199,7 @@ class BadScope(MemoryFault):
 
 
 class UnknownMemory(MemoryFault):
-    """There is no memory of this id where the caller looks; another's looks the same."""
+    """The caller's memory has no engram of this id. The id of another user's engram gives the same error."""
 
     def __init__(self, engram_id: str) -> None:
         super().__init__(engram_id)
@@ -232,12 +232,12 @@ class MemoryUnavailable(MemoryFault):
         self.reason = reason
 
     def __str__(self) -> str:
-        # The folder's path stays out of the text: it is the operator's, and a model would repeat it.
+        # The text omits the folder's path, because it belongs to the operator and a model would repeat it.
         return f"The memory of role {self.folder.name!r} is unavailable: {self.reason}. No batch was half saved."
 
 
 class MemoryFull(MemoryFault):
-    """The memory in `folder` holds as many engrams as it may."""
+    """The memory in `folder` has reached its limit of engrams."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         super().__init__(folder, limit)
@@ -263,7 +263,7 @@ class NotAllowed(PromptXError):
 
 
 class NotBound(PromptXError):
-    """A call in process came without `key` in its `_meta`, or with a value of the wrong kind."""
+    """An in-process call has no `key` in its `_meta`, or a value of the wrong kind."""
 
     def __init__(self, key: str, expected: str) -> None:
         super().__init__(key, expected)
@@ -275,7 +275,7 @@ class NotBound(PromptXError):
 
 
 class WorkspaceBusy(PromptXError):
-    """Other work in the workspace does not end; this was not begun. ``reason`` is the host's."""
+    """Other work in the workspace does not end, so the call's work was not begun. ``reason`` comes from the host."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""What counts as an id and as plain text. Pure; the one rule both roles and memories follow."""
+"""Rules for ids and plain text, which roles and memories share. Pure."""
 
 import re
 from typing import Final
@@ -13,7 +13,7 @@ def check_id(value: str, field: str = "role") -> str:
     """Return `value` if it is a legal id.
 
     Raises:
-        BadRoleId: it is not.
+        BadRoleId: `value` is no legal id.
     """
     if not ID.match(value):
         raise BadRoleId(value, field)
@@ -21,7 +21,7 @@ def check_id(value: str, field: str = "role") -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text is Unicode that can be stored and sent: no NUL, no lone surrogate."""
+    """Return whether a text can be stored and sent: it has no NUL and no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,11 +1,12 @@
-"""The truth of one memory: ``engrams.db``, in PromptX's own schema.
+"""The source of truth of one memory: ``engrams.db``, in PromptX's schema.
 
-Owns the SQL, the connection, what a database may hold to be one of ours, and the file lock between processes.
-Deliberately knows nothing of the network, of recall or of threads: its caller serialises calls. Third-party errors
-become `MemoryUnavailable` here and only here.
+Owns the SQL, the connection, the check of a database's schema, and the file lock between processes. Knows nothing of
+the network, of recall or of threads: the caller serialises calls. Only this module converts SQLite errors into
+`MemoryUnavailable`.
 
-A database may be a stranger's: somebody copied a folder here, or a program left it. It is opened only if it has our
-tables and nothing else, by a path without links; its schema is not trusted, and a statement ends at a deadline.
+A database may be untrusted: a person copied the folder, or another program wrote it. The module opens a database only
+by a path without links, and only if it has PromptX's tables and nothing else. SQLite does not trust its schema, and
+each statement ends at a deadline.
 """
 
 import errno
@@ -30,22 +31,22 @@ from mcp_servers.safe_files import Folder, leads_to
 DATABASE: Final = "engrams.db"
 LOCK_FILE: Final = ".engrams.lock"
 LOCK_SECONDS: Final = 10.0
-"""How long a writer waits for another process before it says so."""
+"""How long a writer waits for another process before it fails, in seconds."""
 LOCK_POLL_SECONDS: Final = 0.002
 
 STATEMENT_SECONDS: Final = 10.0
-"""How long one statement may take, or the next `RENEWED_EVERY` rows of a long one; then it is interrupted."""
+"""Time limit of a statement, or of each `RENEWED_EVERY` rows of a long one. Afterwards the statement is interrupted."""
 RENEWED_EVERY: Final = 1000
 STEPS: Final = 100_000
-"""Of SQLite's machine, between two looks at the clock: about a millisecond."""
+"""SQLite virtual machine steps between two checks of the clock, about a millisecond."""
 MAX_BYTES: Final = 1 << 30
-"""Of the database and of its log; a hundred thousand memories have about a tenth of it."""
+"""Maximum size of the database, and of its log. A hundred thousand engrams take about a tenth of it."""
 MAX_VALUE: Final = 16 * 2**20
-"""Bytes of one stored value that are read."""
+"""Maximum bytes of one stored value."""
 DBCONFIG_DEFENSIVE, DBCONFIG_ENABLE_TRIGGER, DBCONFIG_ENABLE_VIEW = 1010, 1003, 1015
-"""From ``sqlite3.h``: Python has the names from 3.12 on."""
+"""Constants from ``sqlite3.h``. Python has their names since 3.12."""
 COMPANIONS: Final = (f"{DATABASE}-wal", f"{DATABASE}-shm", f"{DATABASE}-journal")
-"""What SQLite opens by name beside the database."""
+"""Files next to the database that SQLite opens by name."""
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS engrams (
@@ -62,11 +63,11 @@ CREATE INDEX IF NOT EXISTS idx_cue_word ON cue_index(word);
 
 COLUMNS: Final = "id, content, schema, type, timestamp, strength, metadata"
 BATCH: Final = 500
-"""Bound variables per statement; SQLite allows at least 999."""
+"""Maximum number of bound variables of a statement. SQLite allows at least 999."""
 NEWEST: Final = 100
-"""Of the newest engrams, how many are compared with a new one: a thing is mostly said again soon."""
+"""Number of newest engrams that are compared with a new one, because most repetitions follow soon."""
 SHARING: Final = 50
-"""Of the engrams that share a cue with a new one, how many are compared with it."""
+"""Maximum number of engrams with a common cue that are compared with a new one."""
 
 _REPLACED: Final = """instr(coalesce(metadata, ''), '"replacedBy": "') > 0"""
 _WHICH: Final = {
@@ -76,11 +77,11 @@ _WHICH: Final = {
     "all": "1",
 }
 Which = Literal["current", "replaced", "proposed", "all"]
-"""What is recalled; what another engram took the place of; what the server itself proposed; everything."""
+"""Engrams to list: the recalled ones, the replaced ones, the ones that the server proposed, or all."""
 
 
 class EngramJson(TypedDict):
-    """An engram as clients get it; `createdAt` in milliseconds since 1970."""
+    """The JSON form of an engram for clients. `createdAt` is in milliseconds since 1970."""
 
     id: str
     content: str
@@ -103,15 +104,15 @@ class Engram:
     created_at: int
     cues: tuple[str, ...]
     author: str = ""
-    """Id of the user in whose turn it was remembered, or who added it; empty when nobody said."""
+    """Id of the user whose turn saved the engram, or who added it. Empty if unknown."""
     turn: str = ""
-    """Id of that turn."""
+    """Id of the turn that saved the engram."""
     replaces: str = ""
-    """Id of the engram in whose place it was remembered."""
+    """Id of the engram that this one replaced."""
     replaced_by: str = ""
-    """Id of the engram that took its place: it is kept, and not recalled any more."""
+    """Id of the engram that replaced this one. A replaced engram is stored but not recalled."""
     proposed: bool = False
-    """Nobody asked for it: the server read it out of that turn."""
+    """Whether the server derived the engram from the turn on its own, without a request."""
 
     def to_json(self) -> EngramJson:
         document: EngramJson = {
@@ -130,7 +131,7 @@ class Engram:
 
     @classmethod
     def from_json(cls, document: EngramJson) -> "Engram":
-        """Return the engram that `to_json` made the document of."""
+        """Return the engram of a document from `to_json`."""
         return cls(
             document["id"],
             document["content"],
@@ -144,7 +145,7 @@ class Engram:
 
 
 class Tip(NamedTuple):
-    """Where the table ends: its newest row and its number of rows. Equal tips mean nothing was added or removed."""
+    """The newest row and the number of rows of the table. Equal tips mean that no row was added or removed."""
 
     rowid: int
     id: str
@@ -154,20 +155,20 @@ class Tip(NamedTuple):
 EMPTY: Final = Tip(0, "", 0)
 
 Lesson = tuple[str, tuple[str, ...], Trace, bool]
-"""Id, keywords and ranking data of one engram, and whether it is recalled: none has replaced it."""
+"""Id, keywords and ranking data of one engram, and whether it is recalled (no other engram has replaced it)."""
 
 
 def has_memory(folder: Folder) -> bool:
-    """Whether anything was ever remembered in a folder."""
+    """Return whether a folder has a memory."""
     return folder.is_file(DATABASE)
 
 
 @contextmanager
 def file_lock(folder: Folder, name: str) -> Iterator[None]:
-    """Hold an exclusive lock between processes (and between holders in one process) on `folder/name`.
+    """Hold an exclusive lock on `folder/name`, between processes and between holders in one process.
 
     Raises:
-        MemoryUnavailable: another writer held it for LOCK_SECONDS, or the folder cannot be written.
+        MemoryUnavailable: another holder kept the lock for `LOCK_SECONDS`, or the folder cannot be written.
     """
     try:
         descriptor = folder.open_lock(name)
@@ -182,16 +183,16 @@ def file_lock(folder: Folder, name: str) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise MemoryUnavailable(folder.path, "another process keeps it locked") from None
-                time.sleep(LOCK_POLL_SECONDS)  # in a worker thread; flock has no timeout of its own
+                time.sleep(LOCK_POLL_SECONDS)  # in a worker thread; flock has no timeout
         yield
     finally:
         os.close(descriptor)
 
 
 class Ledger:
-    """SQLite access to one memory folder. A folder without a database reads as empty and is not created by reading.
+    """SQLite access to one memory folder. A folder without a database reads as empty, and reading does not create it.
 
-    ``seconds``: how long a statement may take.
+    ``seconds``: time limit of a statement.
     """
 
     def __init__(self, folder: Folder, read_only: bool = False, seconds: float = STATEMENT_SECONDS) -> None:
@@ -200,7 +201,7 @@ class Ledger:
         self._seconds = seconds
         self._deadline = 0.0
         self._looking = False
-        """Between the beginning and the end of `reading`, which has looked at what the database is."""
+        """Whether `reading` is active. It has checked the database already."""
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
 
@@ -216,16 +217,16 @@ class Ledger:
             raise MemoryUnavailable(self._folder.path, exc.strerror or type(exc).__name__) from exc
 
     def _begin(self) -> None:
-        """Give the next statement its time."""
+        """Set the deadline of the next statement."""
         self._deadline = time.monotonic() + self._seconds
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline
 
     def _connect(self, create: bool) -> sqlite3.Connection | None:
-        """The open connection; None when there is no database and none is to be made.
+        """Return the open connection, or None if there is no database and ``create`` is False.
 
-        A database that was replaced or removed under us (a restored copy, a deleted domain) is reopened.
+        A database that was replaced or removed meanwhile (a restored copy, a deleted domain) is reopened.
         """
         if self._looking and self._connection is not None:
             return self._connection
@@ -242,14 +243,14 @@ class Ledger:
 
     def _open(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
         with self._folder.real_path(make=not self._read_only) as (folder, path):
-            if not self._folder.is_writable():  # a read-only medium: nobody can change it while we look
+            if not self._folder.is_writable():  # a read-only medium, which no process can change meanwhile
                 return self._open_at(folder, path, "immutable=1")
             if self._read_only:
                 return self._open_at(folder, path, "mode=ro")
             # One writer at a time, also while opening (recovery, journal mode): two connections that checkpoint at
             # once can corrupt a WAL in the SQLite versions Python ships (before 3.51.3).
             with file_lock(self._folder, LOCK_FILE):
-                self._folder.create(DATABASE)  # by us: SQLite would make it where a link leads
+                self._folder.create(DATABASE)  # SQLite would follow a link and create the file at its target
                 connection, inode = self._open_at(folder, path, "mode=rw")
                 try:
                     connection.execute("PRAGMA journal_mode=WAL")
@@ -264,10 +265,10 @@ class Ledger:
             return connection, inode
 
     def _open_at(self, folder: int, path: str, mode: str) -> tuple[sqlite3.Connection, tuple[int, int]]:
-        """Open the database of an open folder by the folder's path, and make sure that it is this one.
+        """Open the database of an open folder by the folder's path, and verify that SQLite opened this database.
 
-        Its files are looked at by name and never opened here: closing one would end SQLite's own locks on it. SQLite
-        opens the last component of its path without following links.
+        The method checks the files by name and never opens them, because closing a file would end SQLite's locks on it.
+        SQLite opens the last component of its path without following links.
         """
         for name in (DATABASE, *COMPANIONS):
             found = self._folder.check(name)
@@ -294,7 +295,7 @@ class Ledger:
         return connection, (status.st_dev, status.st_ino)
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:
-        """Accept a database with our tables, or none yet, and with nothing else: what is there runs when it is read."""
+        """Refuse a database with anything but PromptX's tables, because other objects may run code on reading."""
         rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master LIMIT 20")
         for kind, name, table, sql in rows:
             own_index = sql is None and kind == "index" and table in ("engrams", "cue_index")
@@ -303,14 +304,14 @@ class Ledger:
                 raise MemoryUnavailable(self._folder.path, f"{said}; it is not opened")
 
     def close(self) -> None:
-        """Close the connection; the last one to close also checkpoints, so it holds the writers' lock."""
+        """Close the connection under the writers' lock, because closing the last connection also checkpoints."""
         connection, self._connection, self._inode = self._connection, None, None
         if connection is None:
             return
         try:
             with file_lock(self._folder, LOCK_FILE):
                 connection.close()
-        except MemoryUnavailable:  # the folder is gone or busy: closing without a checkpoint loses nothing
+        except MemoryUnavailable:  # the folder is removed or busy; closing without a checkpoint loses nothing
             connection.close()
 
     def _rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -320,11 +321,11 @@ class Ledger:
             return [] if connection is None else connection.execute(sql, values).fetchall()
 
     def copy_to(self, path: Path) -> None:
-        """Copy the database as of one moment into a file that is not there yet; a writer goes on. Blocks.
+        """Copy a consistent snapshot of the database into a new file. Writers may continue. Blocks.
 
         Raises:
-            MemoryUnavailable: there is none that can be read.
-            OSError: the copy has no room.
+            MemoryUnavailable: there is no readable database.
+            OSError: the disk has no room for the copy.
         """
         with self._errors():
             connection = self._connect(create=False)
@@ -340,7 +341,7 @@ class Ledger:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, all or nothing, alone among all processes."""
+        """Run one write transaction, exclusive among all processes."""
         with self._errors():
             connection = self._connect(create=True)
             assert connection is not None
@@ -357,7 +358,7 @@ class Ledger:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Let several reads see one state of the database."""
+        """Run several reads on one snapshot of the database."""
         with self._errors():
             connection = self._connect(create=False)
         if connection is None:
@@ -375,10 +376,10 @@ class Ledger:
                     connection.execute("COMMIT")
 
     def insert(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
-        """Add engrams in one transaction; ids already present are left alone. Returns how many were added.
+        """Add engrams in one transaction, except those whose ids exist. Return the number of added engrams.
 
         Raises:
-            MemoryFull: there would be more than ``limit``; nothing was added.
+            MemoryFull: there would be more than ``limit`` engrams; none was added.
         """
         with self.writing() as connection:
             return self._add(connection, engrams, limit)
@@ -401,13 +402,13 @@ class Ledger:
         return added
 
     def replace(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
-        """Add new engrams as `insert` does, each in the place of the one it names in ``replaces``, if any.
+        """Add new engrams as `insert` does, and mark the engrams in their ``replaces`` as replaced.
 
-        What is replaced keeps its row, and loses its cues: neither we nor PromptX recall it.
+        A replaced engram keeps its row but loses its cues, so that neither this package nor PromptX recalls it.
 
         Raises:
-            MemoryFull: there would be more than ``limit``.
-            BadEngram: what one of them replaces is not here, or was replaced before.
+            MemoryFull: there would be more than ``limit`` engrams.
+            BadEngram: the engram to replace does not exist, or was replaced before.
         """
         with self.writing() as connection:
             added = self._add(connection, engrams, limit)
@@ -428,7 +429,7 @@ class Ledger:
         connection.execute("DELETE FROM cue_index WHERE engram_id=?", (old.id,))
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove engrams by id in one transaction, their bytes too; returns how many there were."""
+        """Delete engrams by id in one transaction and erase their bytes. Return the number of deleted engrams."""
         if not self._rows("SELECT 1 FROM engrams LIMIT 1"):
             return 0
         removed = 0
@@ -440,35 +441,35 @@ class Ledger:
                 removed += connection.execute(f"DELETE FROM engrams WHERE id IN ({marks})", part).rowcount
         with self._errors(), file_lock(self._folder, LOCK_FILE):
             self._begin()
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # else the log still has them
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # otherwise the log still has their bytes
         return removed
 
     def find_damage(self) -> list[str]:
-        """Return what SQLite finds wrong inside the database, its first few words; empty when it is sound."""
+        """Return the first three messages of SQLite's quick check; empty if the database is intact."""
         found = [str(row[0]) for row in self._rows("PRAGMA quick_check(3)")]
         return [] if found == ["ok"] else found
 
     def tip(self) -> Tip:
-        """The newest row and the number of rows."""
+        """Return the newest row and the number of rows."""
         rows = self._rows("SELECT rowid, id, (SELECT count(*) FROM engrams) FROM engrams ORDER BY rowid DESC LIMIT 1")
         return Tip(*rows[0]) if rows else EMPTY
 
     def newest_row(self) -> int:
-        """The number of the newest row: about how many engrams were ever saved, at no cost."""
+        """Return the number of the newest row. It is a cheap estimate of the number of engrams that were ever saved."""
         rows = self._rows("SELECT rowid FROM engrams ORDER BY rowid DESC LIMIT 1")
         return int(rows[0][0]) if rows else 0
 
     def count_since(self, since: Tip, upto: Tip) -> int | None:
-        """How many rows came after `since` and not after `upto`; None if `since`'s own row is gone."""
+        """Return the number of rows after `since` up to `upto`, or None if the row of `since` is deleted."""
         if since != EMPTY and not self._rows("SELECT 1 FROM engrams WHERE rowid=? AND id=?", (since.rowid, since.id)):
             return None
         rows = self._rows("SELECT count(*) FROM engrams WHERE rowid > ? AND rowid <= ?", (since.rowid, upto.rowid))
         return int(rows[0][0]) if rows else 0
 
     def lessons(self, after: int, upto: Tip) -> Iterator[Lesson]:
-        """Yield what the network learns from the rows after rowid `after` up to a tip, in (timestamp, rowid) order.
+        """Yield the lessons of the rows after rowid `after` up to a tip, in (timestamp, rowid) order.
 
-        One by one while it reads: a list of 100 000 rows would stop the process for the garbage collector's sake.
+        The rows are read one by one, because the garbage collector would pause the process for a list of 100 000 rows.
         """
         with self._errors():
             if (connection := self._connect(create=False)) is None:
@@ -485,7 +486,7 @@ class Ledger:
                 yield str(key), keywords_of(schema), (str(kind), _number(strength), _number(timestamp)), not replaced
 
     def replaced_since(self, after: int, upto: Tip) -> list[Engram]:
-        """Return the engrams that those after rowid `after` up to a tip replaced."""
+        """Return the engrams that were replaced by the rows after rowid `after` up to a tip."""
         rows = self._rows(
             f"SELECT {COLUMNS} FROM engrams WHERE rowid > ? AND rowid <= ? "
             "AND instr(coalesce(metadata, ''), '\"replaces\": \"') > 0",
@@ -494,7 +495,7 @@ class Ledger:
         return self.fetch([each.replaces for each in map(_engram, rows)])
 
     def texts(self, after: int) -> Iterator[tuple[int, str, tuple[str, ...], str]]:
-        """Yield rowid, id, keywords and content of the engrams after rowid `after`, in that order."""
+        """Yield rowid, id, keywords and content of the engrams after rowid `after`, ordered by rowid."""
         with self._errors():
             if (connection := self._connect(create=False)) is None:
                 return
@@ -508,7 +509,7 @@ class Ledger:
                 yield int(row), str(key), keywords_of(schema), str(content or "")
 
     def near(self, words: Sequence[str]) -> list[Engram]:
-        """Return engrams that may say what a new one says: the newest, and those with most of ``words`` as cues."""
+        """Return the engrams to compare with a new one: the newest, and those with most of ``words`` as cues."""
         marks = ",".join("?" * len(words))
         sharing = f"SELECT engram_id FROM cue_index WHERE word IN ({marks}) GROUP BY engram_id "
         sharing += "ORDER BY count(*) DESC, engram_id"
@@ -521,14 +522,14 @@ class Ledger:
         return [_engram(row) for row in rows]
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
-        """Engrams by id, in the order asked."""
+        """Return the existing engrams of these ids, in the order of the ids."""
         marks = ",".join("?" * len(ids))
         rows = self._rows(f"SELECT {COLUMNS} FROM engrams WHERE id IN ({marks})", ids)
         engrams = {row[0]: _engram(row) for row in rows}
         return [engrams[key] for key in ids if key in engrams]
 
     def strongest(self, limit: int) -> list[Engram]:
-        """The engrams with the greatest strength, newest first among equals."""
+        """Return the engrams with the greatest strength, newest first among equals. Replaced ones are left out."""
         rows = self._rows(
             f"SELECT {COLUMNS} FROM engrams WHERE NOT {_REPLACED} "
             "ORDER BY strength DESC, timestamp DESC, rowid DESC LIMIT ?",
@@ -537,7 +538,7 @@ class Ledger:
         return [_engram(row) for row in rows]
 
     def page(self, offset: int, limit: int, text: str, which: Which = "current") -> tuple[int, list[Engram]]:
-        """Newest engrams first, those whose content or keywords contain `text`; with how many there are in all."""
+        """Return the number and one page of the engrams whose content or keywords contain `text`, newest first."""
         having = "(instr(lower(content), lower(?1)) OR instr(lower(schema), lower(?1)))" if text else "?1 = ''"
         where = f"WHERE {having} AND {_WHICH[which]}"
         total = self._rows(f"SELECT count(*) FROM engrams {where}", (text,))
@@ -548,17 +549,17 @@ class Ledger:
         return (total[0][0] if total else 0), [_engram(row) for row in rows]
 
     def all(self) -> list[Engram]:
-        """Every engram, oldest first."""
+        """Return every engram, oldest first."""
         return [_engram(row) for row in self._rows(f"SELECT {COLUMNS} FROM engrams ORDER BY timestamp, rowid")]
 
 
 def schema_of(words: Sequence[str]) -> str:
-    """Keywords as ``JSON.stringify`` writes them."""
+    """Return keywords in the form of ``JSON.stringify``."""
     return json.dumps(list(words), ensure_ascii=False, separators=(",", ":"))
 
 
 def keywords_of(schema: object) -> tuple[str, ...]:
-    """Keywords of a stored schema; a row another program spoilt has none."""
+    """Return the keywords of a stored schema; none if another program damaged the row."""
     try:
         words = json.loads(schema) if isinstance(schema, str) else []
     except (ValueError, RecursionError):
@@ -585,7 +586,7 @@ def _engram(row: Sequence[Any]) -> Engram:
 
 
 def _metadata(engram: Engram) -> str:
-    """What is known of an engram beside PromptX's columns, in the one that a host may write what it likes in."""
+    """Return the fields that PromptX's schema lacks, as JSON for its free-form ``metadata`` column."""
     known = {
         "author": engram.author,
         "turn": engram.turn,
@@ -597,7 +598,7 @@ def _metadata(engram: Engram) -> str:
 
 
 def _read_notes(metadata: object) -> dict[str, str]:
-    """What `_metadata` wrote; empty where another program wrote it."""
+    """Return the fields that `_metadata` wrote; none if another program wrote the column."""
     try:
         known = json.loads(metadata) if isinstance(metadata, str) else {}
     except (ValueError, RecursionError):
@@ -607,12 +608,12 @@ def _read_notes(metadata: object) -> dict[str, str]:
 
 
 def _number(value: object) -> float | int:
-    """A stored number; whatever else another program put there counts as 0."""
+    """Return a stored number, or 0 for any other value that another program stored."""
     return value if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
 def _plain_sql(statement: str) -> str:
-    """A statement without what PromptX's and ours differ in: spaces and `IF NOT EXISTS`."""
+    """Return a statement without spaces and `IF NOT EXISTS`, in which PromptX's schema and `SCHEMA` differ."""
     return re.sub(r"\s+", "", statement).lower().replace("ifnotexists", "")
 
 
@@ -620,7 +621,7 @@ _STATEMENTS: Final = frozenset(_plain_sql(each) for each in SCHEMA.split(";") if
 
 
 def _distrust(connection: sqlite3.Connection) -> None:
-    """Let nothing that is stored in a database run, and bound what one value may be."""
+    """Prevent code that is stored in a database from running, and limit the size of values."""
     connection.execute("PRAGMA trusted_schema=OFF")
     connection.execute("PRAGMA cell_size_check=ON")
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)

@@ -1,7 +1,7 @@
-"""Lint for role files: what is wrong with one, where, and what would be right.
+"""Lint for role files: findings with their positions and corrections.
 
 Pure, like `dpml`. A role author has no other debugger, so every leniency of the parser is a finding here. An `error`
-means that the author surely meant something else; a role is activated all the same whenever there is text to use.
+means that the author surely meant something else. The role is still activated if it has usable text.
 """
 
 import re
@@ -31,14 +31,14 @@ from mcp_servers.promptx.dpml import (
 Severity = Literal["error", "warning", "info"]
 
 LONG_CHARS: Final = 32_000
-"""A longer file gets a finding: it fills the context of every turn."""
+"""Maximum characters of a file without a finding. A longer file fills the context of every turn."""
 MAX_FINDINGS: Final = 100
-"""Findings reported of one file."""
+"""Maximum number of findings of one file."""
 LONGEST_TYPO: Final = 24
-"""A longer name of a tag is no slip of the pen."""
+"""Maximum characters of a tag name that is treated as a typing error."""
 
 KEPT_TEXTS: Final = 256
-"""Of so many files the findings are remembered, so that a file that did not change is not examined again."""
+"""Number of files whose findings are cached, so that an unchanged file is not examined again."""
 
 _CODE_SPAN: Final = re.compile(r"`[^`\n]+`")
 
@@ -64,7 +64,7 @@ _Found = tuple[int, Severity, str, str, str]
 
 
 def lint(kind: Kind, text: str, file: str, lookup: Lookup) -> list[Finding]:
-    """The findings of one file (the first MAX_FINDINGS), in the order of their position."""
+    """Return the first `MAX_FINDINGS` findings of one file, ordered by position."""
     found = _examine(kind, text)
     if kind == "role":
         leading = {(at, code): (at, severity, code, said, hint) for at, severity, code, said, hint in found}
@@ -79,7 +79,7 @@ def lint(kind: Kind, text: str, file: str, lookup: Lookup) -> list[Finding]:
 
 @lru_cache(KEPT_TEXTS)
 def _examine(kind: Kind, text: str) -> tuple[_Found, ...]:
-    """What a text alone says: everything but whether the files are there that a role names."""
+    """Return the findings that depend on the text alone, so not those of missing referenced files."""
     document = parse(kind, text)
     found: dict[tuple[int, str], _Found] = {}
     for item in (*_lint_body(document), *_lint_tags(document), *_lint_nested(document)):
@@ -122,7 +122,7 @@ def _lint_outside(text: str, start: int, end: int) -> Iterator[_Found]:
 
 
 def _without_code(text: str) -> str:
-    """The text with code blanked, not cut, so that offsets stay true: an example of a tag is no tag."""
+    """Return the text with blanks in place of code, because tags in code are examples. Offsets stay valid."""
     lines = text.split("\n")
     at = 0
     for first, last in code_blocks(lines):
@@ -170,7 +170,7 @@ def _lint_unknown(tags: Sequence[re.Match[str]], known: Sequence[str]) -> Iterat
         if name in seen:
             continue
         seen.add(name)
-        if len(seen) > MAX_FINDINGS:  # to compare names is dear, and no more are told
+        if len(seen) > MAX_FINDINGS:  # comparing names is expensive, and no more findings are reported
             return
         close = get_close_matches(name, known, 1, 0.8) if len(name) <= LONGEST_TYPO else ()
         if close:

@@ -1,15 +1,16 @@
 """One role's memory: remember, recall, browse, delete, export, import.
 
 The blocking API that the server, the CLI and the REST layer share; call it in a worker thread. Owns the layout of
-scopes, the network kept in memory between calls, and when the derived files are written. Deliberately knows nothing of
-MCP, of roles' texts or of who is allowed to do what.
+scopes, the network that is cached between calls, and the times at which the derived files are written. Knows nothing of
+MCP, of roles' texts or of permissions.
 
-Why a network in memory: making it from 100 000 engrams takes a second, a recall from it milliseconds. Why it can be
-trusted: before each use the database's tip is compared with the tip last learned, so rows of other processes are seen.
+The network is cached because building it from 100 000 engrams takes a second, while a recall takes milliseconds. Before
+each use the database's tip is compared with the last learned tip, so that the cache includes rows of other processes.
 
-When `network.json` is written (PromptX needs it, we do not): a `remember` writes it when it lacks more than a tenth of
-the engrams, and it is made complete when a memory is closed or saved (the end of an MCP session, of the process, room
-for others), and by delete and import. So it costs the same per engram at any size, and a folder can be copied as it is.
+PromptX needs `network.json`; this package does not. A `remember` writes the file when it lacks more than a tenth of the
+engrams. Closing or saving a memory completes the file (at the end of an MCP session or of the process, or when the
+memory is evicted), and so do delete and import. So the cost per engram is the same at any size, and a folder can be
+copied.
 """
 
 import atexit
@@ -64,22 +65,22 @@ Scope = Literal["domain", "user"]
 
 MAX_QUERY: Final = 2_000
 MAX_FOLDER_NAME: Final = 240
-"""Bytes of an encoded user id; file systems stop at 255."""
+"""Maximum bytes of an encoded user id. File systems allow 255."""
 ASSOCIATED: Final = 0.5
-"""Relevance of a memory that has no word of the query, before its distance in the network counts."""
+"""Relevance of a memory without a word of the query, before it is reduced by its distance in the network."""
 OVERVIEW_ENGRAMS: Final = 50
 OVERVIEW_CHARS: Final = 4_000
-"""Budget of the overview: about a thousand tokens of what the role knows best."""
+"""Maximum characters of the overview, about a thousand tokens of the role's strongest memories."""
 MAX_OPEN: Final = 64
 MAX_ENGRAMS: Final = 300_000
+"""Limits of open memories (`MAX_OPEN`) and their engrams. Beyond them, the least recently used memory is closed."""
 CLOSER: Final = "memory-closer"
 CLOSE_SECONDS: Final = 1.0
-"""How long somebody else's memory is waited for that makes room for one; its folder may hang, and is left to that."""
-"""Memories, and engrams in all of them, kept open; above that the least recently used memory is closed."""
+"""How long a caller waits for evicted memories to close, in seconds. A thread closes them, as a folder may hang."""
 ENGRAMS_AT_ONCE: Final = 100
-"""Learned before other threads have their turn."""
+"""Engrams that are learned between two pauses for other threads."""
 LAG_SHARE: Final = 10
-"""A remember writes the network when more than one in this many engrams is missing in the file."""
+"""A remember writes the network file if it lacks more than one in this many engrams."""
 
 _PLAIN_BYTES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
 
@@ -87,15 +88,15 @@ log = logging.getLogger(__name__)
 
 
 def memory_folder(workspace: Path, scope: str, user: str | None, role: str) -> Folder:
-    """Where a role's memory lives.
+    """Return the folder of a role's memory.
 
     `domain` is the layout of a PromptX home: `.promptx/cognition/{role}`. `user` is
-    `.promptx/cognition.user/{user}/{role}`, the user id percent-encoded so that any two ids give two folders, also on
-    file systems that fold case.
+    `.promptx/cognition.user/{user}/{role}`, the user id percent-encoded so that different ids give different folders,
+    also on file systems that fold case.
 
     Raises:
-        BadScope: unknown scope, or a user id that is empty, too long or tries to be a path.
-        BadRoleId: the role is no id.
+        BadScope: unknown scope, or a user id that is empty, too long or a path.
+        BadRoleId: the role is no legal id.
     """
     role = unicodedata.normalize("NFC", check_id(role))
     if scope == "domain":
@@ -116,7 +117,7 @@ def _user_folder(user: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Engrams that were there and say about what ``engram``, a new one, says; the most alike first."""
+    """Stored engrams (``known``) that are similar to a new one (``engram``), the most similar first."""
 
     engram: Engram
     known: tuple[Engram, ...]
@@ -124,7 +125,7 @@ class Near:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What became of a batch: engrams saved, those that were there word by word, and what is like the new ones."""
+    """The result of a batch: the saved engrams, stored duplicates, and stored engrams similar to the new ones."""
 
     saved: tuple[Engram, ...]
     known: tuple[Engram, ...]
@@ -132,18 +133,18 @@ class Remembered:
 
     @property
     def others(self) -> list[Engram]:
-        """Engrams that were there and are shown."""
+        """The stored engrams that are shown: duplicates and similar ones."""
         return [*self.known, *(old for each in self.near for old in each.known)]
 
 
 @dataclass(frozen=True, slots=True)
 class Recollection:
-    """What a recall found.
+    """The result of a recall.
 
-    `engrams` are those of the activated cues, ranked as PromptX does; `overview` are the strongest of the whole memory
-    and only filled when the hubs of the network were shown because the query named no cue, or nothing was asked.
-    `found` is what the query is answered with: what has its own words first, then the rest of `engrams`; of those that
-    are about the same, the newest first. `matched`: how many of them have words of the query.
+    `engrams`: engrams of the activated cues, in PromptX's ranking. `overview`: the strongest engrams of the memory, if
+    the query named no cue or there was no query; else empty. `found`: the answer to the query. It has first the engrams
+    with words of the query, then the other `engrams`; similar ones are ordered newest first. `matched`: the number of
+    engrams in `found` with words of the query.
     """
 
     mind: RecallActivation
@@ -156,8 +157,10 @@ class Recollection:
     found: tuple[Engram, ...]
     matched: int
     relevance: Mapping[str, float]
-    """Of each id in `found`, from 0 to 1: the share of the query's words that it has; for those that were only reached
-    through the network, less than `ASSOCIATED`, the further away the less."""
+    """Relevance of each id in `found`, from 0 to 1: the share of the query's words that the engram has.
+
+    For engrams that were only reached through the network, it is less than `ASSOCIATED` and falls with their distance.
+    """
 
     @property
     def edges(self) -> Sequence[Edge]:
@@ -167,7 +170,7 @@ class Recollection:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a memory, newest first; `total` counts all engrams that match."""
+    """A page of a memory, newest first. `total` counts all matching engrams."""
 
     total: int
     engrams: tuple[Engram, ...]
@@ -175,26 +178,26 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """Outcome of an import: engrams added, and one reason per engram that could not be."""
+    """The result of an import: the number of added engrams, and one reason per rejected engram."""
 
     added: int
     skipped: tuple[str, ...]
 
 
 class Memory:
-    """The memory of one folder, kept there or elsewhere under its name.
+    """The memory of one folder, stored there or in another storage under the folder's name.
 
-    Cheap to make; safe to use from several threads and processes, and after `close`.
+    Creating the object is cheap. It may be used from several threads and processes, and after `close`.
 
-    `_lock` guards the network and the reading connection. Writing has a connection and a lock of its own, so that a
-    remember waits neither for a recall nor for the network to be made.
+    `_lock` guards the network and the reading connection. Writing has a separate connection and lock, so that a
+    remember waits neither for a recall nor for building the network.
 
-    Every method may raise MemoryUnavailable: locked for too long, disk full, read-only or corrupt files. Nothing is
-    half saved then.
+    Every method may raise `MemoryUnavailable` (locked for too long, disk full, read-only or corrupt files). No change
+    is half saved then.
     """
 
     def __init__(self, folder: Folder, kept: CachedMemory | None = None) -> None:
-        """``kept``: where; None: in the folder itself."""
+        """``kept``: the storage of the memory. None: the folder itself."""
         kept = FILES.place(folder) if kept is None else kept
         self.folder = folder
         self._lock = threading.RLock()
@@ -206,19 +209,19 @@ class Memory:
         self._traces: dict[str, Trace] = {}
         """Ranking data of every engram, by id; complete after `_current_network()`."""
         self._words: WordIndex | None = None
-        """The words of the engrams; made when a query first has a word that is no cue."""
+        """The words of the engrams. Built when a query has a word that is no cue for the first time."""
         self._tip: Tip = EMPTY
         self._unsaved: Counter[str] = Counter()
-        """Recalls of each cue that the network file does not count yet."""
+        """Recalls of each cue that are not in the network file yet."""
         self._lag = 0
-        """Engrams that the network file may lack."""
+        """Maximum number of engrams that the network file lacks."""
 
     @property
     def size(self) -> int:
-        """Number of engrams held in memory."""
+        """Number of engrams whose ranking data is cached."""
         return len(self._traces)
 
-    # --- what a model does --------------------------------------------------------------------------------
+    # --- operations of a model --------------------------------------------------------------------------------
 
     def remember(
         self,
@@ -230,14 +233,15 @@ class Memory:
         limit: int | None = None,
         own_only: bool = False,
     ) -> Remembered:
-        """Save a batch, all or nothing, but for what is there word by word. ``author``, ``turn``: see `Engram`.
+        """Save a batch in one transaction, except engrams that are stored word for word.
 
-        ``limit``: the memory may hold so many. ``own_only``: only what ``author`` wrote may be replaced.
+        ``author``, ``turn``: see `Engram`. ``limit``: maximum number of engrams in the memory.
+        ``own_only``: only engrams of ``author`` may be replaced.
 
         Raises:
-            BadEngram: one of them is invalid, or replaces what is not there; names its index.
-            MemoryFull: there would be more than ``limit``.
-            NotYours: one of them replaces another author's.
+            BadEngram: an engram is invalid, or replaces one that does not exist; the error names its index.
+            MemoryFull: there would be more than ``limit`` engrams.
+            NotYours: an engram replaces another author's.
         """
         if not batch:
             raise BadEngram(0, "the batch is empty; give at least one engram.")
@@ -270,10 +274,10 @@ class Memory:
         )
 
     def propose(self, engrams: Sequence[Engram], limit: int | None = None) -> int:
-        """Add engrams that nobody asked for, but for what is known already in other words. Ids come once.
+        """Add engrams that the server proposes, except those that are known in other words. Existing ids are ignored.
 
         Raises:
-            MemoryFull: there would be more than ``limit``.
+            MemoryFull: there would be more than ``limit`` engrams.
         """
         with self._write_lock:
             new = [each for each in engrams if not is_known(each, self._writer.near(near_words(each)))]
@@ -282,9 +286,9 @@ class Memory:
         return added
 
     def recall(self, query: Query, mode: str, now_ms: int, *, counted: bool = True) -> Recollection:
-        """Activate the network from `query` (text, a list of cues, or None for the overview) and rank what it finds.
+        """Activate the network from `query` (text, a list of cues, or None for the overview) and rank the engrams.
 
-        ``counted`` False: the memory is looked at, and its recall frequencies and state stay as they are.
+        ``counted`` False: the recall leaves recall frequencies and state unchanged.
 
         Raises:
             BadRecall: mode or query is invalid.
@@ -299,7 +303,7 @@ class Memory:
             center = centres[0] if centres else None
             engrams: list[Engram] = []
             depths: Mapping[str, int] = {}
-            if query is not None and fallback != "dmn":  # PromptX shows the map alone then; so it is recorded
+            if query is not None and fallback != "dmn":  # PromptX shows only the map then, as recorded recalls show
                 depths = collect(network, mind)
                 ids = rank(depths, self._traces, MODES[mode].limit, now_ms)
                 engrams = self._ledger.fetch(ids)
@@ -318,9 +322,9 @@ class Memory:
     def _find(
         self, network: Network, query: Query, engrams: Sequence[Engram], limit: int
     ) -> tuple[tuple[Engram, ...], int, Mapping[str, float]]:
-        """Return what answers a query, best first, how much of it has the query's own words, and how well that fits.
+        """Return the answer to a query, best first; the number of engrams with its words; and the fit of these, by id.
 
-        ``engrams``: what the network gave, in its order.
+        ``engrams``: the engrams from the network, in its order.
         """
         if query is None or query == "null":
             return tuple(engrams), 0, {}
@@ -342,10 +346,10 @@ class Memory:
         return tuple(known[key] for key in ordered), len(matched), fits
 
     def _fits(self, network: Network, query: str | Sequence[str]) -> dict[str, float]:
-        """Return how well engrams fit the words of a query, by id.
+        """Return the fit of engrams to the words of a query, by id.
 
-        Words that are cues, letter by letter, are looked up in the network; only when one is none, all words are looked
-        for in the texts too, folded.
+        If every word equals a cue, the network is enough. If a word is no cue, all words are also searched for in the
+        folded texts.
         """
         words = query.split() if isinstance(query, str) else query
         if words and all(word in network.edges for word in words):
@@ -370,8 +374,7 @@ class Memory:
     def _count_recall(self, network: Network, mind: RecallActivation, center: str | None, now_ms: int) -> None:
         """Count a recall and write `state.json`.
 
-        The frequencies reach the disk with the next remember, as in PromptX. A folder that cannot be written can
-        still be recalled from.
+        As in PromptX, the next remember writes the frequencies. Recalls also work in a folder that cannot be written.
         """
         if not network.edges:
             return
@@ -381,21 +384,21 @@ class Memory:
         except OSError as exc:
             log.warning("state.json of memory %r was not written: %s", self.folder.name, exc.strerror)
 
-    # --- what its owner does ------------------------------------------------------------------------------
+    # --- operations of the owner ------------------------------------------------------------------------------
 
     def browse(self, offset: int = 0, limit: int = 50, q: str = "", which: Which = "current") -> Page:
-        """Engrams newest first, those whose content or keywords contain `q` (ASCII letters in any case)."""
+        """Return a page of engrams whose content or keywords contain `q` (ASCII letters in any case), newest first."""
         with self._lock:
             total, engrams = self._ledger.page(max(0, offset), max(0, limit), q, which)
         return Page(total, tuple(engrams))
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
-        """Engrams by id, those there are."""
+        """Return the existing engrams of these ids."""
         with self._lock:
             return self._ledger.fetch(ids)
 
     def lineage(self, engram_id: str) -> list[Engram]:
-        """Return an engram and what it replaced, one after the other; nothing when it is not there."""
+        """Return an engram and its predecessors, each of which the one before replaced. Empty if it does not exist."""
         found: list[Engram] = []
         following = self.fetch([engram_id])
         while following and following[0].id not in {each.id for each in found}:
@@ -405,11 +408,13 @@ class Memory:
         return found
 
     def forget(self, engram_id: str, author: str = "", *, own_only: bool = False) -> Engram:
-        """Forget one engram and what it replaced, their bytes too; return it. ``own_only``: only what ``author`` wrote.
+        """Delete an engram and its predecessors, and erase their bytes. Return the engram.
+
+        ``own_only``: only engrams of ``author`` may be deleted.
 
         Raises:
-            UnknownMemory: there is none of this id here.
-            NotYours: another author wrote it.
+            UnknownMemory: this memory has no engram of this id.
+            NotYours: another author wrote one of the engrams.
         """
         lineage = self.lineage(engram_id) if is_plain(engram_id) else []
         if not lineage:
@@ -420,19 +425,19 @@ class Memory:
         return lineage[0]
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Forget engrams by id; returns how many there were. Unknown ids are no error."""
+        """Delete engrams by id. Return the number of deleted engrams. Unknown ids are ignored."""
         with self._write_lock:
             removed = self._writer.delete(ids)
         if removed:
-            self.save()  # now, not later: the owner wants the keywords gone from the file too
+            self.save()  # at once, because the owner wants the keywords removed from the file too
             self._counts.remove_state()
         return removed
 
     def check_room(self, ids: Collection[str], limit: int) -> None:
-        """Refuse engrams of these ids as `add` would.
+        """Check whether `add` would accept engrams of these ids.
 
         Raises:
-            MemoryFull: there would be more than ``limit``.
+            MemoryFull: there would be more than ``limit`` engrams.
         """
         wanted = list(dict.fromkeys(ids))
         with self._lock:
@@ -443,23 +448,22 @@ class Memory:
             raise MemoryFull(self.folder.path, limit)
 
     def export(self) -> list[Engram]:
-        """Every engram, oldest first."""
+        """Return every engram, oldest first."""
         with self._lock:
             return self._ledger.all()
 
     def frequencies(self) -> dict[str, int]:
-        """How often each cue was recalled; those never recalled are left out."""
+        """Return the recall frequency of each cue, without cues that were never recalled."""
         with self._lock:
             return dict(self._current_network().frequency)
 
     def add(self, engrams: Sequence[Engram], frequencies: Mapping[str, int], limit: int | None = None) -> int:
-        """Add engrams of another memory in one transaction, and take over its recall counts where they are greater.
+        """Add engrams of another memory in one transaction, and adopt its recall counts where they are greater.
 
-        Engrams whose id is already here are left as they are. Returns how many were added. The counts are on disk after
-        the next `save`.
+        Existing ids are left unchanged. Returns the number of added engrams. The next `save` writes the counts.
 
         Raises:
-            MemoryFull: there would be more than ``limit``; nothing was added.
+            MemoryFull: there would be more than ``limit`` engrams; none was added.
         """
         added = self._insert(engrams, limit)
         with self._lock:
@@ -473,7 +477,7 @@ class Memory:
     def import_folder(self, folder: Folder) -> ImportReport:
         """Add the engrams of a PromptX folder (``engrams.db``, and recall frequencies from `network.json`).
 
-        Engrams whose id is already here are left as they are; ids, times and strengths are kept.
+        Existing ids are left unchanged. Imported engrams keep their ids, times and strengths.
         """
         if not has_memory(folder):
             raise MemoryUnavailable(folder.path, f"there is no {DATABASE} in the folder to import")
@@ -483,7 +487,7 @@ class Memory:
         try:
             for number, engram in enumerate(source.all()):
                 try:
-                    nobodys = replace(engram, author="", turn="")  # ids of another place mean nobody here
+                    nobodys = replace(engram, author="", turn="")  # ids of another server mean nothing here
                     good.append(check_engram(number, nobodys, sum(map(len, engram.cues))))
                 except BadEngram as exc:
                     skipped.append(f"{engram.id[:40]}: {exc.reason}")
@@ -494,7 +498,7 @@ class Memory:
         self.save()
         return ImportReport(added, tuple(skipped))
 
-    # --- the network in memory and in its file ------------------------------------------------------------
+    # --- the cached network and its file ------------------------------------------------------------
 
     def _insert(self, engrams: Sequence[Engram], limit: int | None) -> int:
         with self._write_lock:
@@ -503,7 +507,7 @@ class Memory:
         return added
 
     def _current_network(self) -> Network:
-        """The network, complete up to the newest engram in the database. Call with `_lock` held."""
+        """Return the network, complete up to the newest engram in the database. Call with `_lock` held."""
         try:
             with self._ledger.reading():
                 tip = self._ledger.tip()
@@ -511,19 +515,19 @@ class Memory:
                     self._network = self._complete(tip)
                 self._tip = tip
         except BaseException:
-            self._network = None  # it may have learned half of what is new
+            self._network = None  # it may have learned only some of the new engrams
             raise
         return self._network
 
     def _complete(self, tip: Tip) -> Network:
         if self._network is None:
             file = self._counts.read()
-            if file is None or file.newest not in (None, tip.id):  # the process that wrote the newest was killed
+            if file is None or file.newest not in (None, tip.id):  # the process that saved the newest engram was killed
                 self._lag = max(self._lag, tip.size)
             return self._build(Counter(file.frequencies if file else {}) + self._unsaved, tip)
         added = self._ledger.count_since(self._tip, tip)
         if added is None or self._tip.size + added != tip.size:
-            # Something was deleted: an edge cannot be taken back, so start again.
+            # Engrams were deleted. Edges cannot be removed one by one, so rebuild the network.
             return self._build(self._network.frequency, tip)
         self._learn(self._network, self._ledger.lessons(self._tip.rowid, tip))
         for each in self._ledger.replaced_since(self._tip.rowid, tip):
@@ -532,7 +536,7 @@ class Memory:
         return self._network
 
     def _build(self, frequency: Mapping[str, int], tip: Tip) -> Network:
-        """A network from all engrams up to a tip, with the frequencies of those cues that still exist."""
+        """Return a network of all engrams up to a tip, with the frequencies of the cues that still exist."""
         self._drop_network()
         network = Network()
         self._learn(network, self._ledger.lessons(0, tip))
@@ -540,7 +544,7 @@ class Memory:
         return network
 
     def _drop_network(self) -> None:
-        """Take the network apart item by item: freed at once, a huge one stops every thread for 50 ms."""
+        """Empty the network item by item, because freeing a huge one at once blocks every thread for 50 ms."""
         network, self._network = self._network, None
         for part in (self._traces, network.edges, network.members) if network else ():
             while part:
@@ -557,10 +561,11 @@ class Memory:
             network.learn(engram_id, words, int(trace[2]), trace[1], recalled=recalled)
 
     def save(self) -> None:
-        """Write `network.json` now, with frequencies another process saved meanwhile added to ours.
+        """Write `network.json` now, including frequencies that another process saved meanwhile.
 
         Raises:
-            MemoryUnavailable: it could not be written; nothing is lost, the engrams have everything but frequencies.
+            MemoryUnavailable: the file could not be written. Nothing is lost: the engrams have everything except the
+                frequencies, which stay in memory.
         """
         with self._counts.lock():
             with self._lock:
@@ -581,14 +586,14 @@ class Memory:
                 raise
 
     def save_if_behind(self) -> None:
-        """Write `network.json` if it lacks more than a share of the engrams, as after each remember."""
+        """Write `network.json` if it lacks more than one in `LAG_SHARE` engrams. Called after each remember."""
         with self._write_lock:
             behind = self._lag * LAG_SHARE > self._writer.newest_row()
         if behind:
             self.save_if_due()
 
     def save_if_due(self) -> None:
-        """Write `network.json` if it lacks an engram; after a failure, which is logged, the next to open it does."""
+        """Write `network.json` if it lacks an engram. A failure is logged; the next opening of the memory retries."""
         if not self._lag:
             return
         try:
@@ -598,7 +603,7 @@ class Memory:
             log.warning("%s", exc)
 
     def close(self) -> None:
-        """Save what is due, close the database and let go of the network. All is made again when used."""
+        """Save the network file if due, close the database and free the network. The next use reopens both."""
         self.save_if_due()
         with self._lock, self._write_lock:
             self._drop_network()
@@ -607,7 +612,7 @@ class Memory:
 
 
 class MemoryCache:
-    """The memories that this process keeps open. ``stock``: where they are kept."""
+    """The memories that this process keeps open. ``stock``: their storage."""
 
     def __init__(self, stock: Stock = FILES) -> None:
         self._stock = stock
@@ -615,7 +620,7 @@ class MemoryCache:
         self._memories: OrderedDict[Folder, Memory] = OrderedDict()
 
     def has(self, folder: Folder) -> bool:
-        """Whether anything was ever remembered in a folder."""
+        """Return whether a folder has a memory."""
         return self._stock.has(folder)
 
     def roles(self, around: Folder) -> list[str]:
@@ -623,7 +628,7 @@ class MemoryCache:
         return self._stock.roles(around)
 
     def memory(self, folder: Folder) -> Memory:
-        """The one open memory of this folder."""
+        """Return the open memory of a folder, and close the least recently used memories beyond the limits."""
         evicted: list[Memory] = []
         self._stock.prepare(folder)
         with self._lock:
@@ -640,12 +645,12 @@ class MemoryCache:
         return memory
 
     def remove(self, around: Folder) -> None:
-        """Forget the memories in the folder around them, all that they are kept in too. May raise OSError."""
+        """Close and delete the memories in the folder around them. May raise OSError."""
         self.drop(around)
         self._stock.remove(around)
 
     def drop(self, around: Folder) -> None:
-        """Close the memories in a folder, which is about to be removed."""
+        """Close the memories in a folder that is about to be removed."""
         with self._lock:
             gone = [each for each in self._memories if each.parent == around]
             memories = [self._memories.pop(each) for each in gone]
@@ -653,14 +658,14 @@ class MemoryCache:
             memory.close()
 
     def save(self) -> None:
-        """Write the network files that lack something."""
+        """Write the network files that lack engrams."""
         with self._lock:
             memories = list(self._memories.values())
         for memory in memories:
             memory.save_if_due()
 
     def close(self) -> None:
-        """Save what is due and close every memory. They open again when used."""
+        """Save the network files that are due and close every memory. The next use reopens it."""
         with self._lock:
             memories = list(self._memories.values())
             self._memories.clear()
@@ -674,7 +679,7 @@ def _close_all(memories: Sequence[Memory]) -> None:
 
 
 SHELF: Final = MemoryCache()
-"""Of this process. Two open memories of one folder would be as safe as two processes, and as wasteful."""
+"""The cache of this process. Two open memories of one folder would be safe, but as wasteful as two processes."""
 
 atexit.register(SHELF.close)
 

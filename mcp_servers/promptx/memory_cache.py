@@ -1,7 +1,8 @@
-"""Where memories are kept: what a memory asks of such a place, and files in PromptX's own layout as the first of them.
+"""Storage of memories: the protocols of a storage, and its implementation with files in PromptX's layout.
 
-Owns the protocols that another place implements, a host's database say. Every method blocks, and all but those of a
-stock may raise `MemoryUnavailable`. Knows neither recall nor threads: a memory serialises its calls.
+Owns the protocols that another storage implements, for example a host's database. Every method blocks. All methods
+except those of a `Stock` may raise `MemoryUnavailable`. Knows neither recall nor threads: a memory serialises its
+calls.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,15 +18,17 @@ from mcp_servers.safe_files import Folder
 
 
 class EngramLedger(Protocol):
-    """The engrams of one memory; `mcp_servers.promptx.ledger.Ledger` says of each method what it does.
+    """The engrams of one memory. `mcp_servers.promptx.ledger.Ledger` documents the methods.
 
-    Rows are numbered in the order in which they became visible. Only the last one's number may come again, once that
-    row is deleted, as SQLite's do.
+    Rows are numbered in the order in which they became visible. A number is reused only if it belonged to the last row
+    and that row was deleted, as in SQLite.
     """
 
     def reading(self) -> AbstractContextManager[None]:
-        """Let several reads agree: none gives a row after the tip that the block asked for; one deleted meanwhile
-        shows in the next tip.
+        """Keep several reads consistent.
+
+        No read returns a row after the tip that the block has read. The next tip reflects a row that is deleted
+        meanwhile.
         """
         ...
 
@@ -47,44 +50,45 @@ class EngramLedger(Protocol):
 
 
 class RecallCounts(Protocol):
-    """How often each cue was recalled, and what else follows from the engrams and is kept all the same."""
+    """The recall counts of each cue, and other stored data that is derived from the engrams."""
 
     def is_there(self) -> bool:
-        """Whether anything was ever remembered."""
+        """Return whether the memory exists."""
         ...
 
     def lock(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing meanwhile."""
+        """Prevent other processes from writing while the context is open."""
         ...
 
     def read(self) -> NetworkFile | None:
-        """Return what is kept; None: nothing, or it is damaged."""
+        """Return the stored data, or None if it is missing or damaged."""
         ...
 
     def read_changed(self) -> NetworkFile | None:
-        """Return what is kept if another process may have written it since the last read or write."""
+        """Return the stored data if another process may have changed it since the last read or write; else None."""
         ...
 
     def write(
         self, network: Network, words: Sequence[str], tip: Tip, new_counts: Mapping[str, int], now_ms: int
     ) -> None:
-        """Keep a network, which knows ``words`` and the rows up to ``tip``. ``new_counts``: recalls that ``network``
-        counts and that are not kept yet.
+        """Store a network that has ``words`` and the rows up to ``tip``.
+
+        ``new_counts``: recalls that ``network`` counts and that are not stored yet.
         """
         ...
 
     def write_state(self, mind: RecallActivation, center: str | None, now_ms: int) -> None:
-        """Keep the last activation. May raise OSError."""
+        """Store the last activation. May raise OSError."""
         ...
 
     def remove_state(self) -> None:
-        """Forget the last activation."""
+        """Delete the stored activation."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CachedMemory:
-    """One memory where it is kept. Reading and writing do not wait for each other."""
+    """The storage of one memory. Reading and writing do not wait for each other."""
 
     reader: EngramLedger
     writer: EngramLedger
@@ -92,18 +96,18 @@ class CachedMemory:
 
 
 class Stock(Protocol):
-    """A place for the memories of many roles, each named by the folder that PromptX would keep it in."""
+    """A storage for the memories of many roles. A memory's name is the folder in which PromptX would store it."""
 
     def prepare(self, folder: Folder) -> None:
-        """Do what must be done before each use of a memory."""
+        """Prepare a memory before each use."""
         ...
 
     def place(self, folder: Folder) -> CachedMemory:
-        """Return the memory of that name, whether there is one yet or not; asks nothing of the place."""
+        """Return the memory of this name, also if it does not exist yet. Does not access the storage."""
         ...
 
     def has(self, folder: Folder) -> bool:
-        """Whether anything was ever remembered in it."""
+        """Return whether a memory exists."""
         ...
 
     def roles(self, around: Folder) -> list[str]:
@@ -128,7 +132,7 @@ class FileStock:
         return has_memory(folder)
 
     def roles(self, around: Folder) -> list[str]:
-        """See `Stock.roles`; a link could lead out of the workspace and does not count."""
+        """See `Stock.roles`. Links are ignored, because they could lead out of the workspace."""
         names = (each.name for each in around.entries() if each.kind == "folder" and ID.match(each.name))
         return [name for name in names if has_memory(around.at(name))]
 

@@ -1,8 +1,8 @@
-"""The associative network and how a recall spreads in it: from a query to cues, edges, ranked engrams and a mindmap.
+"""The associative network and the recall algorithm: from a query to cues, edges, ranked engrams and a mindmap.
 
 Owns the rules that turn engrams into weighted edges, the order in which keywords are listed, and the recall algorithm.
-Pure: a network is a value in memory that `snapshot` writes and a recall only reads; times are arguments. Deliberately
-knows nothing of files, SQLite and clocks.
+Pure: a network is a value in memory that `snapshot` writes and a recall only reads; times are arguments. Knows nothing
+of files, SQLite and clocks.
 
 Source of the rules: PromptX 1.27/2.4 (its ``Remember``, ``Network``, ``TwoPhaseRecallStrategy``, ``ActivationMode``),
 as stated in the project's specification and checked against 24 recorded recalls. Numbers in the code are PromptX's own.
@@ -17,45 +17,45 @@ from itertools import pairwise
 from typing import Final, Literal
 
 POSITION_DECAY: Final = 0.9
-"""Each later edge of one engram weighs this much of the one before it."""
+"""Factor between the weights of two consecutive edges of one engram."""
 
 DEFAULT_STRENGTH: Final = 0.8
-"""PromptX computes `strength || 0.8`, so strength 0 counts as this in an edge's weight, and only there."""
+"""The strength 0 counts as this in an edge's weight, and only there: PromptX computes `strength || 0.8`."""
 
 RECALL_STEP: Final = 2
-"""What one recall adds to the frequency of every cue it activated."""
+"""Increment of each activated cue's frequency by one recall."""
 
 MAX_ARRAY_INDEX: Final = 2**32 - 2
-"""Largest key a JavaScript object sorts as a number."""
+"""Largest key that a JavaScript object sorts as a number."""
 
 ROOT: Final = "mind"
 DMN_CENTRES: Final = 15
 MAX_MAP_NODES: Final = 100
 MAX_MAP_DEPTH: Final = 5
 MIN_CONTAINED: Final = 2
-"""Shortest cue looked for inside an unsegmented sentence: single letters would match everything."""
+"""Characters of the shortest cue that is searched for in text without spaces. Single letters would always match."""
 MAX_CONTAINED: Final = 64
 DAY_MS: Final = 86_400_000
 MAX_FUTURE_DAYS: Final = 3650.0
-"""A timestamp further ahead than this is a mistake, and its exponential would overflow."""
+"""Maximum days that a timestamp may be in the future. A later one is a mistake, and its exponential would overflow."""
 
 Query = str | Sequence[str] | None
 Fallback = Literal["dmn", "contained"]
 
 
 def keywords(schema: str) -> list[str]:
-    """Split a schema into its keywords: by lines, else by `" - "`, else by spaces; trimmed, without empties."""
+    """Split a schema into trimmed, non-empty keywords: by lines, else by `" - "`, else by spaces."""
     separator = "\n" if "\n" in schema else " - " if " - " in schema else " "
     return [word for word in (part.strip() for part in schema.split(separator)) if word]
 
 
 def is_array_index(word: str) -> bool:
-    """Whether a JavaScript object would list `word` among its leading, ascending integer keys."""
+    """Return whether a JavaScript object would list `word` among its leading, ascending integer keys."""
     return word.isascii() and word.isdigit() and (word == "0" or word[0] != "0") and int(word) <= MAX_ARRAY_INDEX
 
 
 def object_order(words: Iterable[str]) -> list[str]:
-    """`words` in the order a JavaScript object keeps its keys: integer-like ones ascending, then by insertion."""
+    """Return `words` in the key order of a JavaScript object: ascending integers, then the others by insertion."""
     integers: list[str] = []
     others: list[str] = []
     for word in words:
@@ -67,15 +67,15 @@ def object_order(words: Iterable[str]) -> list[str]:
 class Network:
     """Keywords ("cues") with their outgoing edges, engrams and recall frequencies.
 
-    Not thread-safe for writers; copying the edges of one word is atomic, which is all a snapshot needs.
+    Not thread-safe for writers. Copying the edges of one word is atomic, and a snapshot needs no more.
     """
 
     edges: dict[str, dict[str, float]] = field(default_factory=dict)
-    """word → {target: weight}, both in insertion order. Every known cue is a key, also one without edges."""
+    """word → {target: weight}, both in insertion order. Every known cue is a key, even without edges."""
     engrams: list[str] = field(default_factory=list)
-    """Engram ids in the order they were learned."""
+    """Engram ids in the order in which they were learned."""
     members: "dict[str, array[int]]" = field(default_factory=dict)
-    """word → indexes into `engrams`. Arrays, because the garbage collector would walk half a million list items."""
+    """word → indexes into `engrams`. The garbage collector skips arrays but would walk half a million list items."""
     frequency: dict[str, int] = field(default_factory=dict)
     """word → recall frequency; absent means 0."""
 
@@ -84,7 +84,7 @@ class Network:
     ) -> None:
         """Add one engram: an edge from each keyword to the next, replacing that edge's old weight.
 
-        ``recalled`` False: another engram has replaced it. What it taught stays, but no keyword leads to it.
+        ``recalled`` is False if another engram has replaced this one. Its edges stay, but no keyword leads to it.
         """
         self.engrams.append(engram_id)
         for word in dict.fromkeys(words):
@@ -99,31 +99,31 @@ class Network:
             decay *= POSITION_DECAY  # a running product, not a power: it gives V8's last bit, and weights are compared
 
     def leave(self, engram_id: str, words: Iterable[str]) -> None:
-        """Let no keyword lead to an engram any more: another one has replaced it."""
+        """Remove an engram from its keywords, because another one has replaced it."""
         for word in dict.fromkeys(words):
             members = self.members.get(word, array("L"))
             for index in [each for each in members if self.engrams[each] == engram_id]:
                 members.remove(index)
 
     def count_recall(self, words: Iterable[str]) -> list[str]:
-        """Count one recall of `words`; returns those that are cues and were therefore counted."""
+        """Count one recall of `words`. Return the words that are cues and were counted."""
         known = [word for word in words if word in self.edges]
         for word in known:
             self.frequency[word] = self.frequency.get(word, 0) + RECALL_STEP
         return known
 
     def engrams_of(self, word: str) -> list[str]:
-        """Ids of the engrams a cue leads to, in the order they were learned; none for an unknown word."""
+        """Return the ids of a cue's engrams in the order in which they were learned; none for an unknown word."""
         return [self.engrams[index] for index in self.members.get(word, ())]
 
     def degree(self, word: str) -> int:
-        """Number of outgoing edges; 0 for an unknown word."""
+        """Return the number of outgoing edges; 0 for an unknown word."""
         return len(self.edges.get(word, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """Parameters of one spreading mode."""
+    """The parameters of one spreading mode."""
 
     threshold: float
     synaptic: float
@@ -155,7 +155,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class RecallActivation:
-    """What a query activated: `depth` maps each word to its distance from the root, in activation order."""
+    """The words and edges that a query activated. `depth`: distance of each word from the root, in activation order."""
 
     depth: Mapping[str, int]
     edges: Sequence[Edge]
@@ -167,19 +167,21 @@ class RecallActivation:
 
 
 Trace = tuple[str, float, float]
-"""What ranking needs of an engram: type, strength, timestamp in milliseconds.
+"""The ranking data of an engram: type, strength, timestamp in milliseconds.
 
-A plain tuple on purpose: a memory holds one per engram, and the garbage collector stops looking at plain tuples of
-atoms, but never at instances of a class.
+A plain tuple on purpose: a memory holds one per engram. The garbage collector stops tracking plain tuples of atoms, but
+never instances of a class.
 """
 
 
 def choose_centres(network: Network, query: Query) -> tuple[list[str], Fallback | None]:
-    """Pick where activation starts.
+    """Choose the cues where activation starts.
 
-    Returns the centres and how they were found: None as asked, `contained` by cues found inside the query's text
-    (better than PromptX, whose whitespace split finds nothing in an unsegmented Chinese sentence), `dmn` when
-    nothing matched and the hubs of the network (PromptX's "default mode network") stand in.
+    Returns the centres and the fallback that chose them:
+
+    - None: words of the query, or the hubs if there is no query.
+    - `contained`: cues inside the query's text. PromptX, which splits at spaces, finds nothing in a Chinese sentence.
+    - `dmn`: the hubs of the network (PromptX's "default mode network"), because no cue matched.
     """
     if query is None or query == "null":
         return _hubs(network), None
@@ -196,7 +198,7 @@ def choose_centres(network: Network, query: Query) -> tuple[list[str], Fallback 
 
 
 def _hubs(network: Network) -> list[str]:
-    """The cues with most outgoing edges; equal ones in the order of the network's file."""
+    """Return the cues with the most outgoing edges; equal ones in the order of the network's file."""
     degrees = nlargest(DMN_CENTRES, map(len, network.edges.values()))
     least = max(1, degrees[-1]) if degrees else 1
     candidates = object_order(word for word, edges in network.edges.items() if len(edges) >= least)
@@ -204,7 +206,7 @@ def _hubs(network: Network) -> list[str]:
 
 
 def _find_contained(network: Network, text: str) -> list[str]:
-    """The longest cues inside `text`, left to right, not overlapping."""
+    """Return the longest cues inside `text`, from left to right, without overlaps."""
     cues: dict[str, None] = {}
     start = 0
     while start < len(text):
@@ -243,7 +245,7 @@ def spread(network: Network, centres: Sequence[str], mode: Mode) -> RecallActiva
 
 
 def _fire(network: Network, word: str, energy: float, mode: Mode) -> Iterable[tuple[str, float, float]]:
-    """The strongest edges of one word with the energy each passes on, before inhibition."""
+    """Yield the strongest edges of one word with the energy that each passes on, before inhibition."""
     outgoing = network.edges.get(word) or {}
     degree = len(outgoing)
     if not degree:
@@ -256,7 +258,10 @@ def _fire(network: Network, word: str, energy: float, mode: Mode) -> Iterable[tu
 
 
 def collect(network: Network, mind: RecallActivation) -> dict[str, int]:
-    """Engram id → depth of the first activated cue that has it; cue by cue, within a cue in PromptX's index order."""
+    """Return the depth of the first activated cue of each engram, by id.
+
+    The order is cue by cue, and within a cue PromptX's index order.
+    """
     depths: dict[str, int] = {}
     for word, depth in mind.depth.items():
         for engram_id in sorted(network.engrams_of(word)):
@@ -265,7 +270,7 @@ def collect(network: Network, mind: RecallActivation) -> dict[str, int]:
 
 
 def rank(depths: Mapping[str, int], traces: Mapping[str, Trace], limit: int, now_ms: int) -> list[str]:
-    """Ids of the best `limit` engrams of `collect`, by score: first up to each type's quota, then the rest."""
+    """Return the ids of the best `limit` engrams of `collect`: first by each type's quota, then the rest, by score."""
     ids = list(depths)
     scores = [_score(traces[engram_id], depth, now_ms) for engram_id, depth in depths.items()]
     taken = dict.fromkeys(TYPE_QUOTA, 0)
@@ -293,7 +298,7 @@ def _score(trace: Trace, depth: int, now_ms: int) -> float:
 
 
 def mindmap(mind: RecallActivation) -> list[str]:
-    """The activation as lines of a Mermaid mindmap: strongest edge first, every node once."""
+    """Return the activation as lines of a Mermaid mindmap, the strongest edge first and every node once."""
     children: dict[str, list[Edge]] = {}
     for edge in mind.edges:
         children.setdefault(edge.source, []).append(edge)

@@ -1,6 +1,6 @@
-"""What may enter a memory: engrams as a model sent them, and their bounds.
+"""Validation of the engrams that a model sends, and their limits.
 
-Error texts name the engram and say what would be right. Knows no file; the one thing that is not pure is a new id.
+Error texts name the engram and the correct form. Knows no file. Everything is pure except for new random ids.
 """
 
 import random
@@ -15,7 +15,7 @@ from mcp_servers.promptx.network import TYPE_WEIGHT, keywords
 
 MAX_BATCH: Final = 100
 MAX_CONTENT: Final = 65_536
-"""Characters of one engram: more is a document, and documents have their own search."""
+"""Maximum characters of one engram. A longer text is a document, and documents have their own search."""
 MAX_SCHEMA: Final = 8_192
 MAX_CUES: Final = 256
 _BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -23,21 +23,21 @@ _BASE36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class NewEngram:
-    """What a model asks to remember; `schema` holds the keywords as it wrote them."""
+    """An engram that a model asks to save. `schema` holds the keywords in the model's form."""
 
     content: str
     schema: str
     strength: float
     type: str
     replaces: str = ""
-    """Id of the engram that this one takes the place of."""
+    """Id of the engram that this one replaces."""
 
 
 def read_batch(items: Sequence[object]) -> list[NewEngram]:
-    """Return the engrams of a batch as a model sent it. Error texts say what would be right.
+    """Return the engrams of a batch from a model.
 
     Raises:
-        BadEngram: one of them has the wrong shape; names its index.
+        BadEngram: an item has the wrong shape; the error names its index and the correct form.
     """
     return [_read_engram(index, item) for index, item in enumerate(items)]
 
@@ -59,7 +59,7 @@ def _read_engram(index: int, item: object) -> NewEngram:
 
 
 def make_engram(index: int, item: NewEngram, now_ms: int) -> Engram:
-    """Return the engram that a model asks to remember, with a new id. Raises `BadEngram`, which names ``index``."""
+    """Return the engram that a model asks to save, with a new id. Raises `BadEngram`, which names ``index``."""
     suffix = "".join(random.choices(_BASE36, k=9))  # an id, not a secret
     cues = tuple(keywords(item.schema))
     engram = Engram(f"{now_ms}_{suffix}", item.content, item.type, item.strength, now_ms, cues, replaces=item.replaces)
@@ -67,7 +67,10 @@ def make_engram(index: int, item: NewEngram, now_ms: int) -> Engram:
 
 
 def check_engram(index: int, engram: Engram, schema_length: int) -> Engram:
-    """Return an engram that may enter. ``schema_length``: characters of its keywords as written. Raises `BadEngram`."""
+    """Return the engram if it is valid; else raise `BadEngram`.
+
+    ``schema_length``: characters of the keywords in their original form.
+    """
     if engram.type not in TYPE_WEIGHT:
         raise BadEngram(index, f"type must be ATOMIC, LINK or PATTERN, not {ascii(engram.type)[:40]}.")
     if not 0 <= engram.strength <= 1:
@@ -77,7 +80,7 @@ def check_engram(index: int, engram: Engram, schema_length: int) -> Engram:
     if schema_length > MAX_SCHEMA or len(engram.cues) > MAX_CUES:
         raise BadEngram(index, f"schema is too long: {MAX_CUES} keywords and {MAX_SCHEMA} characters are allowed.")
     if len(engram.cues) < 2:
-        # PromptX drops such an engram without a word; then the model believes it was saved.
+        # PromptX drops such an engram silently, and the model believes that it was saved.
         raise BadEngram(index, f"schema gives {len(engram.cues)} keyword(s), at least 2 are needed.")
     if not all(map(is_plain, (engram.content, engram.id, *engram.cues))):
         raise BadEngram(index, "content or schema contains NUL or a lone surrogate; send plain Unicode text.")

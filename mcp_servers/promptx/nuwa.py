@@ -1,7 +1,7 @@
-"""Writing role files: their layout, a template for a new role, and putting files in place atomically.
+"""Writing of role files: their layout, a template for a new role, and atomic replacement.
 
-Owns nothing of what a role says or who may write one: `roles.RoleLibrary.write` validates, the server asks for the
-administrator.
+Checks neither the content of a role nor the caller's rights: `roles.RoleLibrary.write` validates the content, and the
+server requires an administrator.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from mcp_servers.promptx.dpml import Kind
 from mcp_servers.safe_files import Folder
 
 MAX_FILES: Final = 50
-"""Files of one role written in one call."""
+"""Maximum number of files of one role in one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +25,22 @@ class RoleFile:
 
 
 def layout(role: str, file: RoleFile) -> str:
-    """Where a new file goes, relative to the resource folder: PromptX's own layout."""
+    """Return the path of a new file relative to the resource folder, in PromptX's layout."""
     name = f"{file.id}.{file.kind}.md"
     return f"role/{role}/{name}" if file.kind == "role" else f"role/{role}/{file.kind}/{name}"
 
 
 def put(home: Folder, files: Sequence[tuple[str, str]]) -> None:
-    """Write all files below a workspace, the last one last. All contents are on disk before the first is replaced.
+    """Write all files below a workspace in their order. All contents are on disk before the first file is replaced.
 
     Raises:
-        OSError: nothing was replaced, unless a rename failed between two files of one folder.
+        OSError: no file was replaced, unless a rename failed between two files of one folder.
     """
     home.write_all([(path, content.encode()) for path, content in files])
 
 
 def template(role: str) -> tuple[RoleFile, ...]:
-    """A small, complete role to start from. It passes lint."""
+    """Return the files of a small, complete role that passes lint, as a template for authors."""
     thought, execution = f"{role}-thought", f"{role}-work"
     return (
         RoleFile("thought", thought, _THOUGHT),

@@ -1,6 +1,6 @@
-"""Results of the tools: short text for a model to act on, and structured content for machines.
+"""Results of the tools: short text for the model, and structured content for programs.
 
-Pure. Owns wording and shapes; deliberately knows nothing of MCP, files or the algorithm.
+Pure. Owns wording and shapes. Knows nothing of MCP, files or the recall algorithm.
 """
 
 from collections.abc import Sequence
@@ -21,24 +21,24 @@ Result = tuple[str, Json]
 """Text and structured content."""
 
 MAX_SHOWN: Final = 1_500
-"""Characters of one engram in the text of a recall; the structured content has all of it."""
+"""Maximum characters of one engram in the text of a recall. The structured content has the whole engram."""
 MAX_NAMED: Final = 200
-"""Characters of one engram that is named because a new one is like it."""
+"""Maximum characters of an engram that is listed because a new one is similar."""
 LATEST_MS: Final = 253_402_300_799_000
-"""The last day that has a date; what another program dated later is shown as of it."""
+"""The last moment that `datetime` can represent. A later timestamp of another program is shown as this day."""
 
 
 def describe_activation(active: Activation) -> Result:
-    """Notes first, so that the model knows what it cannot rely on; then the role."""
+    """Describe an activation: first the notes about unreliable parts, then the role."""
     notes = [f"> {note}" for note in active.notes]
     text = "\n\n".join(part for part in ("\n".join(notes), active.text) if part)
     return text, {"role": active.role, "hash": active.hash, "notes": list(active.notes)}
 
 
 def describe_recollection(recollection: Recollection, *, others_text: bool = False) -> Result:
-    """The map, then the engrams; what was not asked for is said in one line.
+    """Describe a recall: the map, then the engrams. One line explains results that are no direct match.
 
-    ``others_text``: others than the user wrote some of it; the structured content says so as `othersText`.
+    ``others_text``: whether other people than the user wrote some engrams. In the structured content: `othersText`.
     """
     others = {"othersText": True} if others_text else {}
     if len(recollection.mind.depth) == 1:
@@ -88,9 +88,9 @@ def _structure(recollection: Recollection) -> Json:
 
 
 def describe_saved(done: Remembered, role: str, *, others_text: bool = False) -> Result:
-    """How many were saved under which role and cues, and what was there that says the same or about the same.
+    """Describe a save: the number of engrams, their role and cues, and stored engrams that are equal or similar.
 
-    ``others_text``: others than the user wrote some of what was there.
+    ``others_text``: whether other people than the user wrote some of the listed stored engrams.
     """
     cues = dict.fromkeys(cue for engram in done.saved for cue in engram.cues)
     parts: list[str] = []
@@ -113,32 +113,32 @@ def describe_saved(done: Remembered, role: str, *, others_text: bool = False) ->
 
 
 def describe_forgotten(engram: Engram) -> Result:
-    """What is gone."""
+    """Describe a forgotten engram."""
     return f"Forgotten: {engram.content[:MAX_NAMED]}", {"forgotten": engram.id}
 
 
 def describe_roles(known: Sequence[RoleInfo]) -> Result:
-    """One line per role."""
+    """Describe roles, one line per role."""
     lines = [f"- {info.id}: {info.title}" if info.title else f"- {info.id}" for info in known]
     items = [{"id": info.id, "title": info.title, "source": info.source, "findings": info.findings} for info in known]
     return "\n".join(["Roles (activate one with promptx_action):", *lines]), {"roles": items}
 
 
 def describe_written(role: str, written: WrittenRole, workspace: Path) -> Result:
-    """The paths written, relative to the workspace, and what lint still says."""
+    """Describe written files: their paths relative to the workspace, and the remaining lint findings."""
     paths = [path.relative_to(workspace).as_posix() for path in written.paths]
     text = "\n".join([f"Role {role!r} written and live from its next activation:", *paths, *map(str, written.findings)])
     return text, {"role": role, "paths": paths, "findings": [asdict(finding) for finding in written.findings]}
 
 
 def describe_findings(findings: Sequence[Finding]) -> Result:
-    """One line per finding."""
+    """Describe lint findings, one line per finding."""
     text = "\n".join(map(str, findings)) or "No findings: every role file is clean."
     return text, {"findings": [asdict(finding) for finding in findings]}
 
 
 def describe_skill(skill: Skill) -> Result:
-    """The instructions of a skill, and which other files it has; their texts are read one by one."""
+    """Describe a skill: its instructions and the names of its other files, which the model reads one by one."""
     others = [each.path for each in skill.files if each.path != BODY]
     listed = f"[files of this skill, to be read and never run: {', '.join(others)}]" if others else ""
     text, _ = _page(skill.body, 0)
@@ -146,7 +146,7 @@ def describe_skill(skill: Skill) -> Result:
 
 
 def describe_skill_file(name: str, path: str, content: bytes, start: int) -> Result:
-    """A page of a file of a skill. Raises `SkillUnreadable` for one that holds no text, or not so much."""
+    """Describe a page of a skill's file. Raises `SkillUnreadable` if it is no text or ends before ``start``."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
@@ -165,7 +165,7 @@ def _page(text: str, start: int) -> tuple[str, int | None]:
 
 
 def describe_error(exc: PromptXError) -> Json:
-    """An error for machines: its name, its text and what it names."""
+    """Return an error as structured content: its class, its text and its values."""
     details: Json = {"error": type(exc).__name__, "message": str(exc)}
     if isinstance(exc, UnknownRole):
         details["known"] = list(exc.known)

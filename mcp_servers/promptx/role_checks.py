@@ -1,6 +1,6 @@
-"""The memories of a workspace, looked at one by one: what is damaged, and what follows from their engrams.
+"""Checks of the memories of a workspace: damage to their databases and derived files.
 
-Owns the look and the remaking of the derived files. A database is opened only to be read, and only where `Ledger` would
+Owns the checks and the rebuilding of derived files. A database is opened only for reading, and only if `Ledger` would
 open it: never through a link, never with another schema. Blocks.
 """
 
@@ -17,17 +17,17 @@ from mcp_servers.promptx.memory import Memory
 from mcp_servers.safe_files import Entry, Folder
 
 LAYOUTS: Final = ("cognition", "cognition.user")
-"""The folders of ``.promptx`` that hold memories: those of the domain, those of each user."""
+"""The folders of ``.promptx`` that hold memories: those of the domain, and those of each user."""
 DERIVED: Final = (snapshot.NETWORK, snapshot.STATE)
 CHECK_SECONDS: Final = 120.0
-"""How long the look into one database may take."""
+"""Time limit for the check of one database."""
 MAX_STATE: Final = 64 << 20
-"""Bytes of a ``state.json`` that is read."""
+"""Maximum bytes of a ``state.json``."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrouble:
-    """What is wrong with one memory. ``derived``: a file that follows from the engrams, so that it can be remade."""
+    """A problem of one memory. ``derived``: whether the file can be rebuilt from the engrams."""
 
     place: Path
     reason: str
@@ -35,7 +35,7 @@ class MemoryTrouble:
 
 
 def examine_memories(workspace: Path, *, repair: bool = False) -> Iterator[MemoryTrouble]:
-    """Yield what is wrong with the memories of a workspace, in a fixed order; ``repair``: derived files are remade."""
+    """Yield the problems of a workspace's memories, in a fixed order. ``repair``: rebuild damaged derived files."""
     for layout in LAYOUTS:
         around = Folder(workspace, (".promptx", layout))
         try:
@@ -51,14 +51,14 @@ def _examine_entry(around: Folder, entry: Entry, repair: bool) -> Iterator[Memor
         folder = around.at(inside) if inside else around
         if not _is_unwritten(folder):
             yield from _examine_memory(folder, repair)
-    elif entry.kind == "link" and entry.name not in DERIVED:  # a derived file is replaced, whatever stands there
+    elif entry.kind == "link" and entry.name not in DERIVED:  # a derived file is replaced, even if it is a link
         yield MemoryTrouble(around.path / entry.path, "it is a link, and links are not followed here")
     elif entry.kind == "other" and entry.name in (DATABASE, *COMPANIONS):
         yield MemoryTrouble(around.path / entry.path, "it is not a regular file")
 
 
 def _is_unwritten(folder: Folder) -> bool:
-    """Whether a memory was begun and never written: its next use makes the tables, and nothing is lost."""
+    """Return whether a memory was created but never written. Its next use creates the tables, so nothing is lost."""
     sizes = [0 if (found := folder.status(name)) is None else found.st_size for name in (DATABASE, f"{DATABASE}-wal")]
     return not any(sizes) and folder.status(snapshot.NETWORK) is None
 

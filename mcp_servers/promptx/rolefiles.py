@@ -1,7 +1,7 @@
-"""Role files as they are on disk: which there are, which one wins, what may be read, and the last good text of each.
+"""Role files on disk: discovery, precedence, safe reading, and the last good text of each file.
 
-Owns what is told of links, devices, binaries and giants, and the memory of good texts that lets a half-written edit do
-no harm. Deliberately knows nothing of rendering, of roles as a whole or of writing.
+Owns the findings about links, devices, binaries and oversized files, and the cache of good texts that makes a
+half-written edit harmless. Knows nothing of rendering, of roles as a whole or of writing.
 """
 
 import re
@@ -27,13 +27,13 @@ MAX_GOOD_TEXTS: Final = 512
 _NEAR_NAME: Final = re.compile(
     rf"(?P<id>.+?)(?:\.(?P<kind>{'|'.join(KINDS)})s?(?:\.(?:md|mdx|markdown|txt|text|html?|docx?|rtf))*)", re.IGNORECASE
 )
-"""Names that end almost as those of role files: clerk.role.md.txt, clerk.role, clerk.Role.MD, clerk.roles.markdown."""
+"""Names that resemble those of role files: clerk.role.md.txt, clerk.role, clerk.Role.MD, clerk.roles.markdown."""
 COPY: Final = "put a text file here, a copy and no link"
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFile:
-    """A file of a root; ``inner`` is its path below that."""
+    """A file below a root. ``inner`` is its path relative to the root."""
 
     key: Key
     source: Origin
@@ -42,32 +42,32 @@ class DiskFile:
 
     @property
     def path(self) -> Path:
-        """Where it lies, for people."""
+        """The file's path, for people."""
         return self.root.path / self.inner
 
     @property
     def shown(self) -> str:
-        """The path findings name: relative to the workspace, or to the folder that holds the built-in roles."""
+        """The path in findings, relative to the workspace or to the folder that contains the built-in roles."""
         return _path_for_people(self.source, self.root, self.inner)
 
 
 @dataclass(slots=True)
 class Index:
-    """What is on disk now: the winning file per key, all files in path order, and files that cannot count."""
+    """The files on disk now: the winning file per key, all files in path order, and findings about unusable files."""
 
     winners: dict[Key, DiskFile] = field(default_factory=dict)
     files: list[DiskFile] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     drafts: dict[DiskFile, str] = field(default_factory=dict)
-    """Texts that count instead of what lies there, if anything does."""
+    """Texts that override the content of files on disk, or stand for files that do not exist yet."""
 
     def find(self, kind: Kind, key: str) -> DiskFile | None:
-        """The file that counts for an id, in whatever Unicode form it is written."""
+        """Return the winning file of an id, in any Unicode form of the id."""
         return self.winners.get((kind, unicodedata.normalize("NFC", key)))
 
 
 class _GoodTexts:
-    """The last complete text this process read of each file; bounded, shared by all libraries."""
+    """A bounded cache of the last complete text of each file in this process, shared by all libraries."""
 
     def __init__(self) -> None:
         self._texts: OrderedDict[Path, str] = OrderedDict()
@@ -89,7 +89,7 @@ _GOOD: Final = _GoodTexts()
 
 
 class Reading:
-    """The files of one call: each is read once, so that one answer never mixes two versions of a file."""
+    """The files of one call. Each file is read once, so that an answer never mixes two versions of a file."""
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -98,14 +98,14 @@ class Reading:
         self._usable: dict[DiskFile, str | None] = {}
 
     def raw(self, file: DiskFile) -> tuple[str | None, Finding | None]:
-        """The text as it is on disk, or why it cannot be read."""
+        """Return the text on disk, or the finding that explains why it cannot be read."""
         if file not in self._texts:
             draft = self.index.drafts.get(file)
             self._texts[file] = _read(file) if draft is None else (draft, None)
         return self._texts[file]
 
     def usable(self, file: DiskFile) -> str | None:
-        """The text on disk if it is complete, else the last good one, else what can be used of a resource."""
+        """Return the text on disk if complete, else the last good one, else a resource's incomplete text or None."""
         if file not in self._usable:
             self._usable[file] = self._choose(file)
         return self._usable[file]
@@ -119,7 +119,7 @@ class Reading:
                 if file not in self.index.drafts:
                     _GOOD.keep(file.path, text)
                 return text
-        if file in self.index.drafts:  # its author wants to see it as it is
+        if file in self.index.drafts:  # the author wants to see the draft unchanged
             return text if kind != "role" else None
         reason = problem.message if problem else f"<{kind}> is not complete"
         if (last := _GOOD.get(file.path)) is not None:
@@ -131,18 +131,18 @@ class Reading:
         return None
 
     def lookup(self, kind: Kind, key: str) -> str | None:
-        """The `Lookup` of dpml: workspace before built-in."""
+        """Return the text of a file, workspace before built-in. This is a `Lookup` of `dpml`."""
         file = self.index.find(kind, key)
         return None if file is None else self.usable(file)
 
     def lint(self, file: DiskFile) -> list[Finding]:
-        """Findings of the text on disk."""
+        """Return the findings of the text on disk."""
         text, problem = self.raw(file)
         return [problem] if problem else lint(file.key[0], text or "", file.shown, self.lookup)
 
 
 def collect(index: Index, source: Origin, root: Folder) -> None:
-    """Add the files of one root. Later roots beat earlier ones, later paths of one root beat earlier paths."""
+    """Add the files of one root to the index. Later roots override earlier ones, and so do later paths in one root."""
     own: dict[Key, DiskFile] = {}
     for inner, kind, key in _walk(index, source, root):
         file = DiskFile((kind, key), source, root, inner)
@@ -159,7 +159,7 @@ def collect(index: Index, source: Origin, root: Folder) -> None:
 
 
 def add_draft(index: Index, root: Folder, inner: str, key: Key, text: str) -> None:
-    """Let a text count that was not written yet: in the place of its file, else where ``inner`` would put it."""
+    """Add an unwritten text to the index, in place of its workspace file, or else at ``inner``."""
     current = index.winners.get(key)
     if current is None or current.source != "workspace":
         current = DiskFile(key, "workspace", root, inner)
@@ -169,7 +169,7 @@ def add_draft(index: Index, root: Folder, inner: str, key: Key, text: str) -> No
 
 
 def _walk(index: Index, source: Origin, root: Folder) -> list[tuple[str, Kind, str]]:
-    """Names with a suffix of ours, in path order; other links are findings, since a folder may be meant by one."""
+    """Return the files with a role file's suffix, in path order. Other links become findings: one may mean a folder."""
     found: list[tuple[str, Kind, str]] = []
     try:
         for entry in root.walk():
@@ -192,9 +192,9 @@ def _walk(index: Index, source: Origin, root: Folder) -> list[tuple[str, Kind, s
 
 
 def _meant_name(name: str) -> str:
-    """Return the name that a file was meant to have whose own is close to that of a role's file; else nothing.
+    """Return the intended name of a file whose name resembles that of a role file, or an empty string.
 
-    Notepad adds `.txt`, which Explorer hides. Copies that editors keep beside a file are no role files.
+    For example, Notepad adds `.txt`, which Explorer hides. Backup copies of editors are no role files.
     """
     found = _NEAR_NAME.fullmatch(name)
     if found is None or name.startswith((".", "#", "~")):
@@ -208,7 +208,7 @@ def _path_for_people(source: Origin, root: Folder, inner: str) -> str:
 
 
 def _read(file: DiskFile) -> tuple[str | None, Finding | None]:
-    """The file's text, or the finding that says why it has none."""
+    """Return the file's text, or the finding that explains why it cannot be read."""
 
     def refuse(code: str, message: str, hint: str, line: int = 1, column: int = 1) -> tuple[None, Finding]:
         return None, Finding(file.shown, line, column, "error", code, message, hint)

@@ -1,8 +1,8 @@
 """Roles: listing, activating, checking and writing them.
 
-Owns what a role is made of and what a host is told about it. Deliberately knows nothing of how files are found and
-read (`rolefiles`), of DPML's grammar (`dpml`, `lint`), of MCP or of who may write. Nothing is cached: a new, changed or
-deleted file counts from the next call.
+Owns the composition of a role and its description for a host. Knows nothing of finding and reading files (`rolefiles`),
+of DPML's grammar (`dpml`, `lint`), of MCP or of permissions. Roles are not cached: a new, changed or deleted file
+counts from the next call.
 """
 
 import hashlib
@@ -45,12 +45,12 @@ from mcp_servers.safe_files import Folder
 Findings = list[Finding]
 
 NOTED_FINDINGS: Final = 5
-"""Findings an activation tells the model; all of them are in `Activation.findings`."""
+"""Maximum number of findings in the notes of an activation. `Activation.findings` has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleInfo:
-    """One role as a list shows it; `findings` counts the lint findings of its own file."""
+    """A role in a list. `findings` counts the lint findings of the role's file."""
 
     id: str
     source: Origin
@@ -61,7 +61,7 @@ class RoleInfo:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A role ready for a model. `hash` changes when the role's file or any file it inlines does."""
+    """A role ready for a model. `hash` changes with the role's file and with any inlined file."""
 
     role: str
     hash: str
@@ -72,16 +72,16 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRole:
-    """Files written, role file last, and what lint still has to say about them (no errors)."""
+    """The written files, role file last, and their remaining lint findings, which are no errors."""
 
     paths: tuple[Path, ...]
     findings: tuple[Finding, ...]
 
 
 class RoleLibrary:
-    """The roles of one workspace over the built-in ones. Cheap to make; methods block and are thread-safe.
+    """The roles of one workspace, which override the built-in ones. Methods block and are thread-safe.
 
-    ``drafts``: files of the role ``drafted`` that count as if they had been written to the workspace.
+    Creating the object is cheap. ``drafts``: files of the role ``drafted`` that count like files in the workspace.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class RoleLibrary:
         self._drafts = tuple(drafts)
 
     def list(self) -> list[RoleInfo]:
-        """All roles, by id."""
+        """Return all roles, ordered by id."""
         reading = Reading(self._scan())
         return [
             RoleInfo(key, file.source, file.path, title(reading.usable(file) or ""), len(reading.lint(file)))
@@ -107,21 +107,21 @@ class RoleLibrary:
         ]
 
     def summaries(self, roles: Iterable[str]) -> dict[str, str]:
-        """What these roles say of themselves in a line, by id; empty for one that is gone or cannot be read."""
+        """Return a one-line summary of each role, by id. It is empty for a missing or unreadable role."""
         reading = Reading(self._scan())
         files = {role: reading.index.winners.get(("role", role)) for role in roles}
         return {role: summary(reading.usable(file) or "") if file else "" for role, file in files.items()}
 
     def ids(self) -> tuple[str, ...]:
-        """Known role ids, sorted."""
+        """Return the known role ids, sorted."""
         return _role_ids(self._scan())
 
     def activate(self, role: str, resources: Resources = "all") -> Activation:
-        """Render a role from the files as they are now.
+        """Render a role from the current files.
 
         Raises:
             BadRoleId, UnknownRole: no such role.
-            BrokenRole: its file is incomplete or unreadable and no good version was read before.
+            BrokenRole: its file is incomplete or unreadable, and no earlier good version is cached.
         """
         reading = Reading(self._scan())
         file, text = self._role(reading, role)
@@ -135,7 +135,7 @@ class RoleLibrary:
         return Activation(role, _digest(reading, text, whole), shown.text, tuple(notes), tuple(findings))
 
     def hash(self, role: str) -> str | None:
-        """What `activate` would report as hash, without the lint; None if the role is unknown or cannot be used."""
+        """Return the hash that `activate` reports, without running lint. None if the role is unknown or unusable."""
         reading = Reading(self._scan())
         try:
             _, text = self._role(reading, role)
@@ -144,7 +144,7 @@ class RoleLibrary:
         return _digest(reading, text, render(parse("role", text), "all", reading.lookup))
 
     def check(self, role: str | None = None) -> Findings:
-        """Lint everything, or one role with the files it references; by file and line.
+        """Return the findings of all files, or of one role and its referenced files, ordered by file and line.
 
         Raises:
             BadRoleId, UnknownRole: `role` is given and there is no such role.
@@ -160,13 +160,13 @@ class RoleLibrary:
         return sorted(findings, key=lambda finding: (finding.file, finding.line, finding.column))
 
     def write(self, role: str, files: Sequence[RoleFile], replace: bool = True) -> WrittenRole:
-        """Write files of one role into the workspace, all of them validated first, the role file last.
+        """Validate files of one role and write them into the workspace, the role file last.
 
-        A file that exists is replaced where it is; a new one gets PromptX's layout. `replace=False` refuses to.
+        An existing file is replaced at its path; a new one gets PromptX's layout. `replace=False` refuses to replace.
 
         Raises:
-            BadRoleId: the role or a file's id is no id.
-            RoleRefused: lint finds an error, an id is used by another role, or the disk refuses. Nothing was changed.
+            BadRoleId: the id of the role or of a file is not legal.
+            RoleRefused: lint finds an error, another role uses an id, or writing fails. No file was changed.
         """
         check_id(role)
         for file in files:
@@ -195,10 +195,11 @@ class RoleLibrary:
         return WrittenRole(tuple(self.workspace / path for path, _ in targets), tuple(findings))
 
     def put_back(self, path: str, content: str | None) -> str:
-        """Write one file at a path in the workspace, or remove it (None); return the id that its name gives.
+        """Write one file at a path in the workspace, or remove it if the content is None. Return the id in its name.
 
         Raises:
-            RoleRefused: the path is none of a role's file, lint finds an error, or the disk refuses. Nothing changed.
+            RoleRefused: the path is no valid path of a role file, lint finds an error, or writing fails. Nothing
+            changed.
         """
         name = path.rpartition("/")[2]
         kind = next((each for each in KINDS if name.endswith(f".{each}.md")), None)
@@ -222,7 +223,7 @@ class RoleLibrary:
         return ident
 
     def _target(self, reading: Reading, role: str, file: RoleFile, replace: bool) -> tuple[str, tuple[str, ...]]:
-        """Where below the workspace a file goes, and why it may not."""
+        """Return the path of a file relative to the workspace, and the reasons against writing it."""
         path = f"{RESOURCE_FOLDER}/{layout(role, file)}"
         current = reading.index.find(file.kind, file.id)
         if current is not None and file.kind != "role" and (others := _users(reading, file, role)):
@@ -247,7 +248,7 @@ class RoleLibrary:
 
     def _scan(self) -> Index:
         index = Index()
-        collect(index, "builtin", Folder(self.builtin, owned=False))  # installers link files of a package
+        collect(index, "builtin", Folder(self.builtin, owned=False))  # installers may link the files of a package
         if self.workspace is not None:
             root = Folder(self.workspace).at(RESOURCE_FOLDER)
             collect(index, "workspace", root)
@@ -258,7 +259,7 @@ class RoleLibrary:
 
 
 def _digest(reading: Reading, text: str, whole: Rendered) -> str:
-    """SHA-256 over the role's text, every text it inlines and every reference that leads nowhere."""
+    """Return the SHA-256 over the role's text, every inlined text and every missing reference."""
     digest = hashlib.sha256(text.encode())
     for kind, key in whole.inlined:
         digest.update(f"\0{kind}\0{key}\0{reading.lookup(kind, key)}".encode())
@@ -267,7 +268,7 @@ def _digest(reading: Reading, text: str, whole: Rendered) -> str:
 
 
 def _batch_problems(role: str, files: Sequence[RoleFile]) -> Iterator[str]:
-    """What is wrong with a batch of files before their text is looked at."""
+    """Yield the problems of a batch of files that do not depend on lint."""
     if not 1 <= len(files) <= MAX_FILES:
         yield f"give 1 to {MAX_FILES} files"
     keys = [(file.kind, file.id) for file in files]
@@ -284,7 +285,7 @@ def _batch_problems(role: str, files: Sequence[RoleFile]) -> Iterator[str]:
 
 
 def _users(reading: Reading, file: RoleFile, role: str) -> list[str]:
-    """Other roles, built-in ones included, that a change of this file would change."""
+    """Return the other roles, including built-in ones, that use this file."""
     return [
         name
         for (kind, name), other in reading.index.winners.items()

@@ -1,7 +1,7 @@
-"""The MCP edge: tools, arguments, results. Used in process by a host, and alone by `__main__`.
+"""The MCP edge: tools, arguments and results. A host uses it in process, and `__main__` runs it alone.
 
-Owns tool names, descriptions, schemas, and how a call learns for whom it is made. Deliberately knows nothing of how
-roles and memories work. Blocking work runs in worker threads, so that the event loop never waits.
+Owns tool names, descriptions, schemas, and the binding of a call to its caller. Knows nothing of the implementation of
+roles and memories. Blocking work runs in worker threads, so that the event loop never waits.
 """
 
 import time
@@ -49,24 +49,24 @@ META_ADMIN: Final = "agentic_rag/admin"
 META_TURN: Final = "agentic_rag/turn"
 META_ROLE: Final = "agentic_rag/role"
 META_MEMORY_ROLES: Final = "agentic_rag/memory_roles"
-"""Ids of other roles whose memories a call may name: the domain's primary role, its sub-roles, activated ones."""
+"""Ids of other roles whose memories a call may use: the domain's primary role, its sub-roles, activated ones."""
 META_DRAFT: Final = "agentic_rag/draft"
-"""Files of that role which an author tries: ``{kind, id, content}`` each. They count as if they were written."""
+"""Draft files of the role that an author tries, each ``{kind, id, content}``. They count like written files."""
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 SAVE_SECONDS: Final = 10.0
-"""How long the end of a session waits for the memories' files; the end of the process waits for them again."""
+"""How long the end of a session waits for saving the memories, in seconds. The end of the process saves again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptXConfig:
-    """How a server learns for whom a call is made.
+    """The configuration of a server, including the source of each call's caller.
 
-    `bound_by_meta` (in process): from each request's `_meta` and nothing else. Otherwise (alone) from the other
-    fields, and `_meta` is ignored. `role_write` adds the two author tools to a server that runs alone.
-    `max_memories`: what one memory may hold; None: without bound.
+    `bound_by_meta` True (in process): the caller comes only from each request's `_meta`. False (alone): the caller
+    comes from the other fields, and `_meta` is ignored. `role_write` adds the two author tools to a server that runs
+    alone. `max_memories`: maximum number of engrams of one memory. None: no limit.
     """
 
     workspace: Path | None = None
@@ -79,24 +79,24 @@ class PromptXConfig:
 
 
 class Threads(Protocol):
-    """Threads for blocking work; a host's bound what one workspace takes of them, so that the others go on."""
+    """Threads for blocking work. A host limits the threads of each workspace, so that a slow one delays no other."""
 
     async def run(self, owner: str, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
-        """Do work on behalf of ``owner``, the path of a workspace. May raise `WorkspaceBusy` before it has begun."""
+        """Run work for ``owner``, the path of a workspace. May raise `WorkspaceBusy` before the work begins."""
         ...
 
 
 class OneWorkspace:
-    """The threads of a server that runs alone: there is nobody else's work beside it."""
+    """The threads of a server that runs alone and has only one workspace."""
 
     async def run(self, owner: str, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
-        """Do work; see `Threads.run`."""
+        """Run work; see `Threads.run`."""
         return await anyio.to_thread.run_sync(work, *args)
 
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """For whom one call is made."""
+    """The caller of one tool call."""
 
     workspace: Path
     scope: str
@@ -105,27 +105,27 @@ class _Caller:
     roles: RoleLibrary
     shelf: MemoryCache
     turn: str = ""
-    """Id of the turn that calls; alone: empty."""
+    """Id of the calling turn. Empty if the server runs alone."""
     role: str = ""
-    """Whose memory a call uses that names no role. Empty alone, where the role is a required argument."""
+    """The role whose memory a call without a role uses. Empty if the server runs alone: calls must name a role."""
     memory_roles: tuple[str, ...] = ()
-    """Other roles whose memories a call may name, where the host binds them."""
+    """Other roles whose memories a call may use, bound by the host."""
 
     @property
     def own_only(self) -> bool:
-        """Whether others' memories may be read, and not changed: where a host's users share one, but for its admin."""
+        """Whether the caller may change only their own engrams: in a host's shared memory, unless they are an admin."""
         return bool(self.role) and self.scope == "domain" and not self.admin
 
     def is_of_others(self, shown: Iterable[Engram]) -> bool:
-        """Whether others than this user may have written what is shown: always where a host's users share it."""
+        """Return whether other people than this user may have written engrams. True in any shared memory of a host."""
         shared = self.scope == "domain" and bool(self.turn)
         return any(shared or engram.author not in ("", self.user or "") for engram in shown)
 
     def role_named(self, role: str) -> str:
-        """Return the role whose memory a call uses: ``role``, or the conversation's if the call names none.
+        """Return the role whose memory a call uses: ``role``, or the conversation's role if the call names none.
 
         Raises:
-            RoleNotReachable: the host binds the possible roles, and this is none of them.
+            RoleNotReachable: the host binds the possible roles, and ``role`` is not among them.
         """
         if not self.role:
             return role
@@ -135,7 +135,7 @@ class _Caller:
         return role or self.role
 
     def memory(self, role: str) -> Memory:
-        """Return a role's memory. Roles that exist, or that left a memory (a copied PromptX folder), have one.
+        """Return the memory of a role that exists, or that left a memory (for example in a copied PromptX folder).
 
         Raises:
             BadRoleId, UnknownRole, RoleNotReachable, BadScope.
@@ -150,7 +150,7 @@ class _Caller:
 
 
 def _query(value: object) -> object:
-    """Text, a list of texts, or None."""
+    """Return a query that is text, a list of texts, or None. Raises `ValueError` for other values."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
@@ -160,7 +160,7 @@ def _query(value: object) -> object:
 
 RoleId = Annotated[str, Field(description="A role's id.")]
 HiddenRole = Annotated[SkipJsonSchema[str], Field(description="A role's id.")]
-"""PromptX clients and role files pass the role in every call. Those who do not need not be told of it."""
+"""PromptX clients and role files pass the role in every call. Other callers need not know the parameter."""
 NewRoleId = Annotated[str, Field(description="Id of the role to create or change.")]
 Mode = Annotated[
     Literal["creative", "balanced", "focused"],
@@ -171,7 +171,7 @@ Mode = Annotated[
 Query = Annotated[
     str,
     PlainValidator(_query),
-    WithJsonSchema({"type": "string"}),  # a list of cues, as PromptX takes one, is taken as well
+    WithJsonSchema({"type": "string"}),  # a list of cues is also accepted, as in PromptX
     Field(description="Words of the map, or of the question."),
 ]
 Engrams = Annotated[
@@ -228,7 +228,7 @@ _REPLACES: Final = ToolAnnotations(
 
 
 class _Tools:
-    """The tools' bodies. Their parameters are the schema the model sees."""
+    """The implementations of the tools. Their parameters are the schema that the model sees."""
 
     def __init__(self, config: PromptXConfig, threads: Threads, shelf: MemoryCache) -> None:
         self._config = config
@@ -313,7 +313,7 @@ class _Tools:
         return await self._run(ctx, work)
 
     async def _run(self, ctx: Context, work: Callable[[_Caller], Result]) -> CallToolResult:
-        """Do blocking work in a worker thread; an error of ours becomes a result the model reads."""
+        """Run blocking work in a worker thread. A `PromptXError` becomes an error result for the model."""
         try:
             caller = self._caller(ctx)
             text, structured = await self._threads.run(str(caller.workspace), work, caller)
@@ -350,10 +350,10 @@ class _Tools:
 
 
 def _files(items: Sequence[Any]) -> list[RoleFile]:
-    """Role files as the model sent them.
+    """Return the role files that the model sent.
 
     Raises:
-        BadRoleFile: one of them is not `{kind, id, content}`.
+        BadRoleFile: an item is not `{kind, id, content}`.
     """
     files: list[RoleFile] = []
     for index, item in enumerate(items):
@@ -395,7 +395,7 @@ _ABOUT_CHECK: Final = "Check role files, all or those of one role. Returns findi
 def _lifespan(shelf: MemoryCache) -> Callable[[MCPServer[Any]], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(server: MCPServer[Any]) -> AsyncIterator[None]:
-        """At a session's end the memories' files are made complete, so that their folders can be copied."""
+        """Complete the memories' files at the end of a session, so that their folders can be copied."""
         try:
             yield
         finally:
@@ -406,15 +406,17 @@ def _lifespan(shelf: MemoryCache) -> Callable[[MCPServer[Any]], AbstractAsyncCon
 
 
 def create_server(config: PromptXConfig, threads: Threads | None = None, shelf: MemoryCache = SHELF) -> MCPServer[Any]:
-    """Build the server. In process, build it once and open many sessions on it; blocking work goes to ``threads``.
-    ``shelf``: the memories.
+    """Return the MCP server. In process, create it once and open many sessions on it.
 
-    In process (`config.bound_by_meta`) it has `promptx_action`, `promptx_recall`, `promptx_remember`,
-    `promptx_forget`, `promptx_discover`, `read_skill_file`, `role_write` and `role_check`. The host binds whose memory
-    a call uses that names no role, and which other roles a call may name. It hides the last three tools where they do
-    not apply, and the last two ask for `_meta["agentic_rag/admin"]` at the call in any case. Alone it has the first
-    five, also under their bare names, and the memory's role is a required argument, as in PromptX; it has the last two
-    only with `config.role_write`. Other hosts read skills themselves.
+    ``threads``: threads for blocking work. ``shelf``: the cache of open memories.
+
+    In process (`config.bound_by_meta`) the server has `promptx_action`, `promptx_recall`, `promptx_remember`,
+    `promptx_forget`, `promptx_discover`, `read_skill_file`, `role_write` and `role_check`. The host binds the role for
+    calls that name none, and the other roles that a call may name. The host hides the last three tools where they do
+    not apply. In any case, the last two require `_meta["agentic_rag/admin"]` at the call.
+
+    Alone, the server has the first five tools, also under their names without prefix. As in PromptX, the memory's role
+    is a required argument. `config.role_write` adds the last two tools. Other hosts read skills themselves.
     """
     server: MCPServer[Any] = MCPServer(
         "promptx", title="PromptX roles and memory", version=__version__, lifespan=_lifespan(shelf)

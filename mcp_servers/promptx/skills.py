@@ -1,7 +1,7 @@
-"""Skills: folders with a ``SKILL.md`` in a workspace's `skills`, read as they are now. Nothing in them is ever run.
+"""Skills: folders with a ``SKILL.md`` in a workspace's `skills` folder. Nothing in them is ever run.
 
-Owns which folders count, their front matter, what is wrong with them, what of them may be read, and the form in which a
-role is such a folder. Deliberately knows nothing of MCP, of roles as files or of who may read.
+Owns the discovery of skills, their front matter, findings and readable files, and the export of a role as a skill.
+Skills are not cached. Knows nothing of MCP, of role files or of permissions.
 """
 
 import hashlib
@@ -26,22 +26,22 @@ Findings = list[Finding]
 SKILLS_FOLDER: Final = "skills"
 BODY: Final = "SKILL.md"
 MAX_SKILLS: Final = 64
-"""Skills of one workspace; those after them, by name, do not count."""
+"""Maximum number of skills of one workspace. Further ones, by name, are ignored."""
 MAX_FILES: Final = 200
-"""Files of one skill."""
+"""Maximum number of files of one skill."""
 MAX_BODY_BYTES: Final = 256 * 1024
 MAX_FILE_BYTES: Final = 1024 * 1024
-"""Of another file of a skill; a larger one is no part of it."""
+"""Maximum bytes of another file of a skill. A larger file is left out."""
 MAX_SKILL_BYTES: Final = 4 * 1024 * 1024
-"""Of all its files together."""
+"""Maximum bytes of all files of a skill together."""
 MAX_FRONT: Final = 16_000
-"""Characters of the front matter."""
+"""Maximum characters of the front matter."""
 MAX_DEPTH: Final = 16
-"""Lists and mappings of the front matter within each other."""
+"""Maximum nesting of lists and mappings in the front matter."""
 MAX_DESCRIPTION: Final = 1_024
 NAME_CHARS: Final = 64
 SHOWN_CHARS: Final = 32_000
-"""Of a file that one answer shows."""
+"""Maximum characters of a file in one answer."""
 
 _NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _FRONT: Final = re.compile(r"---[ \t]*\n(.*?)(?:\n)?^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -51,7 +51,7 @@ _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
 @dataclass(frozen=True, slots=True)
 class SkillFile:
-    """A file of a skill; ``path`` is below its folder, ``digest`` is `sha256:…` of its bytes."""
+    """A file of a skill. ``path`` is relative to the skill's folder; ``digest`` is `sha256:…` of its bytes."""
 
     path: str
     size: int
@@ -60,9 +60,9 @@ class SkillFile:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One folder as it is now. ``usable``: its findings are no errors, so that it is offered.
+    """A skill. It is ``usable``, and offered to the model, if none of its findings is an error.
 
-    ``front_matter`` is what the author wrote, as JSON; ``description`` is cleaned and bounded for a prompt.
+    ``front_matter`` is the author's front matter as JSON. ``description`` is cleaned and cut for a prompt.
     """
 
     name: str
@@ -78,22 +78,22 @@ class Skill:
 
     @property
     def digest(self) -> str:
-        """What changes when any file of it does."""
+        """A digest that changes with any file of the skill."""
         return _digest("\n".join(f"{each.path} {each.digest}" for each in self.files).encode())
 
 
 class SkillLibrary:
-    """The skills of one workspace. Cheap to make; methods block and are thread-safe."""
+    """The skills of one workspace. Creating the object is cheap. Methods block and are thread-safe."""
 
     def __init__(self, workspace: Path) -> None:
         self._folder = Folder(workspace.absolute()).at(SKILLS_FOLDER)
 
     def summaries(self) -> list[tuple[str, str]]:
-        """Return name and description of the skills that can be used, by name. Never raises."""
+        """Return the name and description of the usable skills, ordered by name. Never raises."""
         return [(skill.name, skill.description) for skill in self.list(with_files=False) if skill.usable]
 
     def list(self, *, with_files: bool = True) -> "list[Skill]":
-        """Return all skills, by name, broken ones too. ``with_files`` false: no file but ``SKILL.md`` is looked at."""
+        """Return all skills, broken ones too, ordered by name. ``with_files`` False: read only each ``SKILL.md``."""
         try:
             entries = self._folder.entries()
         except OSError:
@@ -105,7 +105,7 @@ class SkillLibrary:
         """Return one skill.
 
         Raises:
-            UnknownSkill: there is none of that name, or it cannot be used.
+            UnknownSkill: no skill has this name, or the skill is not usable.
         """
         skills = {skill.name: skill for skill in self.list(with_files=False) if skill.usable}
         if name not in skills:
@@ -113,11 +113,11 @@ class SkillLibrary:
         return self._skill(Entry(name, "folder"), with_files=True)
 
     def read(self, name: str, path: str) -> bytes:
-        """Return a file of a skill that can be used.
+        """Return the content of a file of a usable skill.
 
         Raises:
-            UnknownSkill: there is no such skill.
-            SkillUnreadable: there is no such file, or it may not be read: a link, a pipe, a giant, one outside.
+            UnknownSkill: there is no such skill, or it is not usable.
+            SkillUnreadable: the file does not exist or may not be read (a link, a pipe, too large, outside the folder).
         """
         skill = self.get(name)
         try:
@@ -129,7 +129,7 @@ class SkillLibrary:
             raise SkillUnreadable(name, path, f"it is not there; there are {known}") from exc
 
     def findings(self) -> Findings:
-        """Return what is wrong with the skills, by file."""
+        """Return the findings of all skills."""
         return [finding for skill in self.list() for finding in skill.findings]
 
     def _skill(self, entry: Entry, *, with_files: bool) -> Skill:
@@ -161,7 +161,7 @@ _COPY: Final = f"put a folder with a text file {BODY} here, copies and no links"
 
 
 def _files(folder: Folder, shown: str, findings: Findings) -> Iterator[SkillFile]:
-    """Yield the files of a skill in path order; what is none, or is too large, becomes a finding."""
+    """Yield the files of a skill in path order. Other entries and files that are too large become findings."""
     entries: list[Entry] = []
     try:
         entries = list(islice((each for each in folder.walk(hidden=False) if each.kind != "folder"), MAX_FILES + 1))
@@ -192,7 +192,7 @@ def _digest(content: bytes) -> str:
 
 
 def read_front_matter(text: str, file: str) -> tuple[Json, str, Findings]:
-    """Return the front matter of a ``SKILL.md`` as JSON, what follows it, and what is wrong with it."""
+    """Return the front matter of a ``SKILL.md`` as JSON, the text below it, and its findings."""
 
     def wrong(line: int, message: str) -> tuple[Json, str, Findings]:
         hint = "begin with --- on a line, then name: … and description: …, then --- on a line"
@@ -210,7 +210,7 @@ def read_front_matter(text: str, file: str) -> tuple[Json, str, Findings]:
             if isinstance(event, yaml.AliasEvent):  # a few lines could stand for gigabytes
                 return wrong(2, "the front matter refers to itself (an alias)")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:  # what is nested takes the parser a time that grows with the square of its depth
+            if depth > MAX_DEPTH:  # the parser's time grows with the square of the nesting depth
                 return wrong(event.start_mark.line + 2, f"the front matter nests more than {MAX_DEPTH} levels")
         value = yaml.safe_load(front)
     except yaml.MarkedYAMLError as exc:
@@ -253,16 +253,16 @@ def _check_fields(name: str, front: Json, text: str, file: str) -> Iterator[Find
 
 
 def clean_line(text: str) -> str:
-    """Return text in one line, without tags and invisible characters."""
+    """Return a text as one line, without tags and invisible characters."""
     plain = re.sub(r"<[^<>]{0,200}>", " ", text)
     plain = "".join(char if unicodedata.category(char) not in _HIDDEN else " " for char in plain)
     return " ".join(plain.split())
 
 
 def role_as_skill(role: str, summary: str, text: str) -> tuple[str, str]:
-    """Return a role as a skill: its name, and its ``SKILL.md``.
+    """Return a role as a skill: the skill's name and its ``SKILL.md``.
 
-    ``summary``: what the role says of itself; ``text``: all of it, with what it refers to.
+    ``summary``: the role's one-line summary. ``text``: the whole role with its references inlined.
     """
     folded = unicodedata.normalize("NFKD", role).encode("ascii", "ignore").decode().lower()
     name = re.sub(r"[^a-z0-9]+", "-", folded).strip("-")[:NAME_CHARS].strip("-")

@@ -1,10 +1,10 @@
-"""The derived files of one memory: `network.json` and `state.json`, in PromptX's own format.
+"""The derived files of one memory: `network.json` and `state.json`, in PromptX's format.
 
-Owns reading and writing them. They are written for PromptX and for people; we ourselves read back only the recall
-frequencies, because everything else follows from the engrams. A reader never sees half a file. No fsync: both files can
-be lost without losing a memory.
+Owns reading and writing these files, which are for PromptX and for people. This package reads only the recall
+frequencies, because everything else can be derived from the engrams. A reader never sees half a file. The files are
+written without fsync: both can be lost without losing a memory.
 
-`network.json` carries one field more than PromptX's: `newestEngram`, the id of the newest engram it includes.
+`network.json` has one field more than PromptX's: `newestEngram`, the id of the newest included engram.
 """
 
 import io
@@ -26,19 +26,19 @@ NETWORK_LOCK: Final = ".network.lock"
 VERSION: Final = "1.0"
 ANCHOR_VERSION: Final = "1.0.0"
 WORDS_AT_ONCE: Final = 16
-"""Written before other threads have their turn: a remember asks for it ten times."""
+"""Words that are written between two pauses for other threads; a remember needs ten such pauses."""
 LINES_AT_ONCE: Final = 4_096
-"""Read before other threads have their turn."""
+"""Lines that are read between two pauses for other threads."""
 
 MAX_BYTES: Final = 1 << 30
-"""Of a network file that is read; one of 100 000 engrams has 40 MB."""
+"""Maximum size of a network file. A file with 100 000 engrams has 40 MB."""
 
 _text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkFile:
-    """What is read back of a network file: the recall frequency of every cue, and the newest engram it includes.
+    """The parts of a network file that are read: the recall frequency of every cue, and the newest included engram.
 
     `newest` is None in a file that PromptX wrote.
     """
@@ -48,7 +48,7 @@ class NetworkFile:
 
 
 def signature(folder: Folder) -> tuple[int, int, int] | None:
-    """A value that changes when another process replaces the network file; None when there is none."""
+    """Return a value that changes when another process replaces the network file, or None if there is no file."""
     try:
         status = folder.check(NETWORK)
     except OSError:
@@ -57,22 +57,23 @@ def signature(folder: Folder) -> tuple[int, int, int] | None:
 
 
 def read_network(folder: Folder) -> NetworkFile | None:
-    """Read a network file, PromptX's or ours; None if it is absent or damaged.
+    """Return a network file that PromptX or this package wrote, or None if it is missing or damaged.
 
-    Edges and members are not read: they follow from the engrams, and making them anew is quicker than parsing them.
-    The file is read line by line, as both programs indent it: one JSON call over 40 MB would hold the interpreter, and
-    with it every event loop, for half a second. A file indented otherwise is parsed whole.
+    Edges and members are not read, because building them from the engrams is faster than parsing them. Both programs
+    indent the file in the same way, so it is read line by line: parsing 40 MB in one JSON call would hold the
+    interpreter lock, and so block every event loop, for half a second. A file with another indentation is parsed as a
+    whole.
     """
     try:
         with io.TextIOWrapper(folder.open(NETWORK, MAX_BYTES), "utf-8") as lines:
             scanned = _scan(lines)
         return _parse(folder.read(NETWORK, MAX_BYTES)) if scanned is None else scanned
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # whatever is wrong with it, the engrams are the truth
+        return None  # the engrams are the source of truth, so any damage is harmless
 
 
 def _scan(lines: Iterator[str]) -> NetworkFile | None:
-    """A file indented by two spaces; None if it is not, or ends early."""
+    """Return a file that is indented by two spaces, or None if the file is indented differently or ends early."""
     frequencies: dict[str, int] = {}
     newest: str | None = None
     word = ""
@@ -94,13 +95,13 @@ def _parse(text: bytes) -> NetworkFile:
 
 
 def write_network(folder: Folder, network: Network, words: Sequence[str], newest: str, now_ms: int) -> None:
-    """Write `words` of the network, as `JSON.stringify(…, null, 2)` would. The caller holds the network's lock.
+    """Write `words` of the network in the form of `JSON.stringify(…, null, 2)`. The caller holds the network's lock.
 
-    May run while another thread adds to the network, or drops it for a new one: a word's edges are copied at once. What
-    is then too much or missing in the file is put right by the next write.
+    Another thread may add to the network or drop it meanwhile, because the edges of a word are copied atomically. The
+    next write corrects surplus or missing entries.
 
     Raises:
-        OSError: the file cannot be written; the old one is untouched.
+        OSError: the file cannot be written; the old file is unchanged.
     """
     folder.write(NETWORK, _network_text(network, words, newest, now_ms), durable=False, sweep=True)
 
@@ -134,10 +135,10 @@ def _number(value: float) -> str:
 
 
 def write_state(folder: Folder, mind: RecallActivation, center: str | None, now_ms: int) -> None:
-    """Write the last activation, the file PromptX resumes from.
+    """Write the last activation, from which PromptX resumes.
 
     Raises:
-        OSError: the file cannot be written; the old one is untouched.
+        OSError: the file cannot be written; the old file is unchanged.
     """
     state = {
         "centerWord": center,

@@ -1,8 +1,8 @@
-"""The words of memories and of queries, folded, and which memories have a query's words.
+"""The folded words of memories and queries, and an index from words to memories.
 
-Owns what counts as one word: NFKC and case are folded, English endings cut, and text without spaces between its words
-(Chinese, Japanese) falls into pairs of neighbouring signs. Pure: an index is a value in memory; knows no network, no
-file and no clock.
+Owns the definition of a word: NFKC and case are folded, and English endings are removed. Text without spaces between
+its words (Chinese, Japanese) is split into pairs of adjacent characters. Pure: an index is a value in memory. Knows no
+network, no file and no clock.
 """
 
 import math
@@ -17,26 +17,26 @@ from typing import Final
 from py_rust_stemmers import SnowballStemmer
 
 MAX_TEXT: Final = 2_000
-"""Characters of a memory's content whose words are found: a longer one is found by its first and by its keywords."""
+"""Characters of a memory's content that are indexed. A longer memory is found by these and by its keywords."""
 MAX_TERMS: Final = 64
-"""Words of a query that are looked for; the rest of a longer one is not."""
+"""Maximum number of a query's words that are searched for."""
 MAX_UNKNOWN: Final = 8
-"""Words that no memory has, which are then looked for as parts of words."""
+"""Maximum number of unknown words that are searched for as parts of other words."""
 MIN_PART: Final = 4
-"""Letters of the shortest word that counts as part of another, or another as part of it."""
+"""Minimum letters of a word that counts as part of another word, and of a word that contains another."""
 PART_WEIGHT: Final = 0.5
-"""What a part of a word counts, beside a whole one."""
+"""Weight of a partial match relative to a whole word."""
 COMMON: Final = 10
-"""A word of more than one in this many memories is not looked for where a query has a rarer one."""
+"""A word that more than one in this many memories have is common. It is ignored if the query has a rarer word."""
 FEW: Final = 1_000
-"""Up to so many memories no word is too common."""
+"""A word that at most this many memories have is never common."""
 CLOSE: Final = 0.5
-"""How much of the best fit another memory needs to be found as well."""
+"""Minimum fit of a result, as a share of the best fit."""
 ALIKE: Final = 0.5
-"""Share of common words from which two memories are about the same."""
+"""Minimum share of common words for two memories to be similar."""
 
 _RUN: Final = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]+)|([^\W_]+)")
-"""A run of signs that are written without spaces, or a word of letters and digits."""
+"""A run of characters of a script without spaces, or a word of letters and digits."""
 
 _STOP: Final = frozenset(
     re.findall(
@@ -51,13 +51,13 @@ _STOP: Final = frozenset(
         """,
     )
 )
-"""Function words: questions are made of them, and they say nothing of what is asked for."""
+"""Function words. Questions contain them, but they do not identify the subject of a question."""
 
 _stemmer: Final = SnowballStemmer("english")
 
 
 def fold(text: str) -> str:
-    """Return a text as it is compared: compatible signs and upper and lower case are the same."""
+    """Return a text in the form for comparison, without differences of case and of compatible characters."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -67,9 +67,9 @@ def _stem(word: str) -> str:
 
 
 def split_words(text: str, *, pairs: bool = True) -> list[str]:
-    """Return the words of a text as they are compared, in order, repeats included; function words are left out.
+    """Return the folded words of a text, in order and with repetitions, but without function words.
 
-    ``pairs`` False: text without spaces falls into single signs, as texts are compared that may differ in a few words.
+    ``pairs`` False: text without spaces is split into single characters, to compare texts that differ in a few words.
     """
     found: list[str] = []
     for run, word in _RUN.findall(fold(text)):
@@ -84,29 +84,29 @@ def split_words(text: str, *, pairs: bool = True) -> list[str]:
 
 
 def words_of(content: str, cues: Iterable[str] = ()) -> frozenset[str]:
-    """Return the words by which a memory is found."""
+    """Return the words that the index stores for a memory."""
     return frozenset(split_words("\n".join((*cues, content[:MAX_TEXT]))))
 
 
 def gist_of(content: str, cues: Iterable[str] = ()) -> frozenset[str]:
-    """Return the words by which a memory is compared with others."""
+    """Return the words for the comparison of a memory with others."""
     return frozenset(split_words("\n".join((*cues, content[:MAX_TEXT])), pairs=False))
 
 
 def likeness(first: frozenset[str], second: frozenset[str]) -> float:
-    """Return the share of common words, from 0 to 1; two without any word are not alike."""
+    """Return the share of common words, from 0 to 1. It is 0 if one of the sets is empty."""
     return len(first & second) / len(first | second) if first and second else 0.0
 
 
 class WordIndex:
-    """Which memories have a word. Add each memory once; what was removed meanwhile is the caller's to leave out."""
+    """An index from words to memories. Add each memory once. The caller ignores results that were deleted meanwhile."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
         self._places: dict[str, array[int]] = {}
-        """word → indexes into `_ids`; arrays, because the garbage collector would walk millions of list items."""
+        """word → indexes into `_ids`. The garbage collector skips arrays but would walk millions of list items."""
         self.upto = 0
-        """Row of the newest memory in it."""
+        """Row of the newest memory in the index."""
 
     def learn(self, engram_id: str, words: Iterable[str], row: int = 0) -> None:
         """Add a memory with its words, each once, and its row."""
@@ -121,15 +121,15 @@ class WordIndex:
                 places.append(number)
 
     def clear(self) -> None:
-        """Let go of everything item by item: freed at once, a huge index stops every thread."""
+        """Empty the index item by item, because freeing a huge index at once blocks every thread."""
         while self._places:
             self._places.popitem()
 
     def find(self, query: str) -> dict[str, float]:
-        """Return how well memories fit a query, those that fit at least `CLOSE` as well as the best one.
+        """Return the fit of memories to a query, by id, for those with at least `CLOSE` of the best fit.
 
-        From 0 to 1: the share of the query's words that a memory has, rare words counting more. A word that no memory
-        has is looked for as part of their words.
+        The fit, from 0 to 1, is the share of the query's words that a memory has. Rare words have more weight. A word
+        that no memory has is searched for as a part of their words.
         """
         words = list(dict.fromkeys(split_words(query)[:MAX_TERMS]))
         unknown = [word for word in words if word not in self._places][:MAX_UNKNOWN]
@@ -156,7 +156,7 @@ class WordIndex:
         return math.log(1 + len(self._ids) / count)
 
     def _parts(self, word: str) -> Sequence[int]:
-        """Return the memories with a word that holds this one, or is held by it."""
+        """Return the indexes of memories with a word that contains ``word`` or is contained in it."""
         if len(word) < MIN_PART:
             return ()
         longer = [each for each in self._places if len(each) >= MIN_PART and (word in each or each in word)]
@@ -164,9 +164,9 @@ class WordIndex:
 
 
 def newest_first(ids: Sequence[str], words: Mapping[str, frozenset[str]], times: Mapping[str, float]) -> list[str]:
-    """Return memories in their order, but of those that are alike the newest stands where the first of them stood.
+    """Return ids in their order, but sort similar memories among themselves by time, newest first.
 
-    What contradicts another memory is about the same, so that the model meets what holds now before what held once.
+    Contradicting memories are similar. So the model reads the current one before the outdated ones.
     """
     groups: list[tuple[frozenset[str], list[int]]] = []
     for place, key in enumerate(ids):

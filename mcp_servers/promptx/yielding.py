@@ -1,8 +1,8 @@
-"""Long work of a thread gives way to other threads, the event loop's among them.
+"""Pauses in the long work of a thread, so that other threads run, including the event loop's.
 
-Owns how long it does. A thread that computes is made to give up the interpreter every 5 ms by those that wait for it.
-One that lets go of it by itself again and again, as with each row of SQLite and each read of a file, has it back before
-they wake, and they begin to wait anew: a loop stood still for 50 to 600 ms so.
+Owns the length of a pause. Waiting threads force a computing thread to release the interpreter lock every 5 ms. A
+thread that often releases the lock itself, with each row of SQLite or each read of a file, reacquires it before the
+waiting threads wake up. Their wait then starts again. In this way an event loop was blocked for 50 to 600 ms.
 """
 
 import time
@@ -12,11 +12,11 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 PAUSE_SECONDS: Final = 0.0002
-"""Long enough for another thread to wake and take its turn."""
+"""Pause length. Another thread has enough time to wake up and acquire the interpreter lock."""
 
 
 def giving_way(items: Iterable[T], every: int) -> Iterator[T]:
-    """Yield the items; before each ``every``th of them, the first one too, other threads have their turn."""
+    """Yield the items, and pause for other threads before the first and then before each ``every``th item."""
     for number, item in enumerate(items):
         if number % every == 0:
             time.sleep(PAUSE_SECONDS)
