@@ -119,7 +119,7 @@ def highlight(code: str, language: str, write: Callable[[str, int], str]) -> str
     if name is None or len(code) > _MAX_OF_SLOW.get(name, MAX_HIGHLIGHTED) or _TOO_SLOW.search(code):
         return write(code, 0)
     pieces: list[str] = []
-    for text, start, kind in _merged(code, name):
+    for text, start, kind in _merge_pieces(code, name):
         written = write(text, start)
         pieces.append(f'<span class="{kind}">{written}</span>' if kind else written)
     return "".join(pieces)
@@ -130,7 +130,7 @@ def escape_piece(text: str, _start: int) -> str:
     return html.escape(text)
 
 
-def _merged(code: str, name: str) -> Iterator[tuple[str, int, str]]:
+def _merge_pieces(code: str, name: str) -> Iterator[tuple[str, int, str]]:
     """Yield pieces of code with their offset and class; neighbours of one class are one piece."""
     start, end, kind = 0, 0, ""
     for at, token, value in _lexer(name).get_tokens_unprocessed(code):

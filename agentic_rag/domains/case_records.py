@@ -86,7 +86,7 @@ def merge_cases(
             same += 1
         else:
             changed += 1
-            after = replace(with_form(before, form), state=state, version=before.version + 1, updated_at=now())
+            after = with_form(before, form).replace(state=state, version=before.version + 1, updated_at=now())
             known[fresh.digest] = after
             changes.append((before, after))
     if len(known) > MAX_CASES:
@@ -96,8 +96,7 @@ def merge_cases(
 
 
 def with_form(before: CaseRecord, form: CaseForm) -> CaseRecord:
-    return replace(
-        before,
+    return before.replace(
         questions=list(form.questions),
         expect=form.expect.to_json(),
         note=form.note,

@@ -44,7 +44,7 @@ async def test_a_document_is_attached_read_and_cited_though_the_connection_was_l
         await message.fill("How many days?")
         await page.locator(".composer input[type=file]").set_input_files([LEAVE])
         row = page.get_by_role("list", name="Attached documents").get_by_role("listitem")
-        await expect(row.get_by_role("alert")).to_contain_text("connection was cut")
+        await expect(row.get_by_role("alert")).to_contain_text("connection broke")
         await expect(send).to_be_enabled()  # one may go on without it
         await row.get_by_role("button", name="Try again").click()
         await expect(row).to_contain_text("Uploading")
@@ -88,5 +88,5 @@ async def test_who_may_not_add_documents_is_told_so(tmp_path: Path) -> None:
         await sign_in(desk, "ann", "member", domain, at=f"#/chat/{domain}")
         await expect(page.get_by_role("button", name="Attach images", exact=True)).to_be_visible()
         await page.locator(".composer input[type=file]").set_input_files([LEAVE])
-        await expect(page.locator(".toast")).to_contain_text("Only an admin of this domain may add documents")
+        await expect(page.locator(".toast")).to_contain_text("Only an admin of this domain can add documents")
         assert (await rig.ok("GET", f"/api/domains/{domain}/documents"))["items"] == []

@@ -34,7 +34,7 @@ WORDS = {
         "below": "Below the threshold",
         "threshold": "Threshold",
         "keep": "Use these settings for answers",
-        "kept": "Kept: answers use",
+        "kept": "Saved. Answers now use",
         "expertise": "Expertise",
         "preview": "What the model receives",
         "save": "Save",
@@ -170,8 +170,8 @@ async def test_two_tabs_on_the_same_settings_are_told_and_nobody_overwrites_unse
         await expect(page.get_by_label("Expertise")).to_be_visible()
         other = await page.context.new_page()
         await other.goto(place)
-        await expect(page.get_by_text("This is open in another tab, too.")).to_be_visible()
-        await expect(other.get_by_text("This is open in another tab, too.")).to_be_visible()
+        await expect(page.get_by_text("This page is open in another tab.")).to_be_visible()
+        await expect(other.get_by_text("This page is open in another tab.")).to_be_visible()
         await page.get_by_label("Expertise").fill("Mine")
         await other.get_by_label("Expertise").fill("Theirs")
         await other.get_by_role("button", name="Save", exact=True).click()

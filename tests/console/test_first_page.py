@@ -71,7 +71,7 @@ async def test_a_part_that_could_not_be_fetched_is_fetched_when_it_is_wanted_aga
             await page.route(each, refuse_once)
         await message.fill("Hello")
         await page.keyboard.press("Enter")
-        await expect(page.locator(".toast")).to_contain_text("does not answer")
+        await expect(page.locator(".toast")).to_contain_text("does not respond")
         await expect(message).to_have_value("Hello")
         await message.focus()
         await page.keyboard.press("Enter")

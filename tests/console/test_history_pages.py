@@ -105,7 +105,7 @@ async def test_a_domain_is_taken_away_and_comes_in_as_a_new_one_and_over_itself(
         await choose_bundle(page, bundle)
         await expect(dialog.get_by_role("region", name="What would change")).to_contain_text("language")
         await dialog.get_by_role("button", name="Import now").click()
-        await expect(dialog.get_by_role("alert")).to_contain_text("tools (https://one.example/mcp) gets TEAM")
+        await expect(dialog.get_by_role("alert")).to_contain_text("tools (https://one.example/mcp) receives TEAM")
         assert (await rig.ok("GET", path))["settings"]["language"] == "fr"
         await dialog.get_by_role("button", name="Send these secrets and import").click()
         await dialog.get_by_role("link", name="Open the domain").click()

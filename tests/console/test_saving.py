@@ -95,7 +95,7 @@ async def test_a_new_prompt_file_that_was_not_saved_is_there_after_a_reload(tmp_
         await page.get_by_role("button", name="New prompt file").click()
         dialog = page.get_by_role("dialog")
         await dialog.get_by_label("File name").fill("new.md")
-        await dialog.get_by_role("button", name="Make").click()
+        await dialog.get_by_role("button", name="Create file").click()
         await page.locator(".lines-area").fill("Not saved yet.")
         await desk.goto(f"#/domains/{domain}/prompt")
         await expect(page.locator(".lines-area")).to_have_value("Not saved yet.")

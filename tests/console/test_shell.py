@@ -43,7 +43,7 @@ async def test_one_signs_in_with_name_and_key_and_by_the_address_that_open_print
         await page.get_by_label("Name").fill("ann")
         await page.get_by_label("Key").fill("arag_wrong")
         await page.get_by_role("button", name="Sign in").click()
-        await expect(page.get_by_role("alert")).to_contain_text("do not belong together")
+        await expect(page.get_by_role("alert")).to_contain_text("do not match")
         await page.get_by_label("Key").fill(key)
         await page.get_by_role("button", name="Sign in").click()
         await expect(page.get_by_role("heading", name="No domains yet")).to_be_visible()

@@ -147,7 +147,7 @@ async def test_a_row_a_paragraph_and_a_text_of_scripts_are_shown_in_their_place_
         await expect(panel.locator(".passage-main")).not_to_contain_text("Rule 1 says")
         await page.keyboard.press("Escape")
         panel = await open_source(page, domain, second["chunkId"], "Nobody ever said this.")
-        await expect(panel.get_by_role("note")).to_contain_text("does not have the cited words")
+        await expect(panel.get_by_role("note")).to_contain_text("does not contain the quoted words")
         await expect(panel.get_by_role("note").locator("blockquote")).to_have_text("Nobody ever said this.")
         await page.keyboard.press("Escape")
 
