@@ -100,7 +100,7 @@ class AgenticRagError(Exception):
 
 
 MAX_PROBLEMS = 100
-"""How many problems of one request are described."""
+"""Maximum number of problems described per request."""
 
 
 def _describe(error: AgenticRagError) -> Json:

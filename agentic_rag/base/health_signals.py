@@ -11,7 +11,7 @@ from enum import StrEnum
 
 WINDOW_SECONDS = 300.0
 MOST = 256
-"""How many outcomes are kept: for a busier part the window is shorter."""
+"""Maximum number of outcomes kept: for a busier part the window is shorter."""
 
 
 class PartState(StrEnum):

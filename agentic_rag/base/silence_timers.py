@@ -15,13 +15,13 @@ from typing import Final, Self
 import anyio
 
 SECOND_LOOK_SECONDS: Final = 0.1
-"""How long the event loop may read after a timer was due on time."""
+"""Time that the event loop gets to read after a timer was due on time."""
 
 SUSPENDED_SECONDS: Final = 0.25
 """A timer that runs this many seconds late shows that this process was suspended."""
 
 RESUMED_SECONDS: Final = 5.0
-"""How long a peer has after this process was suspended: the peer may have been suspended with it."""
+"""Time that a peer gets after this process was suspended: the peer may have been suspended with it."""
 
 
 class SilenceTimer:

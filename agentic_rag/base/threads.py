@@ -18,7 +18,7 @@ from agentic_rag.base.errors import WorkspaceUnavailable
 PLACES = 4
 """Maximum number of concurrent threads per domain: enough to keep a slow disk busy."""
 PATIENCE_SECONDS = 20.0
-"""How many seconds a caller waits for a thread, and a reader for its result."""
+"""Seconds that a caller waits for a thread, and a reader for its result."""
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")

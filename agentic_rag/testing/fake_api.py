@@ -57,7 +57,7 @@ MAX_BODY = 32 * 1024 * 1024
 KEEPALIVE_SECONDS = 75
 """The service's time limit for idle connections; uvicorn's own 5 s would race with steps."""
 CLOSE_SECONDS = 5.0
-"""How long running answers may take to notice that the server closes."""
+"""Time limit for running answers to notice that the server closes."""
 
 DEMO_TEXT = "The quick brown fox jumps over the lazy dog. "
 _DELTA = b"event: content_block_delta"

@@ -20,7 +20,7 @@ _ONE: Final = (
 _LIST: Final = ("prefixItems", "anyOf", "allOf", "oneOf")
 _NAMED: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 MAX_CHAT_DEPTH: Final = 100
-"""How many levels of schemas a chat-completions service reads."""
+"""Maximum number of levels of schemas that a chat-completions service reads."""
 
 
 def messages_schema_problems(path: str, schema: Any) -> Iterator[str]:

@@ -29,7 +29,7 @@ AGENT_BYTES = 1024 * 1024
 """The same limit for all user-configured servers in one turn."""
 
 NAMED = 5
-"""How many left-out tools are listed with name and reason; of the rest, only the number is given."""
+"""Maximum number of left-out tools that are listed with name and reason; the rest is only counted."""
 
 
 class Sized(Protocol):

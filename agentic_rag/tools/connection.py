@@ -66,7 +66,7 @@ HARD_CAP = 10
 """A call that keeps reporting progress is abandoned after this many times its timeout."""
 
 TAIL_LINES = 50
-"""How many of the last stderr lines are kept."""
+"""Number of stderr lines kept, the last ones."""
 
 LISTINGS, LISTINGS_A_SECOND = 6, 0.1
 """Rate limit for listing tools again after change notifications: burst size, and listings per second on average."""

@@ -33,11 +33,11 @@ from agentic_rag.tools.transports.http import HttpTransport
 from agentic_rag.tools.transports.stdio import StdioTransport
 
 CLOSE_SECONDS = 10.0
-"""How long all connections together may take to close before they are cancelled (children are killed in any case)."""
+"""Time limit for closing all connections, after which they are cancelled (children are killed in any case)."""
 
 
 REMEMBERED = 1024
-"""For how many servers the protocol era is remembered."""
+"""Maximum number of servers whose protocol era is remembered."""
 
 
 @dataclass(frozen=True, slots=True)

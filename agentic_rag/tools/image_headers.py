@@ -18,7 +18,7 @@ _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of a JPEG's frame header, which contains its size."""
 
 MARKERS: Final = 2_000
-"""How many markers of a JPEG are read. Real files have some dozens; a hostile server may send millions."""
+"""Maximum number of markers read of a JPEG. Real files have some dozens; a hostile server may send millions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,11 @@ OUR_TOOLS = tuple(tool.name for tool in SYSTEM_TOOLS if not tool.authors_only)
 
 NAME_CHARS = 64
 READ_NAME = 128
-"""How many characters of a name are transliterated."""
+"""Maximum number of characters of a name that are transliterated."""
 TITLE_CHARS = 200
 
 SHOWN_TOOLS = 4096
-"""For how many tools the shown form is cached between turns."""
+"""Maximum number of tools whose shown form is cached between turns."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LETTER = re.compile(r"[a-zA-Z]")

@@ -24,7 +24,7 @@ QUESTIONS = 20
 """Maximum number of questions per call; further ones are declined."""
 
 REMEMBERED = 256
-"""How many questions of a connection are remembered, so that their server can end them."""
+"""Maximum number of questions per connection that are remembered, so that their server can end them."""
 
 _NOTES = 5
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 NAME_WEIGHT = 3
-"""How many times a word of a name is counted."""
+"""Number of times that a word of a name is counted."""
 READ_CHARACTERS = 2_000
-"""How many characters of a description, or of all argument texts together, are read. The first ones tell the purpose.
+"""Characters read of a description, or of all argument texts together. The first ones tell the purpose.
 """
 ARGUMENT_DEPTH = 4
 _K1, _B = 1.2, 0.5

@@ -12,7 +12,7 @@ RESERVED = SERVERS
 
 MAX_NAME = 32
 READ_CHARS = 512
-"""How many characters of a name are read; normalizing takes long for a longer text."""
+"""Maximum number of characters read of a name; normalizing takes long for a longer text."""
 
 _PAIRS = (
     "аa еe оo рp сc хx тt уy іl ѕs ԁd ԛq һh јj ӏl кk мm пn гr ԍg ѵv ґr "  # Cyrillic

@@ -19,7 +19,7 @@ SHARE = 20
 HURRIED_SHARE = 4
 """The same while the disk fills fast, or is low."""
 GROWTH_BYTES = 1 << 20
-"""How much a child may still write while the disk is below its reserve: a log of that state must not end the child."""
+"""Bytes a child may still write while the disk is below its reserve: a log of that state must not end the child."""
 MOST_DESCRIPTORS = 20_000
 """Maximum number of open files per child that are measured."""
 

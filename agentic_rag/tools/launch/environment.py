@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from agentic_rag.base.errors import CommandNotAllowed, InvalidInput
 
 SEARCH_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
-"""Where a bare command name is looked up, and the ``PATH`` of every child. Never the server's own ``PATH``."""
+"""Search path for bare command names, and the ``PATH`` of every child. Never the server's own ``PATH``."""
 
 MARKER = "AGENTIC_RAG_MCP_CHILD"
 """Environment variable of every child: ``{marker of the data folder}:{number of the spawn}``."""

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 2
 MAX_REMEMBERED = 500
-"""For how many packages the reason of a failed installation is remembered."""
+"""Maximum number of packages whose failed installation is remembered with the reason."""
 
 
 class Installations:

@@ -37,7 +37,7 @@ PR_SET_PDEATHSIG = 1
 CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE = 0x20000, 0x1000, 0x4000, 0x80000
 """From ``linux/sched.h`` and ``linux/mount.h``."""
 STAGE = "/tmp"
-"""Where the private tmpfs is mounted. bubblewrap replaces the folder in the child's view."""
+"""Mount point of the private tmpfs. bubblewrap replaces the folder in the child's view."""
 
 O_PATH = getattr(os, "O_PATH", 0)
 """Linux only, as is the sandbox."""

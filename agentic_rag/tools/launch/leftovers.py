@@ -13,10 +13,10 @@ from pathlib import Path
 from agentic_rag.tools.launch.environment import MARKER
 
 SWEEP_PASSES = 10
-"""How often a sweep scans again for processes that were forked meanwhile."""
+"""Maximum number of scans per sweep, which find processes that were forked meanwhile."""
 
 SWEEP_MILLISECONDS = 1000
-"""How long a sweep waits for one killed process to disappear."""
+"""Time limit for one killed process to disappear."""
 
 
 def sweep_leftovers(marker: str) -> int:

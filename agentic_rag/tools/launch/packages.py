@@ -44,7 +44,7 @@ STALE_SECONDS = 3600
 """An incomplete installation of this age was left by a process that died."""
 
 OUTPUT_CHARS = 300
-"""How many characters of a client's output are shown."""
+"""Maximum number of characters shown of a client's output."""
 
 _PYTHON = os.path.realpath(sys.executable)
 """The interpreter under our own virtual environment, if any; installed packages get their own environments."""

@@ -53,7 +53,7 @@ USER_PROCESSES = 4096
 """Limit for the processes and threads of our user when a child starts another one."""
 
 NICENESS = 3
-"""How much lower a child's priority is than ours, so that it gets half the time of our event loop.
+"""Difference between a child's priority and ours, so that a child gets half the time of our event loop.
 
 With a larger value, servers would not start at all on a busy machine.
 """
@@ -183,7 +183,7 @@ class People(Protocol):
 
 
 MAX_LIBRARIES = 200
-"""How many shared libraries next to an interpreter a sandbox shows."""
+"""Maximum number of shared libraries next to an interpreter that a sandbox shows."""
 
 
 def interpreter_files(executable: Path) -> list[str]:

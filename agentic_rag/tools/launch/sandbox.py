@@ -21,7 +21,7 @@ from agentic_rag.tools.launch.seccomp import filter_program
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 
 PROBE_SECONDS = 10
-"""How long the trial run may take."""
+"""Time limit of the trial run."""
 
 TMP_BYTES, SHARED_BYTES = 64 * 1024 * 1024, 16 * 1024 * 1024
 """Sizes of a child's ``/tmp`` and ``/dev/shm``, which are memory."""

@@ -31,7 +31,7 @@ from agentic_rag.tools.oauth.web import Web
 REASON = "agentic_rag.reason"
 """The extension of an answer that holds, as text, why the server refused the request."""
 CHALLENGE_CHARS = 4_000
-"""How many characters of a ``WWW-Authenticate`` header are read."""
+"""Maximum number of characters read of a ``WWW-Authenticate`` header."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from agentic_rag.tools.launch.addresses import HttpEndpoint
 
 EXCERPT_CHARS = 200
 ERROR_BYTES = 64 * 1024
-"""How many bytes of a failed answer's body are read."""
+"""Maximum number of bytes read of a failed answer's body."""
 ERROR_SECONDS = 5.0
 """Time limit for reading that body."""
 SHORTEST_SECRET = 3

@@ -50,7 +50,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 """Line ends of an event stream."""
 
 EVENT_LINES = 100
-"""How many lines of data of one announcement are read: an address has one."""
+"""Maximum number of data lines read of one announcement: an address has one."""
 
 Item = SessionMessage | Exception
 

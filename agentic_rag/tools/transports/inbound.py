@@ -37,7 +37,7 @@ _OPAQUE = frozenset({"structuredContent", "inputSchema", "outputSchema", "_meta"
 """Members that are arbitrary JSON to the library: it validates nothing inside them."""
 
 OPEN_QUESTIONS = 4_096
-"""How many of our unanswered requests are remembered."""
+"""Maximum number of our unanswered requests that are remembered."""
 
 DISCOVER = "server/discover"
 """The newer era's first question."""

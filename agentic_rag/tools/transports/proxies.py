@@ -17,7 +17,7 @@ import httpx2
 from agentic_rag.tools.launch.addresses import address_problem
 
 MAX_EXCEPTIONS = 500
-"""How many parts of ``NO_PROXY`` are read."""
+"""Maximum number of parts of ``NO_PROXY``."""
 
 _PRIVATE_NAMES = ("localhost", "local", "internal", "intranet", "private", "corp", "home", "lan", "home.arpa")
 """Ends of names that no public name server knows."""

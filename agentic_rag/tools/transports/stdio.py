@@ -50,7 +50,7 @@ FLOOD_BYTES = 256 * 1024 * 1024
 """A line without an end after this many bytes costs the server its connection."""
 
 EDGE_BYTES = 4096
-"""How much of both ends of a discarded line is kept, to find the call that it answered."""
+"""Bytes kept at both ends of a discarded line, to find the call that it answered."""
 
 NOT_STARTED, NOT_STARTED_CODE = "not started: ", 126
 """Prefix and exit code with which `launcher` reports that a file differs from the approved one."""
@@ -62,16 +62,16 @@ WRITE_SECONDS = 30.0
 """A child that does not accept a message in this time is lost."""
 
 EXIT_SECONDS = 1.0
-"""How long a child may take to exit after its input closes, and again after SIGTERM, before SIGKILL."""
+"""Time limit for a child's exit after its input closes, and again after SIGTERM, before SIGKILL."""
 
 LOCK_SECONDS, LOCK_LOOK_SECONDS = 5.0, 0.1
-"""How long a stateful child waits for the end of its predecessor, and how often it checks."""
+"""Time limit of a stateful child's wait for the end of its predecessor, and the interval of its checks."""
 
 REAP_SECONDS = 2.0
-"""How long to wait for the death of a killed child."""
+"""Time limit for the death of a killed child."""
 
 OUTBOX = 256
-"""How many messages may wait for a slow child; further ones make their senders wait."""
+"""Maximum number of messages that wait for a slow child; further ones make their senders wait."""
 
 BURST, BURST_BYTES = 8, 64 * 1024
 """After this many lines, or bytes of lines, other tasks get a turn, however much the child has written."""
