@@ -207,7 +207,7 @@ class EmbeddingState:
                 f"the default model ({embedder.name}) is not on this machine and could not be fetched: {problem}"
             )
             if not self.usable and not is_installed():
-                self.reason += f"; searches go by words alone: {NO_WHEEL}"
+                self.reason += f"; searches use keywords only: {NO_WHEEL}"
             log.warning("%s; next attempt in %.0f s", self.reason, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, FETCH_RETRY_LIMIT)
