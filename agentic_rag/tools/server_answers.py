@@ -19,7 +19,8 @@ ANSWER = META_PREFIX + "answer"
 READ_METHODS = ("tools/list", "tools/call")
 
 BLOCKS = 100
-"""Of a result's content; texts beyond are joined, since each block costs time at every step up to the store."""
+"""Maximum number of a result's content blocks. Texts beyond it are joined, because each block costs time in every step.
+"""
 NAME_CHARS = 256
 """A tool with a longer name is left out."""
 SHOWN_CHARS = 100
@@ -54,8 +55,10 @@ def wrap_answer(method: str, result: Json) -> Json:
 
 
 def _with_few_blocks(result: Json) -> Json:
-    """Return a result whose texts beyond the first `BLOCKS` blocks are one text, in paragraphs. Of the other blocks
-    beyond, as many are taken; a last text says how many are left out.
+    """Return a result with about ``2 * BLOCKS`` blocks at most.
+
+    Texts after the first `BLOCKS` blocks are joined to one text, in paragraphs. Of the other blocks after them, at most
+    `BLOCKS` are kept, and a last text gives the number of the rest.
     """
     content = result.get("content")
     if not isinstance(content, list) or len(content) <= BLOCKS:
@@ -76,7 +79,7 @@ def _with_few_blocks(result: Json) -> Json:
 
 
 def _plain_tools(tools: Any) -> list[Json]:
-    """Return the parts of each tool that the library needs: some arguments become HTTP headers on the schema's request."""
+    """Return the parts of each tool that the library reads: it sends some arguments as HTTP headers."""
     plain: list[Json] = []
     for tool in tools if isinstance(tools, list) else ():
         schema = tool.get("inputSchema") if isinstance(tool, dict) else None

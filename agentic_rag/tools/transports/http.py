@@ -450,7 +450,7 @@ class _RepairedBody(httpx2.AsyncByteStream):
     """A body with U+FFFD in place of lone surrogates and of bytes that are not UTF-8.
 
     The protocol library refuses a whole answer for one of them. Servers that cut a text within an emoji send them.
-    ``lines``: the body is an event stream, of which each part is passed on up to its last whole line.
+    ``lines``: the body is an event stream, and each part is passed on up to its last complete line.
     """
 
     def __init__(self, body: httpx2.AsyncByteStream, *, lines: bool) -> None:
@@ -467,7 +467,7 @@ class _RepairedBody(httpx2.AsyncByteStream):
                 parts, size, part = [], 0, part[end:]
             parts.append(part)
             size += len(part)
-            if size > RESULT_BYTES:  # longer than any answer that is taken
+            if size > RESULT_BYTES:  # longer than any accepted answer
                 yield b"".join(parts)
                 parts, size = [], 0
         if parts:
