@@ -208,7 +208,7 @@ class _Bounded(CheckedTransport):
         *,
         signed: bool,
     ) -> None:
-        """Store the configuration. ``signed``: a `SignedTransport` around this one answers refusals for a sign-in."""
+        """Store the configuration. ``signed``: a `SignedTransport` around this one handles requests for a sign-in."""
         super().__init__(backend)
         self._signed = signed
         self._endpoint = endpoint

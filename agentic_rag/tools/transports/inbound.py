@@ -25,7 +25,7 @@ REQUESTS, REQUESTS_A_SECOND = 100, 10.0
 """Requests of a server: burst size, and average per second; each costs an answer."""
 
 NOTICES, NOTICES_A_SECOND = 500, 100.0
-"""Notifications that are passed on; the rest is dropped, because notifications repeat each other."""
+"""Notifications that are passed on; the rest is dropped: each is sent again soon, or was sent just before."""
 
 MESSAGES, MESSAGES_A_SECOND = 20_000, 2_000.0
 """All unrequested messages, dropped or not."""
