@@ -24,11 +24,18 @@ _REASONS: Final = {"end_turn": "stop", "tool_use": "tool_calls", "max_tokens": "
 class Shape:
     """The variant of a service. The default writes like OpenAI.
 
-    ``ids``: of calls: given, ``none``, or the ``same`` for all. ``one_index``: all calls have index 0 and come whole;
-    ``no_index``: without any, whole; ``interleaved``: pieces of all calls in turn; ``as_objects``: arguments are JSON.
-    ``nulls``: members without a value are null, and there are empty deltas. ``usage``: whether usage is sent; ``done``:
-    whether ``[DONE]`` ends the stream; ``reason``: whether the finish reason is sent; ``stop``: it is always ``stop``.
-    ``thought``: the key of reasoning. ``mark``: the form of a passage's citation.
+    ``ids``: of calls: given, ``none``, or the ``same`` for all.
+    ``one_index``: all calls have index 0 and come whole.
+    ``no_index``: without any, whole.
+    ``interleaved``: pieces of all calls in turn.
+    ``as_objects``: arguments are JSON.
+    ``nulls``: members without a value are null, and there are empty deltas.
+    ``usage``: whether usage is sent.
+    ``done``: whether ``[DONE]`` ends the stream.
+    ``reason``: whether the finish reason is sent.
+    ``stop``: it is always ``stop``.
+    ``thought``: the key of reasoning.
+    ``mark``: the form of a passage's citation.
     """
 
     ids: str = "given"

@@ -37,8 +37,10 @@ BYTES_PER_TOKEN: Final = 4
 class ChatRules:
     """The rules of one model.
 
-    ``images``: it accepts images; ``reasons``: the limit has its new name, there is an effort and no temperature;
-    ``replays``: reasoning of the running turn must be sent back, and no other may. ``refuses``: further parameters.
+    ``images``: it accepts images.
+    ``reasons``: the limit has its new name, there is an effort and no temperature.
+    ``replays``: reasoning of the running turn must be sent back, and no other may.
+    ``refuses``: further parameters.
     ``schema_refuses``: keywords refused in a tool's parameters (see `chat_schema_problems`).
     """
 

@@ -289,10 +289,12 @@ class FakeService:
 class FakeMessagesAPI(FakeService):
     """The Messages API; see `FakeService`.
 
-    ``also_allowed``: further top-level keys, for an older endpoint. ``cache_minimum``: tokens from which a prefix is
-    cached, in place of the model's. ``clock``: the cache's. ``enforced``: whether thinking with a changed prefix is an
-    error, as it is for new accounts. ``models_api``: whether ``GET /v1/models/{id}`` exists. ``context_window``:
-    tokens, in place of the model's.
+    ``also_allowed``: further top-level keys, for an older endpoint.
+    ``cache_minimum``: tokens from which a prefix is cached, in place of the model's.
+    ``clock``: the cache's.
+    ``enforced``: whether thinking with a changed prefix is an error, as it is for new accounts.
+    ``models_api``: whether ``GET /v1/models/{id}`` exists.
+    ``context_window``: tokens, in place of the model's.
 
     ``dropped`` is the thinking that was removed from requests. A message that was answered with ``stop_reason:
     refusal`` is refused again, without a step, as long as a request contains it.

@@ -89,7 +89,8 @@ class Binding:
     ``collection`` holds the domain's chunks, ``documents`` are those that a search may see (None: all), ``top_k`` and
     ``threshold`` are the domain's search settings. ``user`` and ``scope`` (``domain`` | ``user``) select the memory.
     ``role`` is the role whose memory is used if the call names none, and ``memory_roles`` are the others it may name.
-    ``admin``: whether the user may write the domain's roles. ``sub_roles``: the roles that a task may be delegated to.
+    ``admin``: whether the user may write the domain's roles.
+    ``sub_roles``: the roles that a task may be delegated to.
     ``draft``: files of that role which count as if they had been saved.
     """
 

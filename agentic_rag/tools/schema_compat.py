@@ -48,8 +48,10 @@ _PYTHON_ONLY = re.compile(r"\(\?[PaiLmsux#-]|\\[AZ]|\(\?\(")
 class SchemaFamily:
     """The parts of a tool's input schema that the services of one family accept.
 
-    ``references``: ``$ref``; without it references are expanded. ``recursion``: a schema may refer to itself.
-    ``formats``: the keyword ``format``. ``tuples``: ``prefixItems``; without it an array always has one ``items``.
+    ``references``: ``$ref``; without it references are expanded.
+    ``recursion``: a schema may refer to itself.
+    ``formats``: the keyword ``format``.
+    ``tuples``: ``prefixItems``; without it an array always has one ``items``.
     ``max_tools``: tools in one request, None for no limit.
     """
 

@@ -32,9 +32,10 @@ class SystemTool:
     ``english`` and ``chinese`` are its line in the bootstrap prompt, empty for none. ``{roles}`` stands for the roles
     that a task may be delegated to. ``prompt_order`` is the position of the line.
 
-    ``authors_only``: offered to a domain's admins, in a domain with the role that uses it. ``needs_skills``: offered in
-    a domain whose workspace has skills. ``effects``: the tool changes data that other users see. ``shared_effects``: it
-    does so where the domain's memory is shared.
+    ``authors_only``: offered to a domain's admins, in a domain with the role that uses it.
+    ``needs_skills``: offered in a domain whose workspace has skills.
+    ``effects``: the tool changes data that other users see.
+    ``shared_effects``: the same, but only where the domain's memory is shared.
     """
 
     name: str

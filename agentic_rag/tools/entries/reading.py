@@ -205,8 +205,10 @@ class InputField:
 class PastedRow:
     """One entry of a document, read separately. ``entry`` None: it has problems.
 
-    ``key``: its name as pasted; ``name``: as it is stored, empty if the key is unusable. ``path``: its place in
-    messages. ``pasted``: its untrusted value, which may contain secrets.
+    ``key``: its name as pasted.
+    ``name``: as it is stored, empty if the key is unusable.
+    ``path``: its place in messages.
+    ``pasted``: its untrusted value, which may contain secrets.
     """
 
     key: str

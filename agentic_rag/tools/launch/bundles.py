@@ -42,9 +42,10 @@ _KINDS = {"node": ("node", "nodejs"), "python": ("python", "python3"), "binary":
 class Bundle:
     """The requirements of a bundle.
 
-    ``args`` contain ``${NAME}`` for values that the user fills in; ``kinds`` gives the slot of each name. ``env``:
-    variables whose values the user sets; ``secrets``: those that the manifest marks as secret. ``start``: the
-    interpreter (empty: none) and the file in the bundle that it runs.
+    ``args`` contain ``${NAME}`` for values that the user fills in; ``kinds`` gives the slot of each name.
+    ``env``: variables whose values the user sets.
+    ``secrets``: those that the manifest marks as secret.
+    ``start``: the interpreter (empty: none) and the file in the bundle that it runs.
     """
 
     facts: Facts

@@ -92,12 +92,15 @@ class ArgumentPart:
 class CatalogueEntry:
     """One command line that may run.
 
-    ``options``: option → kind of its value, ``literal`` for a switch; each at most once, in any order. ``env``: names a
-    user may set → kind. ``fixed``: variables the entry sets itself (``{home}`` is the server's private folder); a
-    user's value for one of them is dropped, and listed as a change. ``write``: folders of the workspace are writable.
-    ``folders``: further folders the program may read. ``read_only``, ``idempotent``: names of tools, as on the server,
-    whose hint is trusted. ``stateful``: the program keeps state in its private folder; a user's entry can override
-    this. ``limits``: rlimits that differ from the usual ones.
+    ``options``: option → kind of its value, ``literal`` for a switch; each at most once, in any order.
+    ``env``: names a user may set → kind.
+    ``fixed``: variables the entry sets itself (``{home}`` is the server's private folder); a user's value for one of
+    them is dropped, and listed as a change.
+    ``write``: folders of the workspace are writable.
+    ``folders``: further folders the program may read.
+    ``read_only``, ``idempotent``: names of tools, as on the server, whose hint is trusted.
+    ``stateful``: the program keeps state in its private folder; a user's entry can override this.
+    ``limits``: rlimits that differ from the usual ones.
     """
 
     id: str

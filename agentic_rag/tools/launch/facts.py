@@ -20,11 +20,14 @@ _INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
 class Facts:
     """Facts about the program that would run.
 
-    ``registry``: ``npm``, ``pypi``, ``mcpb`` (a bundle), or empty for a program of this machine. ``integrity``: hash of
-    the package as in the registry (``sha512-…`` for npm, else ``sha256-…`` in hexadecimal), or of all ``files``
-    together. ``install_scripts``: scripts that the package declares for its installation; none is ever run. ``files``:
-    SHA-256 by name, of a program and of its files in the operator's folder. ``programs``: those that the package
-    contains. ``fixed``: variables that the line itself sets. ``warnings``: sentences for the operator.
+    ``registry``: ``npm``, ``pypi``, ``mcpb`` (a bundle), or empty for a program of this machine.
+    ``integrity``: hash of the package as in the registry (``sha512-…`` for npm, else ``sha256-…`` in hexadecimal), or
+    of all ``files`` together.
+    ``install_scripts``: scripts that the package declares for its installation; none is ever run.
+    ``files``: SHA-256 by name, of a program and of its files in the operator's folder.
+    ``programs``: those that the package contains.
+    ``fixed``: variables that the line itself sets.
+    ``warnings``: sentences for the operator.
     """
 
     name: str

@@ -224,9 +224,10 @@ class LaunchPolicy:
     ) -> None:
         """Store the configuration.
 
-        ``homes``: folder for the private directories of children (created on first use, 0700). ``data``: the data
-        folder, of which a child sees only its own parts. ``programs``: the folder of the operator's programs; None
-        means ``local`` next to the homes. ``disk_reserve``: bytes of its disk that children leave free.
+        ``homes``: folder for the private directories of children (created on first use, 0700).
+        ``data``: the data folder, of which a child sees only its own parts.
+        ``programs``: the folder of the operator's programs; None means ``local`` next to the homes.
+        ``disk_reserve``: bytes of its disk that children leave free.
 
         ``sandbox``: the sandbox to use, or the reason why there is none; None means to look for one when it is needed.
         ``hosts``: the operator's list of ``(host, port)`` that may be reached at any IP address. The two

@@ -15,10 +15,12 @@ class SignInNeeded(
 ):
     """An MCP server requires a sign-in at its authorization server.
 
-    ``sign_in``: the id of the open sign-in. ``address``: the complete authorization address, with the secret ``state``
-    in it: for the person who signs in, never for a model. ``begin``: our own address, which binds the sign-in to that
-    person's browser and redirects there. ``who``: ``owner`` (the user of the turn) or ``admin`` (of the domain: one
-    account for all users). ``host``: where the person will be asked.
+    ``sign_in``: the id of the open sign-in.
+    ``address``: the complete authorization address, with the secret ``state`` in it: for the person who signs in, never
+    for a model.
+    ``begin``: our own address, which binds the sign-in to that person's browser and redirects there.
+    ``who``: ``owner`` (the user of the turn) or ``admin`` (of the domain: one account for all users).
+    ``host``: where the person will be asked.
     """
 
     sign_in: str
