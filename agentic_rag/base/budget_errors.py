@@ -1,4 +1,4 @@
-"""What refuses a model call for its cost.
+"""Errors that refuse a model call because of its cost.
 
 Owns the declarations; part of the tree in ``errors``.
 """
@@ -11,10 +11,10 @@ from agentic_rag.base.errors import TurnError
 class BudgetExceeded(
     TurnError, code="BUDGET_EXCEEDED", status=429, facts=("scope", "unit", "period", "renews_at", "retry_after")
 ):
-    """A budget has nothing left, or what is left is reserved by calls that run now (``retryable``).
+    """A budget is used up, or running calls have reserved the rest of it (``retryable``).
 
-    ``whose``: in words; ``renews_at``: when the budget begins anew; ``retry_after``: seconds after which asking again
-    may succeed.
+    ``whose``: the budget's owner in words; ``renews_at``: when the budget's next period begins; ``retry_after``:
+    seconds after which a retry may succeed.
     """
 
     whose: str
@@ -33,7 +33,7 @@ class BudgetExceeded(
 
 
 class BudgetUnpriced(TurnError, code="BUDGET_UNPRICED", status=409, facts=("model",)):
-    """A budget in money cannot be kept: nobody has said what the model costs."""
+    """A budget in money cannot be enforced because the model has no price."""
 
     model: str
     text = (

@@ -1,7 +1,7 @@
-"""Two versions of something beside each other: texts by line, JSON values by path. Pure.
+"""Compares two versions of something: texts by line, JSON values by path. Pure.
 
-Owns the bounds: whatever strangers wrote, a comparison takes time that grows with its length alone, and what is shown
-is cut.
+Owns the limits: for untrusted input, too, a comparison takes time that is linear in its length, and the shown result is
+truncated.
 """
 
 import difflib
@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_PAIRS = 1_000_000
-"""Lines of one beside lines of the other that are compared in every combination; beyond, all between the first and the
-last that differ counts as changed."""
+"""Limit for the product of the two line counts, up to which lines are compared in every combination.
+
+Beyond the limit, everything between the first and the last differing line counts as changed.
+"""
 MAX_SHOWN = 64 * 1024
-"""Characters of a difference."""
+"""Maximum length of a shown difference in characters."""
 CONTEXT = 3
 ABSENT = None
 
@@ -28,7 +30,7 @@ class JsonChange:
 
 
 def compare_json(before: object, after: object, path: str = "") -> list[JsonChange]:
-    """Return what differs between two JSON values: objects are looked into, everything else is compared whole."""
+    """Return the differences between two JSON values; objects are compared by member, all other values as a whole."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         found: list[JsonChange] = []
         for name in sorted(before.keys() | after.keys()):

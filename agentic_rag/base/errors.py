@@ -1,18 +1,18 @@
 """Every error the product raises on purpose, in one tree of declarations.
 
-Owns codes, HTTP statuses and the plain words a user reads. Knows no transport: the edge renders
-these as ``{"error": {"code", "message", "details"}}``, the CLI as one line and an exit code.
+Owns codes, HTTP statuses and the plain words a user reads. Knows no transport: the edge renders these as ``{"error":
+{"code", "message", "details"}}``, the CLI as one line and an exit code.
 
-An error is declared, not programmed: its annotated attributes are its constructor's parameters, ``text`` is what
-``str(error)`` says of them, and the class line has what a program reads::
+An error is declared, not programmed: its annotated attributes are its constructor's parameters, ``text`` is the
+template of ``str(error)``, and the class line holds the facts for programs::
 
     class MessageTooLong(AgenticRagError, code="MESSAGE_TOO_LONG", status=400, facts=("length", "limit")):
         length: int
         limit: int
         text = "content: {self.length} characters; a message may have at most {self.limit}."
 
-A class takes code, status and the rest from its base where it names none. What another package raises on purpose
-(``mcp_servers``) has a tree of its own there. An exception that never leaves its module is private and not here.
+A class inherits code, status and the rest from its base unless it sets them. Another package's deliberate errors
+(``mcp_servers``) have their own tree there. An exception that never leaves its module is private and not here.
 """
 
 import errno
@@ -25,7 +25,7 @@ from typing import ClassVar, Final, Self, dataclass_transform
 from agentic_rag.base.json_form import Json, camel
 
 MAX_VALUE_CHARS = 2_000
-"""Of a text in an error: it may be a stranger's, and is redacted, audited, logged and answered."""
+"""Maximum length of a text in an error: it may be untrusted, and is redacted, audited, logged and sent to clients."""
 
 
 def _cut_value(value: object) -> object:
@@ -36,7 +36,7 @@ def _cut_value(value: object) -> object:
 
 @dataclass_transform(eq_default=False)
 class AgenticRagError(Exception):
-    """Base. ``str(error)`` is the message a user reads; ``details`` are its JSON-ready facts.
+    """Base class. ``str(error)`` is the message a user reads; ``details`` are its JSON-ready facts.
 
     Class arguments: ``code``; ``status`` of HTTP; ``retryable``: the same request may succeed later; ``facts``: the
     attributes that `details` shows.
@@ -50,9 +50,9 @@ class AgenticRagError(Exception):
     facts: ClassVar[tuple[str, ...]] = ()
     text: ClassVar[str] = ""
     problems: "tuple[AgenticRagError, ...]" = ()
-    """All problems of the request that this error ends, itself among them; empty: they were not collected."""
+    """All problems of the request that this error ends, including itself; empty if they were not collected."""
     outside: ClassVar[str] = ""
-    """What is said instead of ``text`` to who does not run the server."""
+    """The text shown instead of ``text`` to people who do not run the server."""
 
     def __init_subclass__(
         cls,
@@ -71,7 +71,8 @@ class AgenticRagError(Exception):
         cls.attributes = (*cls.attributes, *own)
 
     def __init__(self, *values: object, **named: object) -> None:
-        # Written out once: dataclasses would compile 45 constructors at each start. The type checker knows them all.
+        # One constructor for all: dataclasses would compile 45 of them at each start. The type checker knows every
+        # signature.
         values = tuple(_cut_value(value) for value in values)
         super().__init__(*values)
         vars(self).update(zip(self.attributes, values, strict=False))
@@ -82,7 +83,7 @@ class AgenticRagError(Exception):
 
     @property
     def plain(self) -> str:
-        """The message for who does not run the server: no address, no path and no word of a library."""
+        """The message for people who do not run the server: no address, no path and no text from a library."""
         return self.outside or str(self)
 
     @property
@@ -99,11 +100,11 @@ class AgenticRagError(Exception):
 
 
 MAX_PROBLEMS = 100
-"""Of one request so many are described."""
+"""Maximum number of problems described per request."""
 
 
 def _describe(error: AgenticRagError) -> Json:
-    """Return a problem as ``details.problems`` lists it."""
+    """Return a problem in the form of ``details.problems``."""
     path = str(getattr(error, "path", ""))
     message = str(error)
     return {"path": path, "message": message.removeprefix(f"{path}: "), "code": error.code}
@@ -121,9 +122,9 @@ def problems_of(error: AgenticRagError) -> tuple[AgenticRagError, ...]:
 
 
 class NotFound(AgenticRagError, status=404):
-    """Something named by an id does not exist, or not for this user (the two look alike on purpose).
+    """An id names nothing, or nothing that this user may see (the two look alike on purpose).
 
-    The code is ``{NOUN}_NOT_FOUND``. ``hidden``: it exists; for the audit log, never for the answer.
+    The code is ``{NOUN}_NOT_FOUND``. ``hidden``: the object exists; for the audit log, never for the answer.
     """
 
     noun: str
@@ -142,7 +143,7 @@ class NotFound(AgenticRagError, status=404):
 
 
 class InvalidInput(AgenticRagError, code="VALIDATION_ERROR", status=422, facts=("path", "problem")):
-    """A value does not fit. ``path`` names the field, ``problem`` says what would be right."""
+    """A value is invalid. ``path`` names the field, ``problem`` describes a valid value."""
 
     path: str
     problem: str
@@ -164,14 +165,14 @@ class MessageTooLong(AgenticRagError, code="MESSAGE_TOO_LONG", status=400, facts
 
 
 class ImageUnsupported(AgenticRagError, code="IMAGE_UNSUPPORTED", status=415, facts=("path",)):
-    """What was sent as an image is none that a model can be shown."""
+    """The content sent as an image is not in a format that a model can read."""
 
     path: str
     text = "{self.path}: this is no PNG, JPEG, GIF or WebP image, by its content."
 
 
 class ImageTooLarge(AgenticRagError, code="IMAGE_TOO_LARGE", status=413, facts=("path", "problem")):
-    """An image is over a limit; ``problem`` says over which."""
+    """An image exceeds a limit; ``problem`` names the limit."""
 
     path: str
     problem: str
@@ -190,7 +191,7 @@ class Conflict(AgenticRagError, status=409):
 
 
 class ConversationFull(Conflict, code="CONVERSATION_FULL"):
-    """The conversation holds as many messages as it may."""
+    """The conversation has reached its maximum number of messages."""
 
     limit: int
     text = "The conversation holds {self.limit} messages, which is the limit. Compact it or start a new one."
@@ -203,7 +204,7 @@ class ConversationArchived(Conflict, code="CONVERSATION_ARCHIVED"):
 
 
 class QuotaExceeded(Conflict, code="QUOTA_EXCEEDED", facts=("noun", "limit")):
-    """A domain holds as much as it may; ``setting`` is the operator's."""
+    """A domain has reached a quota; ``setting`` is the operator's variable for it."""
 
     noun: str
     limit: int
@@ -220,7 +221,7 @@ class TurnInProgress(Conflict, code="TURN_IN_PROGRESS", retryable=True, facts=("
 
 
 class WaitAnswered(Conflict, code="WAIT_ANSWERED", facts=("state", "answered_by")):
-    """A wait takes one answer."""
+    """The wait was already answered."""
 
     state: str
     answered_by: str
@@ -228,7 +229,7 @@ class WaitAnswered(Conflict, code="WAIT_ANSWERED", facts=("state", "answered_by"
 
 
 class OtherResponses(Conflict, code="RESPONSE_NOT_ALONE", facts=("conversation_id",)):
-    """A response is asked to be deleted whose conversation holds others."""
+    """A response cannot be deleted, because its conversation holds others."""
 
     conversation_id: str
     count: int
@@ -239,14 +240,14 @@ class OtherResponses(Conflict, code="RESPONSE_NOT_ALONE", facts=("conversation_i
 
 
 class UserErasing(Conflict, code="USER_ERASING"):
-    """A user is being erased, which only ends by being repeated."""
+    """The user is being erased; repeat the erasure to finish it."""
 
     name: str
     text = "{self.name} is being erased. Erase the user again to end it."
 
 
 class VersionConflict(Conflict, code="VERSION_CONFLICT", facts=("given", "current")):
-    """Somebody else saved a newer version."""
+    """Another client saved a newer version."""
 
     given: int
     current: int
@@ -286,14 +287,14 @@ class ChangeOnTrial(Conflict, code="CHANGE_ON_TRIAL", facts=("draft_id",)):
 
 
 class IdempotencyMismatch(Conflict, code="IDEMPOTENCY_MISMATCH"):
-    """The same client message id came with other content."""
+    """The same client message id was used for a message with other content."""
 
     client_message_id: str
     text = "clientMessageId: {self.client_message_id!r} was used for a message with other content."
 
 
 class CompactionNotNeeded(Conflict, code="COMPACTION_NOT_NEEDED"):
-    """The conversation has fewer messages than a compaction is worth."""
+    """The conversation has too few messages for a compaction."""
 
     count: int
     minimum: int
@@ -301,19 +302,19 @@ class CompactionNotNeeded(Conflict, code="COMPACTION_NOT_NEEDED"):
 
 
 class NothingToRollBack(Conflict, code="NOTHING_TO_ROLL_BACK"):
-    """The collection was never exchanged."""
+    """The collection was never replaced, so there is none to roll back to."""
 
     text = "There is no collection before this one."
 
 
 class ReindexRunning(Conflict, code="REINDEX_RUNNING", retryable=True):
-    """The collection is being made anew."""
+    """The collection is being rebuilt."""
 
     text = "The documents are being re-indexed. Try again when this has finished."
 
 
 class ServerReserved(Conflict, code="MCP_SERVER_RESERVED", facts=("path", "problem")):
-    """A system or built-in server is not an admin's: its name cannot be taken, and it cannot be acted on."""
+    """System and built-in servers belong to the product: admins cannot use their names or act on them."""
 
     path: str
     problem: str = "this name belongs to a built-in server. Choose another one."
@@ -321,35 +322,35 @@ class ServerReserved(Conflict, code="MCP_SERVER_RESERVED", facts=("path", "probl
 
 
 class ToolsChanged(Conflict, code="TOOLS_CHANGED", facts=("server",)):
-    """What an admin accepts is not what waits now: the server listed something else in between."""
+    """The waiting tools differ from those that the admin accepted: the server changed its list meanwhile."""
 
     server: str
     text = "fingerprint: the tools of {self.server!r} that wait are not those it stands for. Look at them again."
 
 
 class LineAllowed(Conflict, code="LAUNCH_LINE_ALLOWED", facts=("entry",)):
-    """Nobody has to be asked for a line that may run. ``entry``: of the launch catalogue."""
+    """The line is already allowed, so no request is needed. ``entry``: of the launch catalogue."""
 
     entry: str
     text = "This line is allowed already ({self.entry}). Test the entry, or save it."
 
 
 class LaunchRequestClosed(Conflict, code="LAUNCH_REQUEST_CLOSED", facts=("state",)):
-    """A request was decided or taken back before."""
+    """A request was already decided or withdrawn."""
 
     state: str
     text = "This request is {self.state}; only an open one can be approved, refused or withdrawn."
 
 
 class LaunchRequestChanged(Conflict, code="LAUNCH_REQUEST_CHANGED"):
-    """What would run is not what the request was looked at for."""
+    """The program that would run differs from the one that was reviewed."""
 
     reason: str
     text = "{self.reason} Review the request again, or ask its admin to send a new one."
 
 
 class LaunchRequestsFull(Conflict, code="LAUNCH_REQUESTS_FULL", facts=("limit",)):
-    """A domain has as many open requests as it may."""
+    """A domain has reached its maximum number of open requests."""
 
     limit: int
     text = "{self.limit} requests of this domain are open, which is the limit. Withdraw some, or wait for the operator."
@@ -358,8 +359,9 @@ class LaunchRequestsFull(Conflict, code="LAUNCH_REQUESTS_FULL", facts=("limit",)
 class CommandNotAllowed(
     AgenticRagError, code="MCP_COMMAND_NOT_ALLOWED", status=422, facts=("path", "reason", "command", "allow", "request")
 ):
-    """An entry matches nothing the operator allowed. ``allow``: the command that would allow it; ``request``: where
-    an admin asks for that (POST).
+    """An entry matches nothing the operator allowed.
+
+    ``allow``: the command that would allow the entry; ``request``: the address at which an admin can ask for it (POST).
     """
 
     path: str
@@ -379,7 +381,7 @@ class CommandNotAllowed(
 
 
 class PackageProblem(AgenticRagError, code="MCP_PACKAGE_PROBLEM", status=502):
-    """A server's package is not installed, cannot be, or is not what was installed."""
+    """A server's package is not installed, cannot be installed, or was changed since."""
 
     package: str
     reason: str
@@ -387,11 +389,11 @@ class PackageProblem(AgenticRagError, code="MCP_PACKAGE_PROBLEM", status=502):
 
 
 class PackageChanged(PackageProblem, code="MCP_PACKAGE_CHANGED", status=409):
-    """A server's package is not what was installed: a refusal, not a failure."""
+    """A server's package was changed since its installation: a refusal, not a failure."""
 
 
 class CatalogueProblem(AgenticRagError, code="CATALOGUE_PROBLEM"):
-    """A launch catalogue cannot be used; ``problem`` says where and why."""
+    """A launch catalogue is invalid; ``problem`` gives the place and the reason."""
 
     problem: str
     text = "{self.problem}"
@@ -413,7 +415,7 @@ class SecretUnreadable(AgenticRagError, code="SECRET_UNREADABLE", facts=("name",
 
 
 class SecretLimit(AgenticRagError, code="SECRET_LIMIT", status=422, facts=("path", "problem")):
-    """A domain would keep more secrets than can be looked for in every text. ``path``: the field that brought them."""
+    """A domain would have more secrets than can be searched for in every text. ``path``: the field with the secrets."""
 
     path: str
     problem: str
@@ -421,7 +423,7 @@ class SecretLimit(AgenticRagError, code="SECRET_LIMIT", status=422, facts=("path
 
 
 class DocumentUnsupported(AgenticRagError, code="DOCUMENT_UNSUPPORTED", status=415):
-    """No reader takes this kind of file. ``instead`` says what to do with it, where that is known."""
+    """No reader supports this kind of file. ``instead`` names an alternative, if one is known."""
 
     name: str
     supported: tuple[str, ...]
@@ -444,7 +446,7 @@ class DocumentTooLarge(AgenticRagError, code="DOCUMENT_TOO_LARGE", status=413):
 
 
 class PageUnreadable(AgenticRagError, code="PAGE_UNREADABLE", status=422, facts=("reason",)):
-    """A page of a document cannot be drawn. ``reason``: the code of what is wrong with the file."""
+    """A page of a document cannot be drawn. ``reason``: the code of the file's problem."""
 
     reason: str
     problem: str
@@ -460,14 +462,14 @@ class IndexUnavailable(AgenticRagError, code="INDEX_UNAVAILABLE", status=503, re
 
 
 class Unauthenticated(AgenticRagError, code="UNAUTHENTICATED", status=401):
-    """No key, or one that is not known."""
+    """The API key is missing or unknown."""
 
     reason: str = "A valid API key is needed: send it as 'Authorization: Bearer <key>'."
     text = "{self.reason}"
 
 
 class ProviderUnavailable(AgenticRagError, code="OIDC_UNAVAILABLE", status=503, retryable=True):
-    """The OpenID provider does not answer, or cannot be used; why, is for operators."""
+    """The OpenID provider does not answer, or cannot be used. The reason is shown to operators only."""
 
     reason: str
     text = "The OpenID provider cannot be used: {self.reason}"
@@ -491,34 +493,34 @@ class RateLimited(AgenticRagError, code="RATE_LIMITED", status=429, retryable=Tr
 
 
 class MalformedRequest(AgenticRagError, code="BAD_REQUEST", status=400):
-    """What came on a connection is no HTTP request, or no WebSocket handshake."""
+    """The bytes on a connection are not an HTTP request or WebSocket handshake."""
 
     text = "This cannot be read as an HTTP request."
 
 
 class HeadersTooLarge(AgenticRagError, code="HEADERS_TOO_LARGE", status=431, facts=("limit",)):
-    """A request's target and header fields are more than the server reads."""
+    """A request's target and header fields are longer than the server reads."""
 
     limit: int
     text = "The request's address and header fields may have {self.limit} bytes together."
 
 
 class RequestTimeout(AgenticRagError, code="REQUEST_TIMEOUT", status=408):
-    """A request was not sent to its end in time."""
+    """A request was not completely sent in time."""
 
     part: str
     text = "The request's {self.part} did not arrive in time."
 
 
 class ServerBusy(AgenticRagError, code="SERVER_BUSY", status=503, retryable=True, facts=("retry_after",)):
-    """More connections are open than the server holds for clients that have shown no key."""
+    """Too many connections without a valid key are open."""
 
     retry_after: float
     text = "Too many connections are open. Try again in a few seconds."
 
 
 class TooManySubscriptions(RateLimited):
-    """A socket follows as many conversations as it may; waiting frees none."""
+    """A socket follows the maximum number of conversations; waiting does not free any."""
 
     limit: int
 
@@ -527,7 +529,7 @@ class TooManySubscriptions(RateLimited):
 
 
 class PagesBusy(RateLimited):
-    """As many pages of a domain are waited for as may be, or one was waited for too long."""
+    """Too many pages of a domain are waiting to be drawn, or one waited for too long."""
 
     def __str__(self) -> str:
         return "Other pages of this domain's documents are drawn first. Try again in a few seconds."
@@ -541,9 +543,9 @@ class LogGone(AgenticRagError, code="LOG_GONE", status=410):
 
 
 class BeyondLog(LogGone):
-    """A client asks for what follows an event that the log of a finished turn does not have.
+    """A client asks for events after a number that the log of a finished turn does not contain.
 
-    It may have seen another server's events, or a log that a restored backup does not hold.
+    The client may have seen another server's events, or a log that a restored backup does not contain.
     """
 
     after: int
@@ -558,7 +560,7 @@ class LeaseLost(AgenticRagError, code="LEASE_LOST"):
 
 
 class StorageError(AgenticRagError):
-    """The disk or the database failed. Nothing of a write was kept."""
+    """The disk or the database failed. No part of the write was stored."""
 
     reason: str
     text = "{self.reason}"
@@ -572,13 +574,13 @@ class StorageFull(StorageError, code="STORAGE_FULL", status=507):
 
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-"""What a file system answers that is full, has no inodes left, is over a quota, or is read-only."""
+"""Error numbers of a file system that is full, has no inodes left, is over a quota, or is read-only."""
 
 
 def refused_write(exc: BaseException | None) -> StorageFull | None:
-    """Return the error for a write that a full or read-only disk refused, wherever it was raised; None: it was another.
+    """Return the error for a write that a full or read-only disk refused, or None for any other exception.
 
-    This is the one rule of what counts as such a refusal. `store.database` maps what SQLite and PostgreSQL say of it.
+    This is the only rule that recognizes such a refusal. `store.database` maps the errors of SQLite and PostgreSQL.
     """
     if isinstance(exc, StorageFull):
         return exc
@@ -590,7 +592,7 @@ def refused_write(exc: BaseException | None) -> StorageFull | None:
 
 
 class BackupNotWritten(StorageFull, code="BACKUP_NOT_WRITTEN", status=507):
-    """A backup cannot be written where it should lie; nothing is left there of it."""
+    """A backup cannot be written to its destination; no part of it is left there."""
 
     place: str
     text = "The backup {self.place} cannot be written: {self.reason}."
@@ -598,7 +600,7 @@ class BackupNotWritten(StorageFull, code="BACKUP_NOT_WRITTEN", status=507):
 
 
 class BackupDamaged(AgenticRagError, code="BACKUP_DAMAGED", status=422, facts=("problem",)):
-    """A file is no backup, or not a whole one."""
+    """A file is not a backup, or is incomplete."""
 
     path: str
     problem: str
@@ -616,14 +618,14 @@ class BackupTooNew(AgenticRagError, code="BACKUP_TOO_NEW", status=422, facts=("v
 
 
 class BackupRefused(AgenticRagError, code="BACKUP_REFUSED", status=409, facts=("problem",)):
-    """A backup, restore, upgrade or downgrade is not begun; ``problem`` says why, and what would be right."""
+    """A backup, restore, upgrade or downgrade is not begun; ``problem`` gives the reason and the remedy."""
 
     problem: str
     text = "{self.problem}"
 
 
 class WorkspaceRefused(Conflict, code="WORKSPACE_REFUSED", facts=("name", "reason")):
-    """Below a workspace something else stands where a folder or a file of ours should be: a link, a pipe."""
+    """A workspace contains something else in place of one of our folders or files: a link, a pipe."""
 
     name: str
     reason: str
@@ -646,7 +648,7 @@ class WritesRefused(StorageUnavailable):
 
 
 class StorageDamaged(StorageError, code="STORAGE_DAMAGED", status=503):
-    """The SQLite file is no database any more; trying again mends nothing."""
+    """The SQLite file is damaged; a retry does not help."""
 
     text = (
         "The database is damaged: {self.reason}. Put a backup of the data folder in its place; "
@@ -656,14 +658,14 @@ class StorageDamaged(StorageError, code="STORAGE_DAMAGED", status=503):
 
 
 class WorkspaceUnavailable(StorageUnavailable):
-    """A domain's folder does not answer: its disk hangs, or what else goes on in it does. Others' are not touched."""
+    """A domain's folder does not answer: its disk or other operations in it hang. Other domains are not affected."""
 
     text = "The domain's folder does not answer now: {self.reason}. Try again."
     outside = "The domain's folder does not answer now. Try again."
 
 
 class ServerStopping(AgenticRagError, code="SERVER_STOPPING", status=503, retryable=True):
-    """The server is about to end; what it had begun is gone on with by the next one."""
+    """The server is about to end; the next server process resumes its unfinished work."""
 
     text = "The server is stopping. Try again in a moment."
 
@@ -675,8 +677,8 @@ class TurnError(AgenticRagError):
 class ModelError(TurnError, code="LLM_SERVICE_ERROR", status=502):
     """The model's service refused, failed or broke off.
 
-    ``http_status`` is None when no answer came. ``retry_after`` (seconds) is what the service asked for.
-    ``started`` says that events of the answer were already delivered: the step must be reset before a retry.
+    ``http_status`` is None when no answer came. ``retry_after`` (seconds) is the delay that the service asked for.
+    ``started``: events of the answer were already delivered, so the step must be reset before a retry.
     """
 
     reason: str
@@ -690,13 +692,13 @@ class ModelError(TurnError, code="LLM_SERVICE_ERROR", status=502):
 
 
 class UnusableSummary(ModelError):
-    """What a model gave as summary of a conversation is none; ``reason`` says why."""
+    """A model returned an unusable summary of a conversation; ``reason`` gives the problem."""
 
     text = "The model gave no summary that can be used: {self.reason}."
 
 
 class ContextTooLong(TurnError, code="CONTEXT_TOO_LONG", status=413):
-    """A conversation is longer than its model takes, whatever is left out of it."""
+    """A conversation is longer than its model accepts, even after everything possible is left out."""
 
     text = (
         "This is more than the model can read at once, even with a summary of what was said before. "
@@ -720,13 +722,13 @@ class GenerationTimeout(TurnError, code="GENERATION_TIMEOUT", status=504, retrya
 
 
 class GenerationAborted(TurnError, code="GENERATION_ABORTED", status=499):
-    """The turn was interrupted; for dialects without an event of their own for that."""
+    """The turn was interrupted; for dialects without their own event for that."""
 
     text = "The turn was interrupted."
 
 
 class StepTakenBack(TurnError, code="STEP_RESET", retryable=True):
-    """A step runs again whose text was shown already; for dialects that cannot take text back."""
+    """A step runs again after its text was shown; for dialects that cannot retract text."""
 
     text = "The model's answer broke off and this part restarts. Reload the messages, or ask again."
 
@@ -739,7 +741,7 @@ class ResumeLimit(TurnError, code="RESUME_LIMIT"):
 
 
 class AnswerFailed(TurnError):
-    """A turn ended without the answer that somebody waits for: the code, words and hope of its terminal event."""
+    """A turn ended without the answer that a caller waits for; the fields come from its terminal event."""
 
     reason: str
     words: str
@@ -761,7 +763,7 @@ class AnswerFailed(TurnError):
 
 
 class InternalError(TurnError, code="INTERNAL_ERROR"):
-    """Something in the product itself went wrong; the log has the traceback under ``reference``."""
+    """An unexpected error in the product; the log has the traceback under ``reference``."""
 
     reference: str
     text = "Something went wrong on the server (reference {self.reference})."
@@ -776,13 +778,13 @@ class ServerUnavailable(AgenticRagError, code="MCP_SERVER_UNAVAILABLE", status=5
 
 
 class ServerSilent(ServerUnavailable, code="MCP_SERVER_SILENT", status=504):
-    """An MCP server took a call and gave no answer in time. ``reason`` says no more than that: users may read it."""
+    """An MCP server accepted a call and did not answer in time. ``reason`` contains only facts that users may read."""
 
 
 class TooManyServers(
     AgenticRagError, code="TOO_MANY_MCP_SERVERS", status=429, retryable=True, facts=("server", "limit")
 ):
-    """A domain has as many MCP servers running as it may."""
+    """A domain runs its maximum number of MCP servers."""
 
     server: str
     limit: int
@@ -790,7 +792,7 @@ class TooManyServers(
 
 
 class RequestRefused(AgenticRagError):
-    """For the command line: the server answered with an error, whose code and words these are."""
+    """For the command line: the server answered with this error."""
 
     http_status: int
     code: str
@@ -807,7 +809,7 @@ class ServerUnreachable(AgenticRagError, code="SERVER_UNREACHABLE"):
 
 
 def first_cause(exc: BaseException) -> AgenticRagError | None:
-    """Return the product's own error in an exception or in a group of a task group's."""
+    """Return the product's own error in an exception, or in an exception group of a task group."""
     if isinstance(exc, AgenticRagError):
         return exc
     if isinstance(exc, BaseExceptionGroup):

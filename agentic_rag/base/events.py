@@ -1,4 +1,4 @@
-"""What a turn tells the world: one tagged union, from the turn to its readers.
+"""The events of a turn: one tagged union, from the turn to its readers.
 
 Owns the event bodies and the numbered event. Knows no clock, no store and no socket; the run log makes the JSON form.
 """
@@ -16,7 +16,7 @@ from agentic_rag.base.messages import KeptImage
 
 
 class ToolStatus(StrEnum):
-    """What became of a tool call; no event says ``running``, the stored call does."""
+    """The outcome of a tool call. No event has ``running``; only the stored call does."""
 
     RUNNING = "running"
     OK = "ok"
@@ -26,27 +26,27 @@ class ToolStatus(StrEnum):
 
 
 class WaitKind(StrEnum):
-    """What a turn asks a person for."""
+    """The kind of input that a turn asks a person for."""
 
     APPROVAL = "approval"
-    """May this call run?"""
+    """Permission to run a call."""
     FORM = "form"
     """Values for a server's form."""
     URL = "url"
-    """Something to be done at an address, such as signing in."""
+    """A task at an address, such as signing in."""
     QUESTION = "question"
-    """An answer to a question of the model's."""
+    """An answer to a question of the model."""
 
 
 class Answerer(StrEnum):
-    """Who may answer: the conversation's owner, or an admin of its domain."""
+    """The person who may answer: the conversation's owner, or an admin of its domain."""
 
     OWNER = "owner"
     ADMIN = "admin"
 
 
 class WaitAction(StrEnum):
-    """What ended a wait. A person answers with one of the first three."""
+    """The way a wait ended. A person answers with one of the first three."""
 
     ACCEPT = "accept"
     DECLINE = "decline"
@@ -94,7 +94,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One found passage or memory in a `Retrieval` event. ``score``: relevance, from 0 to 1."""
+    """One passage or memory in a `Retrieval` event. ``score``: relevance, from 0 to 1."""
 
     id: str
     name: str
@@ -105,7 +105,7 @@ class Hit:
     page: int | None = None
     cells: str | None = None
     strength: Absent[float] = None
-    """Of a memory: how strong it was saved, from 0 to 1."""
+    """Strength at which a memory was saved, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ class Reference:
     cells: str | None = None
     """Rows of a sheet, such as ``Rates!A2:D9``."""
     agent: Absent[str] = None
-    """Path of the delegate that found it; None: the agent itself did."""
+    """Path of the delegate that found the passage; None: the agent itself did."""
     verified: Absent[bool] = None
-    """False: the statement shares no word with the passage, whose text this is; such a one has a number of its own."""
+    """False: the statement shares no word with the passage, whose text is shown. Such a citation has its own number."""
     table: Absent[CitedTable] = None
     """The cited rows, where the passage is a table."""
     scanned: Absent[bool] = None
@@ -149,12 +149,12 @@ class TurnStarted:
     image_id: str
     client_message_id: str | None = None
     images: tuple[KeptImage, ...] | None = None
-    """Those that were sent with it; each has a file at ``/api/payloads/{ref}``."""
+    """The images that were sent with the message; each has a file at ``/api/payloads/{ref}``."""
 
 
 @dataclass(frozen=True, slots=True)
 class IterationStart:
-    """A model call begins. ``continues``: its text goes on where the one before it was cut off."""
+    """A model call begins. ``continues``: its text continues where the previous call was cut off."""
 
     type: ClassVar[str] = "iteration_start"
     iteration: int
@@ -212,9 +212,9 @@ class ToolProgress:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """``content`` is the text a person reads; ``ref`` names the stored whole when ``truncated``.
+    """The result of a call: ``content`` is the text a person reads; ``ref`` names the stored whole when ``truncated``.
 
-    ``structured``: a user server's structured content, or ``{"_ref": …}`` for one that is kept whole.
+    ``structured``: a user server's structured content, or ``{"_ref": …}`` for content that is stored separately.
     """
 
     type: ClassVar[str] = "tool_result"
@@ -231,7 +231,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """``retrieval_id``: the stored search; of memories, which are not stored, the call."""
+    """The results of a search. ``retrieval_id``: the stored search; for memories, which are not stored, the call."""
 
     type: ClassVar[str] = "retrieval"
     retrieval_id: str
@@ -242,9 +242,9 @@ class Retrieval:
 
 @dataclass(frozen=True, slots=True)
 class SourceReference:
-    """A citation of the characters ``text_from`` to ``text_to`` of the step's text; its text stands in the passage.
+    """A citation of the characters ``text_from`` to ``text_to`` of the step's text, which quotes a passage.
 
-    ``verified`` is False where the cited statement shares no word with it.
+    ``verified`` is False if the cited statement shares no word with the passage.
     """
 
     type: ClassVar[str] = "source_reference"
@@ -266,7 +266,7 @@ class SourceReference:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Numbers ``voids[0]`` to ``voids[1]`` (inclusive) of this turn mean nothing."""
+    """Numbers ``voids[0]`` to ``voids[1]`` (inclusive) of this turn are void."""
 
     type: ClassVar[str] = "resumed"
     voids: tuple[int, int]
@@ -274,7 +274,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class StepReset:
-    """Forget all text, thinking, citations and started calls of this iteration: it is run again."""
+    """Clients must discard all text, thinking, citations and started calls of this iteration: it runs again."""
 
     type: ClassVar[str] = "step_reset"
     iteration: int
@@ -297,7 +297,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """For the model a summary stands for so many messages from now on; a person is shown them as before."""
+    """A summary replaces this many messages for the model. People still see the messages."""
 
     type: ClassVar[str] = "compacted"
     messages: int
@@ -320,7 +320,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text of others that the model has read since the user's message: what an instruction in it would speak through.
+    """Content of others that the model has read since the user's message, and that may contain instructions.
 
     ``kind``: ``document``, ``memory``, ``tool`` (a result), ``delegate`` or ``description`` (a tool's own).
     """
@@ -331,11 +331,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class InputRequired:
-    """The turn waits for a person. ``answerer``: who may answer; ``expires_at``: when that counts as declined.
+    """The turn waits for a person. ``answerer``: the person who may answer; ``expires_at``: when the wait is declined.
 
-    Of an ``approval``: ``tool_name``, ``arguments`` as they would be sent, their ``schema``, and ``sources``. Of a
-    ``form``: ``schema``. Of a ``url``: the whole address, which nobody has opened. Of a ``question``: ``options``, of
-    which ``multiple`` allows several. ``warning``: what the person should look at first.
+    An ``approval`` has ``tool_name``, ``arguments`` as they would be sent, their ``schema``, and ``sources``. A
+    ``form`` has ``schema``. A ``url`` has the whole address, which was not opened. A ``question`` has ``options``, of
+    which ``multiple`` allows several. ``warning``: a text that the person should read first.
     """
 
     type: ClassVar[str] = "input_required"
@@ -359,7 +359,7 @@ class InputRequired:
 
 @dataclass(frozen=True, slots=True)
 class InputAnswered:
-    """A wait has ended. ``by``: the id of who answered, empty where nobody did (it expired, or the turn ended)."""
+    """A wait has ended. ``by``: the id of the person who answered, empty if it expired or the turn ended."""
 
     type: ClassVar[str] = "input_answered"
     wait_id: str
@@ -396,7 +396,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Terminal. ``message_id`` is None when nothing of the answer was kept."""
+    """Terminal. ``message_id`` is None if no part of the answer was stored."""
 
     type: ClassVar[str] = "interrupted"
     message_id: str | None = None
@@ -430,22 +430,22 @@ Terminal = Done | Error | Interrupted
 
 TERMINAL_TYPES = frozenset({"done", "error", "interrupted"})
 DELTA_TYPES = frozenset({"text", "thinking", "tool_call_started", "tool_arguments"})
-"""Delivered at once and journalled in groups; everything else is durable when delivered."""
+"""Event types that are delivered at once and journalled in groups; all others are durable when delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """Which delegate an event is from: its path, unique in its turn, and the ``delegate`` call that it works for."""
+    """The delegate that an event comes from: its path, unique in its turn, and the ``delegate`` call it serves."""
 
     path: str
     tool_call_id: str
 
 
 class AgentEvent(NamedTuple):
-    """One event of a turn. ``data`` is its JSON form, made once; see ``runtime.log.runlog``.
+    """One event of a turn. ``data`` is its JSON form, encoded once; see ``runtime.log.runlog``.
 
-    ``type`` and ``seq`` stand beside it so that readers can route without parsing. An event with ``seq`` 0 is not part
-    of the log: it says how the stream itself is, its JSON has no number, and it is never replayed.
+    ``type`` and ``seq`` are separate fields so that readers can route without parsing. An event with ``seq`` 0 is not
+    part of the log: it describes the stream itself, its JSON has no number, and it is never replayed.
     """
 
     turn_id: str
@@ -464,10 +464,10 @@ class AgentEvent(NamedTuple):
 
 
 def decode(turn_id: str, seq: int, data: bytes) -> AgentEvent:
-    """Return the event whose JSON form a log has stored."""
+    """Return the event for a JSON form from a stored log."""
     found = _TYPE(data)
     return AgentEvent(turn_id, seq, found[1].decode() if found else orjson.loads(data)["type"], data)
 
 
 _TYPE = re.compile(rb'\{"type":"([a-z_]+)"').match
-"""The type stands first where this program has written the JSON."""
+"""The type is the first member in JSON that this program wrote."""

@@ -1,7 +1,7 @@
-"""Places at which a kill must do no harm: named where they are, heard by tests alone.
+"""Failpoints: named places at which a kill must do no harm, observed by tests only.
 
-Owns nothing but who hears. A place is a name such as ``commit.ready``; outside a test nobody hears, and reaching one
-costs a comparison.
+Owns the listener. A place has a name such as ``commit.ready``. Outside a test there is no listener, and reaching a
+place costs one comparison.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,14 +11,14 @@ _listener: Callable[[str], object] | None = None
 
 
 def reached(name: str) -> None:
-    """Say that a place is reached. What the listener raises is raised here."""
+    """Report that a place is reached. An exception of the listener is raised here."""
     if _listener is not None:
         _listener(name)
 
 
 @contextmanager
 def heard_by(listener: Callable[[str], object]) -> Iterator[None]:
-    """Let a test hear of each place that any thread of this process reaches, as long as the block runs."""
+    """Report each place that any thread of this process reaches to a test's listener, while the block runs."""
     global _listener
     before, _listener = _listener, listener
     try:

@@ -1,7 +1,7 @@
-"""Values that come from outside: camelCase or snake_case in, camelCase out, unknown keys refused.
+"""Input from outside: accepts camelCase or snake_case, returns camelCase, refuses unknown keys.
 
-Owns the base model of everything a client or an admin sends, and the one place where pydantic's errors become
-ours. Knows no record and no route.
+Owns the base model of everything a client or an admin sends, and the one conversion of pydantic's errors to ours. Knows
+no record and no route.
 """
 
 import re
@@ -28,14 +28,14 @@ FormT = TypeVar("FormT", bound=BaseModel)
 NO_NUL = "a NUL character is not possible."
 
 _MISLEADING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Control characters, line separators, and what turns the direction of the text around it."""
+"""Control characters, line separators, and characters that change the direction of the text around them."""
 
 
 _ROWS = ("list", "tuple", "set", "frozenset")
 
 
 class ValidatedForm(BaseModel):
-    """Base of what is checked: a list is looked at up to its first item that does not fit.
+    """Base of validated models: the validation of a list stops at its first invalid item.
 
     Half a million problems of one list would take seconds of the event loop.
     """
@@ -52,7 +52,7 @@ class ValidatedForm(BaseModel):
 
 def _stop_at_first(schema: Any) -> None:
     if isinstance(schema, dict):
-        if schema.get("type") in _ROWS:  # a field may be called so, too
+        if schema.get("type") in _ROWS:  # a field may have this name, too
             schema["fail_fast"] = True
         for part in schema.values():
             _stop_at_first(part)
@@ -64,7 +64,7 @@ def _stop_at_first(schema: Any) -> None:
 class Form(ValidatedForm):
     """Base of request and settings models.
 
-    ``cleaned``: fields whose taker removes NUL characters itself; anywhere else one is refused.
+    ``cleaned``: fields whose reader removes NUL characters itself. In all other fields a NUL character is refused.
     """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
@@ -72,7 +72,7 @@ class Form(ValidatedForm):
 
 
 def require_shape(pattern: str, words: str) -> AfterValidator:
-    """Return the validator of a text that has the shape of a regular expression, which users read as ``words``."""
+    """Return a validator for texts that match a regular expression; ``words`` describe the form to users."""
     shape = re.compile(pattern)
 
     def check(text: str) -> str:
@@ -84,14 +84,14 @@ def require_shape(pattern: str, words: str) -> AfterValidator:
 
 
 MAX_LEVELS = 64
-"""Of objects and lists inside each other, in whatever a client sends."""
+"""Maximum nesting of objects and lists in any client input."""
 MAX_VALUES = 20_000
-"""Items of lists and members of objects, all together, in what a client sends: each is looked at in the event loop."""
+"""Maximum number of list items and object members in client input: the event loop checks each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLimits:
-    """What an object of a client's own may hold, which is stored and shown as it is."""
+    """Limits for a client's own JSON object, which is stored and shown unchanged."""
 
     levels: int = 16
     keys: int = 256
@@ -101,7 +101,7 @@ class JsonLimits:
         """Return the value.
 
         Raises:
-            ValueError: it is nested too deep, has too many keys, or is too large as text.
+            ValueError: The value is nested too deep, has too many keys, or is too large as text.
         """
         if value is None:
             return None
@@ -115,14 +115,14 @@ class JsonLimits:
 
 
 OwnJson = Annotated[Json | None, AfterValidator(JsonLimits().check)]
-"""The type of a field that keeps a client's own JSON object."""
+"""The type of a field that stores a client's own JSON object."""
 
 AnswerJson = Annotated[Json | None, AfterValidator(JsonLimits(keys=2_000, size=128 * 1024).check)]
-"""The type of what a person answers: a call's arguments, or the fields of a form."""
+"""The type of a person's answer: a call's arguments, or the fields of a form."""
 
 
 def nests_deeper(value: object, levels: int) -> bool:
-    """Whether a JSON value has more than so many objects and lists inside each other."""
+    """Whether a JSON value has more than this many objects and lists inside each other."""
     layer = [value]
     for _ in range(levels + 1):
         layer = [each for each in layer if isinstance(each, Mapping | list)]
@@ -133,10 +133,10 @@ def nests_deeper(value: object, levels: int) -> bool:
 
 
 def check_size(value: object, path: str, most: int = MAX_VALUES) -> None:
-    """Refuse a JSON value that takes long to look through, before anything else looks through it.
+    """Refuse a JSON value that takes long to traverse, before any other code traverses it.
 
     Raises:
-        InvalidInput: it has more than `MAX_LEVELS` levels, or more than ``most`` items and members.
+        InvalidInput: The value has more than `MAX_LEVELS` levels, or more than ``most`` items and members.
     """
     layer, count = [value], 0
     for _ in range(MAX_LEVELS + 1):
@@ -170,10 +170,10 @@ def _inner(value: object) -> Sequence[object]:
 
 
 def read_form(model: type[FormT], value: object, path: str = "") -> FormT:
-    """Validate ``value``; ``path`` is what its own place is called in messages (empty: the body itself).
+    """Validate ``value``; ``path`` is the value's own place in messages (empty: the body itself).
 
     Raises:
-        InvalidInput: names the first field that does not fit and says what would; its details list all of them.
+        InvalidInput: Names the first invalid field and describes a valid value; its details list all invalid fields.
     """
     form, problems = check_form(model, value, path)
     if form is None:
@@ -182,7 +182,7 @@ def read_form(model: type[FormT], value: object, path: str = "") -> FormT:
 
 
 def check_form(model: type[FormT], value: object, path: str = "") -> tuple[FormT | None, list[InvalidInput]]:
-    """Return the form that ``value`` is, else None and all fields that do not fit. See `read_form`."""
+    """Return the validated form, or None and all invalid fields. See `read_form`."""
     cleaned: frozenset[str] = getattr(model, "cleaned", frozenset())
     for place in _nul_places(value, path, cleaned):
         return None, [InvalidInput(place or "body", NO_NUL)]
@@ -218,12 +218,12 @@ def unknown_key(path: str) -> InvalidInput:
 
 
 def invalid_input(error: ValidationError, path: str = "") -> InvalidInput:
-    """Return the refusal that names the first field that does not fit, and says what would."""
+    """Return the refusal that names the first invalid field and describes a valid value."""
     return _refusal_of(error.errors(include_url=False, include_context=False), path)
 
 
 def invalid_inputs(error: ValidationError, path: str = "") -> list[InvalidInput]:
-    """Return a refusal for each field that does not fit; of a map, for each of its members."""
+    """Return a refusal for each invalid field; of a map, for each of its members."""
     by_field: dict[tuple[object, ...], list[ErrorDetails]] = {}
     for each in error.errors(include_url=False, include_context=False):
         place = each["loc"]
@@ -237,7 +237,7 @@ _TRIED = re.compile(r"(?:str|int|float|bool|constrained-str)$|(?:list|tuple|dict
 
 
 def _refusal_of(errors: Sequence[ErrorDetails], path: str) -> InvalidInput:
-    # Of a text or a list pydantic tells of both, and names in the place which it tried: "str", "list[Item]".
+    # For a text or a list, pydantic reports both, and adds the type it tried to the place: "str", "list[Item]".
     meant = (each for each in errors if each["loc"][-1:] != ("str",) or not isinstance(each["input"], list))
     first = next(meant, errors[0])
     place = first["loc"]
@@ -251,7 +251,7 @@ def _refusal_of(errors: Sequence[ErrorDetails], path: str) -> InvalidInput:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a value stands: below another place. Written out only when it is told, since a key may be very long."""
+    """The place of a value below another place. Joined only when it is reported, since a key may be very long."""
 
     around: "_Place | None"
     name: str
@@ -266,7 +266,7 @@ class _Place:
 
 
 def _nul_places(value: object, path: str, cleaned: frozenset[str]) -> Iterator[str]:
-    """Yield the places of NUL characters, which PostgreSQL does not take, in a JSON value as deep as it may be."""
+    """Yield the places of NUL characters in a JSON value of any depth; PostgreSQL does not accept them."""
     if isinstance(value, Mapping) and cleaned:
         value = {key: item for key, item in value.items() if key not in cleaned}
     waiting: list[tuple[_Place, object]] = [(_Place(None, path), value)]
@@ -306,10 +306,10 @@ def line(path: str, text: str, limit: int, *, required: bool, breaks: bool = Fal
     """Return a text without the space around it. ``breaks``: it may have line ends and tabs.
 
     Raises:
-        InvalidInput: it has more than ``limit`` characters, or none and is required, or shows as something else.
+        InvalidInput: The text has more than ``limit`` characters, is empty but required, or has misleading characters.
     """
     text = text.strip()
-    if len(text) > limit:  # first: the other checks read each character
+    if len(text) > limit:  # first, because the other checks read each character
         raise InvalidInput(path, f"{len(text)} characters; at most {limit} are possible.")
     if required and not is_visible(text):
         raise InvalidInput(path, "at least one visible character is needed.")
@@ -319,10 +319,10 @@ def line(path: str, text: str, limit: int, *, required: bool, breaks: bool = Fal
 
 
 def one_line(text: str) -> str:
-    """Return a text on one line, without characters that show it as something else."""
+    """Return a text on one line, without misleading characters."""
     return " ".join(_MISLEADING.sub(" ", text).split())
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text has a character that can be seen."""
+    """Whether a text has a visible character."""
     return any(char.isprintable() and not char.isspace() for char in text)

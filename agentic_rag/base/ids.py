@@ -1,7 +1,7 @@
-"""The ids that records refer to each other by: text to a reader, a type each to the type checker.
+"""The ids by which records refer to each other: text at runtime, distinct types for the type checker.
 
-Owns the types alone. Where two ids meet in a signature, a call that takes one for the other does not type-check. What
-comes from outside (a path, a frame, a row) becomes one of these at the border that reads it.
+Owns the types alone. If a call swaps two ids of its parameters, it does not type-check. Ids from outside (a path, a
+frame, a row) become one of these types where they are read.
 """
 
 from typing import NewType
@@ -14,4 +14,4 @@ DocumentId = NewType("DocumentId", str)
 WaitId = NewType("WaitId", str)
 
 NO_CONVERSATION = ConversationId("")
-"""Of what belongs to none."""
+"""The id for things that belong to no conversation."""

@@ -1,9 +1,9 @@
 """Values as JSON documents, and back: the one place that knows camelCase.
 
-Owns how a frozen dataclass is written (`to_json`) and read (`from_json`): for stored documents, for what the API
-answers, for frozen definitions; and how a document becomes text (`to_text`), fast and exact. Names are camelCase in
-JSON and snake_case in Python. Knows no table and no route; what strangers send is read by ``forms``, which says what
-is wrong with it.
+Owns writing (`to_json`) and reading (`from_json`) of frozen dataclasses: for stored documents, for answers of the API,
+for frozen definitions; and the fast and exact conversion of a document to text (`to_text`). Names are camelCase in JSON
+and snake_case in Python. Knows no table and no route. ``forms`` reads untrusted input, with errors that name the
+problem.
 """
 
 import dataclasses
@@ -45,15 +45,15 @@ def _members(kind: type) -> tuple[tuple[str, str, bool], ...]:
 
 
 def to_json(value: Any) -> Any:
-    """Return the JSON form: dataclasses as objects, enums by value, sequences as lists, mappings with keys as they are.
+    """Return the JSON form: dataclasses as objects, enums by value, sequences as lists, mapping keys as text.
 
     Raises:
-        TypeError: a value that has no JSON form.
+        TypeError: A value has no JSON form.
     """
     kind = type(value)
     if kind in _PLAIN:
         return value
-    if kind is list or kind is tuple:  # looked at before what takes longer to find out
+    if kind is list or kind is tuple:  # checked first, because the other checks take longer
         return [to_json(item) for item in value]
     if dataclasses.is_dataclass(kind):
         return {
@@ -73,7 +73,7 @@ def to_json(value: Any) -> Any:
 
 
 def to_cut_json(value: Any, levels: int) -> Any:
-    """Return the JSON form of a value that is nested without bound: what is deeper than so many levels is ``"…"``."""
+    """Return the JSON form of a value of unlimited nesting, with ``"…"`` in place of everything below ``levels``."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         members = ((name, getattr(value, attribute), absent) for attribute, name, absent in _members(type(value)))
         return {name: to_cut_json(item, levels) for name, item, absent in members if item is not None or not absent}
@@ -87,13 +87,13 @@ def to_cut_json(value: Any, levels: int) -> Any:
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """Return the value of a type from what `to_json` made of it; absent members take their defaults.
+    """Return a value of a type from its `to_json` form; absent members take their defaults.
 
     Types: dataclasses, enums, ``X | None``, ``tuple[X, ...]``, ``list[X]``, ``frozenset[X]``, mappings from text, and
-    whatever JSON itself has. Members that the type does not know are ignored.
+    JSON's own types. Members that the type does not know are ignored.
 
     Raises:
-        TypeError, KeyError, ValueError: the document is not one of this type.
+        TypeError, KeyError, ValueError: The document is not one of this type.
     """
     hint: Any = kind
     result: T = reader_of(hint)(value)
@@ -102,7 +102,7 @@ def from_json(kind: type[T], value: Any) -> T:
 
 @cache
 def reader_of(hint: Any) -> Callable[[Any], Any]:
-    """Return what reads a value of a type."""
+    """Return the function that reads a value of a type."""
     if isinstance(hint, typing.NewType):
         return reader_of(hint.__supertype__)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -147,8 +147,8 @@ def _object_reader(kind: type) -> Callable[[Any], Any]:
 def to_text(document: Any) -> str:
     """Return a JSON document as text, keys in their order.
 
-    A model's arguments may hold what orjson refuses (a lone surrogate, an integer past 64 bits); the standard library
-    writes those escaped or in full.
+    A model's arguments may hold values that orjson refuses (a lone surrogate, an integer past 64 bits). The standard
+    library writes those escaped or in full.
     """
     try:
         return orjson.dumps(document).decode()
@@ -157,4 +157,4 @@ def to_text(document: Any) -> str:
 
 
 from_text = json.loads
-"""Reverses `to_text`: the standard library's, since orjson would turn an integer past 64 bits into a float."""
+"""Reverses `to_text` with the standard library, since orjson would turn an integer past 64 bits into a float."""

@@ -1,10 +1,10 @@
-"""Values of the Messages API as the product stores and sends them, and pure functions over them.
+"""Values of the Messages API in the form the product stores and sends, and pure functions over them.
 
-Owns the shapes of content blocks and the rules that keep a transcript sendable. Knows no model client,
-no store and no event.
+Owns the shapes of content blocks and the rules that keep a transcript sendable. Knows no model client, no store and no
+event.
 
-Blocks are plain JSON objects, exactly as the API takes them, with one addition: a key that starts with
-``_`` is the product's own. `without_private` removes those before a request leaves.
+Blocks are plain JSON objects, exactly as the API takes them, with one addition: a key that starts with ``_`` belongs to
+the product. `without_private` removes those keys before a request is sent.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from agentic_rag.base.ids import DocumentId
 from agentic_rag.base.json_form import Absent, from_json
 
 Role = Literal["user", "assistant", "system"]
-"""``system`` in requests only: instructions inside the conversation, of which the store knows as notes (`NOTE`)."""
+"""``system`` in requests only: instructions inside the conversation, which the store keeps as notes (`NOTE`)."""
 
 Block = dict[str, Any]
 """One content block: ``{"type": "text" | "thinking" | "redacted_thinking" | "tool_use" | "tool_result" | …}``."""
@@ -42,52 +42,52 @@ class ToolSpec(TypedDict):
 
 
 SHOWN_BEFORE: Final = "[already shown above, cite it there]"
-"""First line of the text that stands for repeated passages of a result; their titles follow, one a line."""
+"""First line of the text that replaces repeated passages of a result; their titles follow, one per line."""
 
-# Members of blocks that are the product's own: what later steps need and no model is sent
+# Private members of blocks: data for later steps, never sent to a model
 
 PASSAGE: Final = "_passage"
-"""Of a ``search_result``: the `Passage` that a citation of it is tied to."""
+"""Key in a ``search_result``: the `Passage` that its citations refer to."""
 REFERENCES: Final = "_references"
-"""Of a text: the verified citations in it, as `agentic_rag.base.events.Reference`."""
+"""Key in a text: the verified citations in it, as `agentic_rag.base.events.Reference`."""
 ACTIVATION: Final = "_role"
-"""Of a ``tool_result``, or of the text that stands for one: the role it activated, as `Activation`."""
+"""Key in a ``tool_result``, or in the text that replaces one: the role it activated, as `Activation`."""
 REF: Final = "_ref"
-"""Of a ``tool_result``: where its whole text is kept. In structured content, alone: what the object is kept under."""
+"""Key in a ``tool_result``: the ref of its stored whole text; in structured content, alone: that of the object."""
 SIZE: Final = "_size"
-"""Of an image that is kept: ``[width, height]`` in pixels."""
+"""Key in a stored image: ``[width, height]`` in pixels."""
 STRUCTURED: Final = "_structured"
-"""Of a ``tool_result``: the server's structured content."""
+"""Key in a ``tool_result``: the server's structured content."""
 SHED: Final = "_shed"
-"""Of a ``tool_result`` that requests leave out: ``{"name", "ref"}`` for the mark that stands there."""
+"""Key in a ``tool_result`` that requests leave out: ``{"name", "ref"}`` for the mark in its place."""
 SAID: Final = "_said"
-"""Of the text that a compaction left: the user's messages in it, verbatim."""
+"""Key in the text that a compaction left: the user's messages in it, verbatim."""
 SOURCES: Final = "_sources"
-"""Of a summary: for each fact and document it rests on ``{"fact", "document", "name", "chunks"}``."""
+"""Key in a summary: for each fact and document it rests on ``{"fact", "document", "name", "chunks"}``."""
 NOTE: Final = "_note"
-"""Of a text in a user's message that is not the user's: the server's own word to the model."""
+"""Key in a text in a user's message that the server wrote for the model."""
 CUT: Final = "_cut"
-"""Of what answers a message that was cut off at its length limit: the step goes on."""
+"""Key in a block that answers a message that was cut off at its length limit: the step continues."""
 CONTINUES: Final = "_continues"
-"""Of a text: it goes on exactly where the step before it was cut off."""
+"""Key in a text: it continues exactly where the previous step was cut off."""
 DOWN: Final = "_down"
-"""Of a note: names of the servers that it says cannot be called."""
+"""Key in a note: names of the servers that cannot be called."""
 GONE: Final = "_gone"
-"""Of a note: ids of the deleted documents that it names."""
+"""Key in a note: ids of the deleted documents that it names."""
 REFUSED: Final = "_refused"
-"""Of a question that its model declined to answer: no later request holds that turn."""
+"""Key in a question that its model declined to answer: no later request holds that turn."""
 MADE_BY: Final = "_model"
-"""Of thinking: the model whose it is, by the name it was asked by; no other is sent it."""
+"""Key in thinking: the name of the model that wrote it; no other model gets it."""
 BROKEN_INPUT: Final = "_broken_input"
-"""Of a ``tool_use``: its arguments as they came, when they are not a JSON object."""
+"""Key in a ``tool_use``: its arguments as received, if they are not a JSON object."""
 OTHERS: Final = "_others"
-"""Of a ``tool_result``: it holds text of others (documents, users' servers, shared memories), which may give orders."""
+"""Key in a ``tool_result``: it holds text of others (documents, users' servers, shared memories), maybe with orders."""
 RETRIEVALS: Final = "_retrievals"
-"""Of a ``tool_result``: ids of the stored searches that it came from."""
+"""Key in a ``tool_result``: ids of the stored searches that it came from."""
 CALLED: Final = "_called"
-"""Of a ``tool_use``: the name as the model wrote it, when the API would not take that name back."""
+"""Key in a ``tool_use``: the name as the model wrote it, if the API would not accept that name in later requests."""
 SECRET: Final = "_secret"
-"""Of a ``tool_use``: its arguments held a secret, so that it must not run."""
+"""Key in a ``tool_use``: its arguments held a secret, so that it must not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class PassageTable:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Where the sentences of a ``search_result`` come from: ``chunk_ids[i]`` holds the block's ``content[i]``.
+    """The origin of the sentences of a ``search_result``: ``chunk_ids[i]`` holds the block's ``content[i]``.
 
     ``cells``: rows of a sheet, such as ``Rates!A2:D9``.
     """
@@ -113,7 +113,7 @@ class Passage:
     cells: str | None = None
     score: float = 0.0
     agent: Absent[str] = None
-    """Path of the delegate that found it; None: the agent in whose transcript it stands."""
+    """Path of the delegate that found the passage; None: the agent that owns the transcript."""
     tables: Absent[tuple[PassageTable, ...]] = None
     scanned: Absent[bool] = None
     """True: OCR read it from a scan."""
@@ -126,7 +126,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A role that was activated, and the hash of its text then."""
+    """A role that was activated, and the hash of its text at that time."""
 
     role: str
     hash: str
@@ -144,7 +144,7 @@ def text_block(text: str) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class KeptImage:
-    """An image that a user sent: kept under ``ref``, its size in pixels and (``size``) in bytes."""
+    """An image that a user sent, stored under ``ref``, with its size in pixels and (``size``) in bytes."""
 
     ref: str
     media_type: str
@@ -155,7 +155,7 @@ class KeptImage:
 
 
 def question_blocks(text: str, images: Collection[KeptImage] = ()) -> list[Block]:
-    """Return the blocks of a user's message: its images, then its words, if it has any."""
+    """Return the blocks of a user's message: its images, then its text, if it has any."""
     if not images:
         return [text_block(text)]
     shown = [kept_image(each.media_type, each.ref, (each.width, each.height)) for each in images]
@@ -168,7 +168,7 @@ def user_message(text: str, images: Collection[KeptImage] = ()) -> Message:
 
 
 def tool_result_block(tool_use_id: str, content: list[Block], *, is_error: bool = False) -> Block:
-    """Return a ``tool_result``; an empty result says so in words, since a blank one is refused."""
+    """Return a ``tool_result``; an empty result gets a placeholder text, since the API refuses blank ones."""
     block: Block = {
         "type": "tool_result",
         "tool_use_id": tool_use_id,
@@ -180,17 +180,17 @@ def tool_result_block(tool_use_id: str, content: list[Block], *, is_error: bool 
 
 
 def kept_image(media_type: str, ref: str, size: tuple[int, int]) -> Block:
-    """Return an image as the transcript holds it: its bytes are kept under ``ref``, requests hold them."""
+    """Return an image block for the transcript: its bytes are stored under ``ref`` and added to requests."""
     return {"type": "image", "source": {"type": "kept", "media_type": media_type, "ref": ref}, SIZE: list(size)}
 
 
 def ref_of_image(block: Block) -> str | None:
-    """Return where the bytes of an image are kept, None for any other block."""
+    """Return the ref of a stored image, or None for any other block."""
     return block["source"]["ref"] if block["type"] == "image" and block["source"]["type"] == "kept" else None
 
 
 def refs_of_images(messages: Iterable[Message]) -> frozenset[str]:
-    """Return where the images of messages are kept; those of results that are left out are not among them."""
+    """Return the refs of the stored images in messages, except those in results that are left out."""
     blocks = [block for message in messages for block in message["content"]]
     results = [block for block in blocks if block["type"] == "tool_result" and SHED not in block]
     parts = [part for block in results for part in block["content"]]
@@ -198,14 +198,14 @@ def refs_of_images(messages: Iterable[Message]) -> frozenset[str]:
 
 
 def has_kept_image(block: Block) -> bool:
-    """Tell whether a block is an image that is kept, or a result with one."""
+    """Return whether a block is a stored image, or a result with one."""
     if block["type"] == "tool_result":
         return any(map(has_kept_image, block["content"]))
     return ref_of_image(block) is not None
 
 
 def image_in_words(block: Block) -> str:
-    """Return the words for an image that is kept."""
+    """Return the text that describes a stored image."""
     width, height = block[SIZE]
     source = block["source"]
     return f"[image, {source['media_type']}, {width}×{height} pixels, kept as ref {source['ref']}]"
@@ -217,9 +217,9 @@ def plain_text(content: Iterable[Block]) -> str:
 
 
 def is_words(message: Message) -> bool:
-    """Tell whether a message is text and nothing else: no call, result, image or thinking, no citation or private key.
+    """Return whether a message is only text: no call, result, image or thinking, no citation or private key.
 
-    Most are; whoever looks for any of those need look no further.
+    Most messages are, and code that looks for any of those can skip them.
     """
     for block in message["content"]:
         if len(block) != 2 or block["type"] != "text":
@@ -233,7 +233,7 @@ def tool_uses(content: Iterable[Block]) -> list[Block]:
 
 
 def reads_others(messages: Iterable[Message]) -> bool:
-    """Tell whether any of these messages holds a result with text of others."""
+    """Return whether any of these messages holds a result with text of others."""
     return any(OTHERS in block for message in messages for block in message["content"])
 
 
@@ -247,9 +247,9 @@ def without_private(value: Any) -> Any:
 
 
 def results_first(message: Message) -> Message:
-    """Return a user's message with tool results at its head, where the API wants them: the same if so they are.
+    """Return a user's message with tool results first, as the API requires; the same object if they already are.
 
-    After an interrupt the next user's text lands beside them.
+    After an interrupt, the next user's text is added to the same message.
     """
     content = message["content"]
     ordered = sorted(content, key=lambda block: block.get("type") != "tool_result") if len(content) > 1 else content
@@ -257,10 +257,10 @@ def results_first(message: Message) -> Message:
 
 
 def whole_content(blocks: Iterable[Block]) -> list[Block]:
-    """Return what is stored of a whole assistant message: no blank text, no thinking at its end.
+    """Return the blocks to store of a complete assistant message: no blank text, no thinking at its end.
 
-    The API refuses both when they come back. What is blank between two texts begins the second: a reader saw it there,
-    and a citation of the first ends before it.
+    The API refuses both in later requests. Blank text between two texts is added to the start of the second one: a
+    reader saw it there, and a citation of the first text ends before it.
     """
     kept: list[Block] = []
     blank = ""
@@ -278,19 +278,20 @@ def whole_content(blocks: Iterable[Block]) -> list[Block]:
 
 
 SENDABLE: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""Names and ids of calls that every endpoint takes back (the API takes names of up to 128 such characters)."""
+"""Names and ids of calls that every endpoint accepts (the API takes names of up to 128 such characters)."""
 _UNSENDABLE: Final = re.compile(r"[^a-zA-Z0-9_-]")
 SHOWN_CHARS: Final = 200
-"""How much is kept of a name that cannot be sent."""
+"""Maximum number of characters kept of a name that cannot be sent."""
 INPUT_DEPTH: Final = 100
-"""Arguments that are nested deeper count as broken: neither the stores nor the API take any depth."""
+"""Arguments that are nested deeper count as broken: neither the stores nor the API accept unlimited depth."""
 
 
 def sendable_use(block: Block, used: Collection[str]) -> Block:
-    """Return a ``tool_use`` in a form that can be sent back: name, id and input as the API takes them.
+    """Return a ``tool_use`` that can be sent back: name, id and input in the API's form.
 
-    The API refuses a request whose history holds any other name, a repeated id or an input that is no object, and a
-    model may write all of them; the conversation would be refused for ever. ``used``: ids of earlier calls.
+    The API refuses a request whose history holds any other name, a repeated id or an input that is not an object. A
+    model may write all of them, and then every later request of the conversation would be refused. ``used``: ids of
+    earlier calls.
     """
     name, ident, given = block["name"], block["id"], block["input"]
     fixed: Block = {}
@@ -305,7 +306,7 @@ def sendable_use(block: Block, used: Collection[str]) -> Block:
 
 
 def bounded_use(block: Block) -> Block:
-    """Return a ``tool_use`` whose input may be walked by recursion; one that is nested too deep is left out."""
+    """Return a ``tool_use`` with an input that recursive code can walk; a deeper input is left out."""
     if not is_deep(block["input"]):
         return block
     return {**block, "input": {}, BROKEN_INPUT: f"[nested deeper than {INPUT_DEPTH} levels]"}
@@ -316,7 +317,7 @@ def _fit(text: str) -> str:
 
 
 def _new_id(ident: str, used: Collection[str]) -> str:
-    """Return an id that is sendable and not used yet, the same one for the same arguments."""
+    """Return an unused, sendable id; the same one for the same arguments."""
     candidates = (
         f"{_fit(ident)}_{hashlib.sha256(f'{count} {ident}'.encode('utf-8', 'replace')).hexdigest()[:16]}"
         for count in itertools.count()
@@ -325,7 +326,7 @@ def _new_id(ident: str, used: Collection[str]) -> str:
 
 
 def is_deep(value: Any) -> bool:
-    """Tell whether a JSON value is nested deeper than `INPUT_DEPTH`."""
+    """Return whether a JSON value is nested deeper than `INPUT_DEPTH`."""
     level = [value]
     for _ in range(INPUT_DEPTH):
         level = [
@@ -340,10 +341,10 @@ def is_deep(value: Any) -> bool:
 
 
 def kept_of_partial(blocks: Iterable[Block]) -> list[Block]:
-    """Return what may stay of an assistant message that was cut off, possibly nothing.
+    """Return the blocks to keep of an assistant message that was cut off, possibly none.
 
-    Non-blank text stays, the open block's included, and so does signed thinking that text follows.
-    Unsigned thinking goes, and so does every ``tool_use``: none of them ran.
+    Non-blank text is kept, including the open block's, and so is signed thinking that text follows. Unsigned thinking
+    is dropped, and so is every ``tool_use``: none of them ran.
     """
     return whole_content(
         block
@@ -362,7 +363,7 @@ def clean_json(value: Any) -> Any:
 
 
 def clean_text(text: str) -> str:
-    """Return text without lone surrogates and NUL, which neither the API nor the stores take."""
+    """Return text without lone surrogates and NUL, which neither the API nor the stores accept."""
     if text.isascii() and "\x00" not in text:
         return text
     return text.encode("utf-8", "replace").decode("utf-8").replace("\x00", "")

@@ -1,11 +1,10 @@
-"""Secret values in texts that leave: found by value, replaced by ``[secret NAME]``.
+"""Redaction of secret values in outgoing texts: found by value, replaced by ``[secret NAME]``.
 
-Owns which values are looked for where, the forms in which they are looked for, texts that come in pieces, and the
-filter for logs. Knows no vault and no route. Values shorter than `SHORTEST` are not looked for: they would be found
-everywhere.
+Owns the values to search for in each place, the forms of a value, texts that arrive in pieces, and the filter for logs.
+Knows no vault and no route. Values shorter than `SHORTEST` are not searched for: they would match everywhere.
 
-A domain's values are looked for in that domain alone, and named there alone. What is redacted shows that somebody
-keeps this value: looked for elsewhere, it would gag others who say the same words, and confirm a guess.
+A domain's values are searched for, and named, in that domain alone. A redaction shows that a secret with this value
+exists. In other domains it would censor people who use the same words, and confirm a guess.
 
 Values are replaced inside strings only: a number or the structure of a document never changes.
 """
@@ -26,28 +25,33 @@ from weakref import WeakValueDictionary
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 SHORTEST = 8
-"""Characters."""
+"""Minimum length of a value in characters."""
 
 KEPT_VALUES, KEPT_BYTES = 800, 256 * 1024
-"""Of one place so many values, of so many bytes, are looked for at most; with more, the ones seen longest ago are
-forgotten. Four times what a domain may keep (`domains.vault`): replaced and deleted values are still looked for."""
+"""Maximum number and bytes of the values of one place. With more, the values seen longest ago are forgotten.
+
+This is four times the limit of a domain (`domains.vault`), because replaced and deleted values are still searched for.
+"""
 
 OPERATORS = "of the operator"
-"""What is told of one of theirs in the place of its name."""
+"""The name shown in place of an operator's secret."""
 NOTHING: Mapping[str, str] = {}
 
 _HEAD = 4
-"""Bytes by which the beginnings of forms are told apart."""
+"""Number of first bytes by which forms are grouped."""
 
 _NEVER = tuple(b"\xff" + bytes(pair) for pair in product(range(12), repeat=2))
-"""Looked for too, and in no text's bytes. Of few values the library would compare each one anew at each place where it
-may begin, which a periodic value in a periodic text makes dear; of so many it runs the automaton alone."""
+"""Patterns that occur in no UTF-8 text, added to every search.
+
+With few patterns, the library compares each one again at every place where it may begin, which is slow for a periodic
+value in a periodic text. With this many it runs the automaton alone.
+"""
 
 _CODING = "utf-8", "surrogatepass"
 
 
 class _Automaton:
-    """Finds all forms of some values at once, in time that grows with the text alone. Immutable."""
+    """Finds all forms of some values at once, in time linear in the text. Immutable."""
 
     def __init__(self, names: Mapping[bytes, str], version: int) -> None:
         self.version = version
@@ -57,7 +61,7 @@ class _Automaton:
             [*names, *_NEVER], matchkind=MatchKind.LeftmostLongest, implementation=Implementation.ContiguousNFA
         )
         self.glance = _glance(names)
-        """Says of a text's bytes that a form may be in them, or begin at their end."""
+        """Quick check: whether a form may be in a text's bytes, or begin at their end."""
         self._beginnings: set[bytes] = set()
         self._by_head: dict[bytes, list[bytes]] = {}
         for form in names:
@@ -68,7 +72,7 @@ class _Automaton:
         return bool(self._search.find_matches_as_indexes(data))
 
     def replace(self, text: str, *, named: bool) -> str:
-        """Return the text with each form replaced by a word, which says its name if ``named``."""
+        """Return the text with each form replaced by a mark, which contains its name if ``named``."""
         data = text.encode(*_CODING)
         found = self._search.find_matches_as_indexes(data) if self.glance(data) else ()
         if not found:
@@ -76,7 +80,7 @@ class _Automaton:
         return self._join(data, found, 0, len(data), named=named)
 
     def split(self, text: str) -> tuple[str, str]:
-        """Return what may leave now, replaced, and the rest: the longest end that begins a longer form."""
+        """Return the part that may be sent now, redacted, and the rest: the longest end that begins a longer form."""
         data = text.encode(*_CODING)
         if not self.glance(data):
             return text, ""
@@ -88,7 +92,7 @@ class _Automaton:
             if match[1] >= safe:
                 break
             found.append(match)
-            if match[2] > safe:  # what seemed to begin something is part of what was found
+            if match[2] > safe:  # the apparent beginning is part of a match
                 safe = self._safe(data, match[2])
         if not found and safe == len(data):
             return text, ""
@@ -102,16 +106,17 @@ class _Automaton:
         return "".join([*parts, data[at:end].decode(*_CODING)])
 
     def _safe(self, data: bytes, at: int) -> int:
-        """Return from where on the data is the beginning of a longer form; its length: nowhere.
+        """Return the index from which the data is the beginning of a longer form; the length if there is none.
 
-        Over all pieces of a text each place is refused once: what comes before the one returned has left.
+        Over all pieces of a text, each index is rejected at most once: the text before the returned one was already
+        sent.
         """
         end, by_head = len(data), self._by_head
         first = max(at, end - self._longest + 1)
         for start in range(first, end - _HEAD + 1):  # runs for each byte of a streamed answer
             if (head := data[start : start + _HEAD]) in by_head:
                 forms, rest = by_head[head], data[start:]
-                after = bisect_right(forms, rest)  # all that begin with it, and are longer, follow it
+                after = bisect_right(forms, rest)  # all longer forms that begin with it follow it
                 if after < len(forms) and forms[after].startswith(rest):
                     return start
         for start in range(max(first, end - _HEAD + 1), end):
@@ -121,9 +126,9 @@ class _Automaton:
 
 
 def _glance(forms: Collection[bytes]) -> Callable[[bytes], re.Match[bytes] | None]:
-    """Return a function that says of most data that they neither hold a form nor end with the beginning of one.
+    """Return a function that recognizes most data that neither contain a form nor end with the beginning of one.
 
-    It compares each of the first bytes for itself, and so finds more than there is, but in a fraction of the time.
+    The function checks each of the first bytes independently. This gives false positives, but is much faster.
     """
     pattern = b""
     for place in reversed(range(_HEAD)):
@@ -133,12 +138,15 @@ def _glance(forms: Collection[bytes]) -> Callable[[bytes], re.Match[bytes] | Non
 
 
 class Redaction:
-    """The values that are looked for in one place. ``parts``: what it takes over from others as they are now; ``kept``:
-    what it also looks for and never forgets."""
+    """The values that are searched for in one place.
+
+    ``parts``: redactions whose present values are copied. ``kept``: a redaction whose values are copied and never
+    forgotten.
+    """
 
     def __init__(self, parts: Iterable["Redaction"] = (), kept: "Redaction | None" = None) -> None:
         self._values: dict[str, tuple[str, tuple[bytes, ...]]] = {}
-        """Name and forms of each value, the one seen last at the end."""
+        """Name and forms of each value, the most recently seen at the end."""
         self._size = 0
         self._version = 0
         self._automaton: _Automaton | None = None
@@ -154,13 +162,13 @@ class Redaction:
 
     @property
     def version(self) -> int:
-        """Which values are looked for: another number when they are others."""
+        """Version of the set of values; changes with the set."""
         return self._version
 
     def add(self, name: str, value: str) -> None:
-        """Look for a value from now on, as it is and in the usual encodings."""
+        """Search for a value from now on, in plain form and in the usual encodings."""
         known = self._values.pop(value, None)
-        if known is not None:  # most of the time: each turn looks its secrets up anew
+        if known is not None:  # the common case: each turn adds its secrets again
             self._values[value] = known
             return
         forms = tuple(
@@ -184,7 +192,7 @@ class Redaction:
         return self._current().replace(text, named=True) if self._values else text
 
     def without_names(self, text: str) -> str:
-        """Return the text without any known value, for those who may not learn which secret it was."""
+        """Return the text without any known value, for readers who may not learn the secret's name."""
         return self._current().replace(text, named=False) if self._values else text
 
     def _current(self) -> _Automaton:
@@ -198,7 +206,7 @@ class Redaction:
         return automaton
 
     def is_clear(self, text: str) -> bool:
-        """Whether a glance says that a text holds no value, nor ends with the beginning of one; most do not."""
+        """Whether a quick check rules out that a text holds a value or ends with the start of one; mostly true."""
         if not self._values:
             return True
         automaton = self._automaton
@@ -207,20 +215,20 @@ class Redaction:
         return not automaton.glance(text.encode(*_CODING))
 
     def split(self, text: str) -> tuple[str, str]:
-        """Return what of a text's beginning may leave now, redacted, and the rest, as it is.
+        """Return the part of a text's beginning that may be sent now, redacted, and the rest, unchanged.
 
-        The rest may be the beginning of a value whose end is still to come.
+        The rest may be the beginning of a value whose end has not arrived yet.
         """
         return self._current().split(text) if self._values else (text, "")
 
     def json(self, value: Any) -> Any:
-        """Return a JSON value with every string redacted; the names of members are structure, and stay."""
+        """Return a JSON value with every string redacted; the names of members are structure, and are kept."""
         return _change_strings(value, self) if self._values else value
 
     def is_clear_json(self, data: bytes) -> bool:
-        """Whether the bytes of a JSON value say that `json` would leave it as it is; those of most do.
+        """Whether the bytes of a JSON value show that `json` would not change it; true for most values.
 
-        As long as nothing in them is escaped, each of its strings stands in them as it is.
+        As long as nothing in the bytes is escaped, they contain each string literally.
         """
         return not self._values or not (b"\\" in data or self._current().finds(data))
 
@@ -244,7 +252,7 @@ class Redaction:
 
 
 class Nameless:
-    """Several places together, for somebody who is not told which secret it was."""
+    """Redacts the values of several places, for a reader who may not learn the secrets' names."""
 
     def __init__(self, parts: Iterable[Redaction]) -> None:
         self._parts = tuple(parts)
@@ -261,13 +269,13 @@ class Nameless:
 
 
 class Redactor:
-    """All secret values this process has seen, by domain. One a process.
+    """All secret values this process has seen, by domain. One per process.
 
     A replaced or deleted secret is still secret, and a server started with it may still print it.
 
-    Called itself, it redacts what belongs to no domain and is for operators (logs, audit rows): all values, no name.
-    ``own``: values of the operator by where they stand. They are looked for everywhere, since no domain may know them:
-    that they are found says what only a thief can have said. Their names are told to nobody.
+    Calling the object redacts texts that belong to no domain and are for operators (logs, audit rows): all values,
+    without names. ``own``: the operator's values by their source. They are searched for everywhere, since no domain may
+    know them: only a thief can have written one. Their names are never shown.
     """
 
     def __init__(self, own: Mapping[str, str] = NOTHING) -> None:
@@ -276,7 +284,7 @@ class Redactor:
             self._own.add(OPERATORS, value)
         self._domains: WeakValueDictionary[str, Redaction] = WeakValueDictionary()
         self._kept: dict[Redaction, None] = {} if self._own.idle else {self._own: None}
-        """Those that know a value; others go with whoever asked for them."""
+        """Redactions that know a value; others live only as long as their users hold them."""
 
     def __call__(self, text: str) -> str:
         """Return the text without the values of any domain."""
@@ -287,27 +295,28 @@ class Redactor:
         return Nameless(self._kept).json(value)
 
     def of(self, domain_id: str) -> Redaction:
-        """Return what redacts all that happens in a domain, now and when further values are added."""
+        """Return the redaction for everything in a domain, which also includes values that are added later."""
         found = self._domains.get(domain_id)
         if found is None:
             found = self._domains[domain_id] = Redaction(kept=self._own)
         return found
 
     def among(self, domain_ids: Iterable[str]) -> Nameless:
-        """Return what redacts a text for somebody who may see these domains, where it belongs to none of them."""
+        """Return the redaction of texts that belong to none of these domains, for a reader who may see them all."""
         return Nameless(map(self.of, domain_ids))
 
     def add(self, domain_id: str, name: str, value: str) -> None:
-        """Look for a value of a domain from now on."""
+        """Search for a value of a domain from now on."""
         domain = self.of(domain_id)
         domain.add(name, value)
         self._kept[domain] = None
 
     @contextmanager
     def trying(self, domain_id: str, values: Mapping[str, str]) -> Iterator[Redaction]:
-        """Yield what redacts a trial in a domain; its ``values`` count for it, and while it runs for the logs.
+        """Yield the redaction for a trial in a domain. Its ``values`` apply to the trial and to logs while it runs.
 
-        Not for the domain: anybody who may try an entry would gag it until the process ends.
+        They do not apply to the domain: otherwise any admin who tries an entry could censor the domain until the
+        process ends.
         """
         trial = Redaction([self.of(domain_id)], kept=self._own)
         for name, value in values.items():
@@ -320,25 +329,25 @@ class Redactor:
 
 
 class Pieces:
-    """Redacts a text that comes in pieces: a value is found wherever its pieces were cut."""
+    """Redacts a text that arrives in pieces: a value is found even if it is split between pieces."""
 
     def __init__(self, redact: Redaction) -> None:
         self._redact = redact
         self._held = ""
 
     def passes(self, piece: str) -> bool:
-        """Whether the next piece may leave as it is, and nothing has to be remembered of it."""
+        """Whether the next piece may be sent unchanged, and nothing has to be remembered."""
         return not self._held and self._redact.is_clear(piece)
 
     def take(self, piece: str) -> str:
-        """Take the next piece and return what may leave now, possibly nothing."""
+        """Take the next piece and return the text that may be sent now, possibly none."""
         if self.passes(piece):
             return piece
         left, self._held = self._redact.split(self._held + piece)
         return left
 
     def end(self) -> str:
-        """Return what was still held."""
+        """Return the text that is still held."""
         held, self._held = self._held, ""
         return self._redact(held) if held else ""
 
@@ -353,11 +362,11 @@ def _parts(value: str) -> Iterator[str]:
 
 
 def _forms(value: str) -> set[str]:
-    """Return a value in every writing that is looked for.
+    """Return a value in all forms that are searched for.
 
-    As it is; as HTML writes it; as JSON writes either, also within JSON, and as Python does; as URLs do, whatever they
-    leave as it is; its bytes in hexadecimal digits (together, or with spaces, colons or hyphens between the bytes) and
-    in base64, there wherever it may stand among others.
+    Plain; as in HTML; as in JSON of either, also JSON within JSON, and as in Python; as in URLs, with any set of
+    unescaped characters; its bytes in hexadecimal digits (together, or with spaces, colons or hyphens between the
+    bytes) and in base64, at any position among other bytes.
     """
     data = value.encode(*_CODING)
     page, attribute = escape(value, quote=False), escape(value)
@@ -380,7 +389,7 @@ def _by_percent(urls: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _align(data: bytes, before: int) -> str:
-    """Return the base64 of data that follows so many bytes of others: only the characters that it decides alone."""
+    """Return the base64 of data at an offset of ``before`` bytes: the characters that the data alone determines."""
     encoded = base64.b64encode(bytes(before) + data).decode().rstrip("=")
     undecided = 1 if (before + len(data)) % 3 else 0
     return encoded[before + 1 if before else 0 : len(encoded) - undecided]
@@ -392,7 +401,7 @@ _NUMBERS = (int, float)
 def _change_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
-    if value is None or isinstance(value, _NUMBERS):  # most others; to find out what is a mapping takes longer
+    if value is None or isinstance(value, _NUMBERS):  # most other values; the check for a mapping takes longer
         return value
     if isinstance(value, Mapping):
         return {key: _change_strings(item, change) for key, item in value.items()}
@@ -422,9 +431,9 @@ class RedactingFilter(logging.Filter):
 
 @contextmanager
 def redacted_logs(redact: Redaction | Redactor) -> Iterator[None]:
-    """Redact, as long as this is open, what the root's handlers write; a record of any logger passes them.
+    """Redact the output of the root logger's handlers while the block runs; records of all loggers pass them.
 
-    On the handlers, not on the loggers: a logger's filter does not see the records of its children.
+    The filter is on the handlers, not on the loggers: a logger's filter does not see the records of its children.
     """
     passing = RedactingFilter(redact)
     handlers = [*logging.getLogger().handlers, *([logging.lastResort] if logging.lastResort else [])]

@@ -2,7 +2,7 @@
 
 A process that is stopped (SIGSTOP, a frozen container, a paused machine) or whose event loop was blocked finds all its
 timers overdue when it resumes, while the peer's bytes wait unread in the sockets. A plain timer would end the exchange
-before the event loop has read them. These timers look twice: when one is due, the event loop gets time to read, and
+before the event loop has read them. These timers check twice: when one is due, the event loop gets time to read, and
 only silence after that counts.
 """
 
@@ -15,20 +15,23 @@ from typing import Final, Self
 import anyio
 
 SECOND_LOOK_SECONDS: Final = 0.1
-"""How long the event loop may read after a timer was due on time."""
+"""Time that the event loop gets to read after a timer was due on time."""
 
 SUSPENDED_SECONDS: Final = 0.25
-"""A timer that runs so much later than it was due shows that this process stood still."""
+"""A timer that runs this many seconds late shows that this process was suspended."""
 
 RESUMED_SECONDS: Final = 5.0
-"""How long a peer has after this process stood still: it may have stood still with us."""
+"""Time that a peer gets after this process was suspended: the peer may have been suspended with it."""
 
 
 class SilenceTimer:
     """Calls a function once a peer was silent up to a deadline. `deadline` may be moved at any time, at no cost."""
 
     def __init__(self, expire: Callable[[], object], deadline: float = math.inf) -> None:
-        """``expire`` is called at most once. ``deadline``: a time of the event loop; infinite means no limit."""
+        """Arm the timer.
+
+        ``expire`` is called at most once. ``deadline``: a time of the event loop; infinite means no limit.
+        """
         self._expire = expire
         self._loop = asyncio.get_running_loop()
         self._deadline = deadline
@@ -36,7 +39,7 @@ class SilenceTimer:
         self._due = math.inf
         """When the armed timer is due; uvloop's handles do not always know."""
         self._looked_at = math.nan
-        """The deadline that passed when the timer looked first."""
+        """The deadline that had passed at the first check."""
         self._stopped = False
         self._arm(deadline)
 
@@ -80,7 +83,7 @@ class SilenceTimer:
 
 
 class SilenceScope:
-    """A cancel scope that ends when a peer was silent for so many seconds; `heard` begins that time again."""
+    """A cancel scope that ends when a peer was silent for this many seconds; `heard` restarts the time."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -88,7 +91,7 @@ class SilenceScope:
         self._timer: SilenceTimer | None = None
 
     def heard(self) -> None:
-        """Note a sign of life."""
+        """Record a sign of life."""
         if self._timer is not None:
             self._timer.deadline = anyio.current_time() + self._seconds
 

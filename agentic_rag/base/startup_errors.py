@@ -1,4 +1,4 @@
-"""Why a server does not start, or is not ready yet: what the command line says in one line, with its exit code.
+"""Errors of a server that does not start or is not ready yet, with the exit codes of the command line.
 
 Owns the declarations; part of the tree in ``errors``.
 """
@@ -7,7 +7,7 @@ from agentic_rag.base.errors import AgenticRagError
 
 
 class ServerStarting(AgenticRagError, code="SERVER_STARTING", status=503, retryable=True):
-    """The server answers and loads what turns need; a turn that is begun now waits for it."""
+    """The server is still loading the data that turns need; a turn that begins now waits for it."""
 
     text = "The server is loading what turns need. Try again in a moment."
 
@@ -46,7 +46,7 @@ class BadConfiguration(StartupError, code="BAD_CONFIGURATION"):
 
 
 class DatabaseMissing(StartupError, code="DATABASE_MISSING"):
-    """The database of a data folder is gone, and what it recorded still lies there."""
+    """The database of a data folder is missing, but the files that it recorded are still there."""
 
     exit_code = 2
     path: str
@@ -58,7 +58,7 @@ class DatabaseMissing(StartupError, code="DATABASE_MISSING"):
 
 
 class RestoreUnfinished(StartupError, code="RESTORE_UNFINISHED"):
-    """A restore into the data folder was cut off: what lies there is a part of a backup."""
+    """A restore into the data folder was cut off: the folder holds part of a backup."""
 
     exit_code = 2
     folder: str

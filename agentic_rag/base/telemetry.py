@@ -1,8 +1,8 @@
-"""What the engine tells of its work to whoever measures it: spans of turns, calls and requests, and a few counts.
+"""Telemetry interface of the engine: spans of turns, calls and requests, and a few counts.
 
-Owns the two protocols, the one that listens to nothing, and where the running span and a client's trace are found: in
-the context of the task, beside the call, as a request's id is. Knows neither metrics nor traces; what is told here must
-not wait, must not fail, and is never asked for per delta.
+Owns the two protocols, their no-op implementation, and the context variables for the running span and a client's trace.
+They belong to the task's context, like a request's id. Knows neither metrics nor traces. Telemetry calls must not wait,
+must not fail, and are never made per delta.
 """
 
 import re
@@ -14,17 +14,17 @@ from typing import Any, Final, Protocol, TypeVar
 T = TypeVar("T")
 
 Fact = str | int | float | bool | None
-"""One thing known of a span. The names in use stand at `Span.note`."""
+"""A fact about a span. `Span.note` lists the names in use."""
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """W3C Trace Context, version 00."""
 
 
 class Kind(StrEnum):
-    """What a span is of."""
+    """The kind of work that a span measures."""
 
     TURN = "turn"
-    """A turn of a user, or a delegate's."""
+    """A turn of a user or of a delegate."""
     STEP = "step"
     """One call of a model."""
     TOOL = "tool"
@@ -32,13 +32,17 @@ class Kind(StrEnum):
     MCP = "mcp"
     """One request to an MCP server."""
     RETRIEVAL = "retrieval"
+<<<<<<< HEAD
     """A search of documents or memories, as its turn sees it."""
     EVALUATION = "evaluation"
     """One case of an evaluation run."""
+=======
+    """A search of documents or memories, seen from its turn."""
+>>>>>>> wtools
 
 
 class Content(StrEnum):
-    """What was said inside a span: told only to who wants content."""
+    """Kinds of content inside a span, recorded only if the observer wants content."""
 
     SYSTEM = "system"
     REQUEST = "request"
@@ -49,69 +53,74 @@ class Content(StrEnum):
 
 
 class Span(Protocol):
-    """Something that takes time. It is ended once; what is told after that is lost."""
+    """Work that takes time. A span is ended once; facts that are noted later are lost."""
 
     @property
     def traceparent(self) -> str:
-        """What another process continues the trace with (W3C); empty: there is none."""
+        """The W3C value with which another process continues the trace; empty if there is no trace."""
         ...
 
     @property
     def trace_id(self) -> str:
-        """The trace's id in hexadecimal; empty: there is none."""
+        """The trace's id in hexadecimal; empty if there is no trace."""
         ...
 
     @property
     def wants_content(self) -> bool:
-        """Whether the operator records what is said."""
+        """Whether the operator records content."""
         ...
 
     def begin(self, kind: Kind, name: str, **facts: Fact) -> "Span":
-        """Begin a span inside of this one; in a turn's, what a step asked for belongs to that step."""
+        """Begin a span inside this one; inside a turn, the calls that a step asked for belong to that step."""
         ...
 
     def note(self, **facts: Fact) -> None:
-        """Tell what is known by now.
+        """Record the facts that are known so far.
 
-        Of a turn: ``turn_id``, ``conversation_id``, ``domain_id``, ``delegate``. Of a step: ``provider``,
+        For a turn: ``turn_id``, ``conversation_id``, ``domain_id``, ``delegate``. For a step: ``provider``,
         ``max_tokens``, ``temperature``, ``answered_by``, ``stop_reason``, ``input``, ``cache_read``, ``cache_write``,
+<<<<<<< HEAD
         ``output``, and where it is inside of no turn ``domain_id``. Of a tool: ``call_id``, ``server``, ``origin``. Of
         a request: ``server``, ``origin``, ``protocol``. Of a retrieval: ``source``, ``hits``. Of an evaluation:
         ``case``, ``run``, ``verdict``, ``score``, ``reason``.
+=======
+        ``output``, and outside a turn ``domain_id``. For a tool: ``call_id``, ``server``, ``origin``. For a request:
+        ``server``, ``origin``, ``protocol``. For a retrieval: ``source``, ``hits``.
+>>>>>>> wtools
         """
         ...
 
     def note_first(self) -> None:
-        """Tell that the first of an answer is there; the first time counts, also for the spans around."""
+        """Record the arrival of an answer's first part; only the first call counts, also for the enclosing spans."""
         ...
 
     def say(self, what: Content, value: object) -> None:
-        """Tell what was said, as JSON; for who `wants_content`."""
+        """Record content as JSON; only if `wants_content`."""
         ...
 
     def end(self, outcome: str = "") -> None:
-        """End it. ``outcome``: how a turn or a tool's call ended, or the code of what failed; empty: well."""
+        """End the span. ``outcome``: the result of a turn or tool call, or the code of a failure; empty: success."""
         ...
 
 
 class Observer(Protocol):
-    """Who measures."""
+    """Receives measurements."""
 
     def begin(self, kind: Kind, name: str, *, traceparent: str = "", **facts: Fact) -> Span:
-        """Begin a span that is inside of none here. ``traceparent``: of the client's, empty: it has none."""
+        """Begin a span without a parent in this process. ``traceparent``: the client's, empty if it has none."""
         ...
 
     def note_commit(self, events: int, seconds: float, *, durable: bool) -> None:
-        """Tell that so many events of run logs were committed, and how long that took; ``durable``: with an fsync."""
+        """Record the commit of run log events: their number, and the duration; ``durable``: with an fsync."""
         ...
 
     def note_error(self, code: str) -> None:
-        """Tell that a request was refused or failed."""
+        """Record that a request was refused or failed."""
         ...
 
 
 class _NoSpan:
-    """Implements `Span`, and costs what an empty call does."""
+    """A no-op `Span` that costs one empty call."""
 
     traceparent = ""
     trace_id = ""
@@ -137,7 +146,7 @@ NO_SPAN: Final[Span] = _NoSpan()
 
 
 class _NoopTelemetry:
-    """Implements `Observer`."""
+    """A no-op `Observer`."""
 
     def begin(self, kind: Kind, name: str, *, traceparent: str = "", **facts: Fact) -> Span:
         return NO_SPAN
@@ -150,7 +159,7 @@ class _NoopTelemetry:
 
 
 NOBODY: Final[Observer] = _NoopTelemetry()
-"""Where nothing is measured."""
+"""The observer that measures nothing."""
 
 _running: ContextVar[Span] = ContextVar("running_span", default=NO_SPAN)
 _domain: ContextVar[str] = ContextVar("working_domain", default="")
@@ -163,7 +172,7 @@ def running_span() -> Span:
 
 
 class _Within:
-    """A block in which a variable of the context has a value: what `contextmanager` makes, in fewer calls."""
+    """A block in which a context variable has a value: like `contextmanager`, with fewer calls."""
 
     __slots__ = ("_token", "_value", "_variable")
 
@@ -179,22 +188,22 @@ class _Within:
 
 
 def working_in(span: Span) -> AbstractContextManager[None]:
-    """Work in a span inside of the block, and in the tasks that are started there."""
+    """Work in a span inside the block, and in the tasks that are started there."""
     return _Within(_running, span)
 
 
 def working_domain() -> str:
-    """Return the domain for which something is done outside of a turn; empty: none is known."""
+    """Return the domain of work outside a turn; empty if none is known."""
     return _domain.get()
 
 
 def working_for(domain_id: str) -> AbstractContextManager[None]:
-    """Work for a domain inside of the block: a span that begins there is its, though it is inside of no turn."""
+    """Work for a domain inside the block: a span that begins there outside a turn belongs to the domain."""
     return _Within(_domain, domain_id)
 
 
 def given_traceparent() -> str:
-    """Return the client's place in its trace, empty: it has told none."""
+    """Return the client's traceparent, empty if it sent none."""
     return _given.get()
 
 
@@ -202,7 +211,7 @@ _UNCHANGED: Final = nullcontext()
 
 
 def continuing(traceparent: str | None) -> AbstractContextManager[None]:
-    """Let what begins inside of the block be part of a client's trace; what is no traceparent changes nothing."""
+    """Make everything that begins inside the block part of a client's trace; an invalid traceparent changes nothing."""
     if not traceparent or _TRACEPARENT.fullmatch(traceparent) is None:
         return _UNCHANGED
     return _Within(_given, traceparent)

@@ -1,7 +1,7 @@
-"""What strangers wrote, on its way to an operator's terminal: shown, and never obeyed.
+"""Untrusted text on its way to an operator's terminal: shown, never interpreted.
 
-Owns which characters steer a terminal or turn text around, what is shown in their place, and the form of a log line,
-which names the request it belongs to. Everything the command line prints and the server logs passes here.
+Owns the characters that control a terminal or change the direction of text, their replacement, and the form of a log
+line, which names its request. Everything the command line prints and the server logs passes here.
 """
 
 import json
@@ -14,19 +14,22 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0 (escape, bell, carriage return and others) but for line ends and tabs, DEL, C1, line separators, what turns the
-direction of text around, and what cannot be written at all."""
+"""Characters that must not reach a terminal.
+
+C0 (escape, bell, carriage return and others) except line ends and tabs, DEL, C1, line separators, characters that
+change the direction of text, and surrogates, which cannot be written at all.
+"""
 
 SHOWN = "\N{REPLACEMENT CHARACTER}"
 
 
 def safe(text: object) -> str:
-    """Return text that cannot steer a terminal; line ends and tabs stay."""
+    """Return text that cannot control a terminal; line ends and tabs are kept."""
     return _STEERING.sub(SHOWN, str(text).replace("\r\n", "\n"))
 
 
 def safe_json(text: str) -> str:
-    """Return JSON that cannot steer a terminal and says the same: such characters are written as escapes."""
+    """Return equivalent JSON that cannot control a terminal: such characters are written as escapes."""
     return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
@@ -35,7 +38,7 @@ _request: ContextVar[str] = ContextVar("request", default="")
 
 @contextmanager
 def log_under(reference: str) -> Iterator[None]:
-    """Name a request in the log lines of what is done inside the block, and of the tasks that are started there."""
+    """Name a request in the log lines of the block, and of the tasks that are started there."""
     token = _request.set(reference)
     try:
         yield
@@ -48,7 +51,7 @@ _turn: ContextVar[tuple[str, str]] = ContextVar("turn", default=("", ""))
 
 @contextmanager
 def log_turn(turn_id: str, trace_id: str) -> Iterator[None]:
-    """Name a turn and its trace (empty: there is none) in the log lines of what is done inside the block."""
+    """Name a turn and its trace (empty if there is none) in the log lines of the block."""
     token = _turn.set((turn_id, trace_id))
     try:
         yield
@@ -57,7 +60,7 @@ def log_turn(turn_id: str, trace_id: str) -> Iterator[None]:
 
 
 class SafeFormatter(logging.Formatter):
-    """Formats log records for a terminal. A line of a message after its first is indented: it is no record."""
+    """Formats log records for a terminal. Further lines of a message are indented, to differ from records."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # logging's own name
         reference = _request.get()
@@ -70,7 +73,7 @@ class SafeFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats log records as lines of JSON, for programs: time, level, logger, message, and what they belong to."""
+    """Formats log records as lines of JSON, for programs: time, level, logger, message, request, turn and trace."""
 
     def format(self, record: logging.LogRecord) -> str:
         turn, trace = _turn.get()
@@ -88,7 +91,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_handler(stream: TextIO, *, lines_of_json: bool = False) -> logging.Handler:
-    """Return what writes the log of a server for an operator, or for programs."""
+    """Return the handler that writes the log of a server for an operator, or for programs."""
     handler = logging.StreamHandler(stream)
     text = SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if lines_of_json else text)

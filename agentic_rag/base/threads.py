@@ -1,8 +1,7 @@
-"""Blocking work in threads, by domain: one domain's folder that hangs takes threads from that domain alone.
+"""Blocking work in threads, by domain: a folder that hangs uses up the threads of its own domain only.
 
-Owns how many threads a domain may have at once, how long a caller waits for one, and what becomes of a thread that
-nobody waits for any more. What belongs to no domain and is short uses `anyio.to_thread` itself, with its own forty
-threads.
+Owns the number of threads per domain, the time a caller waits for one, and the handling of abandoned threads. Short
+work that belongs to no domain uses `anyio.to_thread` directly, with its own forty threads.
 """
 
 import asyncio
@@ -17,23 +16,23 @@ import anyio.to_thread
 from agentic_rag.base.errors import WorkspaceUnavailable
 
 PLACES = 4
-"""Threads of one domain at once: as many as keep a slow disk busy."""
+"""Maximum number of concurrent threads per domain: enough to keep a slow disk busy."""
 PATIENCE_SECONDS = 20.0
-"""How long a caller waits for a thread, and a reader for what it reads."""
+"""Seconds that a caller waits for a thread, and a reader for its result."""
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
 class DomainThreads:
-    """Threads for the blocking work of all domains, ``places`` for each at once.
+    """Threads for the blocking work of all domains, at most ``places`` for each.
 
-    ``owner`` is whatever stands for a domain: its id or its workspace's path. What is kept of an owner goes with its
-    last call. Callers come in the order in which they asked.
+    ``owner`` is any key of a domain: its id or its workspace's path. The state of an owner is dropped after its last
+    call. Callers are served in the order in which they asked.
     """
 
     def __init__(self, places: int = PLACES, patience: float = PATIENCE_SECONDS, *, together: float = math.inf) -> None:
-        """``patience`` in seconds; ``together``: threads of all owners at once."""
+        """Store the limits. ``patience`` in seconds; ``together``: concurrent threads of all owners."""
         self._places = places
         self._patience = patience
         self._limiters: dict[str, anyio.CapacityLimiter] = {}
@@ -41,14 +40,14 @@ class DomainThreads:
 
     @property
     def owners(self) -> frozenset[str]:
-        """Those with work in a thread, or that wait for one."""
+        """Owners with work in a thread, or waiting for one."""
         return frozenset(self._limiters)
 
     async def run(self, owner: str, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
-        """Do work that must be known to have ended, as a change. Once it has begun, a cancelled caller waits for it.
+        """Run work that must be known to have ended, such as a change. A cancelled caller waits for begun work.
 
         Raises:
-            WorkspaceUnavailable: there was no place for too long; nothing was begun.
+            WorkspaceUnavailable: No thread was free for too long; nothing was begun.
         """
         place = await self._enter(owner)
         try:
@@ -57,10 +56,10 @@ class DomainThreads:
             place.give_up()
 
     async def read(self, owner: str, work: Callable[[Unpack[Args]], T], *args: *Args) -> T:
-        """Do short work that changes nothing. Nobody waits for one that hangs; its place is taken until it ends.
+        """Run short work that changes nothing. No caller waits for work that hangs; its place is taken until it ends.
 
         Raises:
-            WorkspaceUnavailable: there was no place, or no result, for too long.
+            WorkspaceUnavailable: There was no free thread, or no result, for too long.
         """
         place = await self._enter(owner)
         found: list[T] = []
@@ -81,7 +80,7 @@ class DomainThreads:
         place = _Place(self, owner)
         limiter = self._limiters.setdefault(owner, anyio.CapacityLimiter(self._places))
         try:
-            limiter.acquire_on_behalf_of_nowait(place)  # one that is free is had, however late the loop is
+            limiter.acquire_on_behalf_of_nowait(place)  # a free place is taken at once, however late the event loop is
             return place
         except anyio.WouldBlock:
             pass
@@ -97,28 +96,28 @@ class DomainThreads:
         return place
 
     def leave(self, place: "_Place") -> None:
-        """Give a place to the next one who waits for it. In the event loop, once for each place."""
+        """Release a place for the next waiter. Called in the event loop, once for each place."""
         self._limiters[place.owner].release_on_behalf_of(place)
         self._forget(place.owner)
 
     def _forget(self, owner: str) -> None:
-        """Keep nothing of an owner for whom nothing goes on."""
+        """Drop the state of an idle owner."""
         limiter = self._limiters.get(owner)
         if limiter is not None and not limiter.borrowed_tokens and not limiter.statistics().tasks_waiting:
             del self._limiters[owner]
 
 
 def one_thread() -> DomainThreads:
-    """Return the one thread for work that keeps a processor busy, in which its owners (users) take turns.
+    """Return threads with a single place, for work that keeps a processor busy; its owners (users) take turns.
 
-    Many such threads at once would take the interpreter from the event loop, which every client waits for. Of each
-    owner one piece of work waits for it at a time, so that nobody waits for more than one piece of each other.
+    Many such threads at once would take the interpreter from the event loop, which every client waits for. Each owner
+    has at most one waiting piece of work, so that no owner waits for more than one piece of each other owner.
     """
     return DomainThreads(1, math.inf, together=1)
 
 
 class _Place:
-    """One of an owner's places, until its thread is done, or until it is given up before that began."""
+    """One of an owner's places: held until its thread ends, or until it is released before the thread began."""
 
     __slots__ = ("_free", "_loop", "_threads", "owner")
 
@@ -127,12 +126,12 @@ class _Place:
         self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._free = [True]
-        """Emptied in one step, by the thread or by who gives up: the other one finds nothing to do."""
+        """Emptied atomically, by the thread or by the caller that gives up; the other one then does nothing."""
 
     def work(self, work: Callable[[Unpack[Args]], T], args: tuple[*Args]) -> T:
-        """Do the work, in its thread, and leave."""
+        """Run the work in its thread, and release the place."""
         if not self._claim():
-            return cast(T, None)  # nobody waits for it, and nothing was begun
+            return cast(T, None)  # its caller has gone, and nothing was begun
         try:
             return work(*args)
         finally:
@@ -140,7 +139,7 @@ class _Place:
                 self._loop.call_soon_threadsafe(self._threads.leave, self)
 
     def give_up(self) -> None:
-        """Leave, unless a thread has it: that one leaves when it is done."""
+        """Release the place, unless a thread holds it: the thread releases it when it ends."""
         if self._claim():
             self._threads.leave(self)
 

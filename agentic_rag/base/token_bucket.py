@@ -1,11 +1,11 @@
-"""The token bucket: so much at once, and so much a second on average. Pure: time is an argument.
+"""The token bucket: a burst at once, and a rate per second on average. Pure: time is an argument.
 
-Time is in seconds of a clock that does not go back; where it seems to, nothing is added.
+Time is in seconds of a monotonic clock; if the clock goes back, nothing is added.
 """
 
 
 class TokenBucket:
-    """Allows ``rate`` a second on average and ``burst`` (at least 1) at once; full at first."""
+    """Allows ``rate`` per second on average and ``burst`` (at least 1) at once; full at first."""
 
     __slots__ = ("_at", "_burst", "_level", "_rate")
 
@@ -16,7 +16,7 @@ class TokenBucket:
         self._at = float("-inf")
 
     def take(self, now: float, amount: float = 1.0) -> float:
-        """Take so much and return 0; or take nothing and return the seconds until it is there."""
+        """Take the amount and return 0; or take nothing and return the seconds until it is available."""
         self._fill(now)
         if self._level >= amount:
             self._level -= amount
@@ -24,7 +24,7 @@ class TokenBucket:
         return (amount - self._level) / self._rate
 
     def spend(self, now: float, amount: float) -> float:
-        """Take so much, there or not; return the seconds until nothing is owed."""
+        """Take the amount, even if it is not available; return the seconds until the debt is paid."""
         self._fill(now)
         self._level -= amount
         return max(0.0, -self._level / self._rate)

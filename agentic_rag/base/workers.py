@@ -1,7 +1,7 @@
-"""Background work: one way in which every part that works beside answering lives.
+"""Background work: one life cycle for all parts that work in the background.
 
-Owns the tasks and what becomes of their failures: a part that fails is logged and, if it repeats, tried again; it
-never ends the process. Knows no part by name.
+Owns the tasks and the handling of their failures: a part that fails is logged and, if it repeats, retried; it never
+ends the process. Knows no part by name.
 """
 
 import logging
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Workers:
     """Tasks that live as long as the block; leaving it cancels them and waits for their ends.
 
-    ``known``: exceptions beside our own whose text says enough; what else fails is logged with its traceback.
+    ``known``: exceptions, in addition to our own, whose text suffices for the log; others are logged with a traceback.
     """
 
     def __init__(self, *known: type[Exception]) -> None:
@@ -41,11 +41,11 @@ class Workers:
         return await self._tasks.__aexit__(exc_type, exc, tb)
 
     def start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something once. ``name`` is what its failure is logged under."""
+        """Run work once. Its failure is logged under ``name``."""
         self._tasks.start_soon(attempt, name, work, self._known)
 
     def repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float, *, at_once: bool = True) -> None:
-        """Do something now, or in ``seconds`` unless ``at_once``; and again ``seconds`` after each end of it."""
+        """Run work now, or in ``seconds`` unless ``at_once``; and again ``seconds`` after each end."""
         self._tasks.start_soon(self._repeat, name, work, seconds, at_once)
 
     async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float, at_once: bool) -> None:
@@ -57,10 +57,10 @@ class Workers:
 
 
 async def attempt(name: str, work: Callable[[], Awaitable[None]], known: tuple[type[Exception], ...] = ()) -> None:
-    """Do something whose failure must not end the process: what it did not do is met again later."""
+    """Run work whose failure must not end the process: a later run does the remaining work."""
     try:
         await work()
-    except Exception as exc:  # nothing that is done beside answering may end the server
+    except Exception as exc:  # no background work may end the server
         if isinstance(exc, (AgenticRagError, *known)):
             log.error("%s: %s", name, exc)
         else:
@@ -68,7 +68,7 @@ async def attempt(name: str, work: Callable[[], Awaitable[None]], known: tuple[t
 
 
 class FairQueue(Generic[T]):
-    """Items that wait for a worker; their owners take turns, and one has at most ``most`` at work at a time."""
+    """Items that wait for a worker; their owners take turns, and each has at most ``most`` items in work."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -82,7 +82,7 @@ class FairQueue(Generic[T]):
         self._free.set()
 
     async def get(self) -> T:
-        """Return the first item of the owner whose turn it is, once there is one that may begin. Then `release`."""
+        """Return the first item of the next owner that may begin one. The caller must `release` it."""
         while True:
             for owner, items in self._waiting.items():
                 if self._at_work[owner] < self._most:
@@ -92,12 +92,12 @@ class FairQueue(Generic[T]):
                         self._waiting[owner] = items  # behind all others
                     self._at_work[owner] += 1
                     return item
-            if self._free.is_set():  # else others wait for the same one
+            if self._free.is_set():  # else other workers wait for the same event
                 self._free = anyio.Event()
             await self._free.wait()
 
     def release(self, owner: str) -> None:
-        """Say that an owner's item is no longer at work."""
+        """Record that an owner's item is done."""
         self._at_work[owner] -= 1
         if not self._at_work[owner]:
             del self._at_work[owner]

@@ -1,7 +1,7 @@
-"""What the service does with a request before its model sees it: refuses it, or takes thinking out of it.
+"""The service's checks of a request before its model sees it: refusal, or removal of thinking.
 
-Owns the order of these checks and what the service remembers of a conversation: the messages it refused to answer.
-Knows no HTTP and no script.
+Owns the order of these checks and the service's memory of a conversation: the messages it refused to answer. Knows no
+HTTP and no script.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ BYTES_PER_TEXT_TOKEN = 4
 
 
 class Inadmissible(Exception):
-    """The request is refused; ``problems`` are all reasons, the first one is told."""
+    """The request is refused. ``reasons`` holds all problems; the service reports the first one."""
 
     def __init__(self, status: int, reasons: list[str]) -> None:
         super().__init__(status, reasons)
@@ -31,7 +31,7 @@ class Inadmissible(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request as the model sees it. ``dropped``: thinking that was taken out; ``refuses``: it stays refused."""
+    """A request as the model sees it. ``dropped``: removed thinking; ``refuses``: an earlier refusal still applies."""
 
     request: Json
     rules: ModelRules | None
@@ -60,8 +60,8 @@ class Admission:
     """The checks of one account.
 
     ``enforced``: thinking whose prefix changed is an error unless the request says otherwise (accounts since
-    2026-08-31); else it is let through. ``also_allowed``: further top-level keys. ``context_window``: in place of the
-    model's. A Claude that is not in the table is not found; any other name is served, without rules of its own.
+    2026-08-31); else it passes. ``also_allowed``: further top-level keys. ``context_window`` overrides the model's. A
+    Claude model that is not in the table is not found. Any other name is served, without its own rules.
     """
 
     enforced: bool = True
@@ -73,7 +73,7 @@ class Admission:
         """Return the request as its model sees it.
 
         Raises:
-            Inadmissible: with the service's words.
+            Inadmissible: With the service's texts.
         """
         found = problems(request, also_allowed=self.also_allowed, betas=betas)
         rules = rules_of(request.get("model"))
@@ -90,7 +90,7 @@ class Admission:
         return Admitted(seen, rules, dropped, not self._refused.isdisjoint(_questions(request)))
 
     def refuse(self, request: Json) -> None:
-        """Remember that the last message of a user was refused: it is as long as it stands in a request."""
+        """Record that a user's last message was refused; it stays refused as long as a request contains it."""
         self._refused.update(_questions(request)[-1:])
 
     def _bind(self, request: Json, rules: ModelRules, betas: Collection[str]) -> tuple[Failure, ...]:
@@ -108,7 +108,7 @@ class Admission:
 
 
 def _questions(request: Json) -> list[str]:
-    """Return what a user said, message by message, each with the model it was said to."""
+    """Return the user's messages as hashes, each together with its model."""
     said = []
     for message in request["messages"]:
         if message["role"] != "user":

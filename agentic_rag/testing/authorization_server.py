@@ -1,7 +1,8 @@
-"""A strict authorization server, and a guard that makes an MCP application want its tokens. In process, over sockets.
+"""A strict authorization server, and a guard that makes an MCP application require its tokens.
 
-It checks what RFC 6749, 7591, 7636, 8414, 8707, 9207 and 9728 let it check, and answers as they say; what a test wants
-otherwise is a field of `Habits`. Everything that it was asked is in ``seen``.
+Both run in process, over sockets. The server checks everything that RFC 6749, 7591, 7636, 8414, 8707, 9207 and 9728
+allow it to check, and answers accordingly. A test changes the behaviour by a field of `Habits`. All requests are in
+``seen``.
 """
 
 import base64
@@ -26,26 +27,26 @@ Override = Callable[[Request], Awaitable[Response | None]]
 
 @dataclass
 class Habits:
-    """How it behaves. ``instead``: paths with an answer of their own (None: the usual one)."""
+    """The behaviour of the server. ``instead``: paths with a special answer (None: the usual one)."""
 
     metadata: dict[str, Any] = field(default_factory=dict)
     resource_metadata: dict[str, Any] = field(default_factory=dict)
     instead: dict[str, Override] = field(default_factory=dict)
     iss: str | None = ""
-    """What an authorization response says; empty: the issuer, None: nothing."""
+    """The ``iss`` of an authorization response; empty: the issuer, None: left out."""
     token: dict[str, Any] = field(default_factory=dict)
     registration: dict[str, Any] = field(default_factory=dict)
     seconds: int = 3600
     rotates: bool = True
     challenge_scope: str = ""
     clients: dict[str, str] = field(default_factory=dict)
-    """Registered ones with their secrets; none is empty."""
+    """Registered clients with their secrets; an empty secret means none."""
     client_key: ECKey | None = None
 
 
 @dataclass
 class Asked:
-    """One request."""
+    """One request to the server."""
 
     path: str
     form: dict[str, str]
@@ -62,12 +63,12 @@ class AuthorizationServer:
         self.seen: list[Asked] = []
         self.codes: dict[str, dict[str, str]] = {}
         self.live: dict[str, str] = {}
-        """Access tokens that are good, with their scopes."""
+        """Valid access tokens, with their scopes."""
         self.refresh: dict[str, str] = {}
         self.count = 0
 
     def app(self) -> Starlette:
-        """Return it as an application."""
+        """Return the server as an application."""
         return Starlette(
             routes=[
                 Route("/.well-known/oauth-authorization-server", self._handle),
@@ -175,7 +176,7 @@ class AuthorizationServer:
         return Response(status_code=200)
 
     def _client(self, request: Request, form: dict[str, str]) -> str | None:
-        """Return the client that proved itself."""
+        """Return the client that authenticated itself."""
         header = request.headers.get("authorization", "")
         if header.startswith("Basic "):
             ident, _, secret = base64.b64decode(header[6:]).decode().partition(":")
@@ -200,7 +201,7 @@ def _make_unsigned(claims: dict[str, Any]) -> str:
 
 
 class Guarded:
-    """An MCP application that wants the tokens of an authorization server. ``scopes``: by method, what it needs."""
+    """An MCP application that requires the tokens of an authorization server. ``scopes``: required scope by method."""
 
     def __init__(self, app: ASGIApp, granting: AuthorizationServer) -> None:
         self.app = app
@@ -242,7 +243,7 @@ class Guarded:
 
 
 async def _buffer(receive: Receive) -> tuple[dict[str, Any], Receive]:
-    """Return the JSON of a request, and a `receive` that gives it once more."""
+    """Return the JSON of a request, and a `receive` that replays the request."""
     messages, whole = [], b""
     while True:
         message = await receive()
@@ -265,6 +266,6 @@ async def _buffer(receive: Receive) -> tuple[dict[str, Any], Receive]:
 
 
 async def never(request: Request) -> Response | None:
-    """Answer nothing, for as long as somebody waits."""
+    """Wait for ever instead of answering."""
     await anyio.sleep_forever()
     return None

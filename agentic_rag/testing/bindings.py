@@ -1,9 +1,9 @@
-"""Thinking blocks that are bound to what stood before them, as the newer models check it.
+"""Thinking blocks that are bound to their prefix, as the newer models check it.
 
-Owns signatures: what they are made of, and which blocks of a request fail the check. The prefix of a block is
-``system``, ``tools`` (a deferred one from its first reference on) and every block before it that is not thinking, as
-they were sent; breakpoints of the cache do not count. Beside it each block knows the thinking block before it: from
-the start of a conversation thinking may be left out, from its middle not. Pure; knows no HTTP.
+Owns signatures: their content, and which blocks of a request fail the check. The prefix of a block is ``system``,
+``tools`` (a deferred one from its first reference on) and every earlier block that is not thinking, exactly as sent;
+breakpoints of the cache do not count. Each block is also bound to the previous thinking block: thinking may be left out
+at the start of a conversation, but not in its middle. Pure; knows no HTTP.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ ELSEWHERE = (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A thinking block that may not be used: where it stands (message and block), and why."""
+    """A thinking block that may not be used: its place (message and block), and the reason."""
 
     message: int
     block: int
@@ -37,7 +37,7 @@ class Failure:
 
 
 class Signer:
-    """Signs the thinking of one answer; give it the answer's blocks in their order."""
+    """Signs the thinking of one answer; pass the answer's blocks in their order."""
 
     def __init__(self, request: Json) -> None:
         self._prefix = _Prefix(request)
@@ -50,19 +50,19 @@ class Signer:
                 self._prefix.take(role, block)
 
     def sign(self, thinking: str) -> str:
-        """Return the signature of the next thinking block, by the text that the client gets of it."""
+        """Return the signature of the next thinking block for the text that the client receives."""
         self._last = _sign(thinking, self._prefix.digest, self._last, self._model)
         return self._last
 
     def take(self, block: Json) -> None:
-        """Say which other block of the answer comes next."""
+        """Record the next other block of the answer."""
         self._prefix.take("assistant", block)
 
 
 def failures(request: Json, rules: ModelRules) -> list[Failure]:
     """Return the thinking blocks of a request that its model may not use, in order.
 
-    With a block goes the rest of its message's thinking, and what was thought after it.
+    If a block fails, so does the other thinking of its message, and all later thinking.
     """
     prefix, found = _Prefix(request), []
     last: str | None = None
@@ -86,12 +86,12 @@ def failures(request: Json, rules: ModelRules) -> list[Failure]:
 
 
 def fits(signature: Any, thinking: str) -> bool:
-    """Whether a signature was made for this text, wherever."""
+    """Whether a signature was made for this text, with any prefix."""
     return signature == sign(thinking) or _read(signature)[0] == _short(thinking)
 
 
 def sign(thinking: str) -> str:
-    """Return a signature that is bound to nothing: that of stand-ins that do not check prefixes."""
+    """Return a signature without a binding, for stand-ins that do not check prefixes."""
     return "sig-" + hashlib.sha256(b"stand-in:" + thinking.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -163,7 +163,7 @@ def _sign(thinking: str, prefix: str, previous: str, model: str) -> str:
 
 
 def _read(signature: Any) -> tuple[str, str, str, str]:
-    """Return what a signature was made of; nothing of it fits if it was not made here."""
+    """Return the parts of a signature; empty parts, which never match, for a foreign one."""
     body, _, seal = str(signature).removeprefix("sig-").rpartition(".")
     parts = body.split(".", 3)
     if len(parts) != 4 or seal != _short("stand-in:" + body):

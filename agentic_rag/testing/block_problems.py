@@ -1,6 +1,6 @@
-"""What the Messages API refuses of single content blocks, each problem with the path of its value.
+"""The Messages API's rules for single content blocks; each problem starts with the path of its value.
 
-Owns the shapes of blocks and where each may stand. Pure; knows no order of messages and no parameter.
+Owns the shapes of blocks and their allowed places. Pure; knows no order of messages and no parameter.
 """
 
 import base64
@@ -13,15 +13,15 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.testing import bindings
 
 Place = Literal["user", "assistant", "tool_result", "system", "search_result"]
-"""Where a list of blocks stands: it decides which types may be in it."""
+"""The place of a list of blocks, which decides the allowed block types."""
 
 _USED_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 IMAGE_BYTES: Final = 5 * 1024 * 1024
-"""Of one image, as base64."""
+"""Maximum size of one image, as base64."""
 IMAGE_SIDE: Final = 8_000
-"""Pixels of the longer side."""
+"""Maximum length of the longer side in pixels."""
 _MAGIC: Final = {
     "image/png": (b"\x89PNG\r\n\x1a\n",),
     "image/jpeg": (b"\xff\xd8\xff",),
@@ -161,7 +161,7 @@ def _image(path: str, source: Json) -> Iterator[str]:
 
 
 def longer_side(block: Json) -> int:
-    """Return the pixels of an image's longer side, 0 where they are not known."""
+    """Return the pixels of an image's longer side, 0 if unknown."""
     source = block["source"]
     if source.get("type") != "base64" or source.get("media_type") != "image/png":
         return 0

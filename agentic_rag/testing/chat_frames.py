@@ -1,6 +1,6 @@
-"""A step as a chat-completions service streams it: chunks of one answer, in the shapes in which services differ.
+"""A step as a chat-completions service streams it: chunks of one answer, in the variants of different services.
 
-Owns the JSON of every chunk. Citations become marks behind their text, since this API has none. Pure; knows no HTTP.
+Owns the JSON of every chunk. Citations become marks after their text, since this API has none. Pure; knows no HTTP.
 """
 
 import uuid
@@ -22,13 +22,20 @@ _REASONS: Final = {"end_turn": "stop", "tool_use": "tool_calls", "max_tokens": "
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a service differs. By default it writes as OpenAI does.
+    """The variant of a service. The default writes like OpenAI.
 
-    ``ids``: of calls: given, ``none``, or the ``same`` for all. ``one_index``: all calls come under index 0, whole;
-    ``no_index``: without any, whole; ``interleaved``: pieces of all calls in turn; ``as_objects``: arguments are JSON.
-    ``nulls``: whatever has no value is null, and there are deltas of nothing. ``usage``: whether it is told; ``done``:
-    whether ``[DONE]`` ends the stream; ``reason``: whether it says why the answer ended, and ``stop`` that it always
-    says ``stop``. ``thought``: the key of reasoning. ``mark``: how a citation of a passage is written.
+    ``ids``: of calls: given, ``none``, or the ``same`` for all.
+    ``one_index``: all calls have index 0 and come whole.
+    ``no_index``: without any, whole.
+    ``interleaved``: pieces of all calls in turn.
+    ``as_objects``: arguments are JSON.
+    ``nulls``: members without a value are null, and there are empty deltas.
+    ``usage``: whether usage is sent.
+    ``done``: whether ``[DONE]`` ends the stream.
+    ``reason``: whether the finish reason is sent.
+    ``stop``: it is always ``stop``.
+    ``thought``: the key of reasoning.
+    ``mark``: the form of a passage's citation.
     """
 
     ids: str = "given"
@@ -47,7 +54,7 @@ class Shape:
 
 @dataclass(slots=True)
 class ChatAnswer:
-    """One answer to a request; ``usage``: what it cost."""
+    """One answer to a request; ``usage``: its token counts."""
 
     step: Step
     model: str

@@ -1,7 +1,7 @@
-"""What a chat-completions service refuses of a request, in the words of the strictest of them.
+"""The checks of a chat-completions service on a request, with the texts of the strictest services.
 
-Owns these rules; pure. Real services differ: what one of them refuses is refused here, so that a request that passes is
-one that all of them take.
+Owns these rules; pure. Real services differ. A rule of any of them is applied here, so that all of them accept a
+request that passes.
 """
 
 import re
@@ -35,9 +35,14 @@ BYTES_PER_TOKEN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class ChatRules:
-    """One model. ``images``: it sees; ``reasons``: the limit has its new name, there is an effort and no temperature;
-    ``replays``: reasoning of the running turn must come back, and no other may. ``refuses``: further parameters.
-    ``schema_refuses``: what it does not take in a tool's parameters (see `chat_schema_problems`)."""
+    """The rules of one model.
+
+    ``images``: it accepts images.
+    ``reasons``: the limit has its new name, there is an effort and no temperature.
+    ``replays``: reasoning of the running turn must be sent back, and no other may.
+    ``refuses``: further parameters.
+    ``schema_refuses``: keywords refused in a tool's parameters (see `chat_schema_problems`).
+    """
 
     images: bool = True
     reasons: bool = False
@@ -48,7 +53,7 @@ class ChatRules:
 
 
 def chat_problems(request: Json, rules: ChatRules) -> list[str]:
-    """Return everything that is wrong with a request, in the order in which a service looks."""
+    """Return all problems of a request, in the order of a service's checks."""
     return [*_parameters(request, rules), *_tools(request, rules), *_messages(request, rules), *_length(request, rules)]
 
 
@@ -216,7 +221,7 @@ def tokens_of(request: Json) -> int:
 
 
 def surrogate_in(value: Any) -> bool:
-    """Whether a text in a JSON value holds a lone surrogate, which no service takes."""
+    """Whether a text in a JSON value holds a lone surrogate, which no service accepts."""
     try:
         orjson.dumps(value)
     except TypeError:

@@ -1,7 +1,7 @@
 """Failpoints: places where a test lets the process die as by ``kill -9``.
 
-Owns the reading of ``name:n`` (the n-th time, from 1). What it makes hears the product's places inside
-`agentic_rag.base.failpoints.heard_by`, in a test's own program.
+Owns the reading of ``name:n`` (the n-th time, from 1). Inside `agentic_rag.base.failpoints.heard_by`, in a test's own
+program, the failpoint is called at the product's places.
 """
 
 import os
@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 VARIABLE = "AGENTIC_RAG_FAILPOINT"
 EXIT_CODE = 86
-"""By which a test knows that the place was reached."""
+"""Exit code by which a test knows that the place was reached."""
 
 
 def failpoint_of(setting: str) -> Callable[[str], None]:
-    """Return the failpoint that ``name:n`` stands for; empty: one that does nothing."""
+    """Return the failpoint for ``name:n``; empty: one that does nothing."""
     name, _, number = setting.partition(":")
     reached: Counter[str] = Counter()
 
     def failpoint(here: str) -> None:
         reached[here] += 1
         if here == name and reached[here] == int(number or 1):
-            os._exit(EXIT_CODE)  # no handler, no flush: what the kernel has is what is left
+            os._exit(EXIT_CODE)  # no handler, no flush: only the kernel's state survives
 
     return failpoint

@@ -1,7 +1,7 @@
 """`FakeMessagesAPI`: the Messages API over real HTTP, from a script.
 
-Owns the endpoints, their authentication, faults with the way they are carried out on a connection, and the server's
-life. What it refuses is `admission`'s, what it says `steps`', how that looks `frames`'.
+Owns the endpoints, their authentication, faults and their effect on a connection, and the server's life cycle.
+`admission` decides about refusals, `steps` describes the answers, and `frames` encodes them.
 
     async with FakeMessagesAPI(use("search_documents", query="…"), say("Found.", Cite(0))) as api:
         model = AnthropicModel(api.key, api.url)
@@ -15,10 +15,10 @@ The JSON form of a script file::
 
     {"steps": [REPLY, …],            answered in this order
      "then": REPLY?,                 answers every call after them; without it such a call is a 500
-     "api_key": "…"?}                the only key taken; without it any key is
+     "api_key": "…"?}                the only key accepted; without it any key is
 
-``REPLY`` is a step (see `steps`) with two more keys: ``"fault": {…}?`` (the fields of `Fault`) and
-``"rate": deltas per second?``; or ``{"demo": {"deltas": N, "text": "…"?}, …}``, an answer of N text deltas.
+``REPLY`` is a step (see `steps`) with two more keys: ``"fault": {…}?`` (the fields of `Fault`) and ``"rate": deltas per
+second?``; or ``{"demo": {"deltas": N, "text": "…"?}, …}``, an answer of N text deltas.
 """
 
 import argparse
@@ -55,9 +55,9 @@ from agentic_rag.testing.steps import Say, Step, Think, step_events, step_from_j
 
 MAX_BODY = 32 * 1024 * 1024
 KEEPALIVE_SECONDS = 75
-"""Idle connections are kept as long as the service keeps them; uvicorn's own 5 s would race with steps."""
+"""The service's time limit for idle connections; uvicorn's own 5 s would race with steps."""
 CLOSE_SECONDS = 5.0
-"""How long answers in flight may take to notice that the server closes."""
+"""Time limit for running answers to notice that the server closes."""
 
 DEMO_TEXT = "The quick brown fox jumps over the lazy dog. "
 _DELTA = b"event: content_block_delta"
@@ -87,10 +87,10 @@ class Fault:
     ``error_after``           after so many events an ``error`` event of ``error_type`` ends the body
     ``garbage_after``         after so many events comes one whose data is ``garbage``, then the rest
     ``silent_after``          after so many events nothing more is sent, the connection stays open;
-                              with ``ping_seconds`` pings go on
+                              with ``ping_seconds`` pings continue
     ``chunk``                 the body is written in pieces of so many bytes
     ``newline``               ends every line: LF, CRLF or CR
-    ``content_type``          what the body is said to be
+    ``content_type``          the declared type of the body
     ========================  ====================================================================================
     """
 
@@ -130,24 +130,24 @@ Scripted = Answer | Callable[[Json], Answer]
 
 
 def as_reply(answer: Answer) -> Reply:
-    """Return the answer as a `Reply`; a bare `Fault` befalls a short text."""
+    """Return the answer as a `Reply`; a bare `Fault` gets a short text as its step."""
     if isinstance(answer, Reply):
         return answer
     return Reply(answer) if isinstance(answer, Step) else Reply(demo(8), answer)
 
 
 def demo(deltas: int, text: str = DEMO_TEXT) -> Step:
-    """Return a step of one text block in ``deltas`` pieces, the words of ``text`` over and over."""
+    """Return a step of one text block in ``deltas`` pieces, which repeat the words of ``text``."""
     words = [word + " " for word in text.split()]
     pieces = tuple(words[number % len(words)] for number in range(deltas))
     return Step((Say("".join(pieces), pieces=pieces),))
 
 
 def reply_from_json(value: Json) -> Reply:
-    """Return the reply of its JSON form (see the module).
+    """Return the reply for its JSON form (see the module).
 
     Raises:
-        KeyError, TypeError, ValueError: the value does not have that form.
+        KeyError, TypeError, ValueError: The value does not have that form.
     """
     unknown = value.keys() - {"blocks", "stop_reason", "usage", "fault", "rate", "demo"}
     if unknown:
@@ -158,10 +158,11 @@ def reply_from_json(value: Json) -> Reply:
 
 @dataclass(slots=True)
 class Call:
-    """One call: the request's JSON, its headers (names in lower case; ``x-peer`` is added: the client's address
-    and port, which tell connections apart), and how the answer ended.
+    """One call: the request's JSON, its headers, and the end of its answer.
 
-    ``left`` is set when the client closed the connection before the answer was complete; ``done`` in any case.
+    Names of headers are in lower case. ``x-peer`` is added: the client's address and port, which distinguish
+    connections. ``left`` is set if the client closed the connection before the answer was complete; ``done`` in any
+    case.
     """
 
     request: Json
@@ -182,11 +183,10 @@ class Refused(Exception):
 class FakeService:
     """A service over real HTTP that answers calls from its script, in order of arrival.
 
-    ``then`` answers what comes after the script. ``key``: the one key that is taken (None: any). ``rate``:
-    deltas per second (0: as fast as they are read). ``calls`` are all requests that were JSON, ``requests`` their
-    bodies; ``refused`` is what was wrong with those that were refused. Leaving the context fails if a step was not
-    asked for, if there were calls beyond the script, or if a scripted callable failed; `assert_consumed` does the same
-    on demand.
+    ``then`` answers all calls after the script. ``key``: the only accepted key (None: any). ``rate``: deltas per second
+    (0: as fast as they are read). ``calls`` holds all requests that were JSON, ``requests`` their bodies, and
+    ``refused`` the problems of refused requests. Leaving the context fails if a step was not asked for, if there were
+    calls beyond the script, or if a scripted callable failed. `assert_consumed` does the same on demand.
     """
 
     def __init__(self, script: Sequence[Scripted], then: Scripted | None, key: str | None, rate: float) -> None:
@@ -207,7 +207,7 @@ class FakeService:
 
     @property
     def key(self) -> str:
-        """A key that is taken."""
+        """A key that is accepted."""
         return self._key or "any-key"
 
     @property
@@ -238,9 +238,9 @@ class FakeService:
         """Listen on loopback; ``url`` is set when this returns.
 
         Raises:
-            OSError: the port is taken.
+            OSError: The port is in use.
         """
-        # Without the protocol number asyncio leaves Nagle's algorithm on, which holds small writes back for 40 ms.
+        # Without the protocol number asyncio leaves Nagle's algorithm on, which delays small writes by 40 ms.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
@@ -263,7 +263,7 @@ class FakeService:
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Close the port and every connection. Not by uvicorn's own shutdown, which waits for slow answers."""
+        """Close the port and every connection. uvicorn's own shutdown would wait for slow answers."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -289,13 +289,15 @@ class FakeService:
 class FakeMessagesAPI(FakeService):
     """The Messages API; see `FakeService`.
 
-    ``also_allowed``: further top-level keys, for an older
-    endpoint. ``cache_minimum``: tokens from which a prefix is cached, in place of the model's. ``clock``: the
-    cache's. ``enforced``: whether thinking whose prefix has changed is an error, as it is for new accounts.
-    ``models_api``: whether ``GET /v1/models/{id}`` is there. ``context_window``: tokens, in place of the model's.
+    ``also_allowed``: further top-level keys, for an older endpoint.
+    ``cache_minimum``: tokens from which a prefix is cached, in place of the model's.
+    ``clock``: the cache's.
+    ``enforced``: whether thinking with a changed prefix is an error, as it is for new accounts.
+    ``models_api``: whether ``GET /v1/models/{id}`` exists.
+    ``context_window``: tokens, in place of the model's.
 
-    ``dropped`` is the thinking that was taken out of requests. A message that was answered with
-    ``stop_reason: refusal`` is refused again, without a step, as long as it stands in a request.
+    ``dropped`` is the thinking that was removed from requests. A message that was answered with ``stop_reason:
+    refusal`` is refused again, without a step, as long as a request contains it.
     """
 
     def __init__(
@@ -318,7 +320,7 @@ class FakeMessagesAPI(FakeService):
         self._cache_minimum = cache_minimum
         self.dropped: list[Json] = []
         self.sticky = 0
-        """Calls that were refused because an earlier refusal stood in them."""
+        """Calls that were refused because they contained an earlier refusal."""
         self.app.add_exception_handler(404, self._not_found)
 
     def _routes(self) -> list[Route]:
@@ -415,7 +417,7 @@ class FakeMessagesAPI(FakeService):
         body = admitted.request
         lists = [message for message in body["messages"] if isinstance(message["content"], list)]
         step = reply.step
-        if not admitted.thinks:  # a script may say more than its model would
+        if not admitted.thinks:  # a script may contain thinking that its model would not send
             step = replace(step, blocks=tuple(block for block in step.blocks if not isinstance(block, Think)))
         try:
             events = step_events(
@@ -456,7 +458,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def hang_up(scope: Scope) -> None:
-    """Close the connection after what was written, whatever the response still owes."""
+    """Close the connection after the written bytes, even if the response is incomplete."""
     scope["extensions"]["hang_up"]["close"]()
 
 
@@ -468,7 +470,7 @@ class HungUp(Response):
 
 
 class FaultyStream(Response):
-    """An SSE answer. ``left`` is set when the client goes before the end, ``done`` when nothing follows."""
+    """An SSE answer. ``left`` is set if the client leaves before the end, ``done`` when nothing follows."""
 
     def __init__(
         self,
@@ -544,7 +546,7 @@ class FaultyStream(Response):
 
 
 def _with_faults(frames: Sequence[bytes], fault: Fault, request_id: str) -> list[bytes]:
-    """Return the frames as the fault has them written, apart from pieces and cuts."""
+    """Return the frames with the fault applied, apart from pieces and cuts."""
     result = list(frames)
     if fault.error_after is not None:
         kind = fault.error_type or "overloaded_error"
@@ -562,10 +564,10 @@ def _with_faults(frames: Sequence[bytes], fault: Fault, request_id: str) -> list
 
 
 def from_script(script: Json, rate: float = 0) -> FakeMessagesAPI:
-    """Return the API of a script file's JSON (its form: see the module).
+    """Return the API for a script file's JSON (its form: see the module).
 
     Raises:
-        KeyError, TypeError, ValueError: the script does not have that form.
+        KeyError, TypeError, ValueError: The script does not have that form.
     """
     then = script.get("then")
     return FakeMessagesAPI(

@@ -1,7 +1,7 @@
 """`FakeChatAPI`: a chat-completions service over real HTTP, from the same scripts as `FakeMessagesAPI`.
 
-Owns its endpoints, authentication and errors. What it refuses is `chat_problems`', what its answers look like
-`chat_frames`'; steps, faults and the server's life are those of `fake_api`.
+Owns its endpoints, authentication and errors. `chat_problems` decides about refusals, and `chat_frames` encodes the
+answers. Steps, faults and the server's life cycle are those of `fake_api`.
 
     async with FakeChatAPI(use("search_documents", query="…"), say("Found.", Cite(0))) as api:
         model = OpenAIModel(api.key, api.base_url)
@@ -26,10 +26,10 @@ _KINDS = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_excee
 
 
 class FakeChatAPI(FakeService):
-    """A chat-completions service; see `FakeService`. ``base_url`` is what a client is given.
+    """A chat-completions service; see `FakeService`. ``base_url`` is the address for clients.
 
-    ``rules``: what its model takes; ``shape``: how it writes. ``models``: those it lists, None: it has no list and
-    serves any name. What was sent again at the beginning of a prompt counts as cached, as services do.
+    ``rules``: the rules of its model; ``shape``: the variant of its stream. ``models``: the listed ones; None: there is
+    no list, and any name is served. As in real services, the repeated beginning of a prompt counts as cached.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class FakeChatAPI(FakeService):
 
 
 def _break(frames: Sequence[bytes], fault: Fault) -> tuple[Sequence[bytes], Fault]:
-    """Return frames with what this API writes in its own way of a fault, and what is left of that."""
+    """Return the frames with this API's form of a fault applied, and the rest of the fault."""
     if fault.error_after is not None:
         kind = fault.error_type or "overloaded_error"
         frames = [*frames[: fault.error_after], error_frame(kind, fault.message or "Overloaded")]

@@ -1,6 +1,6 @@
-"""A step's model events as the Messages API writes them: frames of an SSE stream, or one message.
+"""A step's model events in the form of the Messages API: frames of an SSE stream, or one message.
 
-Owns the exact JSON of every event, field by field as the SDK's types have them. Pure; knows no HTTP.
+Owns the exact JSON of every event, with the fields of the SDK's types. Pure; knows no HTTP.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What of an answer stands beside its events.
+    """The data of an answer in addition to its events.
 
-    ``transformations``: thinking that was taken out of the request. ``long_writes``: tokens that the cache keeps for
-    an hour. ``category``: of a refusal.
+    ``transformations``: thinking that was removed from the request. ``long_writes``: tokens that the cache keeps for an
+    hour. ``category``: of a refusal.
     """
 
     transformations: tuple[Json, ...] = ()
@@ -52,7 +52,7 @@ def frames(events: Sequence[ModelEvent], message_id: str, facts: Facts = NO_FACT
     result: list[bytes] = []
     written = {event.index for event in events if isinstance(event, InputDelta)}
     for event in events:
-        whole = isinstance(event, BlockStopped) and event.index in written  # its input has come in pieces of its own
+        whole = isinstance(event, BlockStopped) and event.index in written  # its input was already sent in pieces
         values = _json_events(event, message_id, usage, facts)
         result += [frame(value) for value in (values[-1:] if whole else values)]
         if isinstance(event, BlockStarted) and event.index == 0:

@@ -1,7 +1,7 @@
-"""What each model takes, as the Messages API enforces it and as ``GET /v1/models/{id}`` tells.
+"""The rules of each model, as the Messages API enforces them and as ``GET /v1/models/{id}`` reports them.
 
-Owns the table of models and the rules about parameters that differ among them, with the service's words. Pure; knows
-no content of a conversation and no HTTP.
+Owns the table of models and the rules about parameters that differ among them, with the service's texts. Pure; knows no
+content of a conversation and no HTTP.
 """
 
 from collections.abc import Collection, Iterator
@@ -20,10 +20,10 @@ MIN_BUDGET: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ModelRules:
-    """One model. ``thinking``: the types it takes; ``thinks``: whether it does so when nothing is said.
+    """The rules of one model. ``thinking``: the types it accepts; ``thinks``: whether it thinks by default.
 
-    ``bound``: it checks that nothing before a thinking block has changed. ``reads``: whose thinking it can use besides
-    its own; another's is left out without a word. Lengths are tokens.
+    ``bound``: it checks that nothing before a thinking block has changed. ``reads``: models whose thinking it can use
+    in addition to its own; other thinking is dropped silently. Lengths are tokens.
     """
 
     id: str
@@ -136,7 +136,7 @@ RULES: Final = {rules.id: rules for rules in _TABLE}
 
 
 def rules_of(model: Any) -> ModelRules | None:
-    """Return the rules of a model, None for one that is not in the table; dated names are their model's."""
+    """Return the rules of a model, None for one that is not in the table; dated names get their model's rules."""
     if not isinstance(model, str):
         return None
     name, _, date = model.rpartition("-")
@@ -144,7 +144,7 @@ def rules_of(model: Any) -> ModelRules | None:
 
 
 def parameter_problems(request: Json, rules: ModelRules, betas: Collection[str] = ()) -> Iterator[str]:
-    """Yield what this model refuses of the request's parameters."""
+    """Yield the problems of the request's parameters for this model."""
     for name in SAMPLING:
         if name in request and not rules.sampling:
             yield f"`{name}` is deprecated for this model."

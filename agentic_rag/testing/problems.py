@@ -1,11 +1,11 @@
-"""What the Messages API refuses, as one pure function over a request's JSON.
+"""The refusals of the Messages API, as one pure function over a request's JSON.
 
-Owns the rules (of anthropic 2.x and its service) and their wording: each problem starts with the path of the
-offending value, as the API's own messages do. Knows no HTTP and no script.
+Owns the rules (of anthropic 2.x and its service) and their wording: each problem starts with the path of the offending
+value, as the API's own messages do. Knows no HTTP and no script.
 
-What a block may be is `block_problems`', what differs among models `model_rules`'. Two things the API allows stay
-allowed: neighbouring messages of one role are joined before the rules about order apply, and a `tool_use` of an old
-turn may name a tool that is no longer offered.
+`block_problems` has the rules for blocks, `model_rules` those that differ among models. Two things the API allows are
+allowed here, too: neighbouring messages of one role are joined before the rules about order apply, and a `tool_use` of
+an old turn may name a tool that is no longer offered.
 """
 
 import re
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from agentic_rag.base.json_form import Json
-from agentic_rag.testing.bindings import sign as sign  # beside the rules that take it back
+from agentic_rag.testing.bindings import sign as sign  # exported next to the rules that accept it
 from agentic_rag.testing.block_problems import block_problems, longer_side, text_problems
 from agentic_rag.testing.model_rules import EFFORTS, SAMPLING, THINKING_TYPES, ModelRules, parameter_problems, rules_of
 from agentic_rag.testing.schema_problems import messages_schema_problems
@@ -37,19 +37,19 @@ TOP_LEVEL = frozenset(
 
 MANY_IMAGES: Final = 20
 MANY_IMAGES_SIDE: Final = 2_000
-"""With more than so many images in a request none may be longer than so many pixels."""
+"""In a request with more than `MANY_IMAGES` images, no side may exceed this many pixels."""
 MAX_IMAGES: Final = 600
 
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def problems(request: Any, *, also_allowed: Collection[str] = (), betas: Collection[str] = ()) -> list[str]:
-    """Return everything the API would refuse in this request, in reading order; empty means accepted.
+    """Return all problems the API would report for this request, in reading order; empty means accepted.
 
     Args:
         request: the body.
         also_allowed: further top-level keys, for an older or compatible endpoint (``temperature``).
-        betas: what the request's ``anthropic-beta`` header names.
+        betas: the names in the request's ``anthropic-beta`` header.
     """
     if not isinstance(request, dict):
         return ["request: must be a JSON object"]
@@ -162,7 +162,7 @@ def _open_objects(schema: Any) -> Iterator[bool]:
 
 
 def _cites(value: Any) -> bool:
-    """Whether anything in the conversation may be cited."""
+    """Whether any part of the conversation may be cited."""
     if isinstance(value, list):
         return any(map(_cites, value))
     if not isinstance(value, dict):
@@ -291,7 +291,7 @@ def _conversation(request: Json, rules: ModelRules | None) -> Iterator[str]:
     shape = [problem for index, message in enumerate(messages) for problem in _message(f"messages.{index}", message)]
     yield from shape
     if shape:
-        return  # what follows reads roles and blocks
+        return  # the following checks read roles and blocks
     yield from _system_messages(messages, rules)
     joined = _join([message for message in messages if message["role"] != "system"], messages)
     yield from _order(joined, messages, rules)
@@ -323,7 +323,7 @@ def _message(path: str, message: Any) -> Iterator[str]:
 
 
 def _system_messages(messages: list[Json], rules: ModelRules | None) -> Iterator[str]:
-    """A system message follows a user's and ends the conversation, or an answer follows it."""
+    """Check that a system message follows a user's, and that an answer or the end follows it."""
     for index, message in enumerate(messages):
         if message["role"] != "system":
             continue
@@ -338,7 +338,7 @@ def _system_messages(messages: list[Json], rules: ModelRules | None) -> Iterator
 
 
 Joined = list[tuple[str, list[tuple[str, Json]]]]
-"""Role and blocks (with the path they came from) of each message after neighbours of one role were joined."""
+"""Role and blocks (with their original paths) of each message after neighbours of one role were joined."""
 
 
 def _join(messages: list[Json], all_messages: list[Json]) -> Joined:
@@ -371,7 +371,7 @@ def _order(joined: Joined, messages: list[Json], rules: ModelRules | None) -> It
 
 
 def _pairs(joined: Joined) -> Iterator[str]:
-    """Every ``tool_use`` is answered once, at the head of the next message; every result answers one."""
+    """Check that every ``tool_use`` is answered once, at the head of the next message, and every result answers one."""
     used: set[str] = set()
     waiting: dict[str, str] = {}
     for role, blocks in joined:
@@ -386,11 +386,11 @@ def _pairs(joined: Joined) -> Iterator[str]:
                     yield f"{path}.id: `tool_use` ids must be unique ({block['id']!r})"
                 used.add(block["id"])
                 waiting[block["id"]] = path
-    # What is left waits in a last assistant message, which `_order` refuses.
+    # Calls that are still waiting belong to a last assistant message, which `_order` refuses.
 
 
 def _results(blocks: list[tuple[str, Json]], waiting: dict[str, str]) -> Iterator[str]:
-    """Check the results of one user message and take what they answer out of ``waiting``."""
+    """Check the results of one user message and remove the answered calls from ``waiting``."""
     answered: set[str] = set()
     other_seen = False
     for path, block in blocks:
@@ -426,7 +426,7 @@ def _citations_agree(joined: Joined) -> Iterator[str]:
 
 
 def _inner(joined: Joined) -> Iterator[tuple[str, str, Json]]:
-    """Yield role, path and block of every block, those inside results included, in order."""
+    """Yield role, path and block of every block in order, including those inside results."""
     for role, blocks in joined:
         for path, block in blocks:
             yield role, path, block
@@ -436,7 +436,7 @@ def _inner(joined: Joined) -> Iterator[tuple[str, str, Json]]:
 
 
 def _citations_point(joined: Joined) -> Iterator[str]:
-    """A citation that comes back names a search result that stands before it."""
+    """Check that each returned citation names an earlier search result."""
     results: list[Json] = []
     for _, path, block in _inner(joined):
         if block["type"] == "search_result":

@@ -1,10 +1,10 @@
 """The Messages API's prompt cache, simulated to count tokens.
 
-Owns which prefix of a request is known, for how long, and what that makes of the usage. Knows no HTTP and no answer.
-Tokens are UTF-8 bytes of the JSON over three.
+Owns which prefix of a request is cached, for how long, and the resulting usage. Knows no HTTP and no answer. Tokens are
+UTF-8 bytes of the JSON over three.
 
-As in the API the order is tools (those deferred aside), system, messages; an entry is written at each breakpoint (of
-at least the minimum length) and read by looking back from each breakpoint over at most 20 blocks. An entry lives for
+As in the API the order is tools (except deferred ones), system, messages. An entry is written at each breakpoint (of at
+least the minimum length) and read by searching back from each breakpoint over at most 20 blocks. An entry lives for
 five minutes or an hour from its last use.
 """
 
@@ -25,7 +25,7 @@ SECONDS: Final = {"5m": 300.0, "1h": 3600.0}
 
 @dataclass(slots=True)
 class Clock:
-    """The cache's time; ``ahead`` seconds before the machine's, which a test may move."""
+    """The cache's time; ``ahead`` seconds before the machine's, which a test may change."""
 
     ahead: float = 0.0
 
@@ -35,7 +35,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class CacheCount:
-    """The usage of one call; ``long_writes`` of what was written lives for an hour."""
+    """The usage of one call; ``long_writes`` of the written tokens live for an hour."""
 
     usage: Usage
     long_writes: int = 0
@@ -48,7 +48,7 @@ class _Entry:
 
 
 class PromptCache:
-    """Give it each accepted request; it returns the usage of its input and remembers what it wrote."""
+    """Returns the usage of each accepted request's input, and remembers the entries it wrote."""
 
     def __init__(self, minimum: int = 1024, clock: Clock | None = None) -> None:
         self._minimum = minimum
@@ -56,7 +56,7 @@ class PromptCache:
         self._known: dict[bytes, _Entry] = {}
 
     def count(self, request: Json, output: int, minimum: int | None = None) -> CacheCount:
-        """Return the usage of this call. ``minimum`` tokens (else the cache's own figure) and more are cached."""
+        """Return the usage of this call. Prefixes of at least ``minimum`` tokens (else the cache's own) are cached."""
         present = self._clock.read()
         least = self._minimum if minimum is None else minimum
         digest = hashlib.sha256(str(request.get("model")).encode())

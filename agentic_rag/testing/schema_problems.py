@@ -1,4 +1,4 @@
-"""What the services refuse of a tool's input schema, in their own words.
+"""The services' checks of a tool's input schema, with their own texts.
 
 Owns these rules for the stand-ins of the Messages API and of chat completions. Pure. It shares no code with
 `agentic_rag.tools.schema_compat`, which has to satisfy it.
@@ -20,11 +20,11 @@ _ONE: Final = (
 _LIST: Final = ("prefixItems", "anyOf", "allOf", "oneOf")
 _NAMED: Final = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 MAX_CHAT_DEPTH: Final = 100
-"""Levels of schemas that a chat-completions service reads."""
+"""Maximum number of levels of schemas that a chat-completions service reads."""
 
 
 def messages_schema_problems(path: str, schema: Any) -> Iterator[str]:
-    """Yield what the Messages API refuses of ``tools.N.custom.input_schema``; ``path`` is ``tools.N``."""
+    """Yield the Messages API's problems with ``tools.N.custom.input_schema``; ``path`` is ``tools.N``."""
     where = f"{path}.custom.input_schema"
     if not isinstance(schema, dict):
         yield f"{path}.input_schema: Input should be a valid dictionary"
@@ -49,10 +49,10 @@ def messages_schema_problems(path: str, schema: Any) -> Iterator[str]:
 
 
 def chat_schema_problems(place: int, name: Any, schema: Any, refuses: frozenset[str]) -> Iterator[str]:
-    """Yield what a chat-completions service refuses of ``tools[place].function.parameters``.
+    """Yield a chat-completions service's problems with ``tools[place].function.parameters``.
 
-    ``refuses``: of ``$ref``, ``format``, ``recursion`` and ``unions`` (``anyOf`` or a list of types) those that it does
-    not take.
+    ``refuses``: the subset of ``$ref``, ``format``, ``recursion`` and ``unions`` (``anyOf`` or a list of types) that
+    the service does not accept.
     """
     where = f"Invalid schema for function {name!r}"
     if not isinstance(schema, dict) or schema.get("type") != "object":
@@ -85,9 +85,9 @@ def chat_schema_problems(place: int, name: Any, schema: Any, refuses: frozenset[
 
 
 def find_draft_problem(schema: Json) -> str:
-    """Return why a schema does not match draft 2020-12, or that one of its references leads nowhere.
+    """Return why a schema does not match draft 2020-12, or which of its references is broken.
 
-    The rules of the draft's own metaschema, written out: its library takes 30 ms for a schema of a few lines.
+    These are the rules of the draft's own metaschema, written out: its library takes 30 ms for a schema of a few lines.
     """
     stack: list[tuple[tuple[str, ...], Any]] = [((), schema)]
     while stack:
@@ -174,7 +174,7 @@ _FORMS: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 
 def resolve(root: Json, reference: object) -> Any:
-    """Return what a local reference leads to, None for nothing."""
+    """Return the target of a local reference, or None if there is none."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     value: Any = root

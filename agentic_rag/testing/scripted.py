@@ -1,7 +1,7 @@
-"""`ScriptedModel`: a `Model` that says what the test wrote down.
+"""`ScriptedModel`: a `Model` that answers with the steps of a test.
 
-Owns the order of scripted steps, the requests it was asked and the faults of a model call. Knows no HTTP:
-faults on the wire are `FakeMessagesAPI`'s.
+Owns the order of scripted steps, the received requests and the faults of a model call. Knows no HTTP: `FakeMessagesAPI`
+has the faults of a connection.
 
     async with ScriptedModel(use("search_documents", query="…"), say("Found.", Cite(0))) as model:
         ...  # leaving fails if a step was not asked for, or a request was one the API refuses
@@ -51,17 +51,19 @@ Plain = Running | ModelError
 Scripted = Plain | Callable[[ModelRequest], Plain]
 
 Pause = Callable[[int, int, ModelEvent], Awaitable[None]]
-"""Awaited before each event is handed out, with the call's number and the event's (both from 0): a test can
-block there, or interrupt the turn, at every event."""
+"""Awaited before each event is handed out, with the numbers of the call and the event (both from 0).
+
+A test can block there, or interrupt the turn, at every event.
+"""
 
 
 class ScriptedModel(Model):
     """A model from a list of steps, one for each call.
 
-    ``requests`` are the calls so far. ``open_streams`` counts contexts entered and not left. A request the API
-    would refuse fails as it does there (`ModelError` 400), and again at the end by `assert_consumed`; pass
-    ``strict=False`` where a test means to send one. When the steps run out, ``then`` answers; without it a
-    further call is a failed assertion.
+    ``requests`` are the calls so far. ``open_streams`` counts contexts entered and not left. A request the API would
+    refuse fails in the same way (`ModelError` 400), and again at the end by `assert_consumed`. Pass ``strict=False`` in
+    a test that sends one on purpose. After the last step, ``then`` answers; without it a further call is a failed
+    assertion.
     """
 
     def __init__(
@@ -87,12 +89,12 @@ class ScriptedModel(Model):
         return self._stream(request)
 
     def take(self, request: ModelRequest, *, check: bool) -> tuple[int, Running]:
-        """Take a request and return the number of its call, from 0, with what is said.
+        """Record a request and return the number of its call, from 0, with the scripted answer.
 
-        ``check``: whether the request is looked at here; a service does that itself.
+        ``check``: whether to check the request here; a service checks it itself.
 
         Raises:
-            ModelError: the script says so, or the API would refuse the request.
+            ModelError: The script says so, or the API would refuse the request.
         """
         call = len(self.requests)
         self.requests.append(request)
@@ -116,7 +118,7 @@ class ScriptedModel(Model):
     async def play(
         self, call: int, plain: Running, said: AsyncIterator[ModelEvent]
     ) -> AsyncIterator[AsyncIterator[ModelEvent]]:
-        """Hand out the events of a call with its fault. Pieces of arguments count where the step says which."""
+        """Yield the events of a call with its fault. Argument pieces count as events only if the step lists them."""
         self.open_streams += 1
         try:
             async with aclosing(self._events(call, plain, said)) as events:
@@ -192,7 +194,7 @@ class ScriptedModel(Model):
 
 
 def step_of(plain: Running) -> Step:
-    """Return what is said, whatever becomes of it."""
+    """Return the step, without its fault."""
     return plain if isinstance(plain, Step) else plain.step
 
 

@@ -1,7 +1,7 @@
-"""What a scripted model says: one `Step` per model call, and the model events it becomes.
+"""The answers of a scripted model: one `Step` per model call, and its conversion to model events.
 
-Owns the vocabulary shared by `ScriptedModel` (events in process) and `FakeMessagesAPI` (the same events over
-HTTP), and its JSON form. Knows no transport; faults on the wire are `FakeMessagesAPI`'s.
+Owns the vocabulary shared by `ScriptedModel` (events in process) and `FakeMessagesAPI` (the same events over HTTP), and
+its JSON form. Knows no transport; `FakeMessagesAPI` has the faults of a connection.
 
 The JSON form of a step (``blocks`` may be a bare string: one text block)::
 
@@ -43,10 +43,10 @@ _PIECE = re.compile(r"\s*\S{1,12}\s?", re.UNICODE)
 
 @dataclass(frozen=True, slots=True)
 class Cite:
-    """A citation of blocks ``start`` to ``end`` (exclusive, default one block) of the request's search result
-    number ``result`` (from 0, counted over the whole request).
+    """A citation of blocks of one of the request's search results.
 
-    ``cited_text`` forges the quote; without it the result must exist in the request.
+    Cites blocks ``start`` to ``end`` (exclusive, default one block) of the search result number ``result`` (from 0,
+    counted over the whole request). ``cited_text`` forges the quote; without it the result must exist in the request.
     """
 
     result: int
@@ -66,7 +66,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Think:
-    """A thinking block, signed so that the stand-ins take it back."""
+    """A thinking block, signed so that the stand-ins accept it in later requests."""
 
     text: str
     pieces: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Redacted:
 class Use:
     """A tool call. An empty ``id`` is replaced by a fresh one. ``raw`` replaces the input's JSON, to break it.
 
-    ``pieces`` are the deltas of the input's JSON; by default it comes with the block's end alone.
+    ``pieces`` are the deltas of the input's JSON; by default the JSON only comes with the block's end.
     """
 
     name: str
@@ -100,14 +100,14 @@ StepBlock = Say | Think | Redacted | Use
 class Step:
     """One model call's answer. ``stop_reason`` defaults to ``tool_use`` if a tool is called, else ``end_turn``.
 
-    ``usage`` None: each stand-in reports figures of its own making.
+    ``usage`` None: each stand-in computes its own figures.
     """
 
     blocks: tuple[StepBlock, ...] = ()
     stop_reason: str | None = None
     usage: Usage | None = None
     category: str | None = None
-    """Of a refusal: its policy category."""
+    """Policy category of a refusal."""
 
 
 def say(text: str, *cites: Cite) -> Step:
@@ -121,20 +121,20 @@ def use(name: str, /, **arguments: Any) -> Step:
 
 
 class Signs(Protocol):
-    """What signs an answer's thinking; it hears of every other block, in their order."""
+    """Signs an answer's thinking; gets every other block, too, in their order."""
 
     def sign(self, thinking: str) -> str: ...
     def take(self, block: Block) -> None: ...
 
 
 class Unbound:
-    """Signs thinking for stand-ins that do not check what stood before it."""
+    """Signs thinking for stand-ins that do not check the prefix."""
 
     def sign(self, thinking: str) -> str:
         return sign(thinking)
 
     def take(self, block: Block) -> None:
-        """Nothing depends on it."""
+        """Ignore the block: the signatures do not depend on it."""
 
 
 Display = Literal["summarized", "omitted"]
@@ -151,14 +151,14 @@ def step_events(
     """Return the events of a step in order.
 
     Args:
-        step: what is said.
+        step: the answer.
         model: the model's name.
         results: the request's search results, which citations index.
         signer: signs the thinking; by default for stand-ins that check no prefix.
         display: whether the text of thinking is streamed.
 
     Raises:
-        AssertionError: the step cites a search result or block that is not in the request.
+        AssertionError: The step cites a search result or block that is not in the request.
     """
     events: list[ModelEvent] = [MessageStarted(model)]
     for index, block in enumerate(step.blocks):
@@ -251,10 +251,10 @@ def _citation(cite: Cite, results: Sequence[Block]) -> Citation:
 
 
 def step_from_json(value: Json) -> Step:
-    """Return the step of its JSON form (see the module).
+    """Return the step for its JSON form (see the module).
 
     Raises:
-        KeyError, TypeError, ValueError: the value does not have that form.
+        KeyError, TypeError, ValueError: The value does not have that form.
     """
     blocks = value.get("blocks", [])
     parsed = (Say(blocks),) if isinstance(blocks, str) else tuple(_block_from_json(block) for block in blocks)
@@ -276,6 +276,6 @@ def _block_from_json(value: Json) -> StepBlock:
 
 
 def input_json(block: Block) -> str:
-    """Return the JSON text a ``tool_use`` block is streamed as."""
+    """Return the JSON text that a ``tool_use`` block is streamed as."""
     raw = block.get(BROKEN_INPUT)
     return raw if isinstance(raw, str) else orjson.dumps(block["input"]).decode()

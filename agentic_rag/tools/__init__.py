@@ -1,1 +1,1 @@
-"""What may be spawned, one MCP server's life, the pool, and what an agent sees."""
+"""MCP servers: which may be started, one server's life, the pool of connections, and the tools an agent sees."""

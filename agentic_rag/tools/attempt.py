@@ -1,6 +1,7 @@
 """One session with an MCP server, from dial to close.
 
-Owns what ends it and what is told to the calls in flight. Knows neither who opens it nor why.
+Owns the reasons a session ends and the text that calls in flight fail with. Knows nothing about when or why a session
+is opened.
 """
 
 from collections import deque
@@ -14,20 +15,23 @@ from mcp.server import MCPServer
 from agentic_rag.tools.exchange import REASON_CHARS
 
 Dial = Callable[[Callable[[str], None], "deque[str]"], Awaitable[Transport | MCPServer]]
-"""Makes what a `mcp.Client` is driven over, for one attempt.
+"""Open the transport (or in-process server) that one attempt's `mcp.Client` talks over.
 
-Takes a function to call, with the reason, once nothing more can arrive, and the tail of stderr lines to fill.
-May raise `AgenticRagError`: the entry cannot be started.
+The arguments are a function to call, with the reason, once nothing more can arrive, and the deque to fill with the last
+stderr lines. May raise `AgenticRagError` if the entry cannot be started.
 """
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One session from dial to close. ``end`` is set once it takes no more calls; ``ours``: because we said so."""
+    """One session from dial to close.
+
+    ``end`` is set once the session takes no more calls. ``ours`` is True if this process ended it.
+    """
 
     end: anyio.Event = field(default_factory=anyio.Event)
     doubted: anyio.Event = field(default_factory=anyio.Event)
-    """Set when a request was not answered in time: the owner asks the server for a sign of life."""
+    """Set when a request was not answered in time: the owner task then pings the server."""
     ours: bool = False
     reason: str = ""
     calls: set[anyio.CancelScope] = field(default_factory=set)
@@ -35,37 +39,37 @@ class Attempt:
     session: ClientSession | None = None
     stale: bool = False
     answered: bool = False
-    """Whether the server answered a call."""
+    """Whether the server answered at least one call."""
     silent: bool = False
-    """Whether it is lost because the server answers nothing."""
+    """Whether the session was lost because the server answered neither a call nor a ping."""
 
     @property
     def ready(self) -> bool:
         return self.session is not None and not self.end.is_set()
 
     def finish(self) -> None:
-        """End it on our word, also while it is still opening."""
+        """End the session on purpose, also while it is still opening."""
         self.ours = True
         self.end.set()
         if self.session is None:
             self.scope.cancel()
 
     def release(self) -> None:
-        """End the calls that wait for an answer of a session that gives none any more."""
+        """Cancel the calls that wait for an answer of this session."""
         self.end.set()
         for scope in self.calls:
             scope.cancel()
 
     def lose(self, reason: str) -> None:
-        """Record why the server is gone; the first reason counts, and none after we ended it."""
+        """Record why the session was lost. Only the first reason counts, and none after `finish`."""
         if not self.reason and not self.ours:
             self.reason = reason[:REASON_CHARS]
         self.end.set()
 
     def doubt(self) -> None:
-        """Have the owner check whether the server still answers anything."""
+        """Have the owner task check whether the server still answers."""
         self.doubted.set()
 
     def why(self) -> str:
-        """Return what a call in flight is told."""
+        """Return the reason with which a call in flight fails."""
         return self.reason or ("it was stopped" if self.ours else "the connection was lost")

@@ -1,6 +1,6 @@
-"""What a tool is to the runtime: its description, a call, and the outcome of a call.
+"""Tools as the runtime knows them: their description, a call, and the outcome of a call.
 
-Owns values only, and how a server takes a question back. Knows neither MCP nor the model.
+Owns value types, and how a server withdraws a question. Knows neither MCP nor the model.
 """
 
 import dataclasses
@@ -17,18 +17,21 @@ from agentic_rag.base.messages import Block
 Origin = Literal["system", "builtin", "user"]
 
 Verdict = Literal["allow", "ask", "ask-admin", "deny"]
-"""What a domain's ``toolPolicy`` says of a tool: ``ask`` the conversation's owner, or an admin of the domain."""
+"""The answer of a domain's ``toolPolicy`` for a tool: ``ask`` the conversation's owner, or an admin of the domain."""
 
 META_PREFIX = "agentic_rag/"
-"""Of the members of a call's ``_meta`` that are ours."""
+"""Prefix of the members of a call's ``_meta`` that belong to this project."""
 
 ProgressSink = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Takes progress, total (None: unknown) and a message of a running call."""
+"""Receives the progress, the total (None: unknown) and a message of a running call."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemServer:
-    """One of the project's own servers, which run in this process. ``tools``: those that are offered; None: all."""
+    """One of the project's own servers, which run in this process.
+
+    ``tools`` names the tools that are offered. None offers all of them.
+    """
 
     name: str
     origin: Literal["system", "builtin"]
@@ -39,12 +42,14 @@ class SystemServer:
 class ToolInfo:
     """A tool as one agent has it.
 
-    ``name`` is what the model sees (``^[a-zA-Z0-9_-]{1,64}$``), ``remote_name`` what its server calls it, ``title``
-    the name for people.
-    ``read_only`` and ``idempotent`` are set only where that is trusted (our own servers, or the catalogue's
-    word); a call in flight is run again after a crash only if one of them holds. ``changed``: the admin has not
-    accepted it as it is now; it must not run. ``claims_read_only``: a user's server says that it has no effects, which
-    counts only where a single user has the server for themselves.
+    ``name`` is the name that the model sees (``^[a-zA-Z0-9_-]{1,64}$``), ``remote_name`` the name on its server,
+    ``title`` the name for people.
+
+    ``read_only`` and ``idempotent`` are set only where the claim is trusted: for our own servers, or from the
+    catalogue. After a crash, a call in flight is repeated only if one of them holds.
+
+    ``changed``: the tool differs from the version the admin accepted, and must not run. ``claims_read_only``: a user's
+    server declares that the tool has no effects. This counts only if a single user has the server to themselves.
     """
 
     name: str
@@ -62,7 +67,7 @@ class ToolInfo:
 
 @dataclass(frozen=True, slots=True)
 class DraftFile:
-    """A file of a role that its author tries before it is written."""
+    """A role file that its author tries out before saving it."""
 
     kind: str
     id: str
@@ -71,7 +76,7 @@ class DraftFile:
 
 @dataclass(frozen=True, slots=True)
 class RoleDraft:
-    """The draft of a role: its files, and the hash of the text that they make. Without files: there is none."""
+    """The draft of a role: its files, and the hash of their text. Without files there is no draft."""
 
     files: tuple[DraftFile, ...] = ()
     hash: str = ""
@@ -79,13 +84,14 @@ class RoleDraft:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What is bound to our own servers' calls on our side: a model can neither see nor choose it.
+    """The values that our side attaches to calls of our own servers. A model can neither see nor choose them.
 
-    ``collection`` is where the domain's chunks are, ``documents`` those that a search sees (None: all), ``top_k`` and
-    ``threshold`` the domain's settings for it. ``user`` and ``scope`` (``domain`` | ``user``) decide whose memory it
-    is, ``role`` which role's if the call names none, ``memory_roles`` which others it may name, ``admin`` whether the
-    user may write the domain's roles, ``sub_roles`` whom a task may be handed to. ``draft``: files of that role which
-    count as if they had been written.
+    ``collection`` holds the domain's chunks, ``documents`` are those that a search may see (None: all), ``top_k`` and
+    ``threshold`` are the domain's search settings. ``user`` and ``scope`` (``domain`` | ``user``) select the memory.
+    ``role`` is the role whose memory is used if the call names none, and ``memory_roles`` are the others it may name.
+    ``admin``: whether the user may write the domain's roles.
+    ``sub_roles``: the roles that a task may be delegated to.
+    ``draft``: files of that role which count as if they had been saved.
     """
 
     workspace: str = ""
@@ -111,9 +117,9 @@ class Binding:
 
 
 class Withdrawal:
-    """How a question may end without a person: its server tells that it is done, or wants no answer any more.
+    """The way a server ends its own question without a person: the matter is done, or no answer is wanted any more.
 
-    It lasts as long as this process; after a restart the person answers.
+    A withdrawal lives as long as this process. After a restart, the person answers.
     """
 
     def __init__(self) -> None:
@@ -121,28 +127,28 @@ class Withdrawal:
         self._action = WaitAction.CANCEL
 
     def tell(self, action: WaitAction) -> None:
-        """End the question as if this had been answered; the first word counts."""
+        """End the question as if a person had answered with this action. Only the first call counts."""
         if not self._told.is_set():
             self._action = action
             self._told.set()
 
     async def wait(self) -> WaitAction:
-        """Wait until the server has ended it."""
+        """Wait until the server withdraws the question."""
         await self._told.wait()
         return self._action
 
 
 SIGN_IN = "signIn"
-"""In what is held of an `InputNeeded`: the id of the sign-in at an MCP server that it asks for."""
+"""Member of `InputNeeded.held` with the id of the sign-in at an MCP server that the question is about."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputNeeded:
-    """What a call needs from a person before it can go on.
+    """The input that a call needs from a person before it can resume.
 
-    ``held`` is what the server wants back with the answer; nobody is shown it. It is kept with the wait, so that the
-    call can be made again after a restart. ``withdrawal``: by which the server may end the question itself. The rest
-    is as in `agentic_rag.base.events.InputRequired`.
+    ``held`` is the data that the server wants back with the answer. It is shown to no person and stored with the wait,
+    so that the call can be repeated after a restart. ``withdrawal`` lets the server end the question. The other fields
+    are those of `agentic_rag.base.events.InputRequired`.
     """
 
     kind: WaitKind
@@ -160,7 +166,7 @@ class InputNeeded:
 
 @dataclass(frozen=True, slots=True)
 class InputGiven:
-    """What a person answered. ``content``: by the names of the schema; ``held``: see `InputNeeded`."""
+    """A person's answer. ``content`` is keyed by the names of the schema; for ``held`` see `InputNeeded`."""
 
     action: WaitAction
     content: Json = field(default_factory=dict)
@@ -168,15 +174,15 @@ class InputGiven:
 
 
 Ask = Callable[[InputNeeded], Awaitable[InputGiven]]
-"""Asks a person while the call is under way, and waits for the answer."""
+"""Asks a person while the call is running, and waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRequest:
     """One call the model asked for, already checked against the tool's schema and the policy.
 
-    ``binding`` is sent to in-process servers only, with the ids of the turn and the call. ``given``: the person's
-    answer to what the server asked for when the call was made before.
+    ``binding`` is sent to in-process servers only, with the ids of the turn and the call. ``given`` is the person's
+    answer to the input that the server asked for in an earlier attempt of this call.
     """
 
     id: str
@@ -189,7 +195,7 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What came of a call.
+    """The outcome of a call.
 
     ``content``: text and image blocks as the Messages API takes them in a ``tool_result``, never empty.
     ``structured``: the server's structured content, or None.
@@ -206,7 +212,7 @@ class CallOutcome:
 
 
 class Toolset(Protocol):
-    """What one agent sees: a fixed list of tools for a turn, and a way to call them."""
+    """The tools of one agent: a list that is fixed for a turn, and a way to call them."""
 
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
@@ -215,29 +221,32 @@ class Toolset(Protocol):
 
     @property
     def notices(self) -> tuple[tuple[str, str], ...]:
-        """``(server, reason)`` of what is missing at the start of this turn, in words for an admin: with command
-        lines, paths and addresses."""
+        """Pairs ``(server, reason)`` for the tools that are missing at the start of this turn.
+
+        The reasons are for admins: they contain command lines, paths and addresses.
+        """
         ...
 
     @property
     def missing(self) -> Mapping[str, bool]:
-        """Servers that cannot be called at the start of this turn, by name; True: it is still starting."""
+        """Servers that cannot be called at the start of this turn, by name. True: the server is still starting."""
         ...
 
     @property
     def fresh(self) -> bool:
-        """Whether the list is still what the servers say, and all of them are there."""
+        """Whether all servers are up and the list still equals the lists they give."""
         ...
 
     async def call(
         self, request: CallRequest, timeout: float, progress: ProgressSink | None = None, ask: Ask | None = None
     ) -> CallOutcome | InputNeeded:
-        """Run one call. ``timeout``: seconds without progress before it is given up, those in ``ask`` aside.
+        """Run one call. ``timeout``: seconds without progress before the call is abandoned, not counting ``ask``.
 
-        An `InputNeeded` says that the server wants the call again, with what a person answers. ``ask`` is for servers
-        that ask while the call runs; None: there is nobody to ask, and none is told that it may.
+        An `InputNeeded` means that the server wants the call repeated with a person's answer. ``ask`` serves servers
+        that ask while the call runs. Without ``ask`` there is no person to ask, and servers are not offered the
+        feature.
 
-        Never raises for what a server did: failures are outcomes with status ``error``. Cancelling the caller
-        cancels the call (the server is told) and raises the cancellation.
+        Never raises for a failure of a server: failures are outcomes with status ``error``. Cancelling the caller
+        cancels the call (the server is notified) and raises the cancellation.
         """
         ...

@@ -1,6 +1,6 @@
-"""How large the tools of a server may be: each one, and all of a list. Pure.
+"""Size limits for the tools of a server: each tool, and a whole list. Pure.
 
-Owns the bounds and the words for what is beyond them. What a list costs is paid in every turn of every client: it is
+Owns the limits and the texts about tools beyond them. Every turn of every client pays for a tool list: the list is
 read, hashed, compared, counted and sent to the model.
 """
 
@@ -23,17 +23,17 @@ DESCRIPTION_BYTES = 8 * 1024
 """A longer description is cut, with a mark."""
 
 LIST_BYTES = 256 * 1024
-"""Descriptions and schemas of one server's list together; tools that would be beyond are left out."""
+"""Limit for the descriptions and schemas of one server's list together; tools beyond the limit are left out."""
 
 AGENT_BYTES = 1024 * 1024
-"""The same of all servers of users in one turn."""
+"""The same limit for all user-configured servers in one turn."""
 
 NAMED = 5
-"""So many of the tools that were left out are told by name and reason; of further ones how many they are."""
+"""Maximum number of left-out tools that are listed with name and reason; the rest is only counted."""
 
 
 class Sized(Protocol):
-    """What is measured of a tool."""
+    """The parts of a tool that are measured."""
 
     @property
     def name(self) -> str: ...
@@ -47,12 +47,12 @@ S = TypeVar("S", bound=Sized)
 
 
 def size_of(tool: Sized) -> int:
-    """Return about how many bytes a tool is in each request, its description as it is cut."""
+    """Return about how many bytes a tool adds to each request, with its description truncated to the limit."""
     return min(len(tool.description or ""), DESCRIPTION_BYTES) + len(json.dumps(tool.input_schema))
 
 
 def find_schema_problem(schema: Document) -> str:
-    """Return why a tool with this input schema is left out, or nothing."""
+    """Return why a tool with this input schema is left out, or an empty text."""
     problem = find_top_problem(schema)
     if problem:
         return problem
@@ -69,7 +69,7 @@ def find_schema_problem(schema: Document) -> str:
 
 
 def _measure(schema: Document) -> tuple[int, int]:
-    """Return depth and number of members and items; a level at a time, and no further than they may be."""
+    """Return depth and number of members and items, level by level; stops once a limit is exceeded."""
     depth = keywords = 0
     level: list[Any] = [schema]
     while level and depth <= SCHEMA_DEPTH and keywords <= SCHEMA_KEYWORDS:
@@ -83,7 +83,7 @@ def _measure(schema: Document) -> tuple[int, int]:
 
 
 def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], tuple[tuple[str, str], ...]]:
-    """Return the tools of a list that are taken, in order, and the others: the name of each and why."""
+    """Return the tools of a list that fit, in order, and the name and reason of each tool that does not."""
     taken: list[S] = []
     problems: list[tuple[str, str]] = []
     size = 0
@@ -101,7 +101,7 @@ def fit_list(listed: Sequence[S]) -> tuple[tuple[S, ...], tuple[tuple[str, str],
 
 
 def describe_left_out(problems: Sequence[tuple[str, str]]) -> str:
-    """Return one line on tools that are left out, each with its reason."""
+    """Return one line on the tools that are left out, each with its reason."""
     if not problems:
         return ""
     named = "; ".join(f"{name[:64]!r}: {problem}" for name, problem in problems[:NAMED])

@@ -1,8 +1,8 @@
-"""One MCP server's life: start, serve, lose, start again, stop.
+"""One MCP server's life: start, serve, lose, restart, stop.
 
-Owns the single task that enters, serves and leaves a `mcp.Client`, and the bounds on everything a server can do
-to a caller: initialize, calls, progress, results, restarts. Callers in any task send their requests through it.
-Knows nothing of domains, names the model sees or what may be spawned: `dial` is given.
+Owns the single task that enters, serves and leaves a `mcp.Client`, and the bounds on everything a server can do to a
+caller: initialize, calls, progress, results, restarts. Callers in any task send their requests through it. Knows
+nothing of domains, of the tool names the model sees or of launch policy: the caller passes ``dial``.
 
 ::
 
@@ -10,8 +10,7 @@ Knows nothing of domains, names the model sees or what may be spawned: `dial` is
        ▲                  │  │        │                │
        └──── stop, idle ──┘  └────────┴─ 3 in a minute ┴──► failed ──next use after a minute──► starting
 
-A server that lets nobody in without a sign-in is ``needs_auth``; each use tries again, and tells whoever uses it
-(`SignInNeeded`).
+A server that requires a sign-in is ``needs_auth``. Each use tries again and raises `SignInNeeded`.
 """
 
 import logging
@@ -65,13 +64,13 @@ from agentic_rag.tools.status import LISTED_TWICE, ConnectionState, ConnectionTi
 from agentic_rag.tools.transports.inbound import BoundedTransport
 
 HARD_CAP = 10
-"""A call that keeps reporting progress is given up after this many times its timeout."""
+"""A call that keeps reporting progress is abandoned after this many times its timeout."""
 
 TAIL_LINES = 50
-"""How many of the last stderr lines are kept."""
+"""Number of stderr lines kept, the last ones."""
 
 LISTINGS, LISTINGS_A_SECOND = 6, 0.1
-"""How often a server that says that its tools changed is asked for them, at once and on average."""
+"""Rate limit for listing tools again after change notifications: burst size, and listings per second on average."""
 
 LISTEN_AGAIN = 30.0
 """Seconds before a lost subscription to tool list changes is opened again."""
@@ -82,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Refused(Exception):
-    """A request that the server did not run, for the token it came with."""
+    """The server refused a request because of its token, and did not run it."""
 
     def __init__(self, challenge: Challenge) -> None:
         super().__init__()
@@ -90,7 +89,7 @@ class _Refused(Exception):
 
 
 class Connection:
-    """The one client of one server, shared by all who may use it. Made by the hub; `call` from any task."""
+    """The one client of one server, shared by all its users. Created by the hub; `call` may be used from any task."""
 
     def __init__(
         self,
@@ -109,26 +108,28 @@ class Connection:
         starts: anyio.Semaphore | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """``spawn`` starts the owner task in the hub's task group; ``on_state`` hears of every change; ``redaction``
-        takes secrets out of what the server says.
+        """Store the configuration; nothing is started.
 
-        ``domain`` and ``user`` are labels; an empty one: shared. ``entry``: hash of the entry it was made for.
-        ``era``: in which way it was spoken to before (a mode of `mcp.Client`). ``starts``: held while it starts.
-        ``credentials``: of a server that people sign in at; the transport that ``dial`` makes sends them.
+        ``spawn`` starts the owner task in the hub's task group. ``on_state`` is called on every state change.
+        ``redaction`` removes secrets from the server's texts.
+
+        ``domain`` and ``user`` are labels; empty means shared. ``entry`` is the hash of the server's entry. ``era`` is
+        the `mcp.Client` mode that worked before. ``starts`` is acquired while the server starts. ``credentials`` belong
+        to a server that people sign in at; the transport that ``dial`` returns sends them.
         """
         self.name = name
         self.domain = domain
         self.user = user
         self.entry = entry
         self.retired = False
-        """Whether another connection stands in its place for turns that begin now."""
+        """Whether another connection replaces this one for turns that begin now."""
         self.in_process = in_process
         self.state = State.STOPPED
         self.reason = ""
         self.known_tools: tuple[types.Tool, ...] = ()
-        """Of the last tool list the server gave, what is within bounds; kept while it is down."""
+        """The tools within bounds of the last list the server gave; kept while the server is down."""
         self.dropped: tuple[DroppedTool, ...] = ()
-        """Of that list, the tools that cannot be read or are beyond bounds, each with its reason."""
+        """The tools of that list that cannot be read or exceed bounds, each with its reason."""
         self._dial = dial
         self._spawn = spawn
         self._on_state = on_state
@@ -141,10 +142,10 @@ class Connection:
         """Whether the last session ended because the server answered neither a call nor a ping."""
         self._credentials = credentials
         self._needed: SignInNeeded | None = None
-        self._elsewhere: ServerElsewhere | None = None  # which is no failure: each use tries again
+        self._elsewhere: ServerElsewhere | None = None  # not a failure: each use tries again
         self._protocol = ""
         self._note = ""
-        """What the transport tells of the way to the server."""
+        """The transport's note on how the server is reached."""
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._failed_at: deque[float] = deque(maxlen=self._patience.failures)
         self._changed = anyio.Event()
@@ -160,7 +161,7 @@ class Connection:
     # -- for callers ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """See to it that the server is coming up; returns at once. An open circuit stays open."""
+        """Bring the server up in the background; returns at once. An open circuit stays open."""
         self._used = anyio.current_time()
         self._wanted = True
         if self._owned or self._closed or (self.state is State.FAILED and self._circuit_open()):
@@ -170,20 +171,20 @@ class Connection:
         self._set(State.STARTING)
 
     async def wait_settled(self) -> None:
-        """Wait until the server is ready or has failed; the caller bounds it."""
+        """Wait until the server is ready or has failed. The caller sets the timeout."""
         while self._owned and not (self._attempt and self._attempt.ready):
             await self._changed.wait()
 
     @property
     def fresh(self) -> bool:
-        """Whether it is ready and `known_tools` is what the server lists."""
+        """Whether the server is ready and `known_tools` equals its current list."""
         return self._attempt is not None and self._attempt.ready and not self._attempt.stale
 
     async def tools(self, timeout: float) -> tuple[types.Tool, ...]:
-        """Return the server's tools, listed anew if it said that they changed.
+        """Return the server's tools, listed again if the server announced a change.
 
         Raises:
-            ServerUnavailable: it is down, or did not answer within ``timeout`` seconds.
+            ServerUnavailable: The server is down, or did not answer within ``timeout`` seconds.
         """
         deadline = anyio.current_time() + timeout
         attempt, session = await self._ready(timeout)
@@ -208,20 +209,19 @@ class Connection:
     ) -> types.CallToolResult | InputRound:
         """Call a tool by the name its server knows; a failure of the tool is a result with ``is_error``.
 
-        ``timeout``: seconds without progress, at most `HARD_CAP` times that in all; while a person is asked (``ask``)
-        they do not pass. On timeout and when the caller is cancelled the server is told
-        (``notifications/cancelled``). An `InputRound` is what the server wants to know first; then the call is made
-        again with it, ``answered``.
+        ``timeout``: seconds without progress, at most `HARD_CAP` times that in total. The clock stops while a person is
+        asked (``ask``). On timeout and when the caller is cancelled, the server gets ``notifications/cancelled``. A
+        returned `InputRound` holds the server's questions; call again with the answered round as ``answered``.
 
         Raises:
-            SignInNeeded: a person has to sign in first, or to grant more; the call was not run.
-            ServerUnavailable: the server is down, died, was silent, or answered against the protocol. The call
+            SignInNeeded: A person has to sign in first, or to grant more; the call was not run.
+            ServerUnavailable: The server is down, died, was silent, or answered against the protocol. The call
                 may have had its effect.
         """
         for _ in range(2):
             try:
                 return await self._call(tool, arguments, timeout, meta, progress, ask, answered)
-            except _Refused as exc:  # it was not run
+            except _Refused as exc:  # the server did not run it
                 await self._answer(exc.challenge)
         raise self._unavailable("it refuses the token that was just granted for it")
 
@@ -265,7 +265,7 @@ class Connection:
     async def _ask_server(
         self, attempt: Attempt, request: Coroutine[Any, Any, types.CallToolResult | InputRound]
     ) -> "types.CallToolResult | InputRound | ServerUnavailable | _Refused":
-        """Send a request; what went wrong is returned, so that it does not end the task group as a group of errors."""
+        """Send a request. Failures are returned, because raising would end the task group with an exception group."""
         try:
             return await request
         except MCPError as exc:
@@ -281,25 +281,25 @@ class Connection:
             return error_result(f"{self.name} {NOT_READABLE} ({exc}).")
         except ValidationError as exc:
             return error_result(f"{self.name} {NOT_READABLE} ({describe_first_problem(exc)}).")
-        except Exception as exc:  # the boundary: whatever the protocol library makes of a bad answer
+        except Exception as exc:  # boundary: the protocol library may raise anything for a bad answer
             return self._unavailable(explain(exc))
 
     @property
     def protocol(self) -> str:
-        """The version of MCP that is spoken, empty before anything was."""
+        """The MCP version of the current or last session; empty before the first."""
         return self._protocol
 
     def withdrawal(self, elicitation: str) -> Withdrawal:
-        """Return by which the server ends a question of this id, empty: it has none."""
+        """Return the `Withdrawal` for an elicitation id. An empty id stands for a question without one."""
         return self._questions.withdrawal(elicitation)
 
     def _refusal_in(self, exc: MCPError) -> "_Refused | None":
-        """Return the refusal of a request that was not run for want of a sign-in; None: it is another error."""
+        """Return the refusal of a request that needs a sign-in and was not run; None for any other error."""
         challenge = None if self._credentials is None else self._credentials.challenge_in(exc)
         return None if challenge is None else _Refused(challenge)
 
     async def _answer(self, challenge: Challenge) -> None:
-        """See to it that a refused request may be sent again; see `Accounts.answer`."""
+        """Make a refused request possible again; see `Accounts.answer`."""
         assert self._credentials is not None
         try:
             await self._credentials.answer(challenge)
@@ -314,7 +314,7 @@ class Connection:
         return ServerUnavailable(self.name, self._redact(reason))
 
     def restart(self) -> None:
-        """Close what is open and start anew at once, also out of an open circuit."""
+        """Close the current session and start a new one at once, even if the circuit is open."""
         self._failed_at.clear()
         self.start()
         self._interrupt()
@@ -324,17 +324,17 @@ class Connection:
         self._closed = True
         self._wanted = False
         self._interrupt()
-        self._set(State.STOPPED)  # from now on, however long it takes to end
+        self._set(State.STOPPED)  # at once, however long the closing takes
 
     def retire(self) -> None:
-        """Stop soon after its last call: turns that begin now use another connection."""
+        """Stop soon after the last call: turns that begin now use another connection."""
         self.retired = True
         self._patience = replace(self._patience, idle=self._patience.retired)
         if self._idle is not None:
             self._idle.deadline = min(self._idle.deadline, anyio.current_time() + self._patience.retired)
 
     async def wait_ended(self) -> None:
-        """Wait until nothing of it runs any more; the caller bounds it."""
+        """Wait until the owner task has ended. The caller sets the timeout."""
         while self._owned:
             await self._changed.wait()
 
@@ -365,7 +365,7 @@ class Connection:
         return ListedTool(name, clean_description(tool.description or ""), tool.input_schema, title, called_as, hint)
 
     def _dropped_now(self) -> tuple[DroppedTool, ...]:
-        """Return the tools that are listed and shown to no model, each once."""
+        """Return the listed tools that no model sees, each once."""
         counts = Counter(tool.name for tool in self.known_tools)
         doubled = [DroppedTool(name, LISTED_TWICE) for name, count in sorted(counts.items()) if count > 1]
         found = [DroppedTool(clean(each.name), clean(each.reason)) for each in self.dropped]
@@ -387,12 +387,12 @@ class Connection:
         return attempt, attempt.session
 
     async def _list_again(self, attempt: Attempt, session: ClientSession) -> None:
-        attempt.stale = False  # first: a change during the listing counts
+        attempt.stale = False  # first, so that a change during the listing counts
         listed = False
         try:
             await self._take_list(session)
             listed = True
-        except Exception as exc:  # the boundary: whatever the protocol library makes of a bad answer
+        except Exception as exc:  # boundary: the protocol library may raise anything for a bad answer
             if isinstance(exc, MCPError):
                 await self._answer_refused_list(exc)
             raise ServerUnavailable(self.name, f"its tools could not be listed: {explain(exc)}") from exc
@@ -406,7 +406,7 @@ class Connection:
 
     async def _take_list(self, session: ClientSession) -> None:
         listed, unread = await list_tools(session)
-        # Megabytes of a stranger's JSON: measured beside the loop, once a list.
+        # A list can hold megabytes of untrusted JSON: a worker thread measures each list once.
         self.known_tools, beyond = await anyio.to_thread.run_sync(fit_list, listed)
         self.dropped = (*unread, *(DroppedTool(name, reason) for name, reason in beyond))
 
@@ -448,7 +448,7 @@ class Connection:
     async def _serve(self) -> tuple[str, bool]:
         """Open, serve and close one session.
 
-        Returns why it was lost, empty when it ended on our word, and whether trying again is of no use.
+        Returns the reason of a loss (empty if this process ended the session) and whether a retry is pointless.
         """
         attempt = self._attempt = Attempt()
         hopeless = False
@@ -460,7 +460,7 @@ class Connection:
             self._note_elsewhere(exc)
             attempt.lose(exc.reason if isinstance(exc, ServerUnavailable) else str(exc))
             hopeless = not exc.retryable
-        except Exception as exc:  # the boundary: whatever a server and its transport can provoke
+        except Exception as exc:  # boundary: servers and transports can provoke any exception
             cause = root_cause(exc)
             self._note_elsewhere(cause)
             logger.info("MCP server %s failed: %s", self.name, self._redact(repr(cause)))
@@ -471,7 +471,7 @@ class Connection:
             attempt.release()
             self._was_silent = attempt.silent and not attempt.answered
             if attempt.session is None:
-                self.era = "auto"  # it may speak no longer what it spoke before
+                self.era = "auto"  # the server may no longer speak its former protocol version
         return "" if attempt.ours else attempt.why(), hopeless
 
     def _note_failure(self) -> None:
@@ -492,7 +492,7 @@ class Connection:
         return self._needed
 
     async def _let_in(self, lost: str) -> str:
-        """Answer what the server refused at its start; return why it is lost still, empty to start again."""
+        """Answer the challenge of a server that refused to start; return the failure, or empty text to start again."""
         challenge = None if self._credentials is None or self._closed else self._credentials.take_last()
         if challenge is None:
             return lost
@@ -556,8 +556,8 @@ class Connection:
             raise ServerUnavailable(self.name, f"it was not ready after {patience.initialize:g} s")
 
     async def _until_end(self, attempt: Attempt) -> None:
-        """Be ready for calls until the session is lost, ended, or idle for too long."""
-        self._used = anyio.current_time()  # whoever waited for it has had no chance yet
+        """Accept calls until the session is lost, ended, or idle for too long."""
+        self._used = anyio.current_time()  # the callers that waited for the start have had no chance to call yet
         self._set(State.READY)
         try:
             while not attempt.end.is_set():
@@ -569,14 +569,14 @@ class Connection:
                 else:
                     with anyio.move_on_after(left if left > 0 else idle) as self._idle:
                         await attempt.end.wait()
-        finally:  # also when a failing transport cancels this: no new call may enter
+        finally:  # also when a failing transport cancels this task: no new call may enter
             attempt.release()
             if not attempt.ours:
-                # Closing what is left of the server takes seconds, in which it is not ready any more.
+                # Closing the rest of the server takes seconds, in which the connection is not ready any more.
                 self._set(State.DEGRADED, attempt.why())
 
     async def _check_silence(self, session: ClientSession, attempt: Attempt) -> None:
-        """Ask a server that did not answer a request in time for a sign of life; without one the session is lost."""
+        """Ping a server that did not answer a request in time; without a pong the session is lost."""
         seconds = self._patience.ping
         while True:
             await attempt.doubted.wait()
@@ -587,14 +587,14 @@ class Connection:
             attempt.doubted = anyio.Event()
 
     async def _listen(self, client: Client, attempt: Attempt) -> None:
-        """Mark the tool list stale when the server says so; a lost subscription may have missed it."""
+        """Mark the tool list stale on the server's notification and after a lost subscription, which may miss one."""
         offered = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or offered is None or not offered.list_changed:
             return
         while True:
             try:
                 async with client.listen(tools_list_changed=True) as changes:
-                    attempt.stale = True  # it may have changed since it was listed and before we listened
+                    attempt.stale = True  # the list may have changed between its reading and this subscription
                     async for _ in changes:
                         attempt.stale = True
             except (MCPError, SubscriptionLost, TimeoutError) as exc:
@@ -627,5 +627,5 @@ class Connection:
 
 
 def open_sign_in(needed: SignInNeeded) -> OpenSignIn:
-    """Return what a person is shown who has to sign in."""
+    """Return the details of an open sign-in that a person is shown."""
     return OpenSignIn(needed.sign_in, needed.address, needed.begin, needed.who, needed.host, needed.expires_at)

@@ -1,4 +1,4 @@
-"""What a tool returned, as blocks of the Messages API.
+"""Converts the result of a tool to blocks of the Messages API.
 
 Owns the conversion of MCP content. Pure: knows no connection, and does not truncate (the runtime does).
 """
@@ -17,26 +17,26 @@ from agentic_rag.base.messages import Block, clean_text, text_block
 from agentic_rag.tools.image_headers import MAX_SIDE, read_picture
 
 IMAGE_CHARS = 5 * 1024 * 1024
-"""Characters of base64 that the Messages API takes as one image."""
+"""Characters of base64 that the Messages API accepts as one image."""
 
 LARGE_BYTES = 64 * 1024
-"""A result with more is read in a thread."""
+"""A larger result is read in a thread."""
 
 NOISE_CHARS = 20_000
-"""Of a longer text no noise is looked for: that is no error's."""
+"""Longer texts are not searched for noise: no error is that long."""
 
 _COUNTED = re.compile(r"^\d+ validation errors? for .+$", re.MULTILINE)
 _FRAMES = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n?)*", re.MULTILINE)
 _NOISE = re.compile(
     r" \[type=\w+, input_value=.*?, input_type=\w+\]|\n?[ \t]*For further information visit https://errors\.pydantic\.dev/\S*"
 )
-"""What pydantic says of each problem beside its words."""
+"""Details that pydantic adds to each problem's text."""
 
 
 def to_blocks(content: list[types.ContentBlock], structured: Any = None) -> tuple[Block, ...]:
     """Return text and image blocks, never none and never a blank one.
 
-    Without any visible content the structured content stands in as JSON.
+    Without any visible content, the structured content is returned as JSON.
     """
     blocks = [block for block in map(_block, content) if block["type"] != "text" or block["text"].strip()]
     if not blocks and structured is not None:
@@ -45,7 +45,7 @@ def to_blocks(content: list[types.ContentBlock], structured: Any = None) -> tupl
 
 
 def without_noise(text: str) -> str:
-    """Return a tool's error without what its libraries add for programmers: frames, types of errors, addresses."""
+    """Return a tool's error without details for programmers that libraries add: frames, types of errors, addresses."""
     if len(text) > NOISE_CHARS:
         return text
     return _NOISE.sub("", _FRAMES.sub("", _COUNTED.sub("The arguments do not fit:", text))).strip() or "It failed."
@@ -54,18 +54,18 @@ def without_noise(text: str) -> str:
 def clean_json(value: Any) -> Any:
     """Return a JSON value whose strings hold no lone surrogates and no NUL.
 
-    A value that is clean already is returned itself: encoding it once tells so, far faster than a walk.
+    A clean value is returned itself: encoding it once proves that it is clean, far faster than a walk.
     """
     try:
         if b"\\u0000" not in orjson.dumps(value):
             return value
-    except TypeError:  # lone surrogates, keys that are no strings, very large numbers
+    except TypeError:  # lone surrogates, keys that are not strings, very large numbers
         pass
     return _clean_items(value)
 
 
 def is_large(content: Sequence[types.ContentBlock], structured: Any = None) -> bool:
-    """Whether reading a result would hold up the event loop: it has more than `LARGE_BYTES`, or cannot be measured."""
+    """Whether reading a result would block the event loop: it has more than `LARGE_BYTES`, or cannot be measured."""
     try:
         return sum(map(_length, content)) + len(orjson.dumps(structured)) > LARGE_BYTES
     except TypeError:
@@ -109,7 +109,7 @@ def _block(block: types.ContentBlock) -> Block:
 
 
 def _image(media_type: str, data: str, label: str) -> Block:
-    """Return an image that a model can be shown, by its content whatever it is said to be, or why it is not shown."""
+    """Return an image that a model can see, typed by its content, or a text with the reason why it is not shown."""
     picture = read_picture(_decode(data)) if len(data) <= IMAGE_CHARS else None
     if len(data) > IMAGE_CHARS:
         why = f"{IMAGE_CHARS // 1024 // 1024} MiB of base64 are the most"

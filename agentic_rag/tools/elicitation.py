@@ -1,7 +1,8 @@
-"""What an MCP server asks a person for in the middle of a call, as it is shown, kept and answered. Pure.
+"""Elicitation: the input an MCP server asks a person for during a call, as shown, stored and answered. Pure.
 
-Owns which forms and addresses are shown, the words and warnings with them, and what goes back to the server. Several
-requests of one answer are asked one after the other, and go back together. Knows no connection and no wait.
+Owns the choice of forms and addresses that are shown, their texts and warnings, and the answer to the server. If one
+answer of a server holds several requests, people get them one by one, and the server gets all answers together. Knows
+no connection and no wait.
 """
 
 import ipaddress
@@ -23,17 +24,17 @@ from agentic_rag.tools.listing import clean
 MESSAGE_CHARS = 4_000
 URL_CHARS = 2_048
 SHOWN_CHARS = 100
-"""Of a server's own word in a reason."""
+"""Maximum length of a server's own text that is quoted in a reason."""
 REQUESTS = 8
-"""Of one answer of a server."""
+"""Maximum number of requests in one answer of a server."""
 STATE_CHARS = 256 * 1024
-"""Of what a server wants back; it is kept with the wait."""
+"""Maximum size of the state that a server wants back; it is stored with the wait."""
 
 TOO_MANY = f"it asks {{count}} things at once, at most {REQUESTS} are shown"
 TOO_LARGE = "it is too large"
 
 HELD = "elicitation"
-"""The member of `InputNeeded.held` that is ours."""
+"""The key in `InputNeeded.held` under which an `InputRound` is stored."""
 
 ACTIONS: Mapping[WaitAction, Any] = {
     WaitAction.ACCEPT: "accept",
@@ -56,22 +57,23 @@ _SECRET_WARNING = (
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """What is not shown to a person, which counts as declined; ``why`` ends a sentence for the model."""
+    """A request that is not shown to a person and counts as declined; ``why`` ends a sentence for the model."""
 
     why: str
 
     @property
     def text(self) -> str:
-        """Words for the model."""
+        """The text for the model."""
         return f"The server asked the user for input that is not passed on: {self.why}. It was declined."
 
 
 @dataclass(frozen=True, slots=True)
 class InputRound:
-    """What a server wants to know before it goes on with a call that it answered so.
+    """The questions that a server wants answered before it resumes a call.
 
-    ``state``: what it wants back, unread. ``open``: what nobody has answered yet, by the server's own keys and in its
-    order: parameters of ``elicitation/create``. ``answers``: the results of those that were.
+    ``state`` is the opaque value that the server wants back. ``open`` holds the unanswered questions by the server's
+    own keys and in its order, as parameters of ``elicitation/create``. ``answers`` holds the results of the answered
+    ones.
     """
 
     state: str | None = None
@@ -79,7 +81,7 @@ class InputRound:
     answers: Mapping[str, Json] = field(default_factory=dict)
 
     def question(self, server: str) -> InputNeeded | Unfit | None:
-        """Return what is asked next; None: all is answered."""
+        """Return the next question, or None if all are answered."""
         for params in self.open.values():
             found = question_of(server, params)
             if isinstance(found, Unfit):
@@ -89,24 +91,24 @@ class InputRound:
         return None
 
     def unfit(self, server: str) -> Unfit | None:
-        """Return what is wrong with any of the questions: then none is asked."""
+        """Return the problem of the first unfit question; if there is one, no question is asked."""
         found = (question_of(server, params) for params in self.open.values())
         return next((each for each in found if isinstance(each, Unfit)), None)
 
     @property
     def elicitation(self) -> str:
-        """The id under which the server will tell that what is asked next is done; empty: it has none."""
+        """The id under which the server reports that the next question is done; empty if there is none."""
         params = next(iter(self.open.values()), {})
         return str(params.get("elicitationId") or "")
 
     @property
     def responses(self) -> types.InputResponses:
-        """The answers as they are sent."""
+        """The answers in the form that is sent."""
         return {key: types.ElicitResult.model_validate(answer) for key, answer in self.answers.items()}
 
 
 def answered_round(given: InputGiven | None) -> InputRound | None:
-    """Return the round that a person's answer belongs to, with the answer in it; None: it belongs to none."""
+    """Return the round that a person's answer belongs to, with the answer included; None if there is no round."""
     held = (given.held or {}).get(HELD) if given is not None else None
     if given is None or held is None:
         return None
@@ -125,7 +127,7 @@ def result_of(given: InputGiven, params: Json) -> Json:
 
 
 def round_of(result: types.InputRequiredResult) -> InputRound | Unfit:
-    """Return what a server of the newer era asks for instead of answering a call."""
+    """Return the questions that a server of the newer protocol era sends instead of the answer to a call."""
     requests, asked = result.input_requests or {}, dict[str, Json]()
     if len(requests) > REQUESTS:
         return Unfit(TOO_MANY.format(count=len(requests)))
@@ -139,7 +141,7 @@ def round_of(result: types.InputRequiredResult) -> InputRound | Unfit:
 
 
 def round_of_error(data: object) -> InputRound | Unfit:
-    """Return what a server of the older era asks for by its error ``URL_ELICITATION_REQUIRED``."""
+    """Return the questions in the error ``URL_ELICITATION_REQUIRED`` of a server of the older protocol era."""
     try:
         wanted = types.ElicitationRequiredErrorData.model_validate(data).elicitations
     except ValueError:
@@ -160,7 +162,7 @@ def _check_bounds(asked: InputRound) -> InputRound | Unfit:
 
 
 def question_of(server: str, params: Json) -> InputNeeded | Unfit:
-    """Return what a person is shown of an elicitation; ``params`` as in ``elicitation/create``."""
+    """Return the question that a person is shown for an elicitation; ``params`` as in ``elicitation/create``."""
     message = params.get("message")
     if not isinstance(message, str) or len(message) > MESSAGE_CHARS:
         return Unfit(f"its message is longer than {MESSAGE_CHARS} characters")
@@ -200,7 +202,7 @@ def _address_question(server: str, message: str, url: object) -> InputNeeded | U
 
 
 def _ascii(parts: SplitResult, host: str, port: int | None) -> str:
-    """Return an address with its host as it is looked up, so that what is shown is what is opened."""
+    """Return an address with its host in the ASCII form used for DNS, so that people see the address that opens."""
     if host == (parts.hostname or ""):
         return urlunsplit(parts)
     return urlunsplit(parts._replace(netloc=host if port is None else f"{host}:{port}"))

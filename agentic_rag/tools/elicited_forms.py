@@ -1,8 +1,8 @@
-"""The forms by which MCP servers ask people for values: what of a schema is shown, and what an answer must be. Pure.
+"""Forms by which MCP servers ask people for values: the part of a schema that is shown, and the check of answers. Pure.
 
 Owns the flat schema of the protocol (texts, numbers, yes or no, one or several of a list), its bounds, and the checks
-of an answer. A schema that says more than can be shown and checked here is refused whole: no form is shown half. Knows
-no wait and no server.
+of an answer. A schema with parts that cannot be shown and checked here is refused as a whole: no form is shown in part.
+Knows no wait and no server.
 """
 
 import calendar
@@ -20,17 +20,17 @@ from agentic_rag.tools.listing import clean
 FORM_BYTES = 32 * 1024
 FIELDS = 32
 OPTIONS = 256
-"""Of one field."""
+"""Maximum number of options of one field."""
 NAME_CHARS = 128
 LABEL_CHARS = 2_000
-"""Of a title or a description."""
+"""Maximum length of a title or a description."""
 TEXT_CHARS = 10_000
-"""Of a text that is answered, where the form says nothing shorter."""
+"""Maximum length of an answered text, unless the form sets a lower one."""
 
 _ABOUT_FORM = frozenset({"$schema", "$id", "$comment", "type", "title", "description", "additionalProperties"})
 _ABOUT_FIELD = frozenset({"type", "title", "description", "default"})
 _NO_RULES = frozenset({"examples", "$comment", "deprecated", "readOnly", "writeOnly"})
-"""Keywords that say nothing of an answer."""
+"""Keywords that do not restrict an answer."""
 
 _EMAIL = re.compile(r"[^@\s\x00-\x1f]{1,64}@[^@\s\x00-\x1f.]+(?:\.[^@\s\x00-\x1f.]+)*")
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
@@ -39,17 +39,17 @@ _TIME = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.[0-9]{1,9})?(?:[Zz]|[+
 
 @dataclass(frozen=True, slots=True)
 class UnfitForm:
-    """A schema that is not shown: not flat, too large, or with what cannot be checked. ``why`` ends a sentence."""
+    """A schema that is not shown: not flat, too large, or not checkable. ``why`` ends a sentence."""
 
     why: str
 
 
 class _Unfit(Exception):
-    """Leaves the reading of a schema that is not shown."""
+    """Raised inside `read_schema` for a schema that is not shown."""
 
 
 def read_schema(schema: object) -> Json | UnfitForm:
-    """Return a form as it is shown and kept: cleaned, and each choice as ``oneOf`` (or ``items.anyOf``) with titles."""
+    """Return a form as shown and stored: cleaned, with each choice as ``oneOf`` (or ``items.anyOf``) with titles."""
     try:
         return _read_form(schema)
     except _Unfit as exc:
@@ -73,12 +73,12 @@ def _read_form(schema: object) -> Json:
 
 
 def fill_form(schema: Json, content: Json) -> Json:
-    """Return an answer to a form of `read_schema`: checked, and with the defaults of what is not in it.
+    """Return a checked answer to a form of `read_schema`, with the defaults of missing fields.
 
     A null stands for a field that is left empty, without its default.
 
     Raises:
-        InvalidInput: names the field that does not fit and says what would.
+        InvalidInput: Names the field that does not fit and describes a valid value.
     """
     properties: Json = schema.get("properties") or {}
     for name in content:
@@ -162,7 +162,7 @@ def _read_choices(name: str, field: Json) -> Json:
 
 
 def _read_options(field: Json, notation: str) -> list[Json]:
-    """Return the options of a choice, in whichever of the notations they stand."""
+    """Return the options of a choice, in any of the allowed notations."""
     if "enum" in field:
         values = field["enum"]
         titles = field.get("enumNames") or values
@@ -209,7 +209,7 @@ _READERS: Mapping[str, Callable[[str, Json], Json]] = {
 
 
 def _problem(field: Json, value: object) -> str:
-    """Return what an answer to a field would have to be, empty if it fits."""
+    """Return the requirement that an answer to a field fails, empty if the answer fits."""
     match field["type"]:
         case "boolean":
             return "" if isinstance(value, bool) else "true or false is needed."

@@ -1,7 +1,7 @@
-"""One request to an MCP server, and what is accepted as its answer.
+"""One request to an MCP server, and the checks of its answer.
 
-Owns the listing of tools, the progress of a call and its clock, the size of a result, what a server asks for instead of
-answering, and the words for what went wrong. Knows neither connections nor their states.
+Owns the listing of tools, the progress of a call and its clock, the size of a result, the input that a server asks for
+instead of answering, and the texts about failures. Knows neither connections nor their states.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ RESULT_BYTES = 8 * 1024 * 1024
 """A result whose texts and data are longer is refused."""
 
 TOOL_PAGES = 20
-"""A server that has more pages of tools than this is not asked for the rest."""
+"""Maximum number of pages of tools that a server is asked for."""
 
 TOOLS = 512
-"""Of a server's tools, this many are taken."""
+"""Maximum number of tools that are read from one server."""
 
 PROGRESS_BURST, PROGRESS_INTERVAL = 20, 0.25
 """After this many progress reports of a call, at most one per interval (seconds) is passed on."""
@@ -38,10 +38,13 @@ PROGRESS_FINISH = 1.0
 """Seconds that the end of a call waits for a report that is just being passed on."""
 
 REASON_CHARS = 500
-"""Longer progress messages and reasons are cut."""
+"""Longer progress messages and reasons are truncated."""
 
 RETRIES, RETRY_SECONDS, LONGEST_RETRY = 10, 0.05, 0.25
-"""A server that answers with a state and asks for nothing is called again so often, with pauses that double."""
+"""Limits for repeating a call whose answer has a state but asks for nothing: attempts, first pause, and longest pause.
+
+The pauses are in seconds and double each time.
+"""
 
 _BLOCKS: TypeAdapter[list[types.ContentBlock]] = TypeAdapter(list[types.ContentBlock])
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
@@ -50,14 +53,14 @@ _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAda
 
 
 class UnreadableAnswer(Exception):
-    """A server answered a call in a form that cannot be read; the text says what is wrong with it."""
+    """A server answered a call in an unreadable form; the text describes the problem."""
 
 
 class Relay:
-    """Takes the progress of one call: renews its deadline, passes reports on, none after the call's end.
+    """Receives the progress of one call, renews its deadline and passes reports on, but none after the call's end.
 
     Reports arrive in tasks of the protocol library, so one may still be on its way when the answer is there. The clock
-    stands still while a person is asked (`pause`).
+    stops while a person is asked (`pause`).
     """
 
     def __init__(
@@ -71,14 +74,14 @@ class Relay:
         self._paused_at = 0.0
 
     def pause(self) -> None:
-        """Stop the clock; as often as it is stopped it must be gone on with."""
+        """Stop the clock. Each call needs one later call of `go_on`."""
         if self._pauses == 0:
             self._paused_at = anyio.current_time()
             self._silence.deadline = math.inf
         self._pauses += 1
 
     def go_on(self) -> None:
-        """Undo one `pause`. An answer is a sign of life to the server: it has its whole time again, within the cap."""
+        """Undo one `pause`. A person's answer gives the server its whole time again, within the cap."""
         self._pauses -= 1
         if self._pauses == 0:
             now = anyio.current_time()
@@ -106,10 +109,10 @@ class Relay:
 
 
 async def list_tools(session: ClientSession) -> tuple[tuple[types.Tool, ...], tuple[DroppedTool, ...]]:
-    """Return the tools of a server, and those of its list that cannot be read.
+    """Return the tools of a server, and the unreadable ones of its list.
 
     Raises:
-        MCPError: the server answered the first page with an error.
+        MCPError: The server answered the first page with an error.
     """
     tools: list[types.Tool] = []
     dropped: list[DroppedTool] = []
@@ -147,18 +150,18 @@ async def call_tool(
     relay: Relay,
     answered: InputRound | None = None,
 ) -> types.CallToolResult | InputRound:
-    """Call a tool and check its answer, which may be what the server wants to know first.
+    """Call a tool and check its answer, which may be a round of questions for a person.
 
-    ``relay`` has the call's clock; the protocol library gets none of its own, which would not stand still for a person.
-    ``answered``: what was asked for when the call was made before, with the answers.
+    ``relay`` has the call's clock. The protocol library gets no timeout, because that would not stop for a person.
+    ``answered``: the questions of an earlier attempt of this call, with the answers.
 
-    Not `ClientSession.call_tool`: that runs the server's own output schema over the result, and a hostile schema
+    `ClientSession.call_tool` is not used: it applies the server's own output schema to the result, and a hostile schema
     (a regular expression that backtracks) would stop the event loop.
     """
     params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
     if meta:
         params.meta = types.RequestParamsMeta(**meta)  # type: ignore[typeddict-item]
-    if answered is not None and session.protocol_version in MODERN_PROTOCOL_VERSIONS:  # the older era asks otherwise
+    if answered is not None and session.protocol_version in MODERN_PROTOCOL_VERSIONS:  # the older era has another way
         params.input_responses, params.request_state = answered.responses, answered.state
     pause = RETRY_SECONDS
     for _ in range(RETRIES):
@@ -187,7 +190,7 @@ def _read_answer(answer: types.CallToolResult) -> types.CallToolResult:
     """Return a result as its server sent it, in blocks that can be shown.
 
     Raises:
-        UnreadableAnswer: there is nothing to show.
+        UnreadableAnswer: There is nothing to show.
     """
     sent = (answer.meta or {}).get(ANSWER)
     if sent is None:  # one of our own servers
@@ -201,7 +204,7 @@ def _read_answer(answer: types.CallToolResult) -> types.CallToolResult:
 
 
 def _fitting(answer: types.CallToolResult) -> types.CallToolResult:
-    """Return a result, or that it is too large."""
+    """Return a result, or an error result if it is too large."""
     size = 0
     for block in answer.content:
         inner = block.resource if isinstance(block, types.EmbeddedResource) else block
@@ -212,9 +215,9 @@ def _fitting(answer: types.CallToolResult) -> types.CallToolResult:
 
 
 async def is_answering(session: ClientSession, seconds: float) -> bool:
-    """Ask a server for a sign of life (``ping``) and return whether one came within so many seconds.
+    """Ping a server and return whether any answer came within the given time.
 
-    Any answer is one, also an error: real servers exist that do not implement ``ping``, and newer protocol versions do
+    Any answer counts, including an error: some real servers do not implement ``ping``, and newer protocol versions do
     not have it. https://modelcontextprotocol.io/specification/2025-11-25/basic/utilities/ping
     """
     with SilenceScope(seconds):
@@ -229,7 +232,7 @@ def error_result(text: str) -> types.CallToolResult:
 
 
 def with_notes(result: types.CallToolResult, notes: Sequence[str]) -> types.CallToolResult:
-    """Return a result with words of ours before it."""
+    """Return a result with our own notes in front."""
     if not notes:
         return result
     told = [types.TextContent(text=f"[{note}]") for note in notes]
@@ -237,7 +240,7 @@ def with_notes(result: types.CallToolResult, notes: Sequence[str]) -> types.Call
 
 
 def describe_first_problem(exc: ValidationError) -> str:
-    """Return where an answer does not fit the protocol, and why, in a few words."""
+    """Return where and why an answer violates the protocol, in a few words."""
     first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:REASON_CHARS]
 
@@ -259,7 +262,7 @@ def describe_unparsed(exc: MCPError) -> str:
 
 
 def explain(exc: BaseException) -> str:
-    """Return one short line that says what went wrong with a server."""
+    """Return one short line that explains a failure of a server."""
     cause = root_cause(exc)
     if isinstance(cause, MCPError):
         return (describe_unparsed(cause) or str(cause.error.message))[:REASON_CHARS]
@@ -267,5 +270,5 @@ def explain(exc: BaseException) -> str:
         return "no answer in time"
     text = str(cause).splitlines()[0] if str(cause) else ""
     if text and isinstance(cause, httpx2.TransportError | httpx2.InvalidURL):
-        return text[:REASON_CHARS]  # its words are ours, or say it all
+        return text[:REASON_CHARS]  # its text is ours, or is sufficient
     return f"{type(cause).__name__}: {text}"[:REASON_CHARS]

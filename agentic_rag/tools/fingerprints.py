@@ -1,8 +1,8 @@
-"""What the admin accepted of a server, and what has changed since. Pure.
+"""The tools of a server that an admin accepted, and the changes since. Pure.
 
-Owns the fingerprint of a tool and the comparison. A description is read by the model as if we had written it: a
-server that is harmless on the day it is tested may become another one the day after. So what is shown to a model is
-the text that was accepted, whatever the server lists now.
+Owns the fingerprint of a tool and the comparison. The model trusts a description as if we had written it, and a server
+that is harmless on the day it is tested may become malicious the day after. So a model is shown the accepted text, even
+if the server lists another one.
 """
 
 import hashlib
@@ -17,48 +17,48 @@ import mcp_types as types
 from agentic_rag.tools.content import clean_json
 
 Tool = Mapping[str, Any]
-"""A tool as JSON, as MCP has it."""
+"""A tool as JSON, in the form of MCP."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolList:
-    """The last list of a server under one entry, and the tools of it that were accepted, as they were then."""
+    """The last list of a server under one entry, and the accepted tools as they were at that time."""
 
     entry: str
-    """`McpEntry.hash` of the entry that gave it."""
+    """`McpEntry.hash` of the entry that the list belongs to."""
     tools: tuple[Tool, ...]
-    """As the server gave them, as JSON."""
+    """The tools as JSON, unchanged from the server."""
     accepted: tuple[Tool, ...]
 
     @classmethod
     def first(cls, entry: str, tools: tuple[Tool, ...]) -> "ToolList":
-        """Return the first list under an entry: it is accepted with the entry."""
+        """Return the first list under an entry. Accepting the entry accepts this list."""
         return cls(entry, tools, ()).accept()
 
     def accept(self) -> "ToolList":
-        """Return the list with all that it holds now accepted."""
+        """Return the list with all of its current tools accepted."""
         return replace(self, accepted=self.single)
 
     @property
     def doubled(self) -> tuple[str, ...]:
-        """Names that the list holds more than once, sorted: which of them a call would reach nobody knows."""
+        """Names that occur more than once in the list, sorted. A call by such a name would be ambiguous."""
         return tuple(sorted(name for name, count in self._counts().items() if count > 1))
 
     @property
     def single(self) -> tuple[Tool, ...]:
-        """The tools that the list holds once, in its order."""
+        """The tools that occur once, in the order of the list."""
         counts = self._counts()
         return tuple(tool for tool in self.tools if counts[str(tool["name"])] == 1)
 
     @property
     def shown(self) -> tuple[Tool, ...]:
-        """The tools a model is shown: those accepted that the server still lists once, in the words accepted."""
+        """The tools a model is shown: accepted ones that the server still lists once, with the accepted text."""
         listed = {tool["name"] for tool in self.single}
         return tuple(tool for tool in self.accepted if tool["name"] in listed)
 
     @property
     def waiting(self) -> tuple[tuple[Tool | None, Tool], ...]:
-        """What waits to be accepted, by name: each tool as it was accepted (None: it is new) and as it is now."""
+        """The tools that await acceptance, by name: each as accepted (None if new) and as listed now."""
         before = {tool["name"]: tool for tool in self.accepted}
         pairs = ((before.get(tool["name"]), tool) for tool in self.single)
         differing = [(old, new) for old, new in pairs if old is None or not _is_same(old, new)]
@@ -69,7 +69,7 @@ class ToolList:
 
 
 def to_json(tools: Iterable[types.Tool]) -> tuple[dict[str, Any], ...]:
-    """Return a list as it is stored: without what no reader sees."""
+    """Return a list as it is stored: without lone surrogates and NUL characters."""
     return tuple(clean_json(tool.model_dump(mode="json", by_alias=True, exclude_none=True)) for tool in tools)
 
 
@@ -86,7 +86,7 @@ def fingerprint(tool: Tool) -> str:
 
 
 def fingerprint_of_waiting(lists: Mapping[str, ToolList]) -> str:
-    """Return the hash of all that waits in the lists of a server, by user: what an admin saw is what he accepts."""
+    """Return the hash of all waiting tools of a server, by user: an admin accepts exactly the reviewed state."""
     seen = [(user, fingerprint(new)) for user, each in sorted(lists.items()) for _, new in each.waiting]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 

@@ -1,7 +1,7 @@
 """The pool of MCP connections of the process.
 
-Owns the task group in which every connection lives, which requests share one, and their parallel, lazy start.
-Knows no tool names and no domains beyond the label in a spec.
+Owns the task group in which every connection lives, the rules by which requests share a connection, and their parallel,
+lazy start. Knows no tool names and no domains beyond the label in a spec.
 """
 
 from collections import deque
@@ -33,34 +33,37 @@ from agentic_rag.tools.transports.http import HttpTransport
 from agentic_rag.tools.transports.stdio import StdioTransport
 
 CLOSE_SECONDS = 10.0
-"""How long all connections together may take to close before they are cancelled (children are killed anyway)."""
+"""Time limit for closing all connections, after which they are cancelled (children are killed in any case)."""
 
 
 REMEMBERED = 1024
-"""Of so many servers it is remembered which era they speak."""
+"""Maximum number of servers whose protocol era is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one domain may take of the machine, for all its users. ``servers`` that run; ``starts``: at once."""
+    """The part of the machine that one domain may use, for all its users.
+
+    ``servers``: how many run at most. ``starts``: how many start concurrently.
+    """
 
     servers: int = 32
     starts: int = 4
 
 
 class HubObserver(Protocol):
-    """Hears what the hub refuses."""
+    """Receives the refusals of the hub."""
 
     async def server_refused(self, spec: LaunchSpec, error: AgenticRagError) -> None:
-        """Take note that an entry may not start, or not go where it leads; awaited before the attempt ends."""
+        """Record that policy forbids an entry to start or to reach its address; awaited before the attempt ends."""
         ...
 
 
 class Hub:
     """All MCP connections; an async context manager, entered once for the life of the process.
 
-    ``builtin``: the project's own servers by name, each built once; every domain shares the one in-memory
-    connection to it. ``policy`` None: nothing may be spawned or connected to.
+    ``builtin`` holds the project's own servers by name, each built once. All domains share the one in-memory connection
+    to each. Without a ``policy``, no server may be started or connected to.
     """
 
     def __init__(
@@ -76,9 +79,11 @@ class Hub:
         accounts: Accounts | None = None,
         homes: Homes | None = None,
     ) -> None:
-        """``redactor``: all that a domain's servers say passes here. ``threads``: where commands are looked up.
-        ``accounts``: who is signed in at servers that want it; None: nobody can.
-        ``homes``: where servers with a state run; None: here, nobody else shares the store.
+        """Store the collaborators; nothing is started.
+
+        ``redactor`` removes secrets from everything a domain's servers send. ``threads`` run the look-up of commands.
+        ``accounts`` hold the sign-ins at servers; without them, no sign-in is possible. ``homes`` decide which process
+        runs stateful servers; None means this one, because no other process shares the store.
         """
         self._homes = homes
         self._redactor = redactor or Redactor()
@@ -92,7 +97,7 @@ class Hub:
         self._pool: WeakValueDictionary[str, Connection] = WeakValueDictionary()
         self._trusted: WeakKeyDictionary[Connection, tuple[tuple[CatalogueEntry, ...], Trust]] = WeakKeyDictionary()
         self._live: set[Connection] = set()
-        """Keeps all but stopped connections; a stopped one lasts as long as a toolset still holds it."""
+        """Holds all connections that are not stopped. A stopped one lives as long as a toolset refers to it."""
         self._starts: dict[str, anyio.Semaphore] = {}
         self._eras: dict[tuple[str, ...], str] = {}
         self._tasks: TaskGroup | None = None
@@ -105,7 +110,7 @@ class Hub:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close every connection, also when the body was cancelled: in parallel, bounded by `CLOSE_SECONDS`."""
+        """Close every connection in parallel, at most `CLOSE_SECONDS` long, also when the body was cancelled."""
         tasks, self._tasks = self._tasks, None
         if tasks is None:
             return
@@ -118,8 +123,8 @@ class Hub:
     async def acquire(self, specs: Iterable[SystemServer | LaunchSpec], wait: float = 5.0) -> dict[str, Connection]:
         """Return a connection for each spec, by name, started in parallel.
 
-        Waits until each is ready or has failed, ``wait`` seconds at most for all together; whoever calls a
-        connection that is not ready waits for it. Entries that may not be started come back as ``failed``.
+        Waits until each is ready or has failed, ``wait`` seconds at most for all together. A later call on a connection
+        that is not ready waits for it. Entries that may not be started come back as ``failed``.
         """
         connections = {spec.name: self._connection(spec) for spec in specs}
         for connection in connections.values():
@@ -143,8 +148,8 @@ class Hub:
     def keep(self, domain: str, entries: Mapping[str, str]) -> list[Connection]:
         """Stop a domain's connections to servers that are not among ``entries``; return those, which end soon.
 
-        ``entries``: the servers there are now, each with its `McpEntry.hash`. A connection made for another
-        entry of the same name is retired.
+        ``entries`` are the current servers, each with its `McpEntry.hash`. A connection created for another entry of
+        the same name is retired.
         """
         leaving = []
         for key, connection in list(self._pool.items()):
@@ -152,14 +157,14 @@ class Hub:
                 continue
             if connection.name not in entries:
                 leaving.append(connection)
-                self._pool.pop(key, None)  # it never starts again; a server of this name that comes back is new
+                self._pool.pop(key, None)  # it never starts again: a later server of this name gets a new one
                 connection.stop()
             elif connection.entry != entries[connection.name]:
                 connection.retire()
         return leaving
 
     async def prepare(self, spec: LaunchSpec) -> None:
-        """Install what a server runs, if it is a package that is not installed; see `LaunchPolicy.prepare`."""
+        """Install a server's package if it is not installed yet; see `LaunchPolicy.prepare`."""
         if self._policy is None:
             return
         try:
@@ -174,7 +179,7 @@ class Hub:
             return Trust()
         entries = self._policy.catalogue.entries()
         known = self._trusted.get(connection)
-        if known is None or known[0] != entries:  # the connection stands for the entry and all its values
+        if known is None or known[0] != entries:  # one connection belongs to one entry with all its values
             known = self._trusted[connection] = entries, self._policy.trust(spec)
         return known[1]
 
@@ -187,7 +192,7 @@ class Hub:
         return len(wanted)
 
     def restart_users(self) -> None:
-        """Restart all connections but those to our own servers."""
+        """Restart all connections except those to our own servers."""
         for connection in list(self._live):
             if not connection.in_process:
                 connection.restart()
@@ -212,7 +217,7 @@ class Hub:
             return built
 
         patience = replace(self._patience, idle=None)
-        # What is shared is not redacted here: each domain does that for itself.
+        # All domains share this connection, so each domain redacts its results itself.
         return Connection(server.name, dial, self._spawn, in_process=True, patience=patience, on_state=self._heard)
 
     def _connect(self, spec: LaunchSpec) -> Connection:
@@ -241,7 +246,7 @@ class Hub:
         return None if given else Credentials(spec, self._accounts)
 
     def _dial(self, spec: LaunchSpec, credentials: Credentials | None) -> Dial:
-        """Return what opens a way to the server, anew for each attempt."""
+        """Return the function that opens a new transport to the server for each attempt."""
 
         last: HttpTransport | None = None
 
@@ -256,7 +261,7 @@ class Hub:
                     last = HttpTransport(endpoint, kind, lost, tell_refusal, credentials, note)
                     return last
                 self._check_room(spec)
-                # In a thread: hashes are compared. It is short, and nothing is started until it is back.
+                # In a thread, because hashing files takes time. Nothing is started before the result is there.
                 command = await self._threads.run(spec.domain, self._policy.resolve, spec)
                 child = StdioTransport(command, lost, tail, tell_refusal)
                 if command.lock is None or self._homes is None:
@@ -288,7 +293,7 @@ class Hub:
         self._tasks.start_soon(owner)
 
     def _remember_era(self, connection: Connection) -> None:
-        """Keep how a server was spoken to for its next connection, which may be long after this one."""
+        """Remember a server's protocol era for its next connection, which may come much later."""
         if len(self._eras) >= REMEMBERED:
             self._eras.clear()
         self._eras[connection.domain, connection.user, connection.name, connection.entry] = connection.era
@@ -303,11 +308,11 @@ class Hub:
 
 
 _RUNNING = (State.STARTING, State.READY, State.DEGRADED)
-"""States of a connection that has a child, or soon has one."""
+"""States of a connection that has a child process or soon gets one."""
 
 
 def _next_kind(written: HttpKind, last: HttpTransport | None) -> HttpKind:
-    """Return the transport for the next attempt: the entry's, unless the address answered as the other one does."""
+    """Return the transport for the next attempt: the entry's kind, unless the address spoke the other one."""
     other = HttpKind.HTTP if written is HttpKind.SSE else HttpKind.SSE
     if last is None:
         return written

@@ -1,7 +1,6 @@
 """Images by their first bytes: kind and size in pixels, without decoding them. Pure.
 
-Owns what a model can be shown as image. What is said of an image to somebody else than a model's service goes by these
-figures too.
+Owns the limits for images in requests to models. Texts about images for other readers use the same limits.
 """
 
 from collections.abc import Collection
@@ -9,17 +8,17 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_SIDE: Final = 8_000
-"""Pixels of the longer side that the Messages API takes."""
+"""Longest side in pixels that the Messages API accepts."""
 MANY, MANY_SIDE, MOST = 20, 2_000, 600
-"""With more than so many images in a request none may be longer than so many pixels; and the most of all."""
+"""In a request with more than `MANY` images, no side may exceed `MANY_SIDE` pixels; `MOST` is the maximum of images."""
 PIXELS_PER_TOKEN: Final = 750
 MAX_TOKENS: Final = 4_784
-"""What one image may cost: a larger one is made smaller by the service."""
+"""The most tokens that one image costs: the service scales larger images down."""
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of a JPEG's frame header, which has its size."""
+"""Markers of a JPEG's frame header, which contains its size."""
 
 MARKERS: Final = 2_000
-"""Of a JPEG's markers so many are looked at; files have some dozens, and a server may send millions."""
+"""Maximum number of markers read of a JPEG. Real files have some dozens; a hostile server may send millions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Picture:
 
     @property
     def is_large(self) -> bool:
-        """Whether it may stand beside few others only."""
+        """Whether the image is too large for a request with more than `MANY` images."""
         return max(self.width, self.height) > MANY_SIDE
 
     @property
@@ -41,13 +40,13 @@ class Picture:
 
 
 def count_beyond(pictures: Collection[Picture]) -> int:
-    """Return how many of a request's images are more than it may hold."""
+    """Return by how many images a request exceeds its limit."""
     large = any(picture.is_large for picture in pictures)
     return max(0, len(pictures) - (MANY if large else MOST))
 
 
 def read_picture(data: bytes) -> Picture | None:
-    """Return what an image is, by its content; None for what is no whole PNG, JPEG, GIF or WebP header."""
+    """Return kind and size of an image by its content, or None without a complete PNG, JPEG, GIF or WebP header."""
     size: tuple[int, int] | None = None
     kind = ""
     if data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) >= 24:

@@ -1,10 +1,10 @@
-"""What a server's tool list becomes in front of a model.
+"""Turns a server's tool list into the tools that a model sees.
 
 Owns the names, the order, the cleaning of descriptions and schemas, and which tools are left out. Pure: knows no
 connection and makes no call.
 
-A list is a text by a stranger. Names that collide with ours are refused, invisible characters are removed,
-lengths are bounded, and hints are believed of our own servers and of tools that the launch catalogue trusts.
+A list is untrusted text. Names that collide with ours are refused, invisible characters are removed, and lengths are
+bounded. Hints count only for our own servers and for tools that the launch catalogue trusts.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ from agentic_rag.tools.bounds import AGENT_BYTES, DESCRIPTION_BYTES, describe_le
 from agentic_rag.tools.system import SYSTEM_TOOLS
 
 OUR_TOOLS = tuple(tool.name for tool in SYSTEM_TOOLS if not tool.authors_only)
-"""The order of our tools, and names that no server of a user can have. Our other tools follow in server order."""
+"""Our tools in their order; no server of a user can use these names. Our other tools follow in server order."""
 
 NAME_CHARS = 64
 READ_NAME = 128
-"""Characters of a name that are transliterated."""
+"""Maximum number of characters of a name that are transliterated."""
 TITLE_CHARS = 200
 
 SHOWN_TOOLS = 4096
-"""Of so many tools it is remembered from turn to turn how they are shown."""
+"""Maximum number of tools whose shown form is cached between turns."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LETTER = re.compile(r"[a-zA-Z]")
@@ -40,7 +40,7 @@ _REMOVED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 class Hints(Protocol):
-    """The annotations that are read."""
+    """The annotations that this module reads."""
 
     @property
     def read_only_hint(self) -> bool | None: ...
@@ -64,7 +64,7 @@ class Listed(Protocol):
 
 
 class Catalog:
-    """Collects the tools of one agent, server after server; keeps ``notices`` of what was left out."""
+    """Collects the tools of one agent, server after server; ``notices`` lists the tools that were left out."""
 
     def __init__(self) -> None:
         self._tools: dict[str, ToolInfo] = {}
@@ -73,7 +73,7 @@ class Catalog:
 
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
-        """Ours in their fixed order, then those of users by name."""
+        """Our tools in their fixed order, then those of users by name."""
         ours = [tool for tool in self._tools.values() if tool.origin != "user"]
         theirs = [tool for tool in self._tools.values() if tool.origin == "user"]
         place = {name: index for index, name in enumerate(OUR_TOOLS)}
@@ -91,10 +91,10 @@ class Catalog:
         idempotent: Collection[str] = (),
         changed: Collection[str] = (),
     ) -> None:
-        """Take over the tools of one server; call it for our own servers first.
+        """Add the tools of one server; call it for our own servers first.
 
-        ``read_only`` and ``idempotent`` are trusted tools of a user's server, ``changed`` those not accepted, all by
-        the names the server gives them.
+        ``read_only`` and ``idempotent`` are trusted tools of a user's server. ``changed`` are tools that are not
+        accepted. All three hold the server's names.
         """
         tools = list(listed)
         counts = Counter(tool.name for tool in tools)
@@ -132,14 +132,14 @@ class Catalog:
 
 
 Trusted = tuple[bool, bool, bool] | None
-"""Of a user's tool: whether it is trusted as read-only, as idempotent, and whether it is changed. None: it is ours."""
+"""Whether a user's tool is trusted as read-only, trusted as idempotent, and changed. None for our own tools."""
 
 _SHOWN: dict[int, tuple[Listed, str, Trusted, tuple[ToolInfo, str, int]]] = {}
-"""What `_describe_tool` found, by the identity of the tool: lists are the same objects from turn to turn."""
+"""Cache of `_describe_tool`, by the identity of the tool: lists are the same objects from turn to turn."""
 
 
 def _describe_tool(tool: Listed, name: str, server: str, origin: Origin, trusted: Trusted) -> tuple[ToolInfo, str, int]:
-    """Return a tool as the model sees it, why it is left out (or nothing), and about how many bytes it is."""
+    """Return a tool as the model sees it, the reason why it is left out (or nothing), and its approximate bytes."""
     known = _SHOWN.get(id(tool))
     same = known is not None and known[0] is tool and known[1] == server and known[2] == trusted
     if known is not None and same and known[3][0].name == name:
@@ -181,9 +181,9 @@ def clean_title(title: str) -> str:
 
 
 def _describe(tool: Listed, title: str, server: str, of_user: bool) -> str:
-    """Return the description of a tool, never an empty one for a user's.
+    """Return the description of a tool, never an empty one for a user's tool.
 
-    Where the model cannot read the server's own name in the tool's name, the description begins with it.
+    If the model cannot read the server's own tool name in the exposed name, the description begins with it.
     """
     said = (tool.description or "").strip()
     if not of_user or (said and tool.name.isascii()):
@@ -194,9 +194,9 @@ def _describe(tool: Listed, title: str, server: str, of_user: bool) -> str:
 
 
 def slim_schema(schema: Any) -> Any:
-    """Return a schema of ours without what tells a model nothing: titles, unions with null, empty defaults.
+    """Return one of our schemas without parts that are useless to a model: titles, unions with null, empty defaults.
 
-    An argument that may be left out may be null all the same; see `arguments.find_problem`.
+    Null is still accepted for an optional argument; see `arguments.find_problem`.
     """
     if not isinstance(schema, dict):
         return schema
@@ -214,10 +214,10 @@ def slim_schema(schema: Any) -> Any:
 
 @lru_cache(SHOWN_TOOLS)
 def user_name(server: str, tool: str, title: str = "") -> str:
-    """Return ``{server}__{tool}``, made to fit: other characters become ``_``; a changed name ends in a hash.
+    """Return ``{server}__{tool}`` in allowed characters: others become ``_``, and a changed name ends in a hash.
 
-    A name without ASCII letters is its title's, if that has some, else its transliteration. The hash is over the whole
-    original, so the result is stable and differs where originals do.
+    A name without ASCII letters is replaced by its title, if the title has some, else by its transliteration. The hash
+    covers the whole original, so the result is stable, and different originals get different names.
     """
     full = f"{server}__{tool}"
     readable = tool
@@ -236,7 +236,7 @@ def _digest(text: str) -> str:
 
 
 def owner_of(name: str, servers: Iterable[str]) -> str | None:
-    """Return the server that a rule's name or pattern begins with: of several the longest, of none None.
+    """Return the server that a rule's name or pattern begins with: the longest match, or None.
 
     With servers ``a`` and ``a__b``, the rule ``a__b__c`` is about the tool ``c`` of ``a__b``: see `exposed_name`.
     """
@@ -244,12 +244,12 @@ def owner_of(name: str, servers: Iterable[str]) -> str | None:
 
 
 def exposed_name(server: str, tool: str, title: str = "") -> str:
-    """Return the name under which the model sees a tool: ``{server}__{tool}`` as `user_name` makes it fit.
+    """Return the name under which the model sees a tool: ``{server}__{tool}`` in characters that `user_name` allows.
 
     ``a__b__c`` could be the tool ``b__c`` of ``a`` or the tool ``c`` of ``a__b``. The name always belongs to the
     longest possible server. So where the tool's part begins with ``_`` or contains ``__``, a hash follows the server's
     name: ``a__1f2e3d4c_b__c``. No rule or pattern for one server then covers another server's tool, even if the rule's
-    server was deleted. Nothing splits a name again: `ToolInfo` holds both parts.
+    server was deleted. No code splits a name again: `ToolInfo` holds both parts.
     """
     name = user_name(server, tool, title)
     rest = name[len(server) + 2 :]
@@ -260,7 +260,7 @@ def exposed_name(server: str, tool: str, title: str = "") -> str:
 
 @lru_cache(SHOWN_TOOLS)
 def fold_name(name: str) -> str:
-    """Return the form in which server names are compared: two that look alike are one."""
+    """Return the form in which server names are compared: two that look alike are equal."""
     return unicodedata.normalize("NFKC", clean(name)).casefold().strip()
 
 
@@ -277,7 +277,7 @@ def clean(text: str) -> str:
 
 
 def clean_description(text: str) -> str:
-    """Return a description of at most `DESCRIPTION_BYTES`, cut before it is cleaned. A cut one ends with a mark."""
+    """Truncate a description to `DESCRIPTION_BYTES`, clean it, and mark it if it was cut."""
     text = text.strip()
     cleaned = clean(text[:DESCRIPTION_BYTES]).strip()
     size = len(cleaned.encode()) if len(text) <= DESCRIPTION_BYTES else len(text.encode("utf-8", "replace"))
@@ -288,7 +288,7 @@ def clean_description(text: str) -> str:
 
 
 def _clean_json(value: Any) -> Any:
-    """Clean every string of a schema, keys too: all of it is read by the model."""
+    """Clean every string of a schema, including keys: the model reads all of it."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The tool lists of users' servers over time: kept while a server is down, compared with what was accepted.
+"""The tool lists of users' servers over time: stored while a server is down, compared with the accepted list.
 
-Owns which list counts in a turn. Knows no database: it is given how to load and save.
+Owns which list counts in a turn. Knows no database: the functions to load and save are passed in.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,13 +21,13 @@ Key = tuple[str, str, str]
 
 Load = Callable[[Key], Awaitable[ToolList | None]]
 Save = Callable[[Mapping[Key, ToolList], object], Awaitable[None]]
-"""Stores lists in one transaction, with a note of who did it (None: nobody, a server listed anew)."""
+"""Stores lists in one transaction, with a note of the acting person (None: a server listed its tools again)."""
 LoadDomain = Callable[[str], Awaitable[Mapping[Key, ToolList]]]
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was last compared: the stored list, what is shown of it, and from which answer of the server it came."""
+    """The last comparison: the stored list, its shown tools, and the server's answer that it came from."""
 
     stored: ToolList
     tools: tuple[types.Tool, ...]
@@ -36,7 +36,7 @@ class _Known:
 
 
 class ToolLists:
-    """The stored lists of all domains, with what a turn needs kept in memory. One for the life of the process."""
+    """The stored lists of all domains, with the data a turn needs cached in memory. One for the life of the process."""
 
     def __init__(
         self,
@@ -45,23 +45,23 @@ class ToolLists:
         load_domain: LoadDomain,
         redactor: Redactor | None = None,
     ) -> None:
-        """``redactor``: takes a domain's secrets out of its lists, since a server may tell of one."""
+        """Store the collaborators. ``redactor`` removes a domain's secrets from its lists, which a server may leak."""
         self._load = load
         self._save = save
         self._load_domain = load_domain
         self._redactor = redactor or Redactor()
         self._known: dict[Key, _Known] = {}
         self._writing = anyio.Lock()
-        """Held from reading a stored list to writing it: an acceptance in between would be overwritten."""
+        """Held from reading a stored list to writing it: a concurrent acceptance would be overwritten."""
 
     async def current(
         self, spec: LaunchSpec, listed: tuple[types.Tool, ...] | None
     ) -> tuple[tuple[types.Tool, ...], frozenset[str]]:
-        """Return the tools of a server for a turn, as accepted, and the names of those that may not run.
+        """Return the accepted tools of a server for a turn, and the names of those that may not run.
 
-        ``listed`` is what it listed now; None when it is down: then the stored list stands. The first list under
-        an entry is accepted with the entry. A tool that changed since stands there in its accepted words and may not
-        run; one that is new, or listed twice, is left out.
+        ``listed`` is the server's current list, or None while the server is down: then the stored list counts.
+        Accepting an entry accepts the first list under it. A tool that changed since then is returned in its accepted
+        form and may not run. A new tool, or one that is listed twice, is left out.
         """
         key = (spec.domain, spec.name, spec.owner)
         entry = spec.entry.hash()
@@ -84,25 +84,25 @@ class ToolLists:
             return known.tools, known.changed
 
     def forget(self, domain: str | None) -> None:
-        """Drop what is kept in memory of a domain, because another process has changed it; None: of all."""
+        """Drop the cache of a domain, because another process changed its lists; None drops all domains."""
         for key in [key for key in self._known if domain in (None, key[0])]:
             del self._known[key]
 
     async def pending(self, domain: str, entries: Mapping[str, str]) -> dict[str, PendingTools]:
-        """Return server → what an admin has to look at, for one domain.
+        """Return the tools that an admin of one domain has to review, by server.
 
-        ``entries``: the servers there are, each with its `McpEntry.hash`; a list of another entry says nothing.
+        ``entries`` are the current servers, each with its `McpEntry.hash`. Lists of other entries are ignored.
         """
         lists = await self._load_domain(domain)
         return {server: _pending(_of_server(lists, server, entry)) for server, entry in entries.items()}
 
     async def accept(self, domain: str, server: str, entry: str, seen: str, note: object = None) -> tuple[str, ...]:
-        """Accept what waits of a server under an entry, as it was seen; return the names that were waiting.
+        """Accept the waiting tools of a server under an entry, as the admin saw them; return their names.
 
-        ``seen``: `PendingTools.fingerprint`. ``note`` is stored in the same transaction.
+        ``seen`` is `PendingTools.fingerprint`. ``note`` is stored in the same transaction.
 
         Raises:
-            ToolsChanged: something else waits by now; nothing is accepted.
+            ToolsChanged: Other tools are waiting now; nothing is accepted.
         """
         async with self._writing:
             lists = _of_server(await self._load_domain(domain), server, entry)

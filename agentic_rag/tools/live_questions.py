@@ -1,8 +1,8 @@
-"""What a server of the older era asks people for while a call of its runs, on the open connection.
+"""Questions that a server of the older protocol era asks people on the open connection, while one of its calls runs.
 
-Owns to which call a question belongs, that its person is asked in that call's own task, that the call's clock stands
-still meanwhile, and how the server ends a question itself. One connection serves the calls of many turns: a question
-that cannot be told to be of one of them is declined. Knows no wait and no transport.
+Owns the assignment of questions to calls, asking the person in the call's own task, stopping the call's clock
+meanwhile, and the withdrawal of questions by the server. One connection serves the calls of many turns: a question that
+cannot be assigned to one of them is declined. Knows no wait and no transport.
 """
 
 from collections.abc import Iterator
@@ -21,16 +21,16 @@ from agentic_rag.tools.elicitation import Unfit, question_of, result_of
 from agentic_rag.tools.exchange import Relay
 
 QUESTIONS = 20
-"""Of one call; a server that asks more is declined."""
+"""Maximum number of questions per call; further ones are declined."""
 
 REMEMBERED = 256
-"""Of so many questions of a connection it is known how their server may end them."""
+"""Maximum number of questions per connection that are remembered, so that their server can end them."""
 
 _NOTES = 5
 
 
 class _Holder:
-    """One question that is being asked."""
+    """One question that a person is being asked."""
 
     def __init__(self) -> None:
         self.over = anyio.Event()
@@ -41,7 +41,7 @@ class _Holder:
 
 
 class CallInFlight:
-    """One call and whom it may ask. ``tasks``: of the call, so that nothing is asked on after its end."""
+    """One call and its way to ask a person. ``tasks`` ends with the call, so that no question outlives it."""
 
     def __init__(self, ask: Ask | None, relay: Relay, tasks: TaskGroup) -> None:
         self._ask = ask
@@ -50,7 +50,7 @@ class CallInFlight:
         self._asked = 0
         self._open: set[Withdrawal] = set()
         self.notes: list[str] = []
-        """What the model is told of questions that no person was shown."""
+        """Texts for the model about questions that no person was shown."""
 
     async def ask(self, server: str, params: types.ElicitRequestParams, withdrawal: Withdrawal) -> types.ElicitResult:
         """Ask the call's person, and return the answer as the server takes it."""
@@ -82,7 +82,7 @@ class CallInFlight:
         self._tasks.start_soon(run)
         try:
             await holder.over.wait()
-        finally:  # also when the server takes its request back
+        finally:  # also when the server cancels its request
             withdrawal.tell(WaitAction.CANCEL)
             self._open.discard(withdrawal)
         return holder.given
@@ -92,17 +92,17 @@ class CallInFlight:
             self.notes.append(text)
 
     def close(self) -> None:
-        """Take back what is still asked: the call has ended."""
+        """Withdraw the open questions: the call has ended."""
         for withdrawal in self._open:
             withdrawal.tell(WaitAction.CANCEL)
 
 
 _current: ContextVar[CallInFlight | None] = ContextVar("call_in_flight", default=None)
-"""The call in whose context a message is sent. Over streamable HTTP what comes back to it carries that context."""
+"""The call in whose context a message is sent. Over streamable HTTP, the server's requests carry that context."""
 
 
 class LiveQuestions:
-    """The questions of one server to those whose calls it runs. ``server``: as people know it."""
+    """The questions that one server asks while it runs calls. ``server`` is its name for people."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -111,7 +111,7 @@ class LiveQuestions:
 
     @contextmanager
     def during(self, call: CallInFlight) -> Iterator[None]:
-        """While this is open, what the server asks may be this call's."""
+        """Register a call: while this context is open, questions of the server may belong to it."""
         self._calls.add(call)
         token = _current.set(call)
         try:
@@ -130,14 +130,14 @@ class LiveQuestions:
         return await call.ask(self._server, params, self.withdrawal(ident or ""))
 
     def _call(self) -> CallInFlight | None:
-        """Return the call that a question belongs to, None where that cannot be told."""
+        """Return the call that a question belongs to, or None if that is ambiguous."""
         found = _current.get()
         if found in self._calls:
             return found
         return next(iter(self._calls)) if len(self._calls) == 1 else None
 
     def withdrawal(self, ident: str) -> Withdrawal:
-        """Return by which the server ends the question that it gave this id (empty: none)."""
+        """Return the `Withdrawal` of a question with this id. An empty id means no way to withdraw it."""
         made = Withdrawal()
         if ident:
             while len(self._withdrawals) >= REMEMBERED:
@@ -146,7 +146,7 @@ class LiveQuestions:
         return made
 
     def complete(self, ident: str) -> None:
-        """Take note that what a person was asked to do at an address is done."""
+        """End the question whose person finished the task at an address."""
         found = self._withdrawals.pop(ident, None)
         if found is not None:
             found.tell(WaitAction.ACCEPT)

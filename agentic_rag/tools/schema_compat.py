@@ -1,9 +1,9 @@
-"""A stranger's input schema in a form that a model's service takes. Pure.
+"""Converts an untrusted input schema to a form that a model's service accepts. Pure.
 
-Owns what is converted, what is bounded, and the names that arguments have on the way: a service refuses the whole
-request for one odd schema, so `adapt` never returns one that a service would refuse. What a family of services refuses
-is a `SchemaFamily`; the table of families is `agentic_rag.models.tool_rules`. Arguments come back under the names that
-the model was shown; `restore_names` turns them into the server's own.
+Owns the conversion, its limits, and the argument names that a model is shown. A service refuses the whole request for
+one invalid schema, so `adapt` never returns a schema that a service would refuse. A `SchemaFamily` describes the
+refusals of a family of services; the table of families is `agentic_rag.models.tool_rules`. Models return arguments
+under the shown names, and `restore_names` converts them to the server's own.
 """
 
 import json
@@ -18,20 +18,20 @@ from anyascii import anyascii
 
 Schema = dict[str, Any]
 Document = Mapping[str, Any]
-"""A schema that is only read."""
+"""A read-only schema."""
 
 MAX_DEPTH = 24
-"""Levels of schemas inside each other that are kept; deeper ones take any value."""
+"""Levels of nested schemas that are kept; deeper ones accept any value."""
 MAX_NODES = 4_000
-"""Schemas inside one tool's schema that are kept, after references are written out; further ones take any value."""
+"""Schemas inside one tool's schema that are kept, after references are expanded; further ones accept any value."""
 MAX_BYTES = 48 * 1024
 """A schema that is longer in its final form is refused."""
 MAX_VISITED = 100_000
 """JSON values of the original that are visited; a schema with more is refused."""
 MAX_PATTERN = 500
-"""Characters of a regular expression that is kept."""
+"""Maximum length of a regular expression; longer ones are dropped."""
 MAX_ALTERNATIVES = 800
-"""Characters of the sentence on the alternatives of a union."""
+"""Maximum length of the sentence on the alternatives of a union."""
 MAX_BRANCHES = 256
 """Branches of a top-level union that are merged, at all levels together."""
 
@@ -41,15 +41,17 @@ COMBINATORS = ("anyOf", "oneOf", "allOf")
 _KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _ODD = re.compile(r"[^a-zA-Z0-9_.-]+")
 _PYTHON_ONLY = re.compile(r"\(\?[PaiLmsux#-]|\\[AZ]|\(\?\(")
-"""What Python's regular expressions have and JSON Schema's do not."""
+"""Constructs of Python's regular expressions that JSON Schema's do not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaFamily:
-    """What the services of one family take in a tool's input schema.
+    """The parts of a tool's input schema that the services of one family accept.
 
-    ``references``: ``$ref``; without it references are written out. ``recursion``: a schema may refer to itself.
-    ``formats``: the keyword ``format``. ``tuples``: ``prefixItems``; without it an array has one ``items``, always.
+    ``references``: ``$ref``; without it references are expanded.
+    ``recursion``: a schema may refer to itself.
+    ``formats``: the keyword ``format``.
+    ``tuples``: ``prefixItems``; without it an array always has one ``items``.
     ``max_tools``: tools in one request, None for no limit.
     """
 
@@ -63,10 +65,10 @@ class SchemaFamily:
 
 @dataclass(frozen=True, slots=True)
 class AdaptedSchema:
-    """A schema that the family takes.
+    """A schema that the family accepts.
 
     ``argument_map``: property names as the model is shown them → as the server knows them, where these differ.
-    ``notes``: sentences for the model that the schema cannot say, such as the alternatives of a union.
+    ``notes``: sentences for the model that the schema cannot express, such as the alternatives of a union.
     """
 
     schema: Schema
@@ -76,13 +78,13 @@ class AdaptedSchema:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a schema cannot be adapted, in words that follow the tool's name."""
+    """The reason why a schema cannot be adapted, as a text that follows the tool's name."""
 
     reason: str
 
 
 def adapt(schema: object, family: SchemaFamily) -> AdaptedSchema | Refused:
-    """Return a tool's input schema as a family of services takes it; the same object where nothing changes."""
+    """Return a tool's input schema in a form that a family accepts; the same object if nothing changes."""
     problem = find_top_problem(schema)
     if problem:
         return Refused(problem)
@@ -101,7 +103,7 @@ def adapt(schema: object, family: SchemaFamily) -> AdaptedSchema | Refused:
 
 
 def find_top_problem(schema: object) -> str:
-    """Return why a tool with this input schema can take no arguments object, or nothing."""
+    """Return why a tool with this input schema can take no arguments object, or an empty text."""
     if schema is None:
         return "its inputSchema is null"
     if not isinstance(schema, dict):
@@ -115,9 +117,9 @@ def find_top_problem(schema: object) -> str:
 
 
 def argument_map_of(schema: Document) -> dict[str, str]:
-    """Return the names that a model is shown for properties whose own names no service takes: shown → own.
+    """Return the shown names of properties whose own names no service accepts: shown → own.
 
-    The map depends on the schema alone, never on the family, and no name in it is another property's.
+    The map depends on the schema alone, never on the family. No shown name equals another property's name.
     """
     names = list(dict.fromkeys(_property_names(schema)))
     taken = {name for name in names if _KEY.fullmatch(name)}
@@ -136,7 +138,7 @@ def argument_map_of(schema: Document) -> dict[str, str]:
 def restore_names(arguments: Any, schema: Document, argument_map: Mapping[str, str]) -> Any:
     """Return arguments under the server's own names, at any depth.
 
-    A name is changed only where the schema has that property, so that the keys of a free map stay as they are.
+    A name is changed only where the schema has that property, so that the keys of a free map are kept.
     """
     return _ArgumentRestorer(schema, argument_map).value(arguments, [schema]) if argument_map else arguments
 
@@ -153,7 +155,7 @@ def _fit_key(name: str) -> str:
 
 
 def _property_names(schema: Document) -> Iterator[str]:
-    """Yield the names of all properties, those of every part of the document, in its order."""
+    """Yield the names of all properties in every part of the document, in document order."""
     for inner in _all_schemas(schema):
         properties = inner.get("properties")
         if isinstance(properties, dict):
@@ -171,7 +173,7 @@ def _property_names(schema: Document) -> Iterator[str]:
 
 
 def _all_schemas(value: Any) -> Iterator[Document]:
-    """Yield every object inside a document, a level at a time: a reference may lead to any of them."""
+    """Yield every object inside a document, level by level: a reference may lead to any of them."""
     level = [value]
     while level:
         inner: list[Any] = []
@@ -206,7 +208,7 @@ class _ArgumentRestorer:
         return restored
 
     def _expand(self, schemas: Sequence[Any]) -> list[Document]:
-        """Return all schemas that describe the same value: alternatives and referred ones too."""
+        """Return all schemas that describe the same value, including alternatives and referenced ones."""
         found: dict[int, Document] = {}
         queue = list(schemas)
         while queue and len(found) < MAX_NODES:
@@ -258,7 +260,7 @@ class _ArgumentRestorer:
 
 
 class _References:
-    """What the references inside one document lead to; nothing is fetched."""
+    """The targets of the references inside one document; nothing is fetched."""
 
     def __init__(self, root: Document) -> None:
         self._root = root
@@ -266,7 +268,7 @@ class _References:
         self._named: Schema | None = None
 
     def target(self, reference: object) -> Any:
-        """Return the schema that a reference leads to, None for nothing."""
+        """Return the schema that a reference leads to, or None."""
         if not isinstance(reference, str):
             return None
         if reference not in self._found:
@@ -321,7 +323,7 @@ class _SchemaConversion:
         self._branches = 0
         self._def_names: dict[int, str] = {}
         self._above: list[int] = []
-        """Referred schemas that are being written out now, by identity."""
+        """Identities of the referenced schemas that are being expanded."""
 
     def argument_map(self) -> dict[str, str]:
         return {shown: own for own, shown in self._shown.items()}
@@ -350,7 +352,7 @@ class _SchemaConversion:
         return "$ref" in schema or any(isinstance(schema.get(keyword), list) for keyword in COMBINATORS)
 
     def _fold(self, root: Schema, notes: list[str]) -> Schema:
-        """Merge what stands in unions at the top into one object: all properties, and what all branches require."""
+        """Merge the unions at the top into one object: all properties, and those required by all branches."""
         folded = {key: value for key, value in root.items() if key not in (*COMBINATORS, "$ref")}
         properties, required = self._branch(root, notes, (), top=True)
         folded["properties"] = {
@@ -359,14 +361,14 @@ class _SchemaConversion:
         folded["required"] = [name for name in properties if name in required]
         folded["required"] += sorted(required - properties.keys())
         if not isinstance(root.get("properties"), dict) or folded["properties"].keys() != root["properties"].keys():
-            folded.pop("additionalProperties", None)  # said of fewer properties than there are now
+            folded.pop("additionalProperties", None)  # applied to fewer properties than the merged ones
             folded.pop("unevaluatedProperties", None)
         return folded
 
     def _branch(
         self, schema: Any, notes: list[str], above: tuple[int, ...], *, top: bool = False
     ) -> tuple[dict[str, list[Any]], set[str]]:
-        """Return the properties of a branch, each with the different schemas that it has, and what it requires."""
+        """Return the properties of a branch, each with its different schemas, and the required names."""
         properties: dict[str, list[Any]] = {}
         required: set[str] = set()
         self._branches += 1
@@ -404,7 +406,7 @@ class _SchemaConversion:
             required |= {name for name in schema["required"] if isinstance(name, str)}
 
     def _alternatives(self, branches: Sequence[Any], required: Sequence[set[str]], keyword: str) -> list[str]:
-        """Return the sentence on a union: what each of its branches needs."""
+        """Return the sentence on a union, which lists the requirements of each branch."""
         forms = []
         for branch, needed in zip(branches, required, strict=True):
             known = self._resolve_branch(branch)
@@ -436,7 +438,7 @@ class _SchemaConversion:
     # Any level
 
     def schema(self, schema: Any, depth: int) -> Any:
-        """Return a schema that stands inside another one; a value that is none takes any value."""
+        """Return a schema that is nested in another one; an invalid value becomes a schema for any value."""
         self._nodes += 1
         if isinstance(schema, bool):
             return schema
@@ -462,7 +464,7 @@ class _SchemaConversion:
         return made
 
     def _finish(self, made: Schema, schema: Schema) -> None:
-        """Settle what depends on several keywords."""
+        """Finish the parts that depend on several keywords."""
         kinds = made.get("type")
         if schema.get("nullable") is True and isinstance(kinds, str) and kinds != "null":
             made["type"] = [kinds, "null"]
@@ -480,7 +482,7 @@ class _SchemaConversion:
         self._require(made, schema)
 
     def _require(self, made: Schema, schema: Schema) -> None:
-        """Collect what is required: of the list, and of properties that say so of themselves (drafts 3 and older)."""
+        """Collect the required names: from the list, and from properties marked as required (drafts 3 and older)."""
         listed = schema.get("required")
         names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
         properties = schema.get("properties")
@@ -554,7 +556,7 @@ class _SchemaConversion:
             made[keyword] = self.schema(value, depth + 1)
 
     def _exact(self, keyword: str, made: Schema, value: Any, depth: int) -> None:
-        """Keep a schema that is negated or a condition only as it is: a wider form of it would mean less or more."""
+        """Keep a negated or conditional schema only if it is unchanged: a wider form would change its meaning."""
         if isinstance(value, dict) and '"$ref"' not in json.dumps(value) and self.schema(value, depth + 1) == value:
             made[keyword] = value
 
@@ -579,7 +581,7 @@ class _SchemaConversion:
     # References
 
     def _follow_reference(self, reference: str, beside: Schema, depth: int) -> Schema:
-        """Return what stands for a reference: another one, its target, or any value."""
+        """Return the replacement for a reference: another reference, its target, or a schema for any value."""
         target = self._target(reference)
         if not isinstance(target, dict):
             return beside
@@ -601,7 +603,7 @@ class _SchemaConversion:
         return {"$ref": f"#/$defs/{name}", **beside}
 
     def _target(self, reference: str) -> Any:
-        """Return what a reference leads to in the end; None for nothing, and for one that leads back to itself."""
+        """Return the final target of a reference; None if there is none or the reference is circular."""
         seen: list[str] = []
         target: Any = None
         ahead: object = reference
@@ -624,7 +626,7 @@ class _SchemaConversion:
         return name
 
     def _is_recursive(self, target: Schema) -> bool:
-        """Whether a schema refers to itself, at any distance."""
+        """Whether a schema refers to itself, directly or indirectly."""
         if id(target) not in self._recursive:
             self._recursive[id(target)] = self._reaches(target)
         return self._recursive[id(target)]
@@ -756,7 +758,7 @@ _CONVERTED = {
 
 
 def _is_bounded(schema: Schema) -> bool:
-    """Whether a document is small enough to be read; a level at a time, and no further than it may be."""
+    """Whether a document is small enough to be read; checked level by level, up to the limits."""
     level: list[Any] = [schema]
     count = depth = 0
     while level:

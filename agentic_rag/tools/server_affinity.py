@@ -1,7 +1,7 @@
-"""Where the servers run that keep a state: in one process of a shared store, each domain's in one.
+"""Stateful servers in a shared store: each domain's servers run in one process, its home.
 
-Owns the protocol, and the transport that is held by it. Knows no store: who has a domain's home is told by what is
-given.
+Owns the protocol, and the transport that a home holds. Knows no store: the implementation of `Homes` decides which
+process is a domain's home.
 """
 
 from collections.abc import Callable
@@ -12,32 +12,34 @@ from typing import Protocol
 from agentic_rag.tools.transports.stdio import StdioTransport, Streams
 
 TellLost = Callable[[str], None]
-"""Takes the reason for which a child must end."""
+"""Receives the reason for which a child process must end."""
 
 
 class Homes(Protocol):
-    """Which process of a shared store is the home of a domain's stateful servers."""
+    """Decides which process of a shared store is the home of a domain's stateful servers."""
 
     async def wait_free(self, domain: str, server: str) -> None:
         """Wait while the home's process dies or leaves.
 
         Raises:
-            ServerElsewhere: another process is the home, and lives.
-            StorageError: that cannot be known now.
+            ServerElsewhere: Another process is the home and is alive.
+            StorageError: The home cannot be determined now.
         """
         ...
 
     def hold(self, domain: str, server: str, lost: TellLost) -> AbstractAsyncContextManager[None]:
-        """Be the home as long as the context lasts; raises as `wait_free` when it is entered.
+        """Be the home while the context lasts; entering raises the same errors as `wait_free`.
 
-        ``lost`` is called, with the reason, when it cannot be said in time that it still is: then the child must end.
+        ``lost`` is called, with the reason, when this process cannot confirm in time that it is still the home. The
+        child must end then.
         """
         ...
 
 
 class HeldTransport:
-    """A child that runs in its domain's home only, as a `mcp.client.Transport`: held from before its start to after
-    its end. Single use.
+    """A child process that runs in its domain's home only, as a `mcp.client.Transport`.
+
+    The home is held from before the child's start until after its end. Single use.
     """
 
     def __init__(self, child: StdioTransport, home: AbstractAsyncContextManager[None]) -> None:

@@ -1,9 +1,8 @@
-"""What servers answer to ``tools/list`` and ``tools/call``, read item by item. Pure.
+"""Servers' answers to ``tools/list`` and ``tools/call``, read item by item. Pure.
 
-Owns what is repaired of an answer, what is left out of it, and the words for both. The protocol's library refuses a
-whole answer for one odd item, before a caller sees anything of it. So `wrap_answer` replaces each answer on its way in
-by an empty one that the library takes; the server's own stands in its ``_meta``, where `read_tools` and `read_result`
-find it.
+Owns the repairs of an answer, the omissions, and the texts about both. The protocol library refuses a whole answer for
+one invalid item, before a caller sees any of it. So `wrap_answer` replaces each incoming answer by an empty one that
+the library accepts. The server's own answer is in its ``_meta``, from which `read_tools` and `read_result` read it.
 """
 
 import json
@@ -16,34 +15,35 @@ from agentic_rag.tools.base import META_PREFIX
 from agentic_rag.tools.schema_compat import find_top_problem
 
 ANSWER = META_PREFIX + "answer"
-"""In the ``_meta`` of a wrapped answer: the result as the server sent it."""
+"""Key in the ``_meta`` of a wrapped answer: the result as the server sent it."""
 READ_METHODS = ("tools/list", "tools/call")
 
 BLOCKS = 100
-"""Of a result's content; texts beyond are joined, since each block costs time at every step up to the store."""
+"""Maximum number of a result's content blocks. Texts beyond it are joined, because each block costs time in every step.
+"""
 NAME_CHARS = 256
 """A tool with a longer name is left out."""
 SHOWN_CHARS = 100
-"""Of a server's own value in a reason."""
+"""Maximum length of a server's own value in a reason."""
 NOT_READABLE = "answered in a form that cannot be read"
 
 _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _COMPLETE: Json = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-"""What the newest version of the protocol wants in every result; older ones ignore it."""
+"""Members that the newest protocol version requires in every result; older ones ignore them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedTool:
-    """A tool that a server lists and no model is shown, with the reason in words for an admin."""
+    """A tool that a server lists but no model sees, with the reason as a text for an admin."""
 
     name: str
     reason: str
 
 
 def wrap_answer(method: str, result: Json) -> Json:
-    """Return the answer to a request in the form that the protocol's library takes.
+    """Return the answer to a request in a form that the protocol library accepts.
 
-    An answer that asks for input is returned as it is: the library's own type reads that.
+    An answer that asks for input is returned unchanged: the library's own type reads it.
     """
     if method == "tools/call" and any(key in result for key in ("inputRequests", "requestState")):
         return dict(result)
@@ -55,8 +55,10 @@ def wrap_answer(method: str, result: Json) -> Json:
 
 
 def _with_few_blocks(result: Json) -> Json:
-    """Return a result whose texts beyond the first `BLOCKS` blocks are one text, in paragraphs. Of the other blocks
-    beyond, as many are taken; a last text says how many are left out.
+    """Return a result with about ``2 * BLOCKS`` blocks at most.
+
+    Texts after the first `BLOCKS` blocks are joined to one text, in paragraphs. Of the other blocks after them, at most
+    `BLOCKS` are kept, and a last text gives the number of the rest.
     """
     content = result.get("content")
     if not isinstance(content, list) or len(content) <= BLOCKS:
@@ -77,7 +79,7 @@ def _with_few_blocks(result: Json) -> Json:
 
 
 def _plain_tools(tools: Any) -> list[Json]:
-    """Return of each tool what the library must see: it sends some arguments as HTTP headers, if the schema says so."""
+    """Return the parts of each tool that the library reads: it sends some arguments as HTTP headers."""
     plain: list[Json] = []
     for tool in tools if isinstance(tools, list) else ():
         schema = tool.get("inputSchema") if isinstance(tool, dict) else None
@@ -93,9 +95,9 @@ def _plain_tools(tools: Any) -> list[Json]:
 
 
 def read_tools(answer: Json, first: int = 0) -> tuple[list[Json], list[DroppedTool]]:
-    """Return the tools of one page of a list, in a form that every reader takes, and those that cannot be read.
+    """Return the tools of one page of a list, in a form that every reader accepts, and the unreadable ones.
 
-    ``first``: how many tools stand on earlier pages.
+    ``first``: the number of tools on earlier pages.
     """
     listed = answer.get("tools")
     if not isinstance(listed, list):
@@ -150,9 +152,9 @@ def _read_tool(tool: Any, place: int) -> Json | DroppedTool:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """A result in a form that every reader takes. ``content``: content blocks of MCP, each of them valid.
+    """A result in a form that every reader accepts. ``content``: content blocks of MCP, each of them valid.
 
-    ``problem``: why the result cannot be read at all; empty when it can.
+    ``problem``: why the result cannot be read at all; empty if it can.
     """
 
     content: tuple[Json, ...] = ()

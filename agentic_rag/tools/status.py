@@ -1,6 +1,6 @@
-"""The states of a connection, how long it waits for what, and what an admin is shown of it.
+"""The states of a connection, its timeouts, and the status that admins see.
 
-Owns values only. Knows no server and no task.
+Owns value types only. Knows no server and no task.
 """
 
 from dataclasses import dataclass, replace
@@ -11,11 +11,11 @@ from agentic_rag.base.redaction import Redaction
 from agentic_rag.tools.server_answers import DroppedTool
 
 LISTED_TWICE = "the server lists this name more than once, so a call would be ambiguous"
-"""Why no model is shown such a tool."""
+"""The reason why no model sees such a tool."""
 
 
 class State(StrEnum):
-    """Where a connection is in its life; see `Connection`. ``installing``: before the first one, its package is."""
+    """The state of a connection; see `Connection`. ``installing``: the server's package is being installed."""
 
     INSTALLING = "installing"
     STARTING = "starting"
@@ -24,16 +24,16 @@ class State(StrEnum):
     FAILED = "failed"
     STOPPED = "stopped"
     NEEDS_AUTH = "needs_auth"
-    """Nobody is let in before a person has signed in; the next use tries again."""
+    """The server requires a person's sign-in. The next use tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionTimeouts:
-    """How long a connection waits for what; seconds. ``idle`` None: never stopped for want of calls.
+    """Timeouts of a connection in seconds. ``idle`` None: never stopped for lack of calls.
 
-    ``probe``: for an answer to the newer era's first question, within ``initialize``.
-    ``ping``: for any answer after a call was not answered in time; without one the server is restarted.
-    ``retired``: what ``idle`` becomes when its entry is changed; a turn that began before may still use it.
+    ``probe``: for an answer to the newer era's first question, within ``initialize``. ``ping``: for any answer after a
+    call timed out; without an answer the server is restarted. ``retired``: replaces ``idle`` when the entry is changed;
+    a turn that began before may still use the connection.
     """
 
     initialize: float = 10.0
@@ -49,10 +49,10 @@ class ConnectionTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """A tool as its server lists it, without characters that show it as something else.
+    """A tool as its server lists it, without invisible characters that could disguise it.
 
-    ``called_as``: its name for models and for the setting ``toolPolicy``. ``read_only``: its server says that it has no
-    effects.
+    ``called_as`` is its name for models and for the setting ``toolPolicy``. ``read_only``: the server declares that the
+    tool has no effects.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ListedTool:
     read_only: bool = False
 
     def redact(self, redaction: Redaction) -> "ListedTool":
-        """Return the tool without the values a domain keeps."""
+        """Return the tool without the domain's secret values."""
         words = {
             "name": redaction(self.name),
             "description": redaction(self.description),
@@ -74,9 +74,9 @@ class ListedTool:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTool:
-    """A tool that is new (``before`` None) or other than accepted, in both wordings.
+    """A tool that is new (``before`` None) or differs from its accepted form, in both forms.
 
-    ``user``: of an ``identity: user`` entry, whose server listed it.
+    ``user`` belongs to an ``identity: user`` entry: the user whose server listed the tool.
     """
 
     name: str
@@ -87,9 +87,10 @@ class WaitingTool:
 
 @dataclass(frozen=True, slots=True)
 class PendingTools:
-    """What waits for an admin in the lists of one server. ``fingerprint``: of exactly that; `accept` wants it back.
+    """The tools of one server that wait for an admin.
 
-    ``doubled``: names that were listed more than once, which drops them.
+    ``fingerprint`` is the hash of exactly these tools; accepting requires it. ``doubled``: names that were listed more
+    than once, which excludes them.
     """
 
     tools: tuple[WaitingTool, ...] = ()
@@ -98,7 +99,7 @@ class PendingTools:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the tools that wait, sorted, each once."""
+        """The names of the waiting tools, sorted, each once."""
         return tuple(sorted({tool.name for tool in self.tools}))
 
 
@@ -116,12 +117,12 @@ class OpenSignIn:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionState:
-    """What an admin is shown of one connection. ``domain`` and ``user``: whose it is; an empty one: shared.
+    """The status of one connection. ``domain`` and ``user`` are its owners; empty means shared.
 
-    ``notes``: what the admin should know although the connection works.
+    ``notes``: hints for the admin although the connection works.
 
-    ``tools``: the last list the server gave; ``log``: the last lines it wrote to stderr. ``sign_in``: what it waits
-    for, which `to_json` leaves out: it is for that user alone.
+    ``tools``: the last list the server gave. ``log``: the last lines it wrote to stderr. ``sign_in``: the sign-in that
+    the server waits for; `to_json` leaves it out, because it is for that user alone.
     """
 
     name: str
@@ -134,11 +135,11 @@ class ConnectionState:
     log: tuple[str, ...] = ()
     sign_in: OpenSignIn | None = None
     dropped_tools: tuple[DroppedTool, ...] = ()
-    """Tools of that list that no model is shown."""
+    """Tools of that list that no model sees."""
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
-        """Return the state as a client sees it: whose connection it is goes to nobody else."""
+        """Return the state for clients. Domain, user and sign-in are left out: they belong to the owner alone."""
         return {
             "name": self.name,
             "state": str(self.state),
@@ -151,7 +152,7 @@ class ConnectionState:
         }
 
     def redact(self, redaction: Redaction) -> "ConnectionState":
-        """Return the state without the values a domain keeps."""
+        """Return the state without the domain's secret values."""
         return replace(
             self,
             reason=redaction(self.reason),

@@ -1,7 +1,7 @@
-"""The tools of the product's own servers: the one place in which their names stand.
+"""The tools of the product's own servers: the one place that lists their names.
 
-Owns, of each, its server, its line in the bootstrap prompt, how its result is read, who is offered it and whether it
-has effects. The servers (`mcp_servers`) know their own tools themselves: they run without this package. Pure.
+Owns, for each tool, its server, its line in the bootstrap prompt, the reading of its result, its audience and its
+effects. The servers (`mcp_servers`) know their own tools themselves: they run without this package. Pure.
 """
 
 from dataclasses import dataclass
@@ -12,28 +12,30 @@ from agentic_rag.tools.base import Origin
 
 
 class ResultReader(Enum):
-    """What is read out of a tool's structured result."""
+    """The part of a tool's structured result that is read."""
 
     NOTHING = "nothing"
     HITS = "hits"
     """Passages of documents, which become citable."""
     ENGRAMS = "engrams"
-    """Memories, which a client is shown as found."""
+    """Memories, which a client shows as results."""
     EVIDENCE = "evidence"
-    """Passages that a delegate hands on with its answer, which stay citable."""
+    """Passages that a delegate passes on with its answer, which stay citable."""
     ACTIVATION = "activation"
-    """The role that the conversation now has, and the hash of its text."""
+    """The new role of the conversation, and the hash of its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemTool:
-    """One tool of ours.
+    """One of our tools.
 
-    ``english`` and ``chinese``: its line in the bootstrap prompt, empty for none; ``{roles}`` stands for
-    those that may be delegated to. ``prompt_order``: place of the line among the others.
-    ``authors_only``: offered to a domain's admins, in a domain with the role that uses it. ``needs_skills``: offered
-    in a domain whose workspace has skills. ``effects``: it changes what others see; ``shared_effects``: it does so
-    where the domain's memory is shared.
+    ``english`` and ``chinese`` are its line in the bootstrap prompt, empty for none. ``{roles}`` stands for the roles
+    that a task may be delegated to. ``prompt_order`` is the position of the line.
+
+    ``authors_only``: offered to a domain's admins, in a domain with the role that uses it.
+    ``needs_skills``: offered in a domain whose workspace has skills.
+    ``effects``: the tool changes data that other users see.
+    ``shared_effects``: the same, but only where the domain's memory is shared.
     """
 
     name: str
@@ -53,7 +55,7 @@ PROMPTX: Final = "promptx"
 DELEGATION: Final = "delegate"
 RETRIEVER: Final = "retriever"
 AGENT: Final = "agent"
-"""Not a server: the agent answers itself."""
+"""Not a server: the agent runs these tools itself."""
 
 ACTION: Final = SystemTool(
     "promptx_action",
@@ -110,7 +112,7 @@ READ_RESULT: Final = SystemTool(
 ASK_USER: Final = SystemTool("ask_user", AGENT, "system")
 FIND_TOOLS: Final = SystemTool("find_tools", AGENT, "system")
 CALL_TOOL: Final = SystemTool("call_tool", AGENT, "system")
-"""Calls what `FIND_TOOLS` found, where the model's service knows no deferred tools."""
+"""Calls a tool that `FIND_TOOLS` returned, if the model's service has no deferred tools."""
 READ_SKILL: Final = SystemTool("read_skill_file", PROMPTX, "system", needs_skills=True)
 ROLE_WRITE: Final = SystemTool("role_write", PROMPTX, "system", authors_only=True, effects=True)
 ROLE_CHECK: Final = SystemTool("role_check", PROMPTX, "system", authors_only=True)
@@ -134,16 +136,16 @@ SYSTEM_TOOLS: Final = (
     ROLE_WRITE,
     ROLE_CHECK,
 )
-"""In the order in which a model is shown them."""
+"""All our tools in the order in which a model sees them."""
 BY_NAME: Final = {tool.name: tool for tool in SYSTEM_TOOLS}
 SERVERS: Final = frozenset({PROMPTX, DELEGATION, RETRIEVER})
-"""Names that no server of a user can have."""
+"""Names that no server of a user can use."""
 
 
 def promptx_tools(*, author: bool, skills: bool = False) -> tuple[str, ...]:
     """Return the names of the PromptX server's tools that a user is offered.
 
-    ``author``: the user may write roles. ``skills``: there are skills to be read.
+    ``author``: the user may write roles. ``skills``: the workspace has skills to read.
     """
     offered = [tool for tool in SYSTEM_TOOLS if tool.server == PROMPTX]
     return tuple(

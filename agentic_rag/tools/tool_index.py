@@ -1,7 +1,7 @@
-"""Finding tools by words: BM25 over their names, descriptions and arguments. Pure.
+"""Finds tools by words: BM25 over their names, descriptions and arguments. Pure.
 
-Owns what a word is, here: parts of names (``readFile``, ``read_file``), words of any script without accents and plural
-endings, pairs of characters where a script has no spaces. Knows no model and no server.
+Owns the definition of a word: parts of names (``readFile``, ``read_file``), words of any script without accents and
+plural endings, and pairs of characters in scripts without spaces. Knows no model and no server.
 """
 
 import math
@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 NAME_WEIGHT = 3
-"""How often a word of a name counts."""
+"""Number of times that a word of a name is counted."""
 READ_CHARACTERS = 2_000
-"""Of a description, or of all argument texts together, so many are read: the first ones say what a tool is for."""
+"""Characters read of a description, or of all argument texts together. The first ones tell the purpose.
+"""
 ARGUMENT_DEPTH = 4
 _K1, _B = 1.2, 0.5
 
@@ -25,7 +26,7 @@ _RUN = re.compile(rf"[{_UNSPACED}]")
 
 
 class IndexedTool(Protocol):
-    """A tool as it is searched for."""
+    """The parts of a tool that are searched."""
 
     @property
     def name(self) -> str: ...
@@ -54,7 +55,7 @@ class ToolIndex(Generic[T]):
         self._holders = Counter(word for words in self._words for word in words)
 
     def find(self, query: str, most: int) -> list[T]:
-        """Return the tools that fit a query, best first; those whose whole names stand in it come before all others."""
+        """Return the tools that fit a query, best first. Tools whose full names are in the query come first."""
         named = set(re.split(r"[\s,;]+", query))
         wanted = set(words_in(query))
         scores = [
@@ -78,7 +79,7 @@ class ToolIndex(Generic[T]):
 def words_in(text: str) -> Iterator[str]:
     """Return the comparable words of a text, in order."""
     folded = unicodedata.normalize("NFKD", _CAMEL.sub(" ", unicodedata.normalize("NFKC", text)))
-    # composed again, or a syllable of Hangul would be three letters
+    # composed again, because a decomposed syllable of Hangul would be three letters
     bare = unicodedata.normalize("NFC", "".join(char for char in folded if not unicodedata.combining(char)))
     for word in _WORD.findall(bare.casefold()):
         if _RUN.match(word):

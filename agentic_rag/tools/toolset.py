@@ -1,7 +1,7 @@
 """The tools one agent has during one turn, over the connections of the hub.
 
-Owns the merging of servers into one list and the form of a call's outcome. Knows no policy, no store and no
-model: the runtime has checked arguments and rights before it calls.
+Owns the merging of servers into one list and the form of a call's outcome. Knows no policy, no store and no model: the
+runtime checks arguments and rights before a call.
 """
 
 import logging
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServerToolset:
-    """Implements `base.Toolset`; made by `open_toolset`."""
+    """Implements `base.Toolset`; created by `open_toolset`."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ServerToolset:
         missing: Mapping[str, bool],
         sign_ins: tuple[SignInNeeded, ...] = (),
     ) -> None:
-        """``sign_ins``: what the servers among them that let nobody in wait for."""
+        """Store the tools. ``sign_ins``: the sign-ins that servers of this toolset wait for."""
         self.sign_ins = sign_ins
         self._tools = tools
         self._notices = notices
@@ -100,7 +100,7 @@ class ServerToolset:
         if answered is not None and answered.open:
             return _next_question(answered, connection)
         span = running_span().begin(Kind.MCP, tool.remote_name, server=tool.server, origin=tool.origin)
-        if span.traceparent:  # W3C Trace Context, under the names that MCP gives it
+        if span.traceparent:  # W3C Trace Context, under the names that MCP defines for it
             meta = {**(meta or {}), "traceparent": span.traceparent}
         failed = "cancelled"
         try:
@@ -117,12 +117,12 @@ class ServerToolset:
         except (ServerSilent, ServerElsewhere) as exc:
             failed = exc.code
             return _failure(str(exc), started)
-        except SignInNeeded as exc:  # its address is for that person's eyes, and no model's
+        except SignInNeeded as exc:  # its address is for that person only, not for a model
             failed = exc.code
             if ask is not None:
                 return sign_in_question(exc)
             return _failure(f"{exc}. {describe_sign_in(exc)}", started)
-        except ServerUnavailable as exc:  # why, is for admins: they see it in the server's state
+        except ServerUnavailable as exc:  # the reason is for admins, who see it in the server's state
             failed = exc.code
             logger.info("a call of %s failed: %s", tool.server, exc.reason)
             starting = connection.state is State.STARTING
@@ -149,11 +149,12 @@ async def open_toolset(
 ) -> ServerToolset:
     """Start our own servers and the users' in parallel and return their tools as one list.
 
-    ``lists`` keeps what users' servers listed and what was accepted of it; None: what a server lists now counts.
+    ``lists`` stores the lists of users' servers and their accepted versions. Without it, each server's current list
+    counts.
 
-    Waits at most about ``wait`` seconds. A server that is not up by then keeps the tools it last listed, is named
-    in ``notices``, and is waited for by whoever calls it. A later entry whose name looks like that of a higher
-    one is left out: the system's stand above the built-in ones, those above a user's.
+    Waits at most about ``wait`` seconds. A server that is not up by then keeps the tools it last listed and is named in
+    ``notices``; calls wait for it. If the names of two entries look alike, the lower one is left out: system servers
+    rank above built-in ones, and those above a user's.
     """
     servers = list(servers)
     catalog = Catalog()
@@ -197,7 +198,7 @@ async def open_toolset(
 async def list_known_tools(
     hub: Hub, own: Iterable[SystemServer], specs: Iterable[LaunchSpec], lists: ToolLists
 ) -> tuple[ToolInfo, ...]:
-    """Return the tools that a turn would have, without starting a server of users: of those, what they last listed."""
+    """Return the tools a turn would have, without starting users' servers: of those, their last lists."""
     ours, catalog = await open_toolset(hub, own), Catalog()
     for spec in specs:
         tools, changed = await lists.current(spec, None)
@@ -228,13 +229,13 @@ async def _add_user_tools(
 
 
 def describe_sign_in(needed: SignInNeeded) -> str:
-    """Return what anybody may read of a sign-in that is needed."""
+    """Return a text about a required sign-in that any reader may see."""
     whose = "You sign in" if needed.who == "owner" else "An admin of the domain signs in"
     return f"{whose} at {needed.begin}, and the call can be made again."
 
 
 def sign_in_question(needed: SignInNeeded) -> InputNeeded:
-    """Return what a person is asked for whose sign-in a call waits for; it goes on by itself once that is done."""
+    """Return the question that asks a person to sign in. The call resumes automatically after the sign-in."""
     whose = "your account" if needed.who == "owner" else "an account of the domain"
     return InputNeeded(
         WaitKind.URL,
@@ -247,7 +248,7 @@ def sign_in_question(needed: SignInNeeded) -> InputNeeded:
 
 
 def describe_missing(server: str, *, starting: bool) -> str:
-    """Return what anybody may read of a server that cannot be called."""
+    """Return a text about an unavailable server that any reader may see."""
     if starting:
         return f"The MCP server {server!r} is still starting. Call it again in a moment, or go on without."
     return f"The MCP server {server!r} is not available now; an admin of the domain can see why. Go on without."
@@ -261,7 +262,7 @@ def _read_content(result: CallToolResult, tool: str) -> tuple[tuple[Block, ...],
 
 
 def _plain(block: Block, tool: str) -> Block:
-    """Return a block of an error without the words of libraries."""
+    """Return a block of an error without texts that the libraries add."""
     if block["type"] != "text":
         return block
     failed = f"Error executing tool {tool}"
@@ -270,7 +271,7 @@ def _plain(block: Block, tool: str) -> Block:
 
 
 def _next_question(asked: InputRound, connection: Connection) -> CallOutcome | InputNeeded:
-    """Return what a person is asked next, or that it is not shown; of several questions none, if one is not."""
+    """Return the next question for a person, or an error. If one question of a round is unfit, none is asked."""
     question = asked.unfit(connection.name) or asked.question(connection.name) or Unfit("it asks for nothing")
     if isinstance(question, Unfit):
         return CallOutcome(ToolStatus.ERROR, (text_block(question.text),))

@@ -1,1 +1,1 @@
-"""Pasted MCP entries: from any known shape to one type. Pure."""
+"""Pasted MCP entries: converts any known shape to one type. Pure."""

@@ -1,7 +1,7 @@
 """One MCP server of a domain as its admin wrote it: one type from the pasted document to the launcher. Pure.
 
-Owns the entry, its JSON form (stored, shown, read back), the names under which its own secrets are sealed, and
-its hash. Knows no vault and no process: a secret is in an entry only between its reading and its sealing.
+Owns the entry, its JSON form (stored, shown, read back), the names under which its own secrets are sealed, and its
+hash. Knows no vault and no process: an entry contains a secret only between its reading and its sealing.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ V = TypeVar("V")
 
 
 class Identity(StrEnum):
-    """Whose connection it is: one for the domain, or one for each user."""
+    """The sharing of a server's connection: one for the domain, or one for each user."""
 
     DOMAIN = "domain"
     USER = "user"
 
 
 class HttpKind(StrEnum):
-    """How a server with an address is spoken to."""
+    """The transport of a server with an address."""
 
     HTTP = "http"
     SSE = "sse"
@@ -33,28 +33,28 @@ class HttpKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text that is nothing but placeholders, so that it may be shown."""
+    """A text that consists only of placeholders, so that it may be shown."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
-    """A text of which the admin said that it is no secret."""
+    """A text that the admin declared not to be a secret."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class SecretValue:
-    """A secret that is to be sealed; no stored entry holds one."""
+    """A secret that has yet to be sealed; no stored entry holds one."""
 
     text: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class SealedValue:
-    """A value that is in the vault under `sealed_name`. ``last4``: what a GET showed of it, when it comes back."""
+    """A value that is in the vault under `sealed_name`. ``last4``: as in a mask that a client sent back."""
 
     last4: str | None = None
 
@@ -73,7 +73,7 @@ class StdioTarget(Generic[V]):
 
 
 class Grant(StrEnum):
-    """How a token is come by: a person signs in, or the client's own credentials are enough."""
+    """The way to a token: a person signs in, or the client's own credentials suffice."""
 
     CODE = "authorization_code"
     CLIENT = "client_credentials"
@@ -81,10 +81,10 @@ class Grant(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OAuthClient(Generic[V]):
-    """The client that somebody registered at a server's authorization server. ``V`` as in `HttpTarget`.
+    """The client that is registered at a server's authorization server. ``V`` as in `HttpTarget`.
 
-    ``secrets``: ``clientSecret`` or ``privateKey`` (PEM), as far as there are any. ``issuer``: the only authorization
-    server that may see them; empty: the one that the server names first.
+    ``secrets``: ``clientSecret`` or ``privateKey`` (PEM), if there are any. ``issuer``: the only authorization server
+    that may see them; empty: the one that the server names first.
     """
 
     client_id: str
@@ -98,7 +98,7 @@ class OAuthClient(Generic[V]):
 class HttpTarget(Generic[V]):
     """An address. ``V``: `Value` as written, ``str`` once all values are in place. ``oauth``: our client there.
 
-    ``url_secrets``: the secrets that stand in the resolved ``url``, by name; none in an entry as written.
+    ``url_secrets``: the secrets in the resolved ``url``, by name; none in an entry as written.
     """
 
     url: str = field(repr=False)
@@ -117,8 +117,9 @@ class McpEntry:
     """One MCP server of a user. ``timeout_ms``: of a call; None: the domain's.
 
     ``include`` and ``exclude``: tools by the names the server gives them; an empty ``include`` offers all.
-    ``stateful``: whether it keeps in its home what must be in one place; None: as the launch catalogue says.
-    ``variables``: those of the domain that may stand for its placeholders; only the image of a turn has them.
+    ``stateful``: whether the server keeps state in its home that must exist in one place only; None: as in the launch
+    catalogue. ``variables``: the domain's variables that may replace its placeholders; only the image of a turn has
+    them.
     """
 
     name: str
@@ -144,7 +145,7 @@ class McpEntry:
 
     @property
     def open_texts(self) -> tuple[tuple[str, str], ...]:
-        """``(place, text)`` of what its command line or address is made from, which every process may read."""
+        """``(place, text)`` of the parts of its command line or address, which every process may read."""
         if isinstance(self.target, HttpTarget):
             return (("url", self.target.url),)
         args = ((f"args.{index}", text) for index, text in enumerate(self.target.args))
@@ -159,7 +160,7 @@ class McpEntry:
 
     @property
     def placeholder_names(self) -> frozenset[str]:
-        """The names of all placeholders in it; those inside of sealed values are not known here."""
+        """The names of all placeholders in the entry, except those inside sealed values."""
         texts = [text for _, text in self.open_texts]
         texts += [value.text for _, _, value in self.values if isinstance(value, Template | PlainValue)]
         return frozenset(each.name for text in texts for each in find_placeholders(text))
@@ -177,15 +178,15 @@ class McpEntry:
         return replace(self, target=replace(target, headers=among("headers"), oauth=oauth))
 
     def with_variables(self, variables: Mapping[str, str]) -> "McpEntry":
-        """Return the entry with those of its domain's variables that may stand for its placeholders."""
-        every = bool(self.sealed_names)  # nobody knows here what they name
+        """Return the entry with the domain's variables that may replace its placeholders."""
+        every = bool(self.sealed_names)  # the placeholders in sealed values are unknown here
         names = self.placeholder_names
         return replace(self, variables={name: text for name, text in variables.items() if every or name in names})
 
     def to_json(self, masks: Mapping[str, Json] | None = None) -> Json:
-        """Return the document that stands under the entry's name, in the stored form.
+        """Return the document under the entry's name, in the stored form.
 
-        ``masks``: what may be shown of sealed values, by `sealed_name`; with them it is the form that a GET shows.
+        ``masks``: the visible parts of sealed values, by `sealed_name`; with them the result is the form for a GET.
         """
         shown = [
             (place, name, _value_to_json(self.name, place, name, value, masks)) for place, name, value in self.values
@@ -213,7 +214,7 @@ class McpEntry:
 
     @classmethod
     def from_json(cls, name: str, document: Json) -> "McpEntry":
-        """Return the entry of a stored document; see `to_json`. What people paste is read by `read_entries`."""
+        """Return the entry of a stored document; see `to_json`. `read_entries` reads documents that people paste."""
         target: Target
         if document["type"] == "stdio":
             env = _values_from_json(document.get("env", {}))
@@ -236,7 +237,7 @@ class McpEntry:
         )
 
     def hash(self) -> str:
-        """Return a hash of what would be started or reached: another one is another server. No secret is in it."""
+        """Return a hash over the command or address: a different hash means a different server. It covers no secret."""
         document = self.to_json()
         oauth = [document["oauth"]] if "oauth" in document else []
         return digest([document["type"], {key: document.get(key) for key in _TARGET_KEYS}, *oauth])
@@ -268,7 +269,7 @@ def _oauth_from_json(document: Json) -> OAuthClient[Value]:
 
 
 def sealed_name(server: str, place: str, name: str) -> str:
-    """Return the vault's name of an entry's own value; it has dots, which no name an admin chooses has."""
+    """Return the vault's name of an entry's own value; it has dots, which names chosen by an admin cannot have."""
     return f"{server}.{place}.{name}"
 
 

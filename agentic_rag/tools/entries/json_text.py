@@ -1,8 +1,8 @@
-"""JSON as people keep it in configuration files: with comments, trailing commas and a byte order mark. Pure.
+"""JSON in the form of configuration files: with comments, trailing commas and a byte order mark. Pure.
 
-`read_json_text` blanks out comments and trailing commas in place and gives the rest to the standard library, so that
-each error keeps its line and column. Comment marks inside strings are untouched. The work grows linearly with the
-text. Single quotes, unquoted keys and other extensions of JSON5 are refused like any other broken JSON.
+`read_json_text` blanks out comments and trailing commas in place and passes the rest to the standard library, so that
+each error keeps its line and column. Comment marks inside strings are untouched. The work grows linearly with the text.
+Single quotes, unquoted keys and other extensions of JSON5 are refused like any other broken JSON.
 """
 
 import codecs
@@ -21,7 +21,7 @@ _SMART_QUOTES = "\u201c\u201d\u2018\u2019\u00ab\u00bb"
 
 
 class RepeatedKeys(dict[str, object]):
-    """A JSON object in which a key stands more than once. ``repeated``: those keys; the last value of each is kept."""
+    """A JSON object with repeated keys. ``repeated``: those keys; the last value of each is kept."""
 
     repeated: frozenset[str]
 
@@ -39,10 +39,10 @@ def read_json_text(data: bytes | str, path: str = "body") -> object:
 
     Args:
         data: at most as long as the caller allows; bytes are UTF-8, or UTF-16 with a byte order mark.
-        path: what the text is called in messages.
+        path: the name of the text in messages.
 
     Raises:
-        InvalidInput: names the line and the column of what cannot be read.
+        InvalidInput: Names the line and the column of the invalid part.
     """
     text = data if isinstance(data, str) else _decode(data, path)
     text = text.removeprefix("\ufeff")
@@ -62,7 +62,7 @@ def read_json_text(data: bytes | str, path: str = "body") -> object:
 
 
 class _Unclosed(Exception):
-    """A block comment without an end. ``at``: where it begins."""
+    """A block comment without an end. ``at``: its start."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ def _place(text: str, at: int) -> str:
 
 
 def _explain(exc: json.JSONDecodeError, text: str) -> str:
-    """Return what is wrong at a place, in words that say what to write; nothing of the text but one mark is quoted."""
+    """Explain an error and how to correct it; at most one character of the text is quoted."""
     found = text[exc.pos : exc.pos + 1]
     if found and found in _SMART_QUOTES:
         return 'a typographic quotation mark; JSON needs the straight one (").'

@@ -1,4 +1,4 @@
-"""Names of MCP servers: which belong to us, in whatever dress, and what a pasted name becomes. Pure."""
+"""Names of MCP servers: detects imitations of our own names, and normalizes pasted names. Pure."""
 
 import re
 import unicodedata
@@ -12,7 +12,7 @@ RESERVED = SERVERS
 
 MAX_NAME = 32
 READ_CHARS = 512
-"""Characters of a name that are read; normalizing takes long for a longer text."""
+"""Maximum number of characters read of a name; normalizing takes long for a longer text."""
 
 _PAIRS = (
     "аa еe оo рp сc хx тt уy іl ѕs ԁd ԛq һh јj ӏl кk мm пn гr ԍg ѵv ґr "  # Cyrillic
@@ -25,7 +25,7 @@ _LOOKALIKES = str.maketrans({pair[0]: pair[1] for pair in _PAIRS.split()})
 
 
 def skeleton(name: str) -> str:
-    """Return what a reader takes a name for: its letters and digits, look-alikes folded; of the first `READ_CHARS`."""
+    """Return the appearance of a name: its letters and digits, look-alikes folded, of the first `READ_CHARS`."""
     text = unicodedata.normalize("NFKC", name[:READ_CHARS]).casefold()
     text = unicodedata.normalize("NFKD", text).casefold().translate(_LOOKALIKES)
     return "".join(char for char in text if char.isalnum())  # no mark, space, hyphen, dot or invisible character
@@ -35,12 +35,12 @@ _RESERVED = frozenset(map(skeleton, RESERVED))
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a name is, or only looks like, one of ours."""
+    """Whether a name is one of ours or only looks like it."""
     return skeleton(name) in _RESERVED
 
 
 def fit_name(name: str) -> str:
-    """Return the name under which an entry is stored: ``[A-Za-z0-9_-]{1,32}``; empty when nothing is left.
+    """Return the name under which an entry is stored: ``[A-Za-z0-9_-]{1,32}``; empty if nothing remains.
 
     Of a path or a package name (``github.com/…/github``, ``@scope/files``) the last part counts. Other scripts are
     transliterated: ``高德地图`` is ``GaoDeDeTu``. Only the last `READ_CHARS` characters are read.

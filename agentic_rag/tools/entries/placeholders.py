@@ -1,6 +1,6 @@
 """Placeholders in MCP entries: ``${VAR}`` and ``${VAR:-default}``. Pure.
 
-Owns their syntax, the words for every other kind that people paste, and their replacement. Knows no variable and
+Owns their syntax, the error texts for all other kinds that people paste, and their replacement. Knows no variable and
 no secret: the caller looks values up.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agentic_rag.base.errors import PlaceholderUnset
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
-"""What a variable or secret may be called."""
+"""Pattern for the name of a variable or secret."""
 
 _OURS = re.compile(r"\$\{(" + NAME + r")(?::-([^{}]*))?\}")
 _ANY = re.compile(r"\$\{|\{\{|\{(?=(?:env|file|input|secret|secrets):)")
@@ -20,7 +20,7 @@ _SCHEME = re.compile(r"\s*(?:bearer|basic|token|apikey|api-key|key|digest)?[\s:=
 _PLAIN = re.compile(
     r"\$?\{(?:input|env):[A-Za-z_][A-Za-z0-9_.-]{0,63}\}|\$?\{\{ ?(?:secrets\.)?[A-Z_][A-Z0-9_]{0,63} ?\}\}", re.ASCII
 )
-"""What a whole value may be and still be repeated: other clients' ways to name a value, with nothing beside it."""
+"""Other clients' placeholders. A value that consists of just one may be quoted in messages."""
 
 _BEHIND_HOST = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\\]+[/?][^#]*\Z")
 _RENAMED = re.compile(r"\$\{(input|env):([A-Za-z_][A-Za-z0-9_.-]{0,63})\}")
@@ -41,11 +41,12 @@ class Placeholder:
 
 
 def find_problem(text: str, *, secret: bool = False) -> str:
-    """Return what is wrong with the first placeholder that is not ours, with the one to use; empty: nothing.
+    """Return the problem of the first unknown placeholder, and the one to use instead; empty if there is none.
 
-    ``secret``: the text may hold one. Nothing of it is repeated, unless all of it is another client's placeholder.
+    ``secret``: the text may hold a secret. Then nothing of it is quoted, unless all of it is another client's
+    placeholder.
     """
-    rest = _OURS.sub("\0", text)  # a mark that joins nothing: what is left must not become a placeholder
+    rest = _OURS.sub("\0", text)  # a mark that joins nothing: the remaining text must not become a placeholder
     first = _ANY.search(rest)
     if first is None:
         return ""
@@ -55,7 +56,7 @@ def find_problem(text: str, *, secret: bool = False) -> str:
 
 
 def secret_name(text: str) -> str:
-    """Return the name of a variable or secret that stands for another client's input or variable."""
+    """Return the variable or secret name that replaces another client's input or variable."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", text)[:60] or "VALUE"
     return f"VAR_{name}" if name[0].isdigit() else name
 
@@ -63,7 +64,7 @@ def secret_name(text: str) -> str:
 def rename_foreign(text: str) -> tuple[str, tuple[str, ...]]:
     """Return a text with ``${input:id}`` and ``${env:NAME}`` written as ``${NAME}``, and their words (``input:id``).
 
-    Text beside a placeholder stays as it is; the length of the text only shrinks.
+    The text around a placeholder is kept. The text never gets longer.
     """
     if "${" not in text:
         return text, ()
@@ -72,7 +73,7 @@ def rename_foreign(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def stands_alone(text: str) -> bool:
-    """Whether all of a text is a placeholder of another client, perhaps after ``Bearer``: it may be repeated."""
+    """Whether a text is just another client's placeholder, perhaps after ``Bearer``, and may be quoted."""
     scheme = _SCHEME.match(text)
     return _PLAIN.fullmatch(text, scheme.end() if scheme else 0) is not None
 
@@ -84,10 +85,10 @@ def find_placeholders(text: str) -> Iterator[Placeholder]:
 
 
 def expand(text: str, value_of: Callable[[str], str | None]) -> str:
-    """Return the text with every placeholder replaced, once: a value that looks like one stays as it is.
+    """Return the text with every placeholder replaced, once: a value that looks like one is kept.
 
     Raises:
-        PlaceholderUnset: ``value_of`` gave None for one that has no default.
+        PlaceholderUnset: ``value_of`` returned None for a placeholder without a default.
     """
 
     def replacement(match: re.Match[str]) -> str:
@@ -100,7 +101,7 @@ def expand(text: str, value_of: Callable[[str], str | None]) -> str:
 
 
 def split_placeholders(text: str) -> Iterator[str | Placeholder]:
-    """Yield the parts of a text in order: what stands between placeholders, and the placeholders."""
+    """Yield the parts of a text in order: the texts around placeholders, and the placeholders."""
     at = 0
     for match in _OURS.finditer(text):
         yield text[at : match.start()]
@@ -110,12 +111,12 @@ def split_placeholders(text: str) -> Iterator[str | Placeholder]:
 
 
 def is_behind_host(beginning: str) -> bool:
-    """Whether what follows this beginning of an address stands in its path or query: it cannot change the server."""
+    """Whether text after this beginning of an address is in its path or query, where it cannot change the server."""
     return _BEHIND_HOST.match(beginning) is not None
 
 
 def names_before_path(address: str) -> frozenset[str]:
-    """Return the names of placeholders that stand in an address's scheme or host, or behind its ``#``."""
+    """Return the names of placeholders in an address's scheme or host, or behind its ``#``."""
     names: set[str] = set()
     made = "" if "://" in address.partition("${")[0] else "https://"  # the first placeholder is the host or the base
     for part in split_placeholders(address):
@@ -128,14 +129,14 @@ def names_before_path(address: str) -> frozenset[str]:
 
 
 def refers_only(text: str) -> bool:
-    """Whether a text is nothing but placeholders without defaults, perhaps after ``Bearer``: it holds no secret."""
+    """Whether a text has only placeholders without defaults, perhaps after ``Bearer``: it holds no secret."""
     if not text or any(each.default for each in find_placeholders(text)) or _OURS.search(text) is None:
         return False
     return _SCHEME.fullmatch(_OURS.sub("", text)) is not None
 
 
 def _advice(rest: str) -> str:
-    """Return the message for a placeholder that begins here; only what is clearly one is repeated."""
+    """Return the message for a placeholder that begins here; it is quoted only if it clearly is one."""
     shown = _FOREIGN.match(rest)
     if shown is None:
         return _KINDS

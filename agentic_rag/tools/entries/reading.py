@@ -1,9 +1,9 @@
-"""Reading ``mcpServers`` as people have it: tolerant in, `McpEntry` out. Pure.
+"""Reads pasted ``mcpServers`` documents: accepts many shapes, returns `McpEntry`. Pure.
 
-Owns the roots, the names, and the rules of each field: types, units, and that a plain secret stands in ``env`` or
-``headers`` only. `collect_entries` reads each entry by itself and collects all problems; `read_entries` raises the
-first one. Neither starts anything or looks anything up, whatever the JSON is. No note and no error repeats a value of
-``env`` or ``headers``.
+Owns the roots, the names, and the rules of each field: types, units, and that plain secrets are allowed in ``env`` and
+``headers`` only. `collect_entries` reads each entry separately and collects all problems; `read_entries` raises the
+first one. Neither starts anything or looks anything up, for any JSON. No note and no error quotes a value of ``env`` or
+``headers``.
 
 Shapes: Claude Desktop, Claude Code, Cursor, Cline, VS Code, Windsurf, Zed, LibreChat, and their close relatives: a map
 of entries, a list of entries with names, or a single entry. A value of ``env`` or ``headers`` is one of
@@ -11,9 +11,9 @@ of entries, a list of entries with names, or a single entry. A value of ``env`` 
 - text: placeholders only, no secret in it (`Template`);
 - ``{"value": text, "secret": false}``: may be shown (`PlainValue`);
 - ``{"value": text, "secret": true}``, or any other text: to be sealed before it is stored (`SecretValue`);
-- ``{"set": true, "last4"?}``: the mask that a GET showed; the stored value stays (`SealedValue`).
+- ``{"set": true, "last4"?}``: the mask from a GET; the stored value is kept (`SealedValue`).
 
-Reading what `McpEntry.to_json` wrote changes nothing.
+Reading the output of `McpEntry.to_json` changes nothing.
 """
 
 import json
@@ -55,21 +55,21 @@ from agentic_rag.tools.entries.placeholders import (
 from agentic_rag.tools.entries.server_json import is_server_json, read_server_json
 
 Problem = InvalidInput | ServerReserved
-"""What is wrong with one value of a pasted document."""
+"""A problem with one value of a pasted document."""
 
 Pasted = Mapping[str, object]
-"""A JSON object that somebody pasted: nothing is known of its values."""
+"""A pasted JSON object: its values can have any type."""
 
 MAX_SERVERS = 100
 MAX_TEXT = 8_000
 MAX_ITEMS = 100
 MAX_TIMEOUT_MS = 3_600_000
 SECONDS_BELOW = 1000
-"""A bare ``timeout`` below this is taken for seconds: no client waits less than a second, none 1 000 s."""
+"""A bare ``timeout`` below this is read as seconds: no client waits less than a second, none 1 000 s."""
 
 _ROOTS = ("mcpServers", "mcp_servers", "servers", "mcp.servers", "amp.mcpServers", "context_servers")
 _TELLING = ("command", "cmd", "url", "serverUrl", "httpUrl", "type", "transport", "transportType")
-"""Keys by whose text a mapping is known for an entry, not a map of entries."""
+"""Keys whose text value shows that a mapping is an entry, not a map of entries."""
 
 _ALIASES = {
     "transport": "type",
@@ -102,7 +102,7 @@ _OTHER_FORMS = frozenset(
 )
 """Keys that are understood but not stored under their name."""
 _SHOWN = {"origin": "user", "readOnly": False}
-"""What a GET adds to a user's entry; it may come back."""
+"""Members that a GET adds to a user's entry; a client may send them back."""
 
 _ADVICE = {
     "autoApprove": "calls are allowed by the domain's toolPolicy",
@@ -114,10 +114,10 @@ _ADVICE = {
 }
 
 _KINDS = {"stdio": "stdio", "local": "stdio", "http": "http", "streamablehttp": "http", "remote": "http", "sse": "sse"}
-"""Kinds of servers by the words for them, in small letters without hyphens, underscores and spaces."""
+"""Kinds of servers by their possible names, in lower case without hyphens, underscores and spaces."""
 _OAUTH = ("clientId", *OAUTH_SECRETS, "scopes", "issuer", "grant")
 _SCOPE = re.compile(r"[\x21\x23-\x5B\x5D-\x7E]{1,200}")
-"""RFC 6749, 3.3."""
+"""Scope token, RFC 6749, 3.3."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _SECRET_WORD = r"(?:api[-_]?key|apikey|access[-_]?key|secret[-_]?key|token|secret|password|passwd|pwd|credentials?)"
@@ -136,20 +136,20 @@ _SECRET_PATH = re.compile(
 """A part of an address's path that can only be a key."""
 _WINDOWS_PROGRAM = re.compile(r"(?:[A-Za-z]:[\\/]|\\\\)[^\"<>|?*]*[\\/]([\w.@-]+)")
 _RUNNER = re.compile(r"(npx|node|uvx|uv|python3?|py|bunx?|deno|docker)(?:\.(?:exe|cmd|bat|ps1))?", re.IGNORECASE)
-"""Programs that Windows has under another name."""
+"""Programs with another name on Windows."""
 _LINE = re.compile(r"[\w.@-]+[ \t][^\"'\\|&;<>$`]*")
-"""A command with arguments in one text, and nothing in it that a shell would read."""
+"""A command with arguments in one text, without characters that a shell would interpret."""
 _SAMPLE = re.compile(r"<[^<>]{1,60}>|(?:your|my)[-_ ].{1,50}|.{0,40}[-_ ]here|x{6,}|\.{3}|changeme", re.IGNORECASE)
 
 
 LOOKS_SECRET = "this looks like a secret"
-"""The beginning of a message about a value that no message repeats."""
+"""The beginning of a message about a value that no message quotes."""
 _IN_URL = "Write ${NAME} in its place, and set NAME as a secret of the domain; or use headers."
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """``path`` of the place, ``text`` for the admin; never holds a secret."""
+    """A note on the place ``path``, with ``text`` for the admin; never holds a secret."""
 
     path: str
     text: str
@@ -157,7 +157,7 @@ class Note:
 
 @dataclass(slots=True)
 class Notes:
-    """What an admin is told of a reading: what was changed to fit, what was not used, what is wrong."""
+    """The results of a reading for an admin: changes, unused parts and problems."""
 
     changes: list[Note] = field(default_factory=list)
     warnings: list[Note] = field(default_factory=list)
@@ -165,7 +165,7 @@ class Notes:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Note the problem that ends the block, and go on behind it."""
+        """Record the problem that ends the block, and continue after it."""
         try:
             yield
         except (InvalidInput, ServerReserved) as exc:
@@ -178,13 +178,13 @@ class Notes:
         self.warnings.append(Note(path, text))
 
     def warn_unused(self, path: str, advice: str) -> None:
-        """Tell that a key is not used."""
+        """Warn that a key is not used."""
         self.warn(path, f"this key is not used{': ' + advice if advice else ''}.")
 
 
 @dataclass(frozen=True, slots=True)
 class PastedEntries:
-    """The entries of a document by name; what was changed and not used; the names that were sent as ``null``."""
+    """The entries of a document by name, the changes and warnings, and the names that were sent as ``null``."""
 
     entries: dict[str, McpEntry] = field(repr=False)
     changes: tuple[Note, ...] = ()
@@ -194,7 +194,7 @@ class PastedEntries:
 
 @dataclass(frozen=True, slots=True)
 class InputField:
-    """A value that VS Code asks its user for: ``${input:id}``. ``name``: of the secret that takes its place."""
+    """A value that VS Code asks its user for: ``${input:id}``. ``name``: of the secret that replaces it."""
 
     id: str
     name: str
@@ -203,10 +203,12 @@ class InputField:
 
 @dataclass(frozen=True, slots=True)
 class PastedRow:
-    """One entry of a document, read by itself. ``entry`` None: it has problems.
+    """One entry of a document, read separately. ``entry`` None: it has problems.
 
-    ``key``: its name as pasted; ``name``: as it is stored, empty if nothing of it can be used. ``path``: its place in
-    messages. ``pasted``: its value; a stranger's, with secrets in it.
+    ``key``: its name as pasted.
+    ``name``: as it is stored, empty if the key is unusable.
+    ``path``: its place in messages.
+    ``pasted``: its untrusted value, which may contain secrets.
     """
 
     key: str
@@ -221,7 +223,7 @@ class PastedRow:
 
 @dataclass(frozen=True, slots=True)
 class PastedRows:
-    """The rows of a document in its order, and what concerns the document as a whole."""
+    """The rows of a document in its order, and the notes on the document as a whole."""
 
     rows: tuple[PastedRow, ...]
     changes: tuple[Note, ...]
@@ -236,8 +238,8 @@ def read_entries(
     """Return the entries of a document; see `collect_entries`.
 
     Raises:
-        InvalidInput: names the place of what cannot be understood or may not be, with all problems in its details.
-        ServerReserved: an entry has, or looks like, the name of one of ours.
+        InvalidInput: Names the place of the first invalid part, with all problems in its details.
+        ServerReserved: An entry has, or looks like, the name of one of ours.
     """
     collected = collect_entries(document, path, own=own, deletes=deletes)
     raise_first([problem for row in collected.rows for problem in row.problems])
@@ -255,12 +257,12 @@ def collect_entries(
     Args:
         document: a map of entries, or one under ``mcpServers``, ``servers``, ``mcp.servers`` or ``context_servers``; a
             list of entries with names; a single entry; or a ``server.json`` of the MCP registry.
-        path: what the map is called in messages, whichever root it stands under.
+        path: the name of the map in messages, for any root.
         own: our own servers as a GET shows them; one that comes back unchanged is ignored.
-        deletes: ``null`` in place of an entry means its name.
+        deletes: ``null`` in place of an entry deletes that name.
 
     Raises:
-        InvalidInput: the document as a whole cannot be understood.
+        InvalidInput: The document as a whole cannot be read.
     """
     notes = Notes()
     own = own or {}
@@ -334,8 +336,8 @@ def read_name(text: str, path: str) -> str:
     """Return the name under which an entry is stored.
 
     Raises:
-        InvalidInput: nothing of it can be used.
-        ServerReserved: it is, or looks like, one of ours.
+        InvalidInput: No part of the name is usable.
+        ServerReserved: The name is, or looks like, one of ours.
     """
     place = f"{path}.{_printable(text)}"
     name = fit_name(text)
@@ -371,7 +373,7 @@ def _take_inputs(document: object, path: str, notes: Notes) -> tuple[list[InputF
 
 
 def _unwrap(document: object, path: str, notes: Notes) -> tuple[list[tuple[str, object]], frozenset[str]]:
-    """Return the entries with their names, and which names stand twice; warn of keys that stand beside the map."""
+    """Return the entries with their names, and the repeated names; warn of keys next to the map."""
     if isinstance(document, list | tuple) and document and all(_is_entry(each) for each in document):
         return _named_items(document, path, notes), frozenset()
     outer = _mapping(document, path)
@@ -420,7 +422,7 @@ def _is_single_entry(outer: Pasted) -> bool:
 
 
 def _name_of(entry: object, number: int) -> str:
-    """Return a name for an entry that stands under none: its own, its package's, its host's, or a number."""
+    """Return a name for an unnamed entry: its own, its package's, its host's, or a number."""
     assert isinstance(entry, Mapping)
     for key in ("name", "id", "title"):
         text = entry.get(key)
@@ -450,7 +452,7 @@ def _warn_beside(outer: Pasted, root: str, path: str, notes: Notes) -> None:
 
 
 def _rename_keys(pasted: Pasted, path: str, notes: Notes) -> Pasted:
-    """Return an entry under our own keys; what is under no key we know is warned of and left out."""
+    """Return an entry with our own keys; unknown keys get a warning and are left out."""
     entry: dict[str, object] = {}
     for key, value in pasted.items():
         name = _ALIASES.get(key, key)
@@ -481,7 +483,7 @@ def _rename_keys(pasted: Pasted, path: str, notes: Notes) -> Pasted:
 class _EntryReader:
     """Reads one entry, under our own keys. ``path``: the entry's place. ``inputs``: of the document, None: it has none.
 
-    Each part is read by itself: what is wrong with it goes to ``notes.problems``.
+    Each part is read separately: its problems go to ``notes.problems``.
     """
 
     pasted: Pasted
@@ -538,7 +540,7 @@ class _EntryReader:
         if isinstance(value, str) and len(value) <= MAX_TEXT:
             renamed, names = rename_foreign(value)
             if names:
-                shown = not secret or stands_alone(value)  # what stands beside a placeholder may be a secret
+                shown = not secret or stands_alone(value)  # the text around a placeholder may be a secret
                 for name in dict.fromkeys(names):
                     kind, _, ident = name.partition(":")
                     ours = f"${{{secret_name(ident)}}}"
@@ -554,7 +556,7 @@ class _EntryReader:
             self.notes.warn(path, f"there is no input {ident!r} in inputs (there are: {known}).")
 
     def _texts(self, value: object, path: str) -> list[str]:
-        """Return a list of texts; each problem is noted by itself."""
+        """Return a list of texts; each problem is recorded separately."""
         texts: list[str] = []
         for index, item in enumerate(_check_list(value, path)):
             with self.notes.attempt():
@@ -639,7 +641,7 @@ class _EntryReader:
             raise InvalidInput(path, "an http:// or https:// address is expected.")
         if user is not None:
             raise InvalidInput(path, f"{LOOKS_SECRET}; a name or password before the host is not taken. {_IN_URL}")
-        written = urlsplit(_without_defaults(address))  # what stands in place of a placeholder is no key
+        written = urlsplit(_without_defaults(address))  # the text of a default may be a key, a placeholder may not
         if any(_is_plain_secret(name, text) for name, text in parse_qsl(written.query)):
             raise InvalidInput(path, f"{LOOKS_SECRET} in the query. {_IN_URL}")
         if any(_SECRET_PATH.fullmatch(part) for part in written.path.split("/")):
@@ -647,7 +649,7 @@ class _EntryReader:
         return address
 
     def _values(self, key: str) -> dict[str, Value]:
-        """Return the values of ``env`` or ``headers``; each problem is noted by itself."""
+        """Return the values of ``env`` or ``headers``; each problem is recorded separately."""
         values: dict[str, Value] = {}
         with self.notes.attempt():
             self._read_values(key, values)
@@ -711,7 +713,7 @@ class _EntryReader:
         return SecretValue(content)
 
     def _oauth(self) -> OAuthClient[Value] | None:
-        """Return the client that was registered for us; what is not given is found or registered at a sign-in."""
+        """Return the client that was registered for us; a sign-in finds or registers the missing parts."""
         place, pasted = f"{self.path}.oauth", self.pasted.get("oauth")
         if pasted in (None, {}):
             return None
@@ -757,7 +759,7 @@ class _EntryReader:
         return not off
 
     def _stateful(self, target: Target | None) -> bool | None:
-        """Return whether a server keeps a state of its own; None: that is not said."""
+        """Return whether a server keeps its own state, or None if the entry does not say."""
         place = f"{self.path}.stateful"
         given = _read_truth(self.pasted.get("stateful"), place, self.notes)
         if given and isinstance(target, HttpTarget):
@@ -773,7 +775,7 @@ class _EntryReader:
         return Identity(value)
 
     def _timeout(self) -> int | None:
-        """Return milliseconds; of several timeouts the exact one counts."""
+        """Return milliseconds; if there are several timeouts, the most exact key counts."""
         chosen: int | None = None
         for key, unit in (("timeout", 0), ("timeoutSeconds", 1000), ("timeoutMs", 1)):
             value = self.pasted.get(key)
@@ -825,7 +827,7 @@ class _EntryReader:
 
 
 def _printable(key: str, limit: int = 80) -> str:
-    """Return a key as it may stand in a path: short, and without anything that a terminal would obey."""
+    """Return a key in a form for a path: short, and without control characters for a terminal."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in key[:limit])
 
 
@@ -833,7 +835,7 @@ def _is_same(one: object, other: object) -> bool:
     """Whether two JSON values are equal; ``1`` and ``true`` are not."""
     try:
         return type(one) is type(other) and one == other
-    except RecursionError:  # nested deeper than anything that means something here
+    except RecursionError:  # nested deeper than any meaningful value
         return False
 
 
@@ -844,7 +846,7 @@ def _mapping(value: object, path: str) -> Pasted:
 
 
 def _read_text(value: object, path: str, notes: Notes, *, secret: bool = False) -> str:
-    """Return a text; numbers and truth values become one, as in a shell. ``secret``: no message repeats any of it."""
+    """Return a text; numbers and truth values become one, as in a shell. ``secret``: no message quotes any of it."""
     if isinstance(value, bool):
         notes.change(path, "a truth value became text.")
         return "true" if value else "false"
@@ -910,7 +912,7 @@ def _from_lines(lines: Sequence[object], path: str, notes: Notes) -> Pasted:
 
 
 def _simplify(command: str, args: list[str]) -> tuple[str, list[str], str] | None:
-    """Return a command line that means the same, and what was changed; None: there is no simpler one."""
+    """Return an equivalent, simpler command line and the change, or None if there is no simpler one."""
     if command != command.strip():
         return command.strip(), args, "spaces around it were removed."
     if not args and _LINE.fullmatch(command):
@@ -927,7 +929,7 @@ def _simplify(command: str, args: list[str]) -> tuple[str, list[str], str] | Non
 
 
 def _refuse_secrets(args: list[str], path: str) -> None:
-    """Refuse what looks like a secret in a command line, which every process of the machine can read."""
+    """Refuse a likely secret in a command line, which every process of the machine can read."""
     for index, arg in enumerate(args):
         flag = _SECRET_FLAG.fullmatch(arg)
         follows = flag is not None and flag[1] is None and index + 1 < len(args) and args[index + 1][:1] != "-"
@@ -937,17 +939,17 @@ def _refuse_secrets(args: list[str], path: str) -> None:
 
 
 def _is_plain_secret(name: str, text: str) -> bool:
-    """Whether a value in a query is a key that is written out."""
+    """Whether a value in a query is a key in plain text."""
     return bool(text) and bool(_SECRET_QUERY.fullmatch(name) or _SECRET_TEXT.fullmatch(text))
 
 
 def _without_defaults(address: str) -> str:
-    """Return an address in which nothing stands for placeholders without a default."""
+    """Return an address with empty text in place of placeholders without a default."""
     names = {each.name: "" for each in find_placeholders(address) if each.default is None}
     return expand(address, names.get)
 
 
 def _fill_in(address: str) -> str:
-    """Return an address with its defaults in place, and with something where a variable will stand."""
+    """Return an address with its defaults in place, and with a stand-in for each variable."""
     text = expand(address, {each.name: "x" for each in find_placeholders(address) if each.default is None}.get)
     return f"https://{text}" if address.startswith("${") and "://" not in text else text

@@ -1,8 +1,8 @@
 """``server.json`` of the MCP registry, read as the entry that it describes. Pure.
 
-Owns which of its packages or addresses is taken and how its arguments and variables become an entry's: what a user
-fills in is a placeholder, what is secret is named and never filled. Knows no catalogue: the entry goes the way of any
-other one. https://github.com/modelcontextprotocol/registry (``packages``, ``remotes``)
+Owns the choice among its packages and addresses, and the translation of its arguments and variables into an entry's: a
+value for the user to fill in becomes a placeholder, a secret is named and never filled in. Knows no catalogue: the
+entry is handled like any other one. https://github.com/modelcontextprotocol/registry (``packages``, ``remotes``)
 """
 
 import re
@@ -21,8 +21,8 @@ MAX_FIELDS = 100
 class ServerDescription:
     """The entry of a ``server.json``: ``{name: entry}`` as people paste it.
 
-    ``kinds``: the slot of each placeholder that is known; ``notes``: what its admin has to set, as ``(path, text)``;
-    ``secrets``: names of the variables that are secret.
+    ``kinds``: the slot of each placeholder that is known; ``notes``: the settings that its admin must supply, as
+    ``(path, text)``; ``secrets``: names of the variables that are secret.
     """
 
     entries: dict[str, object]
@@ -39,10 +39,10 @@ def is_server_json(document: object) -> bool:
 
 
 def read_server_json(document: Mapping[str, object], path: str) -> ServerDescription:
-    """Return what a ``server.json`` describes: the first of its packages that can be run here, else its address.
+    """Return the server that a ``server.json`` describes: its first package that can run here, else its address.
 
     Raises:
-        InvalidInput: names the place of what cannot be used.
+        InvalidInput: Names the place of the unusable part.
     """
     name = fit_name(str(document["name"])[:200])
     described = ServerDescription({})
@@ -99,7 +99,7 @@ def _read_package(package: Mapping[str, object], path: str, described: ServerDes
 def _value(
     field_: Mapping[str, object], place: str, described: ServerDescription, *, secret_here: bool
 ) -> str | object:
-    """Return the value of an argument, a variable or a header: as it is given, else a placeholder to be filled in."""
+    """Return the value of an argument, a variable or a header: the given value, else a placeholder to be filled in."""
     secret = _either(field_, "isSecret") is True
     if secret and not secret_here:
         raise InvalidInput(place, "this is secret, and every process can read arguments; it has to be a variable.")

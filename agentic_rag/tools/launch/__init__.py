@@ -1,1 +1,1 @@
-"""What may be spawned or connected to, and in what form."""
+"""Launch policy: which servers may be started or connected to, and the exact form of the command or address."""

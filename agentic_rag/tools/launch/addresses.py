@@ -1,8 +1,8 @@
-"""Which addresses a user's server may have. Pure: looks at an address, resolves no name.
+"""Rules for the addresses of users' servers. Pure: checks an address, resolves no name.
 
-Owns what an entry may say (scheme, host and headers), the reasons for which an IP address is refused, and the
-operator's list of exempt hosts. The second question is always asked of the address that is about to be connected to:
-names, and the many spellings of a number, are resolved before (`CheckedBackend`).
+Owns the allowed schemes, hosts and headers of an entry, the reasons for which an IP address is refused, and the
+operator's list of exempt hosts. `CheckedBackend` resolves names and the many spellings of numbers first, so that the
+check always sees the IP address that is about to be connected to.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ from agentic_rag.tools.entries.entry import HttpTarget
 _OWN_HEADERS = frozenset(
     ("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "cookie", "expect")
 )
-"""Headers of a connection itself; an entry must not set them."""
+"""Headers that belong to the connection itself; an entry must not set them."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -24,10 +24,10 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 """RFC 6052: the last 32 bits are the IPv4 address that is reached."""
 
 _COMPATIBLE = ipaddress.IPv6Network("::/96")
-"""RFC 4291, 2.5.5.1: deprecated, and still routed by some."""
+"""RFC 4291, 2.5.5.1: deprecated, but some networks still route these addresses."""
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-"""All that is handed out to networks (IANA); the library's tables of exceptions are older than some of them."""
+"""All addresses that IANA assigns to networks. The library's tables of exceptions are older than some assignments."""
 
 _REFUSED = tuple(
     (ipaddress.ip_network(network), why)
@@ -46,7 +46,7 @@ _REFUSED = tuple(
 
 
 def address_problem(address: Address) -> str:
-    """Return why an address is refused, empty if it is a public one."""
+    """Return why an address is refused, or empty text if the address is public."""
     for network, why in _REFUSED:
         if address.version == network.version and address in network:
             return why
@@ -74,7 +74,7 @@ def _inner_address(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | No
 
 
 def parse_hosts(text: str) -> frozenset[tuple[str, int]]:
-    """Return ``host:port`` pairs, separated by commas; IPv6 in brackets. The text was checked when it was read.
+    """Return ``host:port`` pairs, separated by commas; IPv6 in brackets. The text was validated when it was read.
 
     ``host:*`` is every port of a host: `ANY_PORT`.
     """
@@ -95,8 +95,8 @@ def is_listed(hosts: frozenset[tuple[str, int]], host: str, port: int) -> bool:
 class HttpEndpoint:
     """An address exactly as it is connected to.
 
-    ``exempt``: host and port pairs whose address is not checked. ``unchecked``: none is. ``url_secrets``: the secrets
-    that stand in ``url``, by name.
+    ``exempt``: host and port pairs whose IP address is not checked. ``unchecked``: no address is checked.
+    ``url_secrets``: the secrets that ``url`` contains, by name.
     """
 
     url: str = field(repr=False)
@@ -108,13 +108,13 @@ class HttpEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class AddressPolicy:
-    """Which addresses may be connected to. ``exempt``, ``unchecked``: as of `HttpEndpoint`."""
+    """Addresses that may be connected to. ``exempt`` and ``unchecked`` are those of `HttpEndpoint`."""
 
     exempt: frozenset[tuple[str, int]] = frozenset()
     unchecked: bool = False
 
     def problem(self, url: str) -> str:
-        """Return why an address that a stranger named is not gone to; empty: it may be, as far as its words tell."""
+        """Return why an address from an untrusted source is refused, or empty text if its spelling is acceptable."""
         try:
             parts = urlsplit(url)
             port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -132,11 +132,11 @@ class AddressPolicy:
 def endpoint_of(
     target: HttpTarget[str], path: str, hosts: frozenset[tuple[str, int]], *, unchecked: bool
 ) -> HttpEndpoint:
-    """Return the address of an entry as it may be connected to; ``path`` is the entry's.
+    """Return the address of an entry in the form for connecting; ``path`` is the entry's.
 
     Raises:
-        CommandNotAllowed: not https, and the operator did not list the host.
-        InvalidInput: no web address, or a header that an entry must not set.
+        CommandNotAllowed: Not https, and the operator did not list the host.
+        InvalidInput: Not a web address, or a header that an entry must not set.
     """
     try:
         parts = urlsplit(target.url)

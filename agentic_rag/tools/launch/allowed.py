@@ -1,8 +1,8 @@
-"""What the operator allowed, beside the built-in launch catalogue: files in the data folder.
+"""Lines that the operator allowed in addition to the built-in launch catalogue: files in the data folder.
 
 Owns ``catalogue.toml`` (written by the operator, only read here) and ``allowed.json`` (written by ``agentic-rag mcp
-allow`` and ``revoke``). Each look reads them anew if they changed, so a word of the operator counts from the next
-start of a server, without a restart of ours.
+allow`` and ``revoke``). Each access reloads a file that changed, so a change by the operator takes effect at the next
+start of a server, without a restart of this process.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ from mcp_servers.safe_files import Entry, Folder
 logger = logging.getLogger(__name__)
 
 MAX_FILES = 200
-"""Of a program's own folder: each is looked at before every start."""
+"""Maximum number of files in a program's own folder: each is checked before every start."""
 MAX_BYTES = 64 << 20
 
 OPERATORS, ALLOWED = "catalogue.toml", "allowed.json"
@@ -39,7 +39,7 @@ Stamp = tuple[int, int, int]
 
 
 class Origin(StrEnum):
-    """By whose word an entry may run: the operator's file, an approval or ``mcp allow``, the program itself."""
+    """The source of an entry's permission: the operator's file, an approval or ``mcp allow``, or the product."""
 
     OPERATOR = "operator"
     ALLOWED = "allowed"
@@ -48,31 +48,31 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What ``mcp allow`` gives beside the line itself. Paths are absolute."""
+    """The rights that ``mcp allow`` grants in addition to the line itself. Paths are absolute."""
 
     network: bool = False
     env: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
-    """Other folders it may read."""
+    """Further folders that the program may read."""
 
 
 class LaunchCatalogue:
     """The entries that may run now: the operator's, then the built-in ones."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """``folder``: where the operator's files lie; None: built-in entries only."""
+        """Read the built-in entries. ``folder`` holds the operator's files; None means built-in entries only."""
         builtin = Path(__file__).with_name("catalogue.toml")
         self.builtin = parse_catalogue(builtin.read_text(encoding="utf-8"), builtin.name)
         self._folder = folder
         self._read: dict[str, tuple[Stamp, tuple[CatalogueEntry, ...]]] = {}
 
     def entries(self) -> tuple[CatalogueEntry, ...]:
-        """Return all entries, the operator's first. A file that cannot be read allows nothing, and is logged."""
+        """Return all entries, the operator's first. An unreadable file allows nothing, and the problem is logged."""
         return (*self._of(OPERATORS), *self._of(ALLOWED), *self.builtin)
 
     def by_origin(self) -> dict[Origin, tuple[CatalogueEntry, ...]]:
-        """Return all entries by whose word they may run."""
+        """Return all entries, grouped by the source of their permission."""
         return {
             Origin.OPERATOR: self._of(OPERATORS),
             Origin.ALLOWED: self._of(ALLOWED),
@@ -80,7 +80,7 @@ class LaunchCatalogue:
         }
 
     def allowed_entries(self) -> tuple[CatalogueEntry, ...]:
-        """Return what ``mcp allow`` allowed."""
+        """Return the entries that ``mcp allow`` added."""
         return self._of(ALLOWED)
 
     async def allow(
@@ -88,11 +88,11 @@ class LaunchCatalogue:
     ) -> CatalogueEntry:
         """Allow one whole line and return its entry; a package is installed, a program bound to its hash.
 
-        ``kept_out``: folders in which a model or a child writes: nothing in them may be a program.
+        ``kept_out``: folders in which a model or a child process writes. No file in them may be a program.
 
         Raises:
-            InvalidInput: the line cannot be allowed as it is.
-            PackageProblem: the package cannot be installed.
+            InvalidInput: The line cannot be allowed in this form.
+            PackageProblem: The package cannot be installed.
         """
         command, *args = line
         wanted = read_line(command, args)
@@ -123,20 +123,21 @@ class LaunchCatalogue:
         return entry
 
     def put(self, table: Mapping[str, Any]) -> None:
-        """Allow what a table says, in place of an entry of the same id. Blocks.
+        """Store an allowed entry, replacing an entry of the same id. Blocks.
 
         Raises:
-            InvalidInput: there is no folder to keep it in, or the file that is there cannot be read.
+            InvalidInput: There is no data folder, or the existing file cannot be read.
         """
         with self._changing():
             self._write([*(each for each in self._tables() if each["id"] != table["id"]), dict(table)])
 
     def move_programs(self, local: Path) -> None:
-        """Say that allowed programs of the operator's folder lie in ``local``, since the data folder is another one by
-        now. Their hashes stay what they are. Blocks.
+        """Rewrite the paths of allowed programs in the operator's folder after the data folder moved to ``local``.
+
+        The hashes do not change. Blocks.
 
         Raises:
-            InvalidInput: there is no folder to keep it in, or the file that is there cannot be read.
+            InvalidInput: There is no data folder, or the existing file cannot be read.
         """
         with self._changing():
             tables = self._tables()
@@ -151,7 +152,7 @@ class LaunchCatalogue:
             self._write(tables)
 
     def revoke(self, ident: str) -> bool:
-        """Take back what was allowed under an id; False when there is none."""
+        """Revoke the entry with an id; returns False if there is none."""
         with self._changing():
             tables = self._tables()
             kept = [each for each in tables if each["id"] != ident]
@@ -161,10 +162,10 @@ class LaunchCatalogue:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Keep other processes from changing the file: a server approves while a command line allows."""
+        """Lock the file against other processes: a server may approve while a command line allows."""
         if self._folder is None:
             raise InvalidInput(ALLOWED, "there is no data folder to keep this in.")
-        for folder in (self._folder.parent, self._folder):  # the command line may be the first to make them
+        for folder in (self._folder.parent, self._folder):  # the command line may be the first to create them
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._folder / f".{ALLOWED}.lock"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as lock:
@@ -201,7 +202,7 @@ class LaunchCatalogue:
         return tables
 
     def _write(self, tables: list[dict[str, Any]]) -> None:
-        """Replace the file in one step; a reader sees the old one or the new one."""
+        """Replace the file atomically; a reader sees the old one or the new one."""
         assert self._folder is not None
         descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=".allowed-")
         with open(descriptor, "w", encoding="utf-8") as file:  # mkstemp makes it 0600
@@ -216,10 +217,10 @@ def allow_command(command: str, args: Sequence[str], env: Sequence[str]) -> str:
 
 
 def find_program(command: str, path: str) -> str:
-    """Return the absolute path of a program, a bare name looked up on the fixed `SEARCH_PATH`.
+    """Return the absolute path of a program; a bare name is looked up on the fixed `SEARCH_PATH`.
 
     Raises:
-        InvalidInput: ``path`` is where the entry says so.
+        InvalidInput: The program does not exist or its path is relative. ``path`` is its place in the settings.
     """
     if "/" in command and not os.path.isabs(command):
         raise InvalidInput(path, f"{command!r} is a relative path; use a program name or an absolute path.")
@@ -232,7 +233,7 @@ def find_program(command: str, path: str) -> str:
 
 
 def refuse_inside(file: str, folders: Sequence[Path], path: str) -> None:
-    """Refuse a program that lies where a model or a child can write."""
+    """Refuse a program in a folder where a model or a child process can write."""
     real = Path(file).resolve()
     if any(real.is_relative_to(folder.resolve()) for folder in folders):
         raise CommandNotAllowed(path, "nothing under a workspace may be the program.")
@@ -245,10 +246,10 @@ def file_hash(path: str) -> str:
 
 
 def list_local_files(local: Path, name: str, path: str) -> dict[str, str]:
-    """Return the files of the operator's folder that a script is bound to, by name, with their paths.
+    """Return the files of the operator's folder that a script is bound to: their paths by name.
 
     Raises:
-        CommandNotAllowed: they cannot be bound; ``path`` is the argument's place.
+        CommandNotAllowed: The files cannot be bound; ``path`` is the argument's place.
     """
     root = local.resolve()
     own, _, inner = name.partition("/")
@@ -276,10 +277,10 @@ def _program_table(
 ) -> dict[str, Any]:
     """Bind a line to the program and to every file it names.
 
-    ``local``: the operator's folder for programs; a relative name is a file of it, as in an approved request.
+    ``local``: the operator's folder for programs; a relative name is a file in it, as in an approved request.
 
     Raises:
-        InvalidInput, CommandNotAllowed: the line could not start; says what is missing.
+        InvalidInput, CommandNotAllowed: The line could not start; the text names the missing part.
     """
     path = os.path.realpath(find_program(wanted.name, "command"))
     files = {}
@@ -303,10 +304,10 @@ def _program_table(
 
 
 def _find_relative(text: str, index: int, local: Path) -> str:
-    """Return the name in the operator's folder that a relative name means: a server starts in a private, empty folder.
+    """Return the name in the operator's folder for a relative name, because servers start in a private, empty folder.
 
     Raises:
-        InvalidInput: there is no such file; says how to put it there.
+        InvalidInput: There is no such file; the text tells how to put it there.
     """
     name = local_name(text)
     if name is not None and (local / name).is_file():

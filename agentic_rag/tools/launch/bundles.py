@@ -1,8 +1,8 @@
-"""Bundles of MCP servers (``.mcpb``): a zip with a ``manifest.json``, read as a proposal and unpacked once approved.
+"""Bundles of MCP servers (``.mcpb``): a zip with a ``manifest.json``, read as a proposal and unpacked after approval.
 
-Owns what of an archive is taken at all and how its manifest becomes a line: ``mcpb NAME@VERSION``, slots for what a
-user fills in, variables for what its environment needs. Runs nothing. Everything here is a stranger's: names that lead
-out, links, too many or too large files are refused before anything is written. Blocks.
+Owns the checks of an archive and the translation of its manifest into a line: ``mcpb NAME@VERSION``, slots for the
+values a user fills in, variables for the environment. Runs nothing. All content is untrusted: names that lead out of
+the bundle, links, and too many or too large files are refused before anything is written. Blocks.
 """
 
 import hashlib
@@ -34,16 +34,18 @@ _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 _INSIDE = "${__dirname}/"
 _PATHS = frozenset({"PYTHONPATH", "NODE_PATH"})
-"""Variables that steer a program, and may lead into the bundle itself."""
+"""Variables that steer a program, allowed only if they point into the bundle itself."""
 _KINDS = {"node": ("node", "nodejs"), "python": ("python", "python3"), "binary": ()}
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What a bundle asks for. ``args`` have ``${NAME}`` where its user fills something in; ``kinds``: its slot.
+    """The requirements of a bundle.
 
-    ``env``: variables whose values its user gives; ``secrets``: those of them of which the manifest says that they are
-    secret. ``start``: interpreter (empty: none) and the file in the bundle that it runs.
+    ``args`` contain ``${NAME}`` for values that the user fills in; ``kinds`` gives the slot of each name.
+    ``env``: variables whose values the user sets.
+    ``secrets``: those that the manifest marks as secret.
+    ``start``: the interpreter (empty: none) and the file in the bundle that it runs.
     """
 
     facts: Facts
@@ -55,10 +57,10 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Return what a bundle asks for.
+    """Return the requirements of a bundle.
 
     Raises:
-        PackageProblem: it cannot be taken; says why.
+        PackageProblem: The bundle is refused; the text gives the reason.
     """
     with _open_zip(path) as archive:
         entries = _check_entries(archive, path)
@@ -79,7 +81,7 @@ def unpack_bundle(path: Path, package: Package, tree: Path) -> None:
     """Unpack a bundle into a new folder.
 
     Raises:
-        PackageProblem: it is not there, or not what was approved.
+        PackageProblem: The bundle is missing, or differs from the approved one.
     """
     if not package.integrity or not path.is_file():
         raise PackageProblem(str(package), "the bundle is not here any more. Propose it again.")
@@ -104,10 +106,10 @@ def unpack_bundle(path: Path, package: Package, tree: Path) -> None:
 
 
 def read_start(tree: Path, final: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the program of an unpacked bundle and the arguments before its own, once it lies at ``final``.
+    """Return the program and leading arguments of an unpacked bundle, for its future place at ``final``.
 
     Raises:
-        PackageProblem: the interpreter is not on this machine.
+        PackageProblem: The interpreter is not on this machine.
     """
     files = {str(each.relative_to(tree)) for each in tree.rglob("*") if each.is_file()}
     manifest = Manifest(json.loads((tree / MANIFEST).read_text(encoding="utf-8")), files)
@@ -136,7 +138,7 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _check_entries(archive: zipfile.ZipFile, path: Path) -> Sequence[zipfile.ZipInfo]:
-    """Return what is in an archive, all of which may be unpacked."""
+    """Return the entries of an archive after checking that all of them may be unpacked."""
     entries = archive.infolist()
     if len(entries) > MAX_FILES or sum(each.file_size for each in entries) > MAX_UNPACKED_BYTES:
         most = f"{MAX_FILES} files and {MAX_UNPACKED_BYTES >> 20} MiB unpacked"
@@ -162,7 +164,7 @@ def _check_entries(archive: zipfile.ZipFile, path: Path) -> Sequence[zipfile.Zip
 
 
 class Manifest:
-    """Reads a manifest. What does not fit is a `ValueError` with what would."""
+    """Reads a manifest. An invalid part raises a `ValueError` that describes a valid one."""
 
     def __init__(self, document: object, files: set[str]) -> None:
         self._fields = _object(document, MANIFEST)
@@ -172,7 +174,7 @@ class Manifest:
         self._secrets: list[str] = []
 
     def read(self, integrity: str, size: int, count: int) -> Bundle:
-        """Return what it asks for."""
+        """Return the requirements of the bundle."""
         name = re.sub(r"[^a-z0-9._-]+", "-", _text(self._fields.get("name"), "name").lower()).strip("-._")
         version = _text(self._fields.get("version"), "version")
         if not name or not _VERSION.fullmatch(version):
@@ -241,7 +243,7 @@ class Manifest:
         return tuple(env), fixed
 
     def _setting(self, reference: str, place: str) -> tuple[str, Mapping[str, object]]:
-        """Return the name and the declaration of what a user fills in."""
+        """Return the name and the declaration of a value that a user fills in."""
         key = reference.removeprefix("user_config.")
         setting = self._settings.get(key)
         if key == reference or not isinstance(setting, dict):

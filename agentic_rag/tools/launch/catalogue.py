@@ -1,10 +1,10 @@
 """The launch catalogue: which whole command lines may run, and the match of a user's entry against them.
 
-Owns the form of an entry, the typed slots of its argument template, and the decision. Pure: looks at no file and no
-registry; what a path leads to is checked by `launch`, which also looks again at each start.
+Owns the form of an entry, the typed slots of its argument template, and the decision. Pure: reads no file and asks no
+registry. The other modules of `launch` check the target of a path, again at each start.
 
-Whole lines are allowed, never program names: ``npx``, ``node``, ``python`` and their like run any program that is
-given in their arguments. A slot is data: one argument, never an option, never a program.
+Whole lines are allowed, never program names: ``npx``, ``node``, ``python`` and the like run any program that their
+arguments name. A slot is data: one argument, never an option, never a program.
 """
 
 import re
@@ -29,37 +29,39 @@ _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}")
 _CONTROL = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _YES = frozenset({"-y", "--yes"})
 Registry = Literal["npm", "pypi", "mcpb"]
-"""Where a package comes from; ``mcpb``: from a bundle that somebody proposed."""
+"""The source of a package; ``mcpb``: a proposed bundle."""
 _RUNNERS: Mapping[str, Registry] = {"npx": "npm", "uvx": "pypi", "mcpb": "mcpb"}
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package at one exact version, and which of its programs runs."""
+    """A package at one exact version, and the program of it that runs."""
 
     registry: Registry
     name: str
     version: str
     program: str = ""
-    """Empty: the only one it has, or the one named as the package."""
+    """Empty: the only program of the package, or the one with the package's name."""
     integrity: str = ""
-    """What was approved, as `Facts.integrity`; empty: whatever the registry has under this version."""
+    """Integrity of the approved content, as in `Facts.integrity`. Empty accepts any content of this version.
+    """
 
     def __str__(self) -> str:
         return f"{self.name}{'==' if self.registry == 'pypi' else '@'}{self.version}"
 
     @property
     def line(self) -> tuple[str, ...]:
-        """The command by which people know it."""
+        """The command by which people know the package."""
         runner = {"npm": ("npx", "-y"), "pypi": ("uvx",), "mcpb": ("mcpb",)}[self.registry]
         return (*runner, str(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An executable file, and every file its line names, each with the SHA-256 that was approved.
+    """An executable file, and every file its line names, each with the approved SHA-256.
 
-    ``command`` is how a user's line names it. ``names``: how a line names files of the operator's folder → their paths.
+    ``command`` is the program's name in a user's line. ``names`` maps names of files in the operator's folder, as a
+    line uses them, to their paths.
     """
 
     path: str
@@ -69,13 +71,16 @@ class Program:
 
     @property
     def line(self) -> tuple[str, ...]:
-        """The command by which people know it."""
+        """The command by which people know the program."""
         return (self.command,)
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentPart:
-    """One element of an argument template. ``many``: takes all that follow; ``needed``: at least one."""
+    """One element of an argument template.
+
+    ``many``: takes all arguments that follow. ``needed``: at least one is required.
+    """
 
     kind: SlotKind
     literal: str = ""
@@ -85,14 +90,16 @@ class ArgumentPart:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One thing that may run.
+    """One command line that may run.
 
     ``options``: option → kind of its value, ``literal`` for a switch; each at most once, in any order.
-    ``env``: names a user may set → kind. ``fixed``: variables the entry sets itself (``{home}`` is the server's
-    private folder); a user's value for one of them is dropped, and listed as a change.
-    ``write``: folders of the workspace are writable. ``folders``: others it may read.
-    ``read_only``, ``idempotent``: names of tools, as the server calls them, whose hint is trusted.
-    ``stateful``: it keeps a state in its private folder; an entry may say otherwise.
+    ``env``: names a user may set → kind.
+    ``fixed``: variables the entry sets itself (``{home}`` is the server's private folder); a user's value for one of
+    them is dropped, and listed as a change.
+    ``write``: folders of the workspace are writable.
+    ``folders``: further folders the program may read.
+    ``read_only``, ``idempotent``: names of tools, as on the server, whose hint is trusted.
+    ``stateful``: the program keeps state in its private folder; a user's entry can override this.
     ``limits``: rlimits that differ from the usual ones.
     """
 
@@ -122,7 +129,7 @@ class SlotValue:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a user's line stands for. ``args`` follow the program; ``changes`` are sentences for the admin."""
+    """The catalogue's match for a user's line. ``args`` follow the program; ``changes`` are sentences for the admin."""
 
     entry: CatalogueEntry
     args: tuple[SlotValue, ...]
@@ -132,9 +139,9 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why nothing matched. ``place`` continues the entry's path.
+    """The reason why no entry matched. ``place`` continues the entry's path.
 
-    ``final``: allowing the line as it stands is no remedy; the reason says what would be one.
+    ``final``: allowing the line unchanged is no remedy; the reason names one.
     """
 
     place: str
@@ -144,7 +151,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class RequestedProgram:
-    """What a line asks to run: a package by its name, or a program by its path."""
+    """The program that a line asks to run: a package by its name, or a program by its path."""
 
     registry: Registry | Literal[""]
     name: str
@@ -155,7 +162,7 @@ class RequestedProgram:
 def match_line(
     entries: Sequence[CatalogueEntry], command: str, args: Sequence[str], env: Mapping[str, str]
 ) -> Match | Refusal:
-    """Return what a line stands for, or why nothing allows it."""
+    """Return the match of a line, or the reason why no entry allows it."""
     wanted = read_line(command, args)
     if isinstance(wanted, Refusal):
         return wanted
@@ -173,7 +180,7 @@ def match_line(
 
 
 def pin_version(entry: CatalogueEntry, target: StdioTarget[Value]) -> StdioTarget[Value]:
-    """Return a matched line as it is stored: exact version, without variables the entry sets, placeholders as written.
+    """Return a matched line for storage: exact version, without variables the entry sets, placeholders unexpanded.
 
     ``target``: the line as the admin wrote it.
     """
@@ -186,7 +193,7 @@ def pin_version(entry: CatalogueEntry, target: StdioTarget[Value]) -> StdioTarge
 
 
 def read_line(command: str, args: Sequence[str]) -> RequestedProgram | Refusal:
-    """Return what a line would run. ``npx`` and ``uvx`` take a package and nothing else of their own."""
+    """Return the program that a line would run. ``npx`` and ``uvx`` take a package and no options of their own."""
     registry = _RUNNERS.get(command)
     if registry is None:
         return RequestedProgram("", command, "", tuple(args))
@@ -216,7 +223,7 @@ def normal_name(registry: str, name: str) -> str:
 
 
 def slot_problem(kind: SlotKind, text: str) -> str:
-    """Return why a text cannot fill a slot, empty if it can."""
+    """Return why a text cannot fill a slot, or empty text if it can."""
     if not text:
         return "is empty"
     if len(text) > SLOT_CHARS:
@@ -262,7 +269,7 @@ def _match_entry(entry: CatalogueEntry, wanted: RequestedProgram, env: Mapping[s
         if kind is None:
             names = ", ".join(sorted(entry.env)) or "none"
             return Refusal(f"env.{name}", f"{entry.id!r} does not take this variable; it takes: {names}.", final=True)
-        problem = slot_problem(kind, text) if kind != "text" or "\x00" in text else ""  # a key may have lines
+        problem = slot_problem(kind, text) if kind != "text" or "\x00" in text else ""  # a key may have several lines
         if problem:
             return Refusal(f"env.{name}", f"the value {problem}.", final=True)
         values[name] = SlotValue(kind, text)
@@ -275,7 +282,7 @@ def _match_arguments(entry: CatalogueEntry, args: Sequence[str]) -> tuple[SlotVa
     parts = list(entry.args)
     queue = list(args)
     options = dict(entry.options)
-    repeated = False  # whether a part that takes many has one
+    repeated = False  # whether a part that takes many arguments has at least one
     while queue:
         text = queue.pop(0)
         kind = options.pop(text.partition("=")[0], None)
@@ -324,7 +331,7 @@ def _unfit(entry: CatalogueEntry, text: str) -> Refusal:
 
 
 def template(entry: CatalogueEntry) -> str:
-    """Return the argument template as a person reads it."""
+    """Return the argument template in readable form."""
     words = [f"[{name}{'' if kind == 'literal' else f' {{{kind}}}'}]" for name, kind in entry.options.items()]
     for part in entry.args:
         word = part.literal if part.kind == "literal" else f"{{{part.kind}}}"

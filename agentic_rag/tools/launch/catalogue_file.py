@@ -1,6 +1,6 @@
-"""The form in which a launch catalogue is written: TOML tables, or the same as JSON, into entries.
+"""The file format of a launch catalogue: parses TOML tables, or the same as JSON, into entries.
 
-Owns keys, slots in templates and the words for what is wrong in a file. Pure: reads no file itself.
+Owns the keys, the slots in templates and the error texts for a file. Pure: reads no file itself.
 """
 
 import re
@@ -29,7 +29,7 @@ def parse_catalogue(text: str, source: str) -> tuple[CatalogueEntry, ...]:
     """Return the entries of a catalogue file.
 
     Raises:
-        CatalogueProblem: names ``source``, the entry and the key.
+        CatalogueProblem: Names ``source``, the entry and the key.
     """
     try:
         document = tomllib.loads(text)

@@ -1,7 +1,7 @@
-"""What a child keeps on the disk: in the folders it may write, and in open files that have no name any more.
+"""The disk usage of a child process: files in its writable folders, and open files that were removed.
 
-Owns when the folders are looked at and the words for what is too much. Linux has no quota that belongs to us, so that
-this is measured from outside, and what is written between two looks is on the disk.
+Owns the times of measuring and the texts about exceeded limits. Linux offers no disk quota to an unprivileged server,
+so usage is measured from outside. Data that is written between two measurements can exceed the limit for that time.
 """
 
 import os
@@ -15,34 +15,36 @@ from time import perf_counter
 from mcp_servers.safe_files import Folder
 
 SHARE = 20
-"""Looks at the folders take at most one part in so many of the time, however many files there are."""
+"""Measuring takes at most one part in this many of the time, however many files there are."""
 HURRIED_SHARE = 4
 """The same while the disk fills fast, or is low."""
 GROWTH_BYTES = 1 << 20
-"""What a child may still write while the disk is below its reserve: a log that only says so is no reason to end it."""
+"""Bytes a child may still write while the disk is below its reserve: a log of that state must not end the child."""
 MOST_DESCRIPTORS = 20_000
-"""Open files of one child that are looked at."""
+"""Maximum number of open files per child that are measured."""
 
 
 class DiskMeter:
-    """Compares what one child keeps on the disk with what it may."""
+    """Compares the disk usage of one child with its limits."""
 
     def __init__(self, places: Sequence[Path], most: int, reserve: int) -> None:
-        """``places``: the folders it may write in. ``most``: bytes in all of them together. ``reserve``: bytes of the
-        disk that are kept free of it.
+        """Start without a measurement.
+
+        ``places``: the folders the child may write in. ``most``: bytes in all of them together. ``reserve``: bytes of
+        the disk that stay free.
         """
         self._places = _outermost(places)
         self._most = most
         self._reserve = reserve
         self._kept = 0
         self._calm = 0
-        """What it kept when the disk was last above the reserve."""
+        """The usage when the disk was last above the reserve."""
         self._free = 0
         self._at = float("-inf")
         self._cost = 0.0
 
     def exceeds(self, now: float, pids: Iterable[int]) -> str:
-        """Return what is exceeded, as a reason; empty: nothing. ``now``: a clock's seconds. Blocks for a look."""
+        """Return the exceeded limit as a reason, or empty text. ``now``: a clock's seconds. Blocks while measuring."""
         free = min((each for each in map(_free_bytes, self._places) if each is not None), default=None)
         if free is None or not self._is_due(now, free):
             return ""
@@ -62,14 +64,14 @@ class DiskMeter:
         return ""
 
     def _is_due(self, now: float, free: int) -> bool:
-        """Whether to look: often where the child may be about to exceed something, seldom where a look is long."""
+        """Whether to measure: often if the child may soon exceed a limit, rarely if measuring takes long."""
         hurried = free < self._reserve or self._free - free > (self._most - self._kept) // 4
         return now - self._at >= self._cost * (HURRIED_SHARE if hurried else SHARE)
 
     def _measure(self, pids: Iterable[int]) -> int:
         kept, disks = 0, set()
         for place in self._places:
-            with suppress(OSError):  # gone
+            with suppress(OSError):  # the folder was removed
                 disks.add(os.stat(place).st_dev)
                 kept += Folder(place).measure(self._most - kept)
             if kept > self._most:
@@ -78,7 +80,7 @@ class DiskMeter:
 
 
 def _outermost(places: Sequence[Path]) -> list[Path]:
-    """Leave out folders that lie in another one of them."""
+    """Leave out folders that are inside another one of the list."""
     found: list[Path] = []
     for each in sorted({place.resolve() for place in places}, key=lambda place: len(place.parts)):
         if not any(each.is_relative_to(around) for around in found):
@@ -94,12 +96,12 @@ def _free_bytes(place: Path) -> int | None:
 
 
 def _nameless(pids: Iterable[int], disks: set[int]) -> dict[tuple[int, int], int]:
-    """Return the bytes of open files on these disks that were removed, by disk and number: no folder shows them."""
+    """Return the bytes of removed files that are still open on these disks, by disk and inode: no folder lists them."""
     found: dict[tuple[int, int], int] = {}
     for count, path in enumerate(_descriptors(pids)):
         if count == MOST_DESCRIPTORS:
             break
-        with suppress(OSError):  # closed meanwhile, or not ours to see
+        with suppress(OSError):  # closed meanwhile, or owned by another user
             status = os.stat(path)
             if stat.S_ISREG(status.st_mode) and not status.st_nlink and status.st_dev in disks:
                 found[status.st_dev, status.st_ino] = status.st_blocks * 512

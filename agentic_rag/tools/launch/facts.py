@@ -1,7 +1,7 @@
-"""What an operator is shown of a line before it may run: the facts about its package or its files. Pure.
+"""Facts about a package or program that an operator sees before a line may run. Pure.
 
-Owns the facts and how they are read from what a registry says of an npm package. All of it is the word of strangers:
-it is cut, and shown as text.
+Owns the facts, and reads them from a registry's output for an npm package. All of the output is untrusted: it is
+truncated, and shown as text.
 """
 
 import json
@@ -11,19 +11,23 @@ from dataclasses import dataclass, field, replace
 from agentic_rag.tools.entries.entry import digest
 
 MAX_LISTED = 50
-"""Of dependencies and programs that are shown."""
+"""Maximum number of dependencies and programs that are shown."""
 TEXT_CHARS = 200
 _INSTALL_SCRIPTS = ("preinstall", "install", "postinstall")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What would run. ``registry``: ``npm``, ``pypi``, ``mcpb`` (a bundle), or empty for a program of this machine.
+    """Facts about the program that would run.
 
-    ``integrity``: of the package as the registry has it (``sha512-…`` of npm, ``sha256-…`` in hexadecimal else), or of
-    all ``files`` together. ``install_scripts``: what the package would run when it is installed; none of it ever is.
-    ``files``: SHA-256 by name, of a program and of what it needs from the operator's folder. ``programs``: those that
-    the package brings. ``fixed``: variables that the line itself sets. ``warnings``: sentences for the operator.
+    ``registry``: ``npm``, ``pypi``, ``mcpb`` (a bundle), or empty for a program of this machine.
+    ``integrity``: hash of the package as in the registry (``sha512-…`` for npm, else ``sha256-…`` in hexadecimal), or
+    of all ``files`` together.
+    ``install_scripts``: scripts that the package declares for its installation; none is ever run.
+    ``files``: SHA-256 by name, of a program and of its files in the operator's folder.
+    ``programs``: those that the package contains.
+    ``fixed``: variables that the line itself sets.
+    ``warnings``: sentences for the operator.
     """
 
     name: str
@@ -49,7 +53,7 @@ class Facts:
 
 
 def read_npm_facts(said: str) -> Facts | None:
-    """Return the facts of what ``npm view --json`` said of one version; None when it said nothing of the kind."""
+    """Return the facts in the output of ``npm view --json`` for one version; None if the output has none."""
     try:
         found = json.loads(said or "null")
     except (ValueError, RecursionError):
@@ -79,7 +83,7 @@ def read_npm_facts(said: str) -> Facts | None:
 
 
 def add_npm_sizes(facts: Facts, said: str) -> Facts:
-    """Return the facts with the sizes that ``npm pack --json`` said; as they are if it said none."""
+    """Return the facts with the sizes in the output of ``npm pack --json``; unchanged if the output is not JSON."""
     try:
         found = json.loads(said or "null")
     except (ValueError, RecursionError):
@@ -113,7 +117,7 @@ def _names(found: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _license(value: object) -> str:
-    """Older packages say it as an object, or as a list of them."""
+    """Return the license as text: older packages declare an object, or a list of them."""
     if isinstance(value, list):
         return ", ".join(filter(None, map(_license, value)))[:TEXT_CHARS]
     return _text(_object(value).get("type")) if isinstance(value, dict) else _text(value)

@@ -1,6 +1,7 @@
-"""Packages that are installed in the background, because an entry that needs them was saved.
+"""Background installation of packages that saved entries need.
 
-Owns the queue and what became of each. Knows no entry: `packages` installs, and whoever saves begins.
+Owns the queue and the outcome of each installation. Knows no entries: `packages` installs, and the code that saves an
+entry calls `Installations.begin`.
 """
 
 import logging
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 2
 MAX_REMEMBERED = 500
-"""Packages of which is remembered why they could not be installed."""
+"""Maximum number of packages whose failed installation is remembered with the reason."""
 
 
 class Installations:
@@ -31,26 +32,26 @@ class Installations:
 
     @property
     def working(self) -> bool:
-        """Whether somebody installs what is begun: a process that serves."""
+        """Whether this process runs the queue: only a serving process does."""
         return self._working
 
     def begin(self, package: Package) -> None:
-        """Install a package in the background, unless that is under way."""
+        """Queue a package for installation, unless it is queued or being installed already."""
         if self._working and package not in self._under_way:
             self._failures.pop(package, None)
             self._under_way.add(package)
             self._waiting.put(package)
 
     def is_under_way(self, package: Package) -> bool:
-        """Whether a package waits or is being installed."""
+        """Whether a package is queued or being installed."""
         return package in self._under_way
 
     def failure(self, package: Package) -> str:
-        """Return why the last installation of a package failed; empty: it did not, or was never tried."""
+        """Return why the last installation of a package failed; empty if it did not fail or was never tried."""
         return self._failures.get(package, "")
 
     async def run(self) -> None:
-        """Install what is begun, until cancelled."""
+        """Install queued packages until cancelled."""
         self._working = True
         async with anyio.create_task_group() as tasks:
             for _ in range(AT_ONCE):

@@ -1,8 +1,8 @@
 """The first program of every child: check the plan again, set limits, drop root's id, then become the child.
 
-It does what must happen between fork and exec. It runs as a script by ``python -I -S``, so that no Python code runs in
-a fork of the many-threaded server, which may deadlock on a lock that another thread held. It imports only the standard
-library and knows nothing of this package.
+It does the work between fork and exec. It runs as a script by ``python -I -S``, so that no Python code runs in a fork
+of the many-threaded server, which may deadlock on a lock that another thread held. It imports only the standard library
+and knows nothing of this package.
 
 Arguments: the server's process id, the plan as JSON, the absolute executable, its arguments. The plan::
 
@@ -13,10 +13,10 @@ Arguments: the server's process id, the plan as JSON, the absolute executable, i
     closing  options that follow the folders
     filter   a seccomp program in hexadecimal, or nothing
     nice     how much lower the child's priority is than the server's
-    user     the numeric id that root gives up for, or null
+    user     the numeric id that replaces root, or null
 
-In a sandbox, files and folders are bound by the descriptors that were checked, so a swap after the check has no
-effect. bubblewrap closes them: an open folder from outside would be a way out.
+In a sandbox, files and folders are bound by the descriptors that were checked, so a swap after the check has no effect.
+bubblewrap closes them: an open folder from outside would be a way out.
 
 A server that runs as root drops to ``user`` before it starts bubblewrap, because inside a sandbox that root starts the
 child would still own root's files. That user cannot search a private data folder, so the launcher first mounts the
@@ -37,7 +37,7 @@ PR_SET_PDEATHSIG = 1
 CLONE_NEWNS, MS_BIND, MS_REC, MS_SLAVE = 0x20000, 0x1000, 0x4000, 0x80000
 """From ``linux/sched.h`` and ``linux/mount.h``."""
 STAGE = "/tmp"
-"""Where the private tmpfs is mounted. bubblewrap replaces the folder in the child's view."""
+"""Mount point of the private tmpfs. bubblewrap replaces the folder in the child's view."""
 
 O_PATH = getattr(os, "O_PATH", 0)
 """Linux only, as is the sandbox."""
@@ -49,7 +49,7 @@ def main() -> None:
     home = os.getcwd()
     user = plan["user"] if plan["sandbox"] and os.geteuid() == 0 else None
     if user is not None:
-        enter_private_mounts()  # before the folders are opened: a bind mount needs a source of its own namespace
+        enter_private_mounts()  # before the folders are opened: a bind mount needs a source in the same namespace
     binds, inherited = bind_options(plan["folders"], plan["files"], user)
     for name, value in plan["limits"]:
         which = getattr(resource, name)
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def become(user: int) -> None:
-    """Give up root for a user without any group of its own."""
+    """Drop root's ids and groups for those of a user."""
     os.chdir("/")
     os.setgroups([])
     os.setresgid(user, user, user)
@@ -150,7 +150,7 @@ def lend_tree(descriptor: int, user: int, *, writable: bool) -> None:
 
 
 def lend(place: int | str, user: int, *, writable: bool, at: int | None = None) -> None:
-    """Give a file or folder of root's to ``user`` if that user could not use it. Links are not followed.
+    """Give a file or folder of root to ``user`` if that user could not use it. Links are not followed.
 
     ``place``: an O_PATH descriptor, or a name inside the folder ``at``.
     """
@@ -163,13 +163,13 @@ def lend(place: int | str, user: int, *, writable: bool, at: int | None = None) 
 
 
 def needs_lending(found: os.stat_result, *, writable: bool) -> bool:
-    """Whether root owns a file or folder and nobody else may use it."""
+    """Whether root owns a file or folder and other users may not use it."""
     wanted = 0o5 if stat.S_ISDIR(found.st_mode) else 0o4
     return found.st_uid == 0 and (writable or found.st_mode & wanted != wanted)
 
 
 def checked_file(path: str, digest: str) -> int:
-    """Return a descriptor of the very file that was approved."""
+    """Return a descriptor of a file after checking that it is the approved one."""
     descriptor = walk(path, O_PATH or os.O_RDONLY)
     readable = f"/proc/self/fd/{descriptor}" if O_PATH else descriptor
     with open(readable, "rb", closefd=bool(O_PATH)) as file:
@@ -192,7 +192,7 @@ def checked_folder(path: str) -> int:
 
 
 def walk(path: str, flags: int) -> int:
-    """Open a resolved path; a symbolic link anywhere in it has been put there since it was resolved."""
+    """Open a resolved path. A symbolic link in it was put there after it was resolved, so the start is refused."""
     folder = os.open("/", (O_PATH or os.O_RDONLY) | os.O_DIRECTORY)
     *parents, last = path.strip("/").split("/")
     try:
@@ -210,7 +210,7 @@ def walk(path: str, flags: int) -> int:
 
 
 def is_link(descriptor: int) -> bool:
-    """``O_PATH | O_NOFOLLOW`` opens a link itself instead of failing."""
+    """Whether a descriptor is a link: ``O_PATH | O_NOFOLLOW`` opens a link itself instead of failing."""
     return (os.fstat(descriptor).st_mode & 0o170000) == 0o120000
 
 

@@ -1,7 +1,7 @@
-"""Finding and killing processes by the marker in their environment.
+"""Finds and kills processes by the marker in their environment.
 
-Owns the walk through ``/proc``. Children that left their process group, and those of a server that died, are found
-by it. Knows nothing of servers.
+Owns the walk through ``/proc``, which also finds children that left their process group and those of a server that
+died. Knows nothing of servers.
 """
 
 import os
@@ -13,17 +13,17 @@ from pathlib import Path
 from agentic_rag.tools.launch.environment import MARKER
 
 SWEEP_PASSES = 10
-"""How often a sweep looks again for what was forked meanwhile."""
+"""Maximum number of scans per sweep, which find processes that were forked meanwhile."""
 
 SWEEP_MILLISECONDS = 1000
-"""How long a sweep waits for one killed process to be gone."""
+"""Time limit for one killed process to disappear."""
 
 
 def sweep_leftovers(marker: str) -> int:
     """Kill every process whose environment carries ``marker`` (a whole one, or the part before the colon).
 
-    Returns how many were killed, once they are gone; 0 where there is no ``/proc``. Blocks for milliseconds, so
-    call it in a thread. Looks again until a pass finds none, since a process may fork while it is looked for.
+    Returns how many were killed, once they have ended; 0 where there is no ``/proc``. Blocks for milliseconds, so call
+    it in a thread. Scans again until a pass finds none, since a process may fork during the scan.
     """
     if not sys.platform.startswith("linux"):
         return 0
@@ -38,7 +38,7 @@ def sweep_leftovers(marker: str) -> int:
 
 
 def _kill_marked(pid: int, wanted: bytes) -> bool:
-    """Kill one process if it is marked. It is pinned before it is looked at: a number given anew is never hit."""
+    """Kill one process if it is marked. A pidfd pins it before the check, so that a reused process id is never hit."""
     if pid == os.getpid():
         return False
     try:

@@ -1,8 +1,8 @@
 """The operator's folder for programs that no registry has: ``{data}/mcp/local``.
 
-Owns what of it a line may name, and what an approval binds: the file, or all of its folder when it has one of its own.
-A file directly in the folder stands for itself; one below a folder in it brings that whole folder, since it may import
-what lies beside it. Nothing is followed that is a link. Blocks.
+Owns the names that a line may use, and the files that an approval binds. A file directly in the folder is bound alone.
+A file in a subfolder is bound together with the whole subfolder, since it may import its neighbours. Links are never
+followed. Blocks.
 """
 
 from dataclasses import dataclass
@@ -17,23 +17,23 @@ from mcp_servers.safe_files import Folder
 
 @dataclass(frozen=True, slots=True)
 class LocalProgram:
-    """What a line would run. ``places``: absolute path of each of ``facts.files``."""
+    """The program that a line would run. ``places``: absolute path of each of ``facts.files``."""
 
     facts: Facts
     places: dict[str, str]
 
 
 class LocalPrograms:
-    """The operator's folder. ``folder``: where it lies; whoever may write there decides what runs."""
+    """The operator's folder at ``folder``. People who may write there decide which programs run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def find(self, line: ProgramLine, path: str) -> LocalProgram:
-        """Return what a line would run, each file with its hash as it is now. ``path``: of the entry, in messages.
+        """Return the program of a line, each file with its present hash. ``path``: place of the entry, for messages.
 
         Raises:
-            CommandNotAllowed, InvalidInput: a file is missing or cannot be bound; says what would be right.
+            CommandNotAllowed, InvalidInput: A file is missing or cannot be bound; the text tells how to correct it.
         """
         program = find_program(line.program, f"{path}.command")
         names: dict[str, str] = {}

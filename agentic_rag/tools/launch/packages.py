@@ -1,8 +1,8 @@
-"""Packages of MCP servers: installed once, without running any of their code, and re-checked at each start.
+"""Packages of MCP servers: installed once, without running any of their code, and checked again at each start.
 
-Owns the package folder and the clients of the registries (npm; uv or pip). Knows no server and starts none of what
-it installs: no install scripts (npm), wheels only (PyPI). What was installed is recorded as one hash over the whole
-tree; a start compares it, so a file that was changed, added or removed since is found.
+Owns the package folder and the clients of the registries (npm; uv or pip). Knows no server and starts nothing that it
+installs: no install scripts (npm), wheels only (PyPI). An installation is recorded as one hash over the whole tree. A
+start compares the hash, which reveals files that were changed, added or removed since.
 """
 
 import contextlib
@@ -32,26 +32,26 @@ from agentic_rag.tools.launch.facts import Facts, add_npm_sizes, read_npm_facts
 from agentic_rag.tools.launch.wheels import read_wheel
 
 INSTALL_SECONDS = 300
-"""How long one command of an installation may take, if nothing else is said."""
+"""Default time limit of one command of an installation."""
 
 INSPECT_SECONDS = 60
-"""How long a registry may take to say what a package is."""
+"""Time limit for a registry to describe a package."""
 
 WHEEL_BLOCKS = 512 * 1024
 """The largest wheel that is fetched, in blocks of 512 bytes: 256 MiB."""
 
 STALE_SECONDS = 3600
-"""A half-made installation this old was left by a process that died."""
+"""An incomplete installation of this age was left by a process that died."""
 
 OUTPUT_CHARS = 300
-"""How much of what a client said is shown."""
+"""Maximum number of characters shown of a client's output."""
 
 _PYTHON = os.path.realpath(sys.executable)
-"""The interpreter under any virtual environment of ours; what is installed gets an environment of its own."""
+"""The interpreter under our own virtual environment, if any; installed packages get their own environments."""
 
 _ADDRESS = re.compile(
     r"\b[a-z][a-z+]{0,30}://\S+"
-)  # bounded: else each letter of a long word begins a look at its rest
+)  # bounded: without a limit, each letter of a long word would start another scan of its rest
 _UNREACHABLE = re.compile(
     r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET|error sending request|"
     r"[Cc]ould not connect|dns error|Temporary failure|NewConnectionError|tcp connect error|timed out|Max retries"
@@ -65,7 +65,7 @@ _UNKNOWN = re.compile(
 class Installed:
     """An installed package, ready to start. ``args`` come before the server's own; paths are absolute.
 
-    ``tree``: its folder. ``integrity``: of the package as it was fetched; empty where nobody said what it has to be.
+    ``tree``: its folder. ``integrity``: hash of the fetched package; empty if no integrity was required.
     """
 
     registry: str
@@ -79,14 +79,15 @@ class Installed:
 
 
 class Packages:
-    """The package folder. Safe to share between processes: an installation appears whole or not at all."""
+    """The package folder. Safe to share between processes: an installation appears atomically."""
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str] | None = None, seconds: float = INSTALL_SECONDS
     ) -> None:
-        """``environment``: what the registries' clients get (their settings, no secret of ours). None: a bare one.
+        """Store the configuration.
 
-        ``seconds``: how long one command of an installation may take.
+        ``environment`` is passed to the registries' clients (their settings, none of our secrets); None passes a
+        minimal one. ``seconds``: time limit of one command of an installation.
         """
         self._seconds = seconds
         self.folder = folder.absolute()
@@ -95,10 +96,10 @@ class Packages:
         self._seen: dict[str, str] = {}
 
     async def install(self, package: Package) -> Installed:
-        """Install a package if it is not; an empty version is the newest one.
+        """Install a package if it is not installed yet; an empty version means the newest one.
 
         Raises:
-            PackageProblem: a client is missing, the registry cannot be reached or does not know the version, or
+            PackageProblem: A client is missing, the registry cannot be reached or does not know the version, or
                 the package cannot be installed without running its code.
         """
         lock = self._locks.setdefault(f"{package.registry}:{package.name}", anyio.Lock())
@@ -109,13 +110,13 @@ class Packages:
                 return await self._install(package, staging)
 
     async def inspect(self, package: Package) -> Facts:
-        """Return what a registry, or a bundle that was kept, says of a package; nothing of it is run or installed.
+        """Return the facts about a package from its registry or stored bundle; runs and installs nothing.
 
-        An empty version is the newest one.
+        An empty version means the newest one.
 
         Raises:
-            PackageProblem: a client is missing, the registry cannot be reached, does not know the version, or its
-                authors took it back.
+            PackageProblem: A client is missing, the registry cannot be reached, does not know the version, or its
+                authors withdrew it.
         """
         async with self._staging() as staging:
             if package.registry == "npm":
@@ -125,14 +126,14 @@ class Packages:
         return (await anyio.to_thread.run_sync(read_bundle, self.bundle_of(package))).facts
 
     def bundle_of(self, package: Package) -> Path:
-        """Return where the bundle of a package is kept, by its hash."""
+        """Return the path of a package's stored bundle, which is named by its hash."""
         return self.folder / "bundles" / f"{package.integrity.removeprefix('sha256-')}.mcpb"
 
     async def keep_bundle(self, data: bytes) -> Bundle:
-        """Keep a bundle that was proposed, and return what it asks for.
+        """Store a proposed bundle, and return its requirements.
 
         Raises:
-            PackageProblem: it is none that could be installed.
+            PackageProblem: The bundle could not be installed.
         """
 
         def keep() -> Bundle:
@@ -151,9 +152,9 @@ class Packages:
         return await anyio.to_thread.run_sync(keep)
 
     def forget_bundles(self, kept: Collection[str], integrity: str = "") -> None:
-        """Remove a bundle, and every other one that was left an hour ago. Blocks.
+        """Remove a bundle, and every unneeded one that is older than an hour. Blocks.
 
-        ``kept``: integrities of those that are needed.
+        ``kept``: integrities of the bundles that are needed.
         """
         for path in (self.folder / "bundles").glob("*"):
             found = f"sha256-{path.stem}"
@@ -162,17 +163,17 @@ class Packages:
                 path.unlink(missing_ok=True)
 
     def has(self, package: Package) -> bool:
-        """Whether a package is there, as it is or changed."""
+        """Whether a package is installed, even if its files were changed."""
         return self._place(package).is_dir()
 
     def find_installed(self, package: Package) -> Installed:
-        """Return an installed package after looking whether it still is what was installed. Blocks.
+        """Return an installed package after checking that its files are unchanged. Blocks.
 
-        All files are read the first time in a process; later only what `os.lstat` tells is compared, change times
-        included, which nobody but the system sets.
+        The first check in a process reads all files. Later checks only compare the result of `os.lstat`, including
+        change times, which only the system can set.
 
         Raises:
-            PackageProblem: not installed, or changed since.
+            PackageProblem: Not installed, or changed since.
         """
         place = self._place(package)
         try:
@@ -198,14 +199,14 @@ class Packages:
 
     @contextlib.asynccontextmanager
     async def _staging(self) -> AsyncIterator[Path]:
-        """Make a folder of this task's own, and remove it at the end."""
+        """Create a folder for this task, and remove it at the end."""
         await anyio.to_thread.run_sync(self._remove_stale)
         folder = await anyio.to_thread.run_sync(self._make_folder, self.folder)
         staging = Path(await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix=".new-", dir=folder)))
         try:
             yield staging
         finally:
-            with anyio.CancelScope(shield=True):  # a thread that removes files ends by itself
+            with anyio.CancelScope(shield=True):  # a thread that removes files ends soon in any case
                 await anyio.to_thread.run_sync(lambda: shutil.rmtree(staging, ignore_errors=True))
 
     async def _install(self, package: Package, staging: Path) -> Installed:
@@ -232,7 +233,7 @@ class Packages:
             except OSError as exc:
                 if not place.is_dir():
                     raise PackageProblem(str(exact), f"its folder cannot be made: {exc.strerror}") from exc
-            return self.find_installed(exact)  # ours, or that of a process that was faster
+            return self.find_installed(exact)  # this installation, or that of a faster process
 
         return await anyio.to_thread.run_sync(finish)
 
@@ -257,19 +258,19 @@ class Packages:
             raise PackageProblem(str(package), "the package registry does not know it in this version.")
         if facts.file_count:
             return facts
-        exact = f"{facts.name}@{facts.version}"  # older packages: the archive tells, which is fetched and left
+        exact = f"{facts.name}@{facts.version}"  # older packages: only the archive knows; it is fetched and discarded
         flags = ("--dry-run", "--json", "--ignore-scripts", "--loglevel=silent")
         packed = await self._run(package, [npm, "pack", *flags, exact], staging, INSPECT_SECONDS)
         return add_npm_sizes(facts, packed)
 
     async def _fetch_wheel(self, package: Package, staging: Path) -> Path:
-        """Fetch the wheel of one package, without those it needs."""
+        """Fetch the wheel of one package, without its dependencies."""
         place = Path(await anyio.to_thread.run_sync(self._make_folder, staging / "wheel"))
         wanted = f"{package.name}=={package.version}" if package.version else package.name
         python, flags = _PYTHON, ("-q", "--no-input", "--disable-pip-version-check", "--no-deps", "--dest", str(place))
         try:
             await self._run(package, [python, "-c", "import pip"], staging, INSPECT_SECONDS)
-        except PackageProblem:  # an interpreter without pip makes environments that have it
+        except PackageProblem:  # an interpreter without pip can still create environments that have it
             python = str(staging / "pip" / "bin" / "python")
             await self._run(package, [_PYTHON, "-m", "venv", str(staging / "pip")], staging)
         bounded = ["/bin/sh", "-c", f'ulimit -f {WHEEL_BLOCKS}; exec "$@"', "sh"]
@@ -301,12 +302,12 @@ class Packages:
         await self._run(package, [*install, "--only-binary", ":all:", wanted], folder)
 
     async def _run(self, package: Package, command: Sequence[str], folder: Path, seconds: float | None = None) -> str:
-        """Run a registry's client and return what it said.
+        """Run a registry's client and return its output.
 
-        On a timeout or when cancelled it is killed with all it started. ``seconds``: less than usual.
+        On a timeout or cancellation, the client is killed with all its children. ``seconds``: a shorter time limit.
         """
         seconds = min(seconds or self._seconds, self._seconds)
-        with tempfile.TemporaryFile() as output:  # not a pipe: something it started may hold that open
+        with tempfile.TemporaryFile() as output:  # not a pipe: a child of the client may hold that open
             process = subprocess.Popen(  # noqa: ASYNC220 - it returns once the child runs
                 command,
                 cwd=folder,
@@ -325,7 +326,7 @@ class Packages:
                 if process.poll() is None:
                     with contextlib.suppress(ProcessLookupError):  # it ended just now
                         os.killpg(process.pid, signal.SIGKILL)
-                    with anyio.CancelScope(shield=True):  # it was killed: it ends at once
+                    with anyio.CancelScope(shield=True):  # it was killed, so it ends at once
                         await anyio.to_thread.run_sync(process.wait)
             output.seek(0)
             said = output.read().decode("utf-8", "replace")
@@ -355,7 +356,7 @@ def read_manifest(place: Path) -> Installed:
 
 
 def _close(tree: Path) -> None:
-    """Leave what was installed to its owner: pip and venv open some files to all, whatever the umask is."""
+    """Restrict an installed tree to its owner: pip and venv open some files to all users, regardless of the umask."""
     for folder, _, names in os.walk(tree):
         for path in (folder, *(os.path.join(folder, name) for name in names)):
             if not os.path.islink(path):
@@ -363,7 +364,7 @@ def _close(tree: Path) -> None:
 
 
 def _describe(package: Package, tree: Path, final: Path) -> Installed:
-    """Return how the package in ``tree`` is started once it lies at ``final``."""
+    """Return the start command of the package in ``tree`` for its future place at ``final``."""
     digest = _tree_hash(tree, _content_facts)
     integrity = package.integrity
     if package.registry == "npm":
@@ -378,13 +379,13 @@ def _describe(package: Package, tree: Path, final: Path) -> Installed:
         script = Path("bin") / name
         if not (tree / script).is_file() or "/" in name:
             raise PackageProblem(str(package), f"it has no program {name!r}.")
-        # By its interpreter, isolated: the script's first line names the folder it was installed in
+        # Run by its interpreter, isolated: the script's first line names the folder it was installed in.
         program, args = str(final / "bin" / "python"), ("-I", "-B", str(final / script))
     return Installed(package.registry, package.name, package.version, program, args, str(final), digest, integrity)
 
 
 def _npm_integrity(package: Package, tree: Path) -> str:
-    """Return what npm found the package to be; it wrote that down when it had fetched and compared it."""
+    """Return the integrity that npm recorded after it fetched and compared the package."""
     try:
         locked = json.loads((tree / "node_modules" / ".package-lock.json").read_text())["packages"]
         return str(locked[f"node_modules/{package.name}"].get("integrity", ""))
@@ -448,7 +449,7 @@ def _stat_facts(path: str) -> object:
 
 
 def reason_of(output: str) -> str:
-    """Return what a client's output means; addresses may carry credentials and are left out."""
+    """Return the reason in a client's output; addresses may carry credentials and are left out."""
     if _UNREACHABLE.search(output):
         return "the package registry cannot be reached."
     if _UNKNOWN.search(output):

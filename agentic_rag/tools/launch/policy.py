@@ -1,7 +1,7 @@
-"""What may be spawned or connected to, and the exact form in which it is.
+"""The launch policy: which entries may be started or connected to, and the exact command or address.
 
-Owns the way from a `LaunchSpec` to a command line in its sandbox, or to an address. Knows no MCP and spawns nothing:
-`StdioTransport` does, with the value made here; `LaunchCatalogue` says which lines may run at all.
+Owns the way from a `LaunchSpec` to a command line in its sandbox, or to an address. Knows no MCP and starts nothing:
+`StdioTransport` runs the resulting command, and `LaunchCatalogue` decides which lines may run at all.
 
 A line must match the launch catalogue, and runs in the sandbox. A single user on loopback may lift the first rule
 (``--allow-any-command``) or, where there is no bubblewrap, the second (``--allow-unsandboxed``).
@@ -50,22 +50,26 @@ SINGLE_USER = "On a single-user machine, start the server on loopback with --all
 NO_SANDBOX = "Install bubblewrap, or on a single-user machine start the server on loopback with --allow-unsandboxed."
 
 USER_PROCESSES = 4096
-"""Processes and threads that our user may have when a child makes one more."""
+"""Limit for the processes and threads of our user when a child starts another one."""
 
 NICENESS = 3
-"""How much lower a child's priority is than ours, so that it gets half of what the event loop that reads from it gets.
-More would keep servers from starting at all on a machine that does much else."""
+"""Difference between a child's priority and ours, so that a child gets half the time of our event loop.
+
+With a larger value, servers would not start at all on a busy machine.
+"""
 
 
 HOMES, LOCKS = "homes", "locks"
-"""Folders in the one that the processes of a shared store share."""
+"""Folders inside the folder that the processes of a shared store share."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What a child may take. ``processes``, ``memory_bytes`` and ``cpu_seconds`` (of one processor, an hour) are
-    those of all its processes together, ``disk_bytes`` is what may lie in the folders that it may write; they are
-    measured from outside (`usage`).
+    """The resource limits of a child.
+
+    ``processes``, ``memory_bytes`` and ``cpu_seconds`` (of one processor, per hour) count all its processes together.
+    ``disk_bytes`` limits the contents of the folders that the child may write. These limits are measured from outside
+    (`usage`).
     """
 
     open_files: int = 1024
@@ -78,9 +82,9 @@ class ProcessLimits:
     def as_pairs(self) -> list[tuple[str, int]]:
         """Return ``(name in the resource module, value)``; core dumps are always off.
 
-        There is no limit on address space: V8 and most runtimes reserve far more than they use. Private memory that
-        may be written is another matter, and one process may have twice of it what all together may use. The
-        processes that the kernel counts are all those of our user, on whose desktop there may be thousands.
+        There is no limit on address space: V8 and most runtimes reserve far more than they use. Private writable memory
+        is limited: one process may have twice the memory of all processes together. The kernel counts all processes of
+        our user, and on a desktop that user may have thousands.
         """
         return [
             ("RLIMIT_CORE", 0),
@@ -93,10 +97,10 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True)
 class StdioCommand:
-    """A child exactly as it is started: absolute executable, argument list, its whole environment.
+    """The exact command of a child: absolute executable, argument list, its whole environment.
 
-    ``files`` (path → SHA-256) and ``folders`` (path, writable) are looked at once more by the launcher, right before
-    it runs; they are all that is visible beside the system when ``sandbox`` (a bubblewrap line) is not empty.
+    The launcher checks ``files`` (path → SHA-256) and ``folders`` (path, writable) once more, right before the child
+    runs. If ``sandbox`` (a bubblewrap line) is not empty, the child sees only them and the system.
     """
 
     executable: str
@@ -111,15 +115,16 @@ class StdioCommand:
     user: int | None = None
     """The id that root drops to; see `Sandbox.user`."""
     network: bool = False
-    """Whether its sandbox shares the host's network."""
+    """Whether the child's sandbox shares the host's network."""
     disk_reserve: int = 0
-    """Bytes of the disk that are kept free of what it writes."""
+    """Bytes of the disk that the child must leave free."""
     lock: Path | None = None
-    """The file that it holds locked while it lives; no second one with the same starts. None: it keeps no state."""
+    """A file that the child holds locked while it lives, so that no second one starts. None: the child keeps no state.
+    """
 
     @property
     def allowance(self) -> Allowance:
-        """What is measured while the child runs."""
+        """The limits that are measured while the child runs."""
         limits = self.limits
         return Allowance(
             limits.memory_bytes, limits.cpu_seconds, limits.processes, limits.disk_bytes, self.disk_reserve
@@ -127,11 +132,11 @@ class StdioCommand:
 
     @property
     def places(self) -> list[Path]:
-        """The folders that it may write in, as far as they are known: without a sandbox it may write anywhere."""
+        """The folders that the child may write in, as far as known: without a sandbox it may write anywhere."""
         return [Path(folder) for folder, writable in self.folders if writable] or [self.cwd]
 
     def plan(self) -> str:
-        """Return what the launcher is told, as JSON."""
+        """Return the plan for the launcher, as JSON."""
         return json.dumps(
             {
                 "limits": self.limits.as_pairs(),
@@ -148,10 +153,10 @@ class StdioCommand:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The target of an entry as it would be stored, and what was changed in it, as sentences.
+    """The reviewed target of an entry as it would be stored, and its changes, as sentences.
 
-    ``catalogue_id``: what it matched. ``uninstalled``: the package that must be installed before it can start; None
-    when there is none.
+    ``catalogue_id``: the matching catalogue entry. ``uninstalled``: the package that must be installed before the entry
+    can start, or None.
     """
 
     target: Target
@@ -162,29 +167,29 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Tools of a server whose hints are believed, by the names the server gives them."""
+    """Tools of a server whose hints are trusted, by the names the server gives them."""
 
     read_only: frozenset[str] = frozenset()
     idempotent: frozenset[str] = frozenset()
 
 
 class People(Protocol):
-    """Who may come in to this server."""
+    """The people who can reach this server."""
 
     @property
     def alone(self) -> bool:
-        """Whether nobody but the local user can come in."""
+        """Whether only the local user can reach the server."""
         ...
 
 
 MAX_LIBRARIES = 200
-"""Shared libraries beside an interpreter that a sandbox shows."""
+"""Maximum number of shared libraries next to an interpreter that a sandbox shows."""
 
 
 def interpreter_files(executable: Path) -> list[str]:
-    """Return what an interpreter outside ``/usr`` needs: its file, its standard library and its shared libraries.
+    """Return the files of an interpreter outside ``/usr``: its file, its standard library and its shared libraries.
 
-    Not its whole prefix: that of ``~/bin/node`` is a home folder. Blocks.
+    The whole prefix is not included: that of ``~/bin/node`` is a home folder. Blocks.
     """
     if executable.is_relative_to("/usr"):
         return []
@@ -198,7 +203,7 @@ def interpreter_files(executable: Path) -> list[str]:
 
 
 class LaunchPolicy:
-    """Decides what an entry may start, and in what form."""
+    """Decides which commands an entry may start, and their exact form."""
 
     def __init__(
         self,
@@ -217,17 +222,20 @@ class LaunchPolicy:
         disk_reserve: int = 0,
         shared: Path | None = None,
     ) -> None:
-        """``homes``: folder for the private directories of children (made on first use, 0700). ``data``: the data
-        folder, of which no child sees anything else than what is its own. ``programs``: the operator's own ones, None:
-        ``local`` beside the homes. ``disk_reserve``: bytes of its disk that children leave free.
+        """Store the configuration.
 
-        ``sandbox``: the one to use, or why there is none; None: find out when it is needed. ``hosts``: the
-        operator's list of ``(host, port)`` that may be reached whatever their address. The two ``allow`` flags
-        have an effect only together with ``loopback`` (the server listens there alone), and as long as ``people``
-        are one local user (None: they always are).
+        ``homes``: folder for the private directories of children (created on first use, 0700).
+        ``data``: the data folder, of which a child sees only its own parts.
+        ``programs``: the folder of the operator's programs; None means ``local`` next to the homes.
+        ``disk_reserve``: bytes of its disk that children leave free.
 
-        ``shared``: folder of all processes of a shared store, for ``homes`` of servers that keep a state, and
-        ``locks``; None: there is one process, and nothing differs.
+        ``sandbox``: the sandbox to use, or the reason why there is none; None means to look for one when it is needed.
+        ``hosts``: the operator's list of ``(host, port)`` that may be reached at any IP address. The two
+        ``allow`` flags take effect only together with ``loopback`` (the server listens on loopback only), and as long
+        as ``people`` are one local user (None: they always are).
+
+        ``shared``: folder of all processes of a shared store, with ``homes`` of stateful servers, and ``locks``. None
+        means that there is only one process.
         """
         self.homes = homes.resolve()
         self._shared = None if shared is None else shared.resolve()
@@ -257,17 +265,17 @@ class LaunchPolicy:
 
     @property
     def single_user(self) -> bool:
-        """Whether this process was started with more than a server of several users may allow."""
+        """Whether this process was started with rights that a multi-user server must not have."""
         return self._any_command or self._unsandboxed
 
     @property
     def networked(self) -> bool:
-        """Whether a server that runs in a sandbox may use the network."""
+        """Whether any catalogue entry lets a sandboxed server use the network."""
         return any(entry.network for entry in self.catalogue.entries())
 
     @property
     def sandbox(self) -> Sandbox | str:
-        """The sandbox, or why there is none. The first look blocks for some milliseconds."""
+        """The sandbox, or the reason why there is none. The first access blocks for some milliseconds."""
         if self._sandbox is None:
             self._sandbox = find_sandbox()
         return self._sandbox
@@ -275,11 +283,11 @@ class LaunchPolicy:
     # -- before anything is started ---------------------------------------------------------------------------
 
     def review(self, spec: LaunchSpec) -> Review:
-        """Say whether an entry may be saved, and in what form. Looks at files; spawns and fetches nothing.
+        """Check whether an entry may be saved, and return its stored form. Reads files; starts and fetches nothing.
 
         Raises:
-            CommandNotAllowed: nothing allows it; names the path in the settings and the remedy.
-            InvalidInput: the entry itself cannot be run.
+            CommandNotAllowed: No rule allows it; names the path in the settings and the remedy.
+            InvalidInput: The entry itself cannot be run.
         """
         target, written = spec.resolved, spec.entry.target
         if isinstance(target, HttpTarget) or isinstance(written, HttpTarget):
@@ -291,7 +299,7 @@ class LaunchPolicy:
             return Review(written)
         self._check_folders(match.entry, spec)
         for value in (*match.args, *match.env.values()):
-            if value.text != UNSET:  # a start looks again
+            if value.text != UNSET:  # a start checks again
                 self._slot_text(value, spec)
         stored = pin_version(match.entry, written)
         runs = match.entry.runs
@@ -299,7 +307,7 @@ class LaunchPolicy:
         return Review(stored, match.changes, match.entry.id, None if there or not isinstance(runs, Package) else runs)
 
     def unfit_paths(self, spec: LaunchSpec) -> dict[int, str]:
-        """Return the arguments that have to name a folder of the workspace's files and do not: index → reason. Blocks.
+        """Return the path arguments that name no folder of the workspace's files: index → reason. Blocks.
 
         Empty for a line that the catalogue does not know.
         """
@@ -327,7 +335,7 @@ class LaunchPolicy:
         return found
 
     def advise(self, review: Review, *, saving: bool = False) -> str:
-        """Return what the admin of an entry is told whose package is not there; empty when it can start.
+        """Return the text for an admin whose entry needs a package that is not installed; empty if the entry can start.
 
         ``saving``: the entry is about to be saved, which begins the installation.
         """
@@ -341,17 +349,17 @@ class LaunchPolicy:
         return f"{package} is not installed yet: test or restart the server to install it. A turn fetches nothing."
 
     def install(self, package: Package) -> None:
-        """Install a package in the background, where this process serves."""
+        """Install a package in the background, if this process serves."""
         if self.installations is not None:
             self.installations.begin(package)
 
     def is_installing(self, review: Review) -> bool:
-        """Whether what an entry needs is being installed."""
+        """Whether the package of an entry is being installed."""
         package, installations = review.uninstalled, self.installations
         return package is not None and installations is not None and installations.is_under_way(package)
 
     async def prepare(self, spec: LaunchSpec) -> None:
-        """Install what an entry runs, if it is a package: at a test or an approval, never at a start.
+        """Install the package of an entry, if it has one: at a test or an approval, never at a start.
 
         Raises:
             PackageProblem, CommandNotAllowed, InvalidInput.
@@ -361,22 +369,22 @@ class LaunchPolicy:
             await self._packages(match.entry.runs).install(match.entry.runs)
 
     def trust(self, spec: LaunchSpec) -> Trust:
-        """Return which tools of a server are trusted; of a line that is not in the catalogue none is."""
+        """Return which tools of a server are trusted: none for a line that is not in the catalogue."""
         try:
             match = self._match(spec, spec.resolved)
-        except AgenticRagError:  # it cannot run, so nothing of it can be trusted
+        except AgenticRagError:  # it cannot run, so none of its tools can be trusted
             return Trust()
         return Trust() if match is None else Trust(match.entry.read_only, match.entry.idempotent)
 
     # -- at each start ----------------------------------------------------------------------------------------
 
     def resolve(self, spec: LaunchSpec) -> StdioCommand:
-        """Return the command of a stdio entry; called anew at each start, so that a change is seen. Blocks.
+        """Return the command of a stdio entry; called again at each start, so that changes take effect. Blocks.
 
         Raises:
-            CommandNotAllowed: nothing allows it, what is allowed was changed, or there is no sandbox.
-            InvalidInput: the entry itself cannot be run (no command, no such program, a bad variable name).
-            PackageProblem: its package is not installed, or was changed.
+            CommandNotAllowed: No rule allows it, an allowed file was changed, or there is no sandbox.
+            InvalidInput: The entry itself cannot be run (no command, no such program, a bad variable name).
+            PackageProblem: Its package is not installed, or was changed.
         """
         target = spec.resolved
         assert isinstance(target, StdioTarget)
@@ -409,11 +417,11 @@ class LaunchPolicy:
         )
 
     def endpoint(self, spec: LaunchSpec) -> HttpEndpoint:
-        """Return the address of an entry that has one; where it leads is checked when it is connected to.
+        """Return the address of an HTTP entry; the IP address is checked when it is connected to.
 
         Raises:
-            CommandNotAllowed: not https, and the operator did not list the host.
-            InvalidInput: no web address, or a header that an entry must not set.
+            CommandNotAllowed: Not https, and the operator did not list the host.
+            InvalidInput: Not a web address, or a header that an entry must not set.
         """
         target = spec.resolved
         assert isinstance(target, HttpTarget)
@@ -421,11 +429,11 @@ class LaunchPolicy:
 
     @property
     def reach(self) -> AddressPolicy:
-        """Which addresses may be connected to on the way of a sign-in: the rules of entries hold."""
+        """The addresses that a sign-in may connect to: the rules of entries apply."""
         return AddressPolicy(self._hosts, self.any_command)
 
     def sweep(self) -> int:
-        """Kill what an earlier process of the same data folder left behind; returns how many were killed."""
+        """Kill the children that an earlier process of this data folder left behind; returns how many were killed."""
         return sweep_leftovers(self.marker)
 
     def remove_homes(self, domain: str) -> None:
@@ -442,7 +450,7 @@ class LaunchPolicy:
     # -- parts ------------------------------------------------------------------------------------------------
 
     def _match(self, spec: LaunchSpec, target: ResolvedTarget) -> Match | None:
-        """Return what a line stands for; None: nothing, but any line may run, or the entry has an address."""
+        """Return the catalogue match of a line, or None if the entry has an address or any line may run."""
         if isinstance(target, HttpTarget):
             return None
         command = target.command
@@ -468,7 +476,7 @@ class LaunchPolicy:
         raise CommandNotAllowed(place, match.reason, remedy, command=line, allow=allow, request=request)
 
     def _obstacle(self, spec: LaunchSpec, target: StdioTarget[str]) -> str:
-        """Return why an admin cannot ask for a line as it stands; empty: that is possible. Blocks."""
+        """Return why an admin cannot request a line in its present form; empty if a request is possible. Blocks."""
         plan = plan_line(target.command, target.args, list(target.env))
         if isinstance(plan, Refusal):
             return plan.reason
@@ -484,7 +492,7 @@ class LaunchPolicy:
         return ""
 
     def _check_line(self, spec: LaunchSpec, target: StdioTarget[str]) -> str:
-        """Look at a line that needs no entry: a single user allowed any. Return the program's absolute path."""
+        """Check a line that a single user allowed without a catalogue entry; return the program's absolute path."""
         executable = find_program(target.command, f"{spec.path}.command")
         refuse_inside(executable, self._kept_out(spec), f"{spec.path}.command")
         if any("\x00" in arg for arg in target.args):
@@ -493,7 +501,7 @@ class LaunchPolicy:
         return executable
 
     def _program(self, entry: CatalogueEntry, spec: LaunchSpec) -> StdioCommand:
-        """Return the beginning of an entry's command: what runs, its folders, nothing of the user's yet."""
+        """Return the start of an entry's command: the program and its folders, without the user's values."""
         self._check_folders(entry, spec)
         stated = spec.entry.stateful
         base = self._base(spec, stateful=entry.stateful if stated is None else stated)
@@ -516,13 +524,13 @@ class LaunchPolicy:
         return replace(base, executable=entry.runs.path, limits=limits, folders=own, files=entry.runs.files, env=env)
 
     def _argument(self, value: SlotValue, entry: CatalogueEntry, spec: LaunchSpec) -> str:
-        """Return an argument as the child gets it; what names a file of the operator's folder becomes its path."""
+        """Return an argument for the child; the name of a file in the operator's folder becomes its path."""
         if value.kind == "literal" and isinstance(entry.runs, Program) and entry.runs.names:
             return entry.runs.names.get(local_name(value.text) or "", value.text)
         return self._slot_text(value, spec)
 
     def _slot_text(self, value: SlotValue, spec: LaunchSpec) -> str:
-        """Return a slot's text as the child gets it; a path becomes absolute, and lies in the workspace's files."""
+        """Return a slot's text for the child; a path becomes absolute and must be inside the workspace's files."""
         if value.kind != "path":
             return value.text
         place = f"{spec.path}.args"
@@ -540,7 +548,7 @@ class LaunchPolicy:
         return real
 
     def _check_folders(self, entry: CatalogueEntry, spec: LaunchSpec) -> None:
-        """Refuse an operator's folder that holds what is ours, or lies in it: memories, documents, other tenants."""
+        """Refuse an operator's folder that contains the server's data or is inside it: memories, documents, tenants."""
         ours = [
             *self._all_homes,
             *filter(None, [self._data]),
@@ -553,15 +561,15 @@ class LaunchPolicy:
                 raise CommandNotAllowed(f"{spec.path}.command", reason, "Allow the line again with another folder.")
 
     def _mask(self) -> tuple[str, ...]:
-        """Hide the data folder where it lies below what every sandbox shows; a child's own folders come after it."""
+        """Hide a data folder below the system folders of every sandbox; a child's own folders are mounted after it."""
         if self._data is None or not self._data.is_relative_to("/usr"):
             return ()
         return ("--size", "1048576", "--tmpfs", str(self._data))
 
     def _base(self, spec: LaunchSpec, *, stateful: bool) -> StdioCommand:
-        """Return what every child has: a private folder (it outlives restarts, never its owner), and a marker.
+        """Return the common parts of every child: a private folder (deleted only with its owner), and a marker.
 
-        The folder of one that keeps a state is where all processes of a shared store find it, with a lock.
+        The folder of a stateful server is in the place that all processes of a shared store share, with a lock.
         """
         name, homes, lock = f"{digest(spec.domain)[:16]}-{digest([spec.name, spec.owner])[:16]}", self.homes, None
         if stateful and self._shared is not None:
@@ -585,7 +593,7 @@ class LaunchPolicy:
 
     @property
     def _all_homes(self) -> list[Path]:
-        """The folders in which private folders of children are."""
+        """The folders that contain the private folders of children."""
         return [self.homes] if self._shared is None else list({self.homes, self._shared / HOMES})
 
 
@@ -599,7 +607,7 @@ def _fixed_variables(entry: CatalogueEntry, base: StdioCommand, tree: str) -> di
 
 
 def _files_of(spec: LaunchSpec) -> Path | None:
-    """Return the folder of the workspace that children may see, made if it is missing; None where there is none."""
+    """Return the workspace's folder for children, created if missing; None without a workspace."""
     if not spec.workspace or not os.path.isdir(spec.workspace):
         return None
     files = Path(os.path.realpath(spec.workspace), FILES)

@@ -1,7 +1,7 @@
-"""Lines that the launch catalogue does not have: whether one can be asked for, and what an approval makes of it. Pure.
+"""Requests for lines that the launch catalogue does not have: which are possible, and the result of an approval. Pure.
 
-Owns which lines can be bound to a hash at all, the words for those that cannot, and the way from an approved request
-to a catalogue entry. Looks at no file and no registry: `local_programs` and `packages` do.
+Owns the rules about which lines can be bound to a hash, the texts for the others, and the way from an approved request
+to a catalogue entry. Reads no file and asks no registry: `local_programs` and `packages` do.
 """
 
 import re
@@ -31,7 +31,7 @@ LOCAL = "mcp/local"
 SLOTS = ("{path:workspace}", "{text}", "{url}")
 
 _INTERPRETERS = frozenset({"node", "nodejs", "python", "deno", "bun", "ruby", "perl", "php", "lua", "tclsh", "rscript"})
-"""Programs that run the script they are given, without the digits of a version."""
+"""Programs that run the script in their arguments, without the digits of a version."""
 _RUN_ANYTHING = """
     sh bash dash zsh ksh csh tcsh fish ash busybox cmd powershell pwsh env sudo su doas xargs nohup setsid timeout nice
     stdbuf script expect screen tmux ssh find awk gawk mawk make eval exec docker podman nerdctl kubectl npm pnpm yarn
@@ -41,7 +41,7 @@ _RUN_ANYTHING = """
 _SCRIPT = re.compile(r"[^-{].{0,400}\.(?:py|m?js|cjs|ts|rb|pl|php|lua)")
 _PLACEHOLDER = re.compile(r"\$\{[^{}]*\}")
 _STAND_IN = "https://example.com/x"
-"""Fits every slot."""
+"""A value that fits every slot."""
 _WITH_VALUE = re.compile(r"(--?[A-Za-z0-9][\w-]*=)(.*)", re.DOTALL)
 _WHOLE_PLACEHOLDER = re.compile(r"\$\{" + NAME + r"(?::-[^{}]*)?\}")
 
@@ -58,7 +58,7 @@ class PackageLine:
 class ProgramLine:
     """A line that runs a program of this machine. ``scripts``: arguments that must be files of the operator's folder.
 
-    ``args``: all of them; others that name such a file are bound to it, too.
+    ``args``: all arguments; others that name such a file are bound to it, too.
     """
 
     program: str
@@ -68,11 +68,12 @@ class ProgramLine:
 
 @dataclass(frozen=True, slots=True)
 class LaunchGrant:
-    """What an operator gives with an approval. ``args``: the template of what follows the package or the program,
-    in which slots may stand alone or as the value of an option (``--root={path:workspace}``). ``write``: folders in
-    slots are writable.
+    """The rights that an operator grants with an approval.
 
-    ``read_only``: tools, as the server calls them, whose hint is trusted.
+    ``args``: the template of the arguments after the package or the program. Slots may stand alone or as the value of
+    an option (``--root={path:workspace}``). ``write``: folders in slots are writable.
+
+    ``read_only``: tools, by the server's names, whose hint is trusted.
     """
 
     args: tuple[str, ...]
@@ -82,7 +83,7 @@ class LaunchGrant:
 
 
 def plan_line(command: str, args: Sequence[str], env: Sequence[str]) -> PackageLine | ProgramLine | Refusal:
-    """Return what has to be bound for a line to be allowed, or why it cannot be. ``env``: names of its variables."""
+    """Return the package or program to bind before a line is allowed, or a refusal. ``env``: names of its variables."""
     for name in env:
         if steers_a_program(name):
             return Refusal(f"env.{name}", "this variable can make a program load or run another one; remove it.")
@@ -128,9 +129,9 @@ def scripts_of(command: str, args: Sequence[str]) -> frozenset[str]:
 
 
 def local_name(text: str) -> str | None:
-    """Return the name in the operator's folder that an argument may mean, None when it can mean none.
+    """Return the name in the operator's folder that an argument may mean, or None if it cannot mean one.
 
-    ``./mcp-servers/x.js`` and ``mcp-servers/x.js`` are the same one; ``..``, absolute and odd paths are none.
+    ``./mcp-servers/x.js`` and ``mcp-servers/x.js`` are the same name. ``..``, absolute and unusual paths are none.
     """
     if not text or text.startswith(("/", "~", "-")) or "\\" in text or "\x00" in text or ":" in text:
         return None
@@ -139,7 +140,7 @@ def local_name(text: str) -> str | None:
 
 
 def propose_template(args: Sequence[str], kinds: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Return the template that is proposed for arguments: as they stand, with slots for values of the domain.
+    """Return the proposed template for arguments: unchanged, except for slots in place of the domain's values.
 
     ``kinds``: the slot of each placeholder that is known to be more than text.
     """
@@ -156,12 +157,12 @@ def propose_template(args: Sequence[str], kinds: Mapping[str, str] | None = None
 
 
 def line_hash(server: str, command: str, args: Sequence[str], env: Sequence[str]) -> str:
-    """Return what makes two requests of a domain the same."""
+    """Return the hash that identifies equal requests of a domain."""
     return digest([server, command, list(args), sorted(env)])
 
 
 def fingerprint_of(command: str, args: Sequence[str], env: Sequence[str], facts: Facts) -> str:
-    """Return the fingerprint of what an operator is shown: an approval is of exactly this."""
+    """Return the fingerprint of the facts that an operator reviews: an approval covers exactly these."""
     content = [facts.registry, facts.name, facts.version, facts.integrity, dict(facts.files), dict(facts.fixed)]
     return digest([command, list(args), sorted(env), content, list(facts.install_scripts)])
 
@@ -172,11 +173,11 @@ def make_table(
     """Return the catalogue's table of an approved line.
 
     Args:
-        command: as entries name it.
+        command: the program's name in entries.
         places: absolute path of each of the ``facts.files``; empty for a package.
 
     Raises:
-        InvalidInput: the grant is none that a catalogue can hold.
+        InvalidInput: A catalogue cannot hold the grant.
     """
     table: dict[str, Any]
     if facts.registry:
@@ -209,7 +210,7 @@ def entry_of(table: Mapping[str, Any]) -> CatalogueEntry:
     """Return the catalogue entry of a table.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: The table is invalid.
     """
     try:
         return entries_of({"entry": [dict(table)]}, "grant")[0]
@@ -218,10 +219,10 @@ def entry_of(table: Mapping[str, Any]) -> CatalogueEntry:
 
 
 def check_covers(entry: CatalogueEntry, command: str, args: Sequence[str], env: Sequence[str]) -> None:
-    """Refuse a grant under which the line that was asked for would still not run.
+    """Refuse a grant under which the requested line would still not run.
 
     Raises:
-        InvalidInput: names what does not fit.
+        InvalidInput: Names the part that does not fit.
     """
     filled = [_PLACEHOLDER.sub(_STAND_IN, text) for text in args]
     found = match_line([entry], command, filled, dict.fromkeys(env, "x"))

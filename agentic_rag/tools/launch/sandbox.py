@@ -1,8 +1,8 @@
 """The sandbox around a child: bubblewrap, found and tried once.
 
-Owns the argument list that makes a child's world: own namespaces, only its folders, no network unless declared, no
-system call that it has no business with, and no place in memory that it could fill without end.
-Knows no server. https://github.com/containers/bubblewrap
+Owns the argument list of the sandbox: separate namespaces, only the child's folders, no network unless declared, no
+needless system calls, and no memory-backed place that the child could fill without limit. Knows no server.
+https://github.com/containers/bubblewrap
 """
 
 import functools
@@ -21,25 +21,30 @@ from agentic_rag.tools.launch.seccomp import filter_program
 LAUNCHER = str(Path(__file__).with_name("launcher.py"))
 
 PROBE_SECONDS = 10
-"""How long the trial run may take."""
+"""Time limit of the trial run."""
 
 TMP_BYTES, SHARED_BYTES = 64 * 1024 * 1024, 16 * 1024 * 1024
 """Sizes of a child's ``/tmp`` and ``/dev/shm``, which are memory."""
 
 CLOSING = ("--remount-ro", "/dev", "--remount-ro", "/proc", "--remount-ro", "/")
-"""Ends the options: what bubblewrap itself made to hold the folders is memory too, of any size. And the settings of the
-whole kernel below ``/proc/sys`` belong to root, as whom a child of a server that root runs counts there, nobody or not;
-bubblewrap covers them only where the folder itself could be written."""
+"""Options at the end of the list, which make mounts read-only.
+
+The directories that bubblewrap creates to hold the folders are memory without a size limit. The settings of the whole
+kernel below ``/proc/sys`` belong to root, and a child of a server that runs as root counts as root there, even as the
+user nobody. bubblewrap covers them only where the folder itself could be written.
+"""
 
 NOBODY: Final = 65534
-"""The user and group id of every child in its sandbox. A server that runs as root also drops to it outside, so that a
-child that escapes its namespaces is not root."""
+"""The user and group id of every child in its sandbox.
+
+A server that runs as root also drops to it outside, so that a child that escapes its namespaces is not root.
+"""
 
 WITHOUT = (
     "Without it MCP servers that are programs do not start (for a single user on loopback: serve --allow-unsandboxed), "
     "and documents are read by processes that have limits and no sandbox. Servers over HTTP and our own tools work."
 )
-"""What works without a sandbox, for the operator."""
+"""Text for the operator on the features that work without a sandbox."""
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "timezone")
@@ -51,10 +56,10 @@ _ETC_NETWORK = (
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A bubblewrap that works here.
+    """A bubblewrap that works on this machine.
 
     ``executable``: its absolute path. ``user``: the id that a server run by root drops to before it starts bubblewrap;
-    None for other users, and where this machine does not let that id make a user namespace.
+    None for other users, and where this machine does not let that id create a user namespace.
     """
 
     executable: str
@@ -87,13 +92,13 @@ class Sandbox:
 
 @functools.cache
 def system_call_filter(*, network: bool) -> bytes:
-    """Return the filter for this machine, for a child with or without network; empty where we know none."""
+    """Return the filter for this machine, for a child with or without network; empty for an unknown machine type."""
     return filter_program(os.uname().machine, network=network)
 
 
 @functools.cache
 def find_sandbox() -> Sandbox | str:
-    """Return the sandbox, or why there is none. Tries it once in the life of the process; blocks for a moment.
+    """Return the sandbox, or the reason why there is none. Tried once per process; blocks for a moment.
 
     Installed is not enough: a kernel or a container may forbid user namespaces, and old versions cannot take the
     folders as open descriptors, which closes the gap between checking a path and binding it.

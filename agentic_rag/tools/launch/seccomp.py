@@ -1,8 +1,8 @@
 """The system calls a sandboxed child may not make, as a program for the kernel's filter (seccomp, classic BPF).
 
-Owns the list of refused calls, their numbers on the two machine types we know, and the bytes bubblewrap loads. Pure.
-A filter sees registers, never memory: calls whose arguments lie in memory (``openat2``, ``clone3``) are refused as
-unknown ones, and every C library then uses the older call, which can be looked at.
+Owns the list of refused calls, their numbers on the two machine types we know, and the bytes bubblewrap loads. Pure. A
+filter sees registers, never memory. Calls whose arguments are in memory (``openat2``, ``clone3``) fail like unknown
+ones, and every C library then uses the older call, which can be inspected.
 
 https://www.kernel.org/doc/html/latest/userspace-api/seccomp_filter.html, numbers from the kernel's ``unistd.h``.
 """
@@ -17,7 +17,7 @@ _LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45
 """BPF_LD|BPF_W|BPF_ABS, BPF_ALU|BPF_AND|BPF_K and BPF_JMP|…|BPF_K of ``linux/bpf_common.h``, and BPF_RET|BPF_K."""
 
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
-"""Verdicts of ``linux/seccomp.h``: go on, end the process, fail with the error number in the low bits."""
+"""Verdicts of ``linux/seccomp.h``: allow, kill the process, or fail with the error number in the low bits."""
 
 _NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16
 """Offsets in ``struct seccomp_data``; each argument has eight bytes, the low four first."""
@@ -27,15 +27,15 @@ X32 = 0x40000000
 
 SET_ID = 0o6000
 _CREATES = 0o100 | 0o20000000
-"""``O_CREAT | __O_TMPFILE``: without either an ``open`` has no mode, and its register holds anything."""
+"""``O_CREAT | __O_TMPFILE``: without either flag an ``open`` has no mode, and its register holds any value."""
 
 _NAMESPACES = 0x7E020000
-"""The CLONE_NEW… flags but CLONE_NEWTIME, which in ``clone`` is part of a signal's number."""
+"""The CLONE_NEW… flags except CLONE_NEWTIME, which in ``clone`` is part of a signal's number."""
 _NEW_TIME = 0x80
 
 _UNIX = 1
 _FAMILIES = (_UNIX, 2, 10, 16)
-"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. A virtual machine's own sockets, for one, know no network namespace."""
+"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others, such as a virtual machine's sockets, ignore network namespaces."""
 
 _TYPE_BITS = 0xF
 _CONNECTED = (1, 5)
@@ -43,9 +43,9 @@ _CONNECTED = (1, 5)
 
 _UNKNOWN = (
     *("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd"),
-    *("memfd_create", "memfd_secret"),  # memory in no process and in no file system with a size
+    *("memfd_create", "memfd_secret"),  # memory that belongs to no process and to no file system with a size
 )
-"""Refused as a kernel does that does not have them, so that libraries fall back."""
+"""Refused like calls that the kernel does not have, so that libraries fall back."""
 
 _FORBIDDEN = frozenset({
     "mount", "umount2", "pivot_root", "move_mount", "open_tree", "open_tree_attr", "fsopen", "fsconfig", "fsmount",
@@ -59,17 +59,17 @@ _FORBIDDEN = frozenset({
 _MODES = {
     "chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2,
 }  # fmt: skip
-"""Which argument is the mode."""
+"""Index of the argument that is the mode."""
 
 _OPENS = {"open": (1, 2), "openat": (2, 3)}
-"""Which arguments are flags and mode."""
+"""Indexes of the arguments that are flags and mode."""
 
 _NEWER = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
     "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "clone3": 435, "openat2": 437, "pidfd_getfd": 438,
     "mount_setattr": 442, "quotactl_fd": 443, "memfd_secret": 447, "fchmodat2": 452, "open_tree_attr": 467,
 }  # fmt: skip
-"""Since 2019 a call has the same number everywhere."""
+"""Since 2019 a new call has the same number on every machine type."""
 
 _X86_64 = _NEWER | {
     "open": 2, "shmget": 29, "socket": 41, "socketpair": 53, "clone": 56, "creat": 85, "chmod": 90,
@@ -106,11 +106,11 @@ MACHINES = {"x86_64": Machine(0xC000003E, _X86_64), "aarch64": Machine(0xC00000B
 
 
 def filter_program(machine: str, *, network: bool = False) -> bytes:
-    """Return the filter for a machine type as `os.uname` names it; empty for one whose numbers we do not know.
+    """Return the filter for a machine type as `os.uname` names it; empty for an unknown type.
 
-    ``network``: for a child that shares the host's network. Abstract UNIX sockets belong to that network too, so that
-    such a child makes no UNIX socket but connected pairs. The end of a pair of datagram sockets could be connected to
-    another address.
+    ``network``: for a child that shares the host's network. Abstract UNIX sockets belong to that network too, so such a
+    child may create no UNIX sockets except connected pairs. A pair of datagram sockets is refused, because its ends
+    could be connected to another address.
     """
     known = MACHINES.get(machine)
     if known is None or sys.byteorder != "little":
@@ -119,11 +119,11 @@ def filter_program(machine: str, *, network: bool = False) -> bytes:
 
 
 _Instruction = tuple[int, int, int, int]
-"""Operation, how many to skip if it holds, how many if not, operand."""
+"""Operation, how many instructions to skip if it holds, how many if not, operand."""
 
 
 def _instructions(machine: Machine, network: bool) -> Iterator[_Instruction]:
-    """Yield the program: the machine first, then call after call, each with its own verdict; the rest is allowed."""
+    """Yield the program: the machine check first, then each call with its own verdict; other calls are allowed."""
     yield _LOAD, 0, 0, _MACHINE
     yield _EQUAL, 1, 0, machine.audit
     yield _RETURN, 0, 0, KILL
@@ -138,7 +138,7 @@ def _instructions(machine: Machine, network: bool) -> Iterator[_Instruction]:
 
 
 def _verdict(name: str, network: bool) -> Iterator[_Instruction]:
-    """Yield what decides one call; it never falls through, so that the number need not be loaded again."""
+    """Yield the verdict on one call; the verdict never falls through, so the number need not be loaded again."""
     if name in _UNKNOWN:
         yield _RETURN, 0, 0, FAIL | errno.ENOSYS
     elif name in _FORBIDDEN:
@@ -163,7 +163,7 @@ def _verdict(name: str, network: bool) -> Iterator[_Instruction]:
 
 
 def _allow_values(values: Sequence[int], error: int) -> Iterator[_Instruction]:
-    """Yield what allows these values of what was loaded; others fail with the error number."""
+    """Yield instructions that allow these values of the loaded word; others fail with the error number."""
     for place, value in enumerate(values):
         yield _EQUAL, len(values) - place, 0, value
     yield _RETURN, 0, 0, FAIL | error

@@ -1,7 +1,7 @@
-"""What starts one MCP entry for somebody: the entry, where and for whom, and every value in its place. Pure.
+"""Launch specs: one MCP entry with its domain, workspace, user, and every value in place. Pure.
 
-Owns the rule where a value may come from: the domain's own variables and secrets, never this server's environment.
-A spec is made when a server may be needed, and is kept in memory only.
+Owns the rule on the sources of values: the domain's own variables and secrets, never this server's environment. A spec
+is created when a server may be needed, and exists in memory only.
 """
 
 import re
@@ -29,20 +29,21 @@ from agentic_rag.tools.entries.entry import (
 from agentic_rag.tools.entries.placeholders import Placeholder, expand, is_behind_host, split_placeholders
 
 Secrets = Mapping[str, str | None]
-"""A domain's secrets by name; None: stored, and cannot be read."""
+"""A domain's secrets by name; None: stored, but unreadable."""
 
 FILES = "files"
 """The folder of a workspace that a server may be given. The rest is ours: documents, prompt, roles, memories."""
 
 UNSET = "unset"
-"""Stands in a draft for a value that is not there yet."""
+"""Placeholder in a draft for a value that is not set yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """One MCP entry with all that is needed to start it; made by `spec_of`.
+    """One MCP entry with everything needed to start it; created by `spec_of`.
 
-    ``target`` None: a value is missing, and ``problem`` says which. ``path``: of the entry, in messages.
+    If a value is missing, ``target`` is None and ``problem`` names the value. ``path``: place of the entry, for
+    messages.
     """
 
     entry: McpEntry
@@ -67,7 +68,7 @@ class LaunchSpec:
         """The command line or address with all values in place.
 
         Raises:
-            InvalidInput: names the key and the path of a value that is not set, cannot be read, or may not be there.
+            InvalidInput: Names the key and the path of a value that is not set, unreadable, or not allowed there.
         """
         if self.target is None:
             raise self.problem or InvalidInput(self.path, "its values are not set.")
@@ -75,7 +76,7 @@ class LaunchSpec:
 
     def key(self) -> str:
         """Return the pool key: equal keys may share one connection. A one-way hash, since it covers secrets."""
-        values: object = str(self.problem)  # the start will say the same, and fail
+        values: object = str(self.problem)  # the start will fail with the same problem
         if isinstance(self.target, StdioTarget):
             values = [self.target.command, self.target.args, self.target.env]
         elif self.target is not None:
@@ -94,13 +95,13 @@ def spec_of(
     path: str = "mcpServers",
     draft: bool = False,
 ) -> LaunchSpec:
-    """Return what starts an entry. Never fails: what is missing is told when it is used.
+    """Return the spec of an entry. Never fails: a missing value is reported when the spec is used.
 
     Args:
-        entry: with the variables that may stand for its placeholders.
+        entry: with the variables that may replace its placeholders.
         secrets: the domain's, by name.
-        path: of the map the entry stands in, for messages.
-        draft: the entry is only reviewed: what has no value yet stands as `UNSET`.
+        path: of the map that contains the entry, for messages.
+        draft: the entry is only reviewed; a missing value is replaced by `UNSET`.
     """
     secrets = secrets or {}
     place = f"{path}.{entry.name}"
@@ -120,7 +121,7 @@ def resolve_variables(entry: McpEntry, secrets: Secrets) -> ResolvedTarget:
     """Return an entry's command line or address with every value in place.
 
     Raises:
-        InvalidInput: names the key and the path of a value that is not set, cannot be read, or may not stand there.
+        InvalidInput: Names the key and the path of a value that is not set, cannot be read, or is not allowed there.
     """
     path = f"mcpServers.{entry.name}"
     url_secrets: dict[str, str] = {}
@@ -177,12 +178,12 @@ def _resolve_address(entry: McpEntry, address: str, path: str, secrets: Secrets,
 
 
 def secret_in_host(name: str) -> str:
-    """Return what is wrong with a secret in an address, where it would decide which server is reached."""
+    """Return the problem of a secret in an address's host, where it would decide which server is reached."""
     return f"${{{name}}} is a secret; in a url it can stand in the path or the query only, not in the host."
 
 
 def _resolve_open_text(entry: McpEntry, text: str, path: str, secrets: Secrets) -> str:
-    """Return a text that every process may read."""
+    """Resolve a text that every process may read."""
 
     def value_of(name: str) -> str | None:
         if name in secrets:
@@ -193,7 +194,7 @@ def _resolve_open_text(entry: McpEntry, text: str, path: str, secrets: Secrets) 
 
 
 def _resolve_value(entry: McpEntry, value: Value, place: tuple[str, str], path: str, secrets: Secrets) -> str:
-    """Return a value of ``env`` or ``headers``."""
+    """Resolve a value of ``env`` or ``headers``."""
     if isinstance(value, SealedValue):
         text = secrets.get(sealed_name(entry.name, *place))
         if text is None:

@@ -1,9 +1,9 @@
-"""What a child and all it started take of the machine: memory, processor time, processes, and room on the disk.
+"""Resource usage of a child and all its descendants: memory, processor time, processes, and disk space.
 
-Owns the walk from a process to its descendants through ``/proc`` and the words for what is too much. Linux only;
-elsewhere nothing is measured. Why not the kernel's own limits: one on address space breaks every runtime that
-reserves more than it uses (V8 among them), others count one process at a time, and a control group belongs to us only
-where the operator has handed one over.
+Owns the walk from a process to its descendants through ``/proc`` and the texts about exceeded limits. Linux only;
+elsewhere nothing is measured. The kernel's own limits do not suffice: a limit on address space breaks every runtime
+that reserves more than it uses (V8 among them), others count one process each, and a control group is available only
+where the operator delegated one.
 """
 
 import os
@@ -15,15 +15,15 @@ from pathlib import Path
 from agentic_rag.tools.launch.disk import DiskMeter
 
 PERIOD_SECONDS = 1.0
-"""Between two looks. What a process can take meanwhile is bounded by its own limit on private memory."""
+"""Time between two measurements. Meanwhile, a process is bounded by its own limit on private memory."""
 
 CPU_WINDOW_SECONDS = 3600.0
-"""The time for which a child's processor time is given."""
+"""The period to which a child's allowance of processor time refers."""
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _WRITTEN = ("Pss_Anon:", "Pss_Shmem:")
-"""Of ``smaps_rollup``: memory that was written to, a page shared by two processes counted as half of it in each."""
+"""Lines of ``smaps_rollup`` with written memory. A page shared by two processes counts as half a page in each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How much a child may take. ``cpu_seconds``: of one processor, in `CPU_WINDOW_SECONDS`.
+    """The limits of a child. ``cpu_seconds``: of one processor, in `CPU_WINDOW_SECONDS`.
 
-    ``disk_bytes``: what may lie in the folders it may write. ``disk_reserve``: bytes of the disk that it leaves free.
+    ``disk_bytes``: limit for the folders the child may write. ``disk_reserve``: bytes of the disk that it leaves free.
     """
 
     memory_bytes: int
@@ -50,10 +50,10 @@ class Allowance:
 
 
 class Meter:
-    """Compares what one child takes with what it may; processor time that was taken long ago is forgotten."""
+    """Compares the usage of one child with its limits; old processor time expires."""
 
     def __init__(self, pid: int, allowance: Allowance, places: Sequence[Path]) -> None:
-        """``places``: the folders it may write in."""
+        """Start measuring a process. ``places``: the folders it may write in."""
         self._disk = DiskMeter(places, allowance.disk_bytes, allowance.disk_reserve)
         self._pid = pid
         self._allowance = allowance
@@ -62,7 +62,7 @@ class Meter:
         self._level = 0.0
 
     def exceeds(self, now: float) -> str:
-        """Return what is exceeded, as a reason; empty: nothing. ``now``: a clock's seconds. Blocks if a disk does."""
+        """Return the exceeded limit as a reason, or empty text. ``now``: a clock's seconds. Blocks if a disk does."""
         allowed = self._allowance
         usage = measure_usage(self._pid, allowed.memory_bytes, allowed.processes)
         if usage.memory_bytes > allowed.memory_bytes:
@@ -78,10 +78,10 @@ class Meter:
 
 
 def measure_usage(pid: int, memory_bytes: int, processes: int) -> Usage:
-    """Return what a process and its descendants take; zeros when it is gone.
+    """Return the usage of a process and its descendants; zeros if the process has ended.
 
-    Pages that several processes share are told apart only once the cheap count exceeds ``memory_bytes``. No more than
-    ``processes`` and one more are looked at.
+    Shared pages are attributed only once the cheap count exceeds ``memory_bytes``. At most ``processes`` plus one
+    processes are measured.
     """
     if not sys.platform.startswith("linux"):
         return Usage(0, 0.0, 0)
@@ -93,7 +93,7 @@ def measure_usage(pid: int, memory_bytes: int, processes: int) -> Usage:
 
 
 def _family(pid: int, most: int) -> list[int]:
-    """Return a process and its descendants. In its sandbox none leaves: orphans become children of the first one."""
+    """Return a process and its descendants. None leaves its sandbox: orphans become children of the first process."""
     found = [pid]
     for each in found:
         found.extend(_children(each))
@@ -106,7 +106,7 @@ def _children(pid: int) -> Iterator[int]:
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
             yield from map(int, Path(f"/proc/{pid}/task/{task}/children").read_bytes().split())
-    except OSError:  # gone meanwhile
+    except OSError:  # ended meanwhile
         return
 
 
@@ -120,13 +120,13 @@ def _resident_bytes(pid: int) -> int:
 def _written_bytes(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    except OSError:  # gone meanwhile, or not ours to see
+    except OSError:  # ended meanwhile, or owned by another user
         return _resident_bytes(pid)
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(_WRITTEN))
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return the time of a process and of those of its children that have ended."""
+    """Return the time of a process and of its children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return sum(map(int, fields[11:15])) / _TICKS

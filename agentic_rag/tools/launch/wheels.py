@@ -1,6 +1,6 @@
-"""Reading the facts of a wheel of PyPI without running any of it.
+"""Reads the facts of a PyPI wheel without running any of it.
 
-Owns what is read of the archive: its metadata, its programs, how large it is unpacked. Blocks.
+Owns the parts of the archive that are read: metadata, programs, unpacked size. Blocks.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from agentic_rag.tools.launch.facts import MAX_LISTED, TEXT_CHARS, Facts
 from agentic_rag.tools.launch.zips import check_directory
 
 MAX_TEXT_BYTES = 1 << 20
-"""Of the metadata of a wheel."""
+"""Maximum size of a wheel's metadata that is read."""
 _PROGRAM = re.compile(r"^\s*([A-Za-z0-9][\w.-]{0,100})\s*=", re.MULTILINE)
 
 
@@ -23,7 +23,7 @@ def read_wheel(path: Path) -> Facts:
     """Return the facts of a wheel.
 
     Raises:
-        PackageProblem: it is no wheel.
+        PackageProblem: The file is not a wheel.
     """
     try:
         check_directory(path)
@@ -49,7 +49,7 @@ def read_wheel(path: Path) -> Facts:
 
 
 def _read(archive: zipfile.ZipFile, name: str) -> str:
-    """Return a text of the wheel's own folder; empty where there is none."""
+    """Return a text of the wheel's own folder; empty if there is none."""
     found = next((each for each in archive.infolist() if each.filename.endswith(f".dist-info/{name}")), None)
     if found is None:
         return ""

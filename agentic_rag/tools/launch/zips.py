@@ -1,13 +1,13 @@
-"""How large a zip's list of files is, before anybody reads it: a reader takes all of it into memory.
+"""Checks the size of a zip's list of files before a reader loads all of it into memory.
 
-Owns the look at the end of the file, by the same rules as `zipfile`, which believes the size that stands there. Blocks.
+Owns the parsing of the end of the file, by the same rules as `zipfile`, which trusts the size stated there. Blocks.
 """
 
 import os
 from pathlib import Path
 
 MAX_DIRECTORY_BYTES = 4 << 20
-"""Of the list: tens of thousands of files."""
+"""Maximum size of the list: tens of thousands of files."""
 
 _END, _LOCATOR = b"PK\x05\x06", b"PK\x06\x07"
 _END_BYTES, _LOCATOR_BYTES, _COMMENT_BYTES = 22, 20, 1 << 16
@@ -17,8 +17,8 @@ def check_directory(path: Path) -> None:
     """Refuse a zip whose list of files is too large to be read.
 
     Raises:
-        ValueError: it is, or there is none.
-        OSError: the file cannot be read.
+        ValueError: The list is too large, or there is none.
+        OSError: The file cannot be read.
     """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)

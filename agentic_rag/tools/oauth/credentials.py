@@ -1,8 +1,8 @@
 """The token of one connection: sent with each of its requests, to the server's own origin and nowhere else.
 
-Owns what happens when a server refuses: once a newer token is tried, then the refusal becomes an answer to the very
-request that was refused, so that its caller learns it and every other call goes on. Where tokens come from is
-`Accounts`'; knows no store and no authorization server.
+Owns the reaction to a refusal: one retry with a newer token, then the refusal becomes an answer to the refused request,
+so that its caller learns of it and all other calls continue. `Accounts` provides the tokens. Knows no store and no
+authorization server.
 """
 
 from collections import OrderedDict
@@ -19,42 +19,42 @@ from agentic_rag.tools.oauth.discovery import REASON, Challenge, challenge_of
 from agentic_rag.tools.oauth.errors import SignInNeeded
 
 REFUSED = -32_401
-"""The code of our own answer to a request that the server refused for its token."""
+"""The code of our own answer to a request that the server refused because of its token."""
 
 KEPT_CHALLENGES = 64
 Lost = Callable[[str], None]
-"""Hears, with the reason, that a connection is over."""
+"""Receives the reason for which a connection is over."""
 WANTED = "it wants a sign-in"
 
 
 class Accounts(Protocol):
-    """Who is signed in where, and how more people come to be."""
+    """The sign-ins of users and domains at servers, and the way to new ones."""
 
     async def token(self, spec: LaunchSpec) -> str | None:
-        """Return the token of whoever the connection is for, renewed if it is about to end; None: there is none.
+        """Return the token for a connection, renewed if it is about to expire; None if there is none.
 
         Raises:
-            SignInNeeded: a sign-in is open, and nothing but it leads to one.
-            ServerUnavailable: it could not be renewed now.
+            SignInNeeded: There is no token, and a sign-in is open that would bring one.
+            ServerUnavailable: The token could not be renewed now.
         """
         ...
 
     async def newer(self, spec: LaunchSpec, refused: str) -> str | None:
-        """Return another token than one that was refused, None when there is none and none can be had."""
+        """Return a token that differs from a refused one, or None if no other token is available."""
         ...
 
     async def answer(self, spec: LaunchSpec, challenge: Challenge) -> None:
-        """Answer a refusal: when this returns there is a token which that server may take.
+        """Answer a refusal: after this returns there is a token that the server may accept.
 
         Raises:
-            SignInNeeded: a person has to sign in.
-            ServerUnavailable: it cannot be answered; says why.
+            SignInNeeded: A person has to sign in.
+            ServerUnavailable: The refusal cannot be answered; the text gives the reason.
         """
         ...
 
 
 class Credentials:
-    """What one connection shows. ``accounts``: where it comes from."""
+    """The credentials of one connection, provided by ``accounts``."""
 
     def __init__(self, spec: LaunchSpec, accounts: Accounts) -> None:
         self._spec = spec
@@ -75,7 +75,7 @@ class Credentials:
         await self._accounts.answer(self._spec, challenge)
 
     def note(self, challenge: Challenge) -> dict[str, object]:
-        """Keep a challenge; return the JSON-RPC error by which `challenge_in` finds it."""
+        """Store a challenge; return the JSON-RPC error by which `challenge_in` finds it."""
         self._count += 1
         self._challenges[self._count] = challenge
         if len(self._challenges) > KEPT_CHALLENGES:
@@ -84,7 +84,7 @@ class Credentials:
         return {"jsonrpc": "2.0", "id": None, "error": error}
 
     def challenge_in(self, error: MCPError) -> Challenge | None:
-        """Return the challenge for which a request failed, None when it failed for something else. Once."""
+        """Return the challenge because of which a request failed, once; None for another failure."""
         data = error.error.data if error.error.code == REFUSED else None
         number = data.get("challenge") if isinstance(data, dict) else None
         return self._challenges.pop(number, None) if isinstance(number, int) else None
@@ -100,7 +100,10 @@ class SignedTransport(httpx2.AsyncBaseTransport):
     """Sends requests with the connection's token, over another transport. ``url``: the server's."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, credentials: Credentials, url: str, lost: Lost | None) -> None:
-        """``lost``: told where a refusal of a message reaches nobody who waits for its answer (the older transport)."""
+        """Store the inner transport.
+
+        ``lost`` is called if no caller waits for the answer to a refused message (the older transport).
+        """
         self._inner = inner
         self._lost = lost
         self._credentials = credentials
@@ -125,14 +128,14 @@ class SignedTransport(httpx2.AsyncBaseTransport):
         challenge = challenge_of(response, token)
         if challenge is None:
             reason = response.extensions.get(REASON)
-            if self._lost is not None and isinstance(reason, str):  # the older transport: nobody reads this answer
+            if self._lost is not None and isinstance(reason, str):  # the older transport: no caller reads this answer
                 raise httpx2.RemoteProtocolError(reason, request=request)
             return response
         await response.aclose()
         return self._refuse(request, response.status_code, challenge)
 
     def _refuse(self, request: httpx2.Request, status: int, challenge: Challenge) -> httpx2.Response:
-        """Return our own answer in the place of a refusal."""
+        """Return our own answer in place of a refusal."""
         if self._lost is not None and request.method == "POST":
             self._lost(WANTED)
         return httpx2.Response(status, json=self._credentials.note(challenge), request=request)

@@ -1,7 +1,8 @@
-"""Who grants tokens for an MCP server: its protected-resource metadata, then its authorization server's.
+"""Discovery of the authorization server of an MCP server: protected-resource metadata, then its own metadata.
 
-Owns the order of the places, and what of the documents is believed. The protocol library reads them; what it does not
-ask for is asked here: PKCE with S256, addresses that a person can be sent to. Knows no client, no token and no store.
+Owns the order of the addresses, and the checks of the documents. The protocol library reads the documents. This module
+checks what the library does not: PKCE with S256, and addresses that a person can be sent to. Knows no client, no token
+and no store.
 """
 
 from dataclasses import dataclass
@@ -30,15 +31,15 @@ from agentic_rag.tools.oauth.web import Web
 REASON = "agentic_rag.reason"
 """The extension of an answer that holds, as text, why the server refused the request."""
 CHALLENGE_CHARS = 4_000
-"""Of a ``WWW-Authenticate`` header so many are read."""
+"""Maximum number of characters read of a ``WWW-Authenticate`` header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a server said when it refused a request. ``token``: the one it was sent with; None: with none.
+    """A server's refusal of a request. ``token``: the token of the request; None for a request without one.
 
-    ``more``: the token is good, but its scopes do not do. ``reason``: the refusal in words for an admin, which count
-    where the server offers no sign-in; empty: unknown.
+    ``more``: the token is valid, but its scopes do not suffice. ``reason``: the refusal as a text for an admin, which
+    counts if the server offers no sign-in; empty if unknown.
     """
 
     token: str | None
@@ -50,9 +51,9 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class ProtectedResource:
-    """Where tokens for a server are granted. ``resource``: what they are asked for; None: an older server, by no name.
+    """The authorization server of an MCP server. ``resource``: the name for token requests; None for older servers.
 
-    ``scopes``: all that the server says it knows; None: it does not say. ``guessed``: nobody published any metadata.
+    ``scopes``: all scopes that the server declares; None if it declares none. ``guessed``: no metadata was published.
     """
 
     metadata: OAuthMetadata
@@ -66,7 +67,7 @@ class ProtectedResource:
 
 
 def challenge_of(response: httpx2.Response, token: str | None) -> Challenge | None:
-    """Return what a refusal asks for, None when an answer is none."""
+    """Return the challenge in a refusal, or None if the answer is not a refusal."""
     header = response.headers.get("www-authenticate", "")[:CHALLENGE_CHARS]
     said = httpx2.Response(response.status_code, headers={"www-authenticate": header})
     more = response.status_code == 403 and extract_field_from_www_auth(said, "error") == "insufficient_scope"
@@ -78,11 +79,11 @@ def challenge_of(response: httpx2.Response, token: str | None) -> Challenge | No
 
 
 async def discover(web: Web, url: str, challenge: Challenge, issuer: str = "") -> ProtectedResource:
-    """Find where tokens for the server at ``url`` are granted. ``issuer``: the only one that counts; empty: the first.
+    """Find the authorization server of the server at ``url``. ``issuer``: the only one allowed; empty: the first.
 
     Raises:
-        SignInProblem: nobody is named, somebody else's documents are shown, or the network rules refuse a place.
-        SignInSilent: a place did not answer.
+        SignInProblem: No server is named, documents of another issuer are shown, or an address is refused.
+        SignInSilent: An address did not answer.
     """
     resource = await _read_resource(web, url, challenge)
     if resource is None:
@@ -99,7 +100,7 @@ async def discover(web: Web, url: str, challenge: Challenge, issuer: str = "") -
 
 
 async def _read_resource(web: Web, url: str, challenge: Challenge) -> ProtectedResourceMetadata | None:
-    """Return the server's own metadata, from the place it named, below its path or at its root."""
+    """Return the server's own metadata, from the address it named, below its path or at its root."""
     for place in build_protected_resource_metadata_discovery_urls(challenge.metadata_url, url):
         response = await web.send(create_oauth_metadata_request(place))
         if response.status_code >= 500 or response.status_code == 429:
@@ -129,7 +130,7 @@ async def _read_metadata(web: Web, issuer: str, url: str) -> OAuthMetadata | Non
 
 
 async def _read_older(web: Web, url: str, issuer: str) -> ProtectedResource:
-    """Return the place of a server of the protocol's first version with sign-ins (2025-03-26): its own origin."""
+    """Return the authorization server under the first version with sign-ins (2025-03-26): the server's own origin."""
     parts = urlsplit(url)
     origin = f"{parts.scheme}://{parts.netloc}"
     if issuer and not issuers_match(issuer, origin):
@@ -146,10 +147,10 @@ async def _read_older(web: Web, url: str, issuer: str) -> ProtectedResource:
 
 
 def check_for_people(place: ProtectedResource) -> None:
-    """Refuse a place that a person must not be sent to.
+    """Refuse an authorization server that a person must not be sent to.
 
     Raises:
-        SignInProblem: it does not say that it knows PKCE with S256, without which a stolen code is a token.
+        SignInProblem: It does not declare PKCE with S256, without which a stolen code is a token.
     """
     known = place.metadata.code_challenge_methods_supported or []
     if not place.guessed and "S256" not in known:

@@ -1,4 +1,4 @@
-"""What goes wrong at sign-ins at MCP servers.
+"""Errors of sign-ins at MCP servers.
 
 Owns the declarations; part of the tree in ``errors``.
 """
@@ -13,12 +13,14 @@ class SignInNeeded(
     retryable=False,
     facts=("server", "sign_in", "who", "host", "expires_at"),
 ):
-    """An MCP server takes nobody in without a sign-in at its authorization server.
+    """An MCP server requires a sign-in at its authorization server.
 
-    ``sign_in``: the id of the one that is open for it. ``address``: the complete authorization address,
-    with the secret ``state`` in it: for the person who signs in, never for a model. ``begin``: our own address, which
-    binds the sign-in to that person's browser and leads there. ``who``: ``owner`` (the user whose turn it is) or
-    ``admin`` (of the domain: one account serves everybody). ``host``: where the person will be asked.
+    ``sign_in``: the id of the open sign-in.
+    ``address``: the complete authorization address, with the secret ``state`` in it: for the person who signs in, never
+    for a model.
+    ``begin``: our own address, which binds the sign-in to that person's browser and redirects there.
+    ``who``: ``owner`` (the user of the turn) or ``admin`` (of the domain: one account for all users).
+    ``host``: where the person will be asked.
     """
 
     sign_in: str
@@ -42,10 +44,10 @@ class NoSignIn(SignInProblem):
 
 
 class SignInSilent(SignInProblem, code="SIGN_IN_UNREACHABLE", status=504, retryable=True):
-    """An authorization server gave no answer, or one that says to come again: nothing is known of what was asked."""
+    """An authorization server gave no answer, or asked to retry later: the outcome of the request is unknown."""
 
 
 class GrantRefused(SignInProblem, code="SIGN_IN_REFUSED"):
-    """An authorization server refused for good what it was asked for. ``error``: its code (RFC 6749, 5.2)."""
+    """An authorization server refused a request for good. ``error``: its code (RFC 6749, 5.2)."""
 
     error: str = ""

@@ -1,7 +1,7 @@
-"""What is said to an authorization server: registering, asking a person, asking for tokens, giving them back.
+"""Requests to an authorization server: registration, the authorization address, tokens, and revocation.
 
-Owns the form of each request and what is accepted as its answer. An answer's own words are never repeated: of an error
-its code is, if it looks like one. Knows no store; the network is the caller's.
+Owns the form of each request and the checks of its answer. An answer's own text is never repeated. Of an error, only
+the code is repeated, if it looks like one. Knows no store; the network is the caller's.
 """
 
 import base64
@@ -34,14 +34,14 @@ CLIENT_NAME = "Agentic RAG"
 ACCOUNT_CHARS = 100
 ACCOUNT_CLAIMS = ("email", "preferred_username", "name", "sub")
 TOKEN_CHARS = 32_000
-"""A longer token is refused: it goes with every request."""
+"""A longer token is refused: every request carries it."""
 
 _CODE = re.compile(r"[a-z][a-z_]{2,60}")
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthRegistration:
-    """Who we are at an authorization server. ``registration``: as it knows us; ``key``: a PEM we sign with."""
+    """Our identity at an authorization server. ``registration``: its record of us; ``key``: a PEM to sign with."""
 
     registration: OAuthClientInformationFull
     key: str = field(default="", repr=False)
@@ -49,7 +49,7 @@ class OAuthRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What was granted. ``seconds``: how long `access` lasts; None: nobody says. ``account``: whose it is."""
+    """Granted tokens. ``seconds``: lifetime of `access`; None if not stated. ``account``: the account's name."""
 
     access: str = field(repr=False)
     refresh: str | None = field(repr=False)
@@ -62,7 +62,7 @@ class Tokens:
 
 
 def configured_client(place: ProtectedResource, oauth: OAuthClient[str]) -> OAuthRegistration:
-    """Return the client that an admin registered by hand, as the place takes it."""
+    """Return the client that an admin registered by hand, in a form that the authorization server accepts."""
     offered = place.metadata.token_endpoint_auth_methods_supported
     secret, key = oauth.secrets.get("clientSecret"), oauth.secrets.get("privateKey", "")
     method = "none"
@@ -78,7 +78,7 @@ def configured_client(place: ProtectedResource, oauth: OAuthClient[str]) -> OAut
 
 
 def described_client(place: ProtectedResource, document_url: str | None) -> OAuthRegistration | None:
-    """Return the client that our own published document describes, None where the place reads none."""
+    """Return the client that our own published document describes, or None if the server does not support documents."""
     if not should_use_client_metadata_url(place.metadata, document_url):
         return None
     assert document_url is not None
@@ -86,7 +86,7 @@ def described_client(place: ProtectedResource, document_url: str | None) -> OAut
 
 
 def client_metadata(redirect: str, method: TokenEndpointAuthMethod = "none") -> OAuthClientMetadata:
-    """Return what we say of ourselves, at a registration and in our published document."""
+    """Return our description for a registration and for our published document."""
     local = urlsplit(redirect).scheme != "https"
     return OAuthClientMetadata.model_validate(
         {
@@ -100,11 +100,11 @@ def client_metadata(redirect: str, method: TokenEndpointAuthMethod = "none") -> 
 
 
 async def register_client(web: Web, place: ProtectedResource, redirect: str) -> OAuthRegistration:
-    """Register ourselves.
+    """Register ourselves as a client.
 
     Raises:
-        SignInProblem: the place takes no registrations, refused ours, or gave us what we cannot use.
-        SignInSilent: it gave no answer.
+        SignInProblem: The server takes no registrations, refused ours, or returned an unusable one.
+        SignInSilent: The server gave no answer.
     """
     if place.metadata.registration_endpoint is None:
         host = urlsplit(place.issuer).hostname
@@ -139,10 +139,10 @@ def authorization_address(
     state: str,
     pkce: PKCEParameters,
 ) -> str:
-    """Return the address at which a person is asked, whole.
+    """Return the complete address at which a person is asked for consent.
 
     Raises:
-        SignInProblem: it is none that a person can be sent to.
+        SignInProblem: The address is not one that a person can be sent to.
     """
     endpoint = str(place.metadata.authorization_endpoint)
     problem = reach.problem(endpoint)
@@ -192,7 +192,7 @@ async def own_tokens(web: Web, place: ProtectedResource, client: OAuthRegistrati
 
 
 async def revoke_token(web: Web, place: ProtectedResource, client: OAuthRegistration, token: str, kind: str) -> bool:
-    """Give a token back (RFC 7009); return whether the place offers that and took it."""
+    """Revoke a token (RFC 7009); return whether the server supports that and accepted it."""
     endpoint = place.metadata.revocation_endpoint
     if endpoint is None:
         return False
@@ -219,7 +219,7 @@ def _read_tokens(response: httpx2.Response, place: ProtectedResource) -> Tokens:
     try:
         document = json.loads(response.content)
         token = OAuthToken.model_validate(document)
-    except (ValueError, RecursionError) as exc:  # the answer may hold a token: its words go nowhere
+    except (ValueError, RecursionError) as exc:  # the answer may hold a token, so its text is not repeated
         raise SignInProblem(f"{host} answered with something that is no token") from exc
     fits = all(each.isascii() and each.isprintable() and " " not in each for each in (token.access_token,))
     if not token.access_token or not fits or len(token.access_token) + len(token.refresh_token or "") > TOKEN_CHARS:
@@ -235,10 +235,10 @@ def _read_tokens(response: httpx2.Response, place: ProtectedResource) -> Tokens:
 
 
 def _check_audience(document: Mapping[str, Any], token: str, place: ProtectedResource, host: str) -> None:
-    """Refuse a token that is for another server than the one it would be sent to, as far as it can be seen.
+    """Refuse a token that is evidently for another server than the one it would be sent to.
 
     Raises:
-        SignInProblem: its ``aud``, or the answer's ``resource``, are addresses of other servers alone.
+        SignInProblem: The token's ``aud``, or the answer's ``resource``, only has addresses of other servers.
     """
     if place.resource is None:
         return
@@ -262,14 +262,14 @@ def _same_host(one: str, other: str) -> bool:
 
 
 def _account(token: object) -> str:
-    """Return whose account it is by an ``id_token`` that came with the answer itself: for people, no right follows."""
+    """Return the account name in an ``id_token`` from the answer itself. The name is only displayed."""
     claims = claims_of(token) if isinstance(token, str) else {}
     words = (claims[name] for name in ACCOUNT_CLAIMS if isinstance(claims.get(name), str) and claims[name])
     return "".join(each for each in next(words, "") if each.isprintable())[:ACCOUNT_CHARS]
 
 
 def claims_of(token: str) -> Mapping[str, Any]:
-    """Return what a signed token says, unchecked; nothing when it is none that can be read."""
+    """Return the unchecked claims of a signed token; empty if the token cannot be read."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
@@ -283,7 +283,7 @@ def claims_of(token: str) -> Mapping[str, Any]:
 async def _form_request(
     url: str, place: ProtectedResource, client: OAuthRegistration, form: dict[str, str]
 ) -> httpx2.Request:
-    """Return a request with the client's proof of itself."""
+    """Return a request with the client's authentication."""
     info, headers = client.registration, {"accept": "application/json"}
     if info.token_endpoint_auth_method == "private_key_jwt":
         form = {**form, "client_id": info.client_id, **await _assertion(place, client)}
@@ -300,7 +300,7 @@ async def _form_request(
 
 
 async def _assertion(place: ProtectedResource, client: OAuthRegistration) -> dict[str, str]:
-    """Return the client's signed word (RFC 7523) for this authorization server."""
+    """Return the client's signed assertion (RFC 7523) for this authorization server."""
     info = client.registration
     signing = SignedJWTParameters(
         issuer=info.client_id,
@@ -320,10 +320,10 @@ async def _assertion(place: ProtectedResource, client: OAuthRegistration) -> dic
 
 
 def algorithm_of(pem: str) -> Literal["ES256", "RS256", "EdDSA"]:
-    """Return how a private key signs.
+    """Return the signing algorithm of a private key.
 
     Raises:
-        SignInProblem: it is no PEM of a key that signs: P-256, RSA or Ed25519.
+        SignInProblem: The text is not a PEM of a signing key: P-256, RSA or Ed25519.
     """
     from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -342,7 +342,7 @@ def algorithm_of(pem: str) -> Literal["ES256", "RS256", "EdDSA"]:
 
 
 def error_of(response: httpx2.Response) -> str:
-    """Return the error code of a refusal, empty when there is none that looks like one."""
+    """Return the error code of a refusal, or empty text if there is none that looks like one."""
     try:
         error = json.loads(response.content).get("error")
     except (ValueError, AttributeError, RecursionError):

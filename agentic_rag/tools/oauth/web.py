@@ -1,7 +1,7 @@
-"""Requests to authorization servers: addresses that strangers name, under the rules of users' servers.
+"""Requests to authorization servers: untrusted addresses, under the rules of users' servers.
 
-Owns what is connected to (https, public addresses, no redirect, nothing from the environment), how long an answer may
-take and how long it may be. Knows no OAuth. No answer's words are repeated: they may hold a token.
+Owns the connection rules (https, public addresses, no redirect, nothing from the environment), and the limits on the
+time and length of an answer. Knows no OAuth. No answer's text is repeated: it may hold a token.
 """
 
 from collections.abc import Mapping
@@ -15,27 +15,27 @@ from agentic_rag.tools.oauth.errors import SignInProblem, SignInSilent
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport
 
 ANSWER_BYTES = 256 * 1024
-"""No document of an authorization server is longer."""
+"""Maximum length of a document of an authorization server."""
 
 ANSWER_SECONDS = 10.0
-"""For one answer, from the connection to its last byte."""
+"""Time limit for one answer, from the connection to its last byte."""
 
 
 class Web(Protocol):
     """Sends requests of a sign-in."""
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """Return the whole answer, whatever its status.
+        """Return the whole answer, with any status.
 
         Raises:
-            SignInProblem: the address is refused, or the answer is.
-            SignInSilent: there is none.
+            SignInProblem: The address or the answer is refused.
+            SignInSilent: There is no answer.
         """
         ...
 
 
 class CheckedWeb:
-    """Implements `Web` under the network rules of users' servers. ``seconds``: for one answer."""
+    """Implements `Web` under the network rules of users' servers. ``seconds``: time limit for one answer."""
 
     def __init__(self, reach: AddressPolicy, seconds: float = ANSWER_SECONDS) -> None:
         self.reach = reach
@@ -53,7 +53,7 @@ class CheckedWeb:
             refusals.append(reason)
 
         backend = CheckedBackend(self.reach.exempt, unchecked=self.reach.unchecked, refused=note)
-        request.headers["accept-encoding"] = "identity"  # a compressed answer may be of any length
+        request.headers["accept-encoding"] = "identity"  # a compressed answer could expand to any length
         try:
             with anyio.fail_after(self._seconds):
                 async with (

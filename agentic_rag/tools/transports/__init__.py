@@ -1,1 +1,1 @@
-"""The ways to an MCP server: a child process, a web address."""
+"""Transports to an MCP server: a child process, or a web address."""

@@ -1,8 +1,8 @@
-"""What went wrong between us and an MCP server over HTTP, in words that say what happened and what to do.
+"""Explanations of failures between us and an MCP server over HTTP: what happened, and what to do.
 
-Owns the explanation of answers that are no MCP (401 to 500, web pages, redirects) and of connections that fail (names,
-TLS, timeouts, proxies). Of a server's own message at most `EXCERPT_CHARS` are quoted. No text holds a header's value
-or a secret from the address: both are replaced, also percent-encoded.
+Owns the explanation of answers that are not MCP (401 to 500, web pages, redirects) and of connections that fail (names,
+TLS, timeouts, proxies). At most `EXCERPT_CHARS` of a server's own message are quoted. No text contains a header's value
+or a secret from the address: both are replaced, also in percent-encoded form.
 """
 
 import json
@@ -19,23 +19,23 @@ from agentic_rag.tools.launch.addresses import HttpEndpoint
 
 EXCERPT_CHARS = 200
 ERROR_BYTES = 64 * 1024
-"""Of the body of a failed answer so much is read."""
+"""Maximum number of bytes read of a failed answer's body."""
 ERROR_SECONDS = 5.0
-"""How long that may take."""
+"""Time limit for reading that body."""
 SHORTEST_SECRET = 3
-"""Shorter values are not looked for in a server's message: they would be found everywhere."""
+"""Shorter values are not replaced in a server's message, because they would match everywhere."""
 
 _PLAIN_HEADERS = frozenset({"accept", "accept-language", "user-agent", "content-type", "referer", "origin"})
 """Headers of an entry that carry no credentials."""
 _MESSAGES = ("message", "error_description", "detail", "title", "error", "reason", "msg")
-"""Members of a JSON error in which services write their message."""
+"""Members of a JSON error in which services put their message."""
 _TAGS = re.compile(r"<[^<>]{0,500}>")
 _TITLE = re.compile(r"<title[^<>]{0,200}>([^<]{1,500})", re.IGNORECASE)
 _TOO_MANY, _MAX_DEPTH = 429, 4
 
 
 def explain_status(request: httpx2.Request, response: httpx2.Response, body: bytes, endpoint: HttpEndpoint) -> str:
-    """Return what an answer with an error status means, and what to do."""
+    """Explain an answer with an error status, and name a remedy."""
     status, host = response.status_code, request.url.host
     said = excerpt(body, response.headers.get("content-type", ""), endpoint)
     quoted = f"HTTP {status}: {said}" if said else f"HTTP {status}"
@@ -61,7 +61,7 @@ def explain_status(request: httpx2.Request, response: httpx2.Response, body: byt
 
 
 def explain_content(request: httpx2.Request, response: httpx2.Response, body: bytes, endpoint: HttpEndpoint) -> str:
-    """Return what an answer means that is neither JSON nor an event stream."""
+    """Explain an answer that is neither JSON nor an event stream."""
     kind = one_line(response.headers.get("content-type", "").partition(";")[0])[:60] or "no content type"
     host = request.url.host
     if "html" in kind:
@@ -74,7 +74,7 @@ def explain_content(request: httpx2.Request, response: httpx2.Response, body: by
 
 
 def explain_connection(exc: httpx2.TransportError, url: httpx2.URL, proxy: str) -> str:
-    """Return why there was no answer. ``proxy``: the one that was asked, empty: none."""
+    """Explain a failed connection. ``proxy``: the proxy that was used, empty for none."""
     host = url.host
     place = f"{host}:{url.port or (443 if url.scheme == 'https' else 80)}"
     through = f" through the proxy {proxy}" if proxy else ""
@@ -140,7 +140,7 @@ def _secrets_of(endpoint: HttpEndpoint) -> list[str]:
 
 
 def _message_in(value: object, depth: int = 0) -> str:
-    """Return the message of a JSON error, in whichever member it is."""
+    """Return the message of a JSON error from the first of the known members."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and depth < _MAX_DEPTH:

@@ -1,9 +1,9 @@
-"""An MCP server at the other end of HTTP: streamable HTTP, or the older SSE transport.
+"""An MCP server reached over HTTP: streamable HTTP, or the older SSE transport.
 
-Owns the HTTP client: no credentials from the environment, no redirect, no body beyond a bound, and word to
-the connection when the session is over or an address was refused. What an answer that is no MCP means, and why there
-is no connection, is explained by `failures` in the place of the library's words. Knows nothing of sessions or calls.
-Which addresses may be reached is decided in `endpoint` and, for what a name leads to, in `network`.
+Owns the HTTP client: no credentials from the environment, no redirects, a bound on every body, and a notification of
+the connection when the session is over or an address was refused. `failures` explains answers that are not MCP and
+failed connections, in place of the library's texts. Knows nothing of sessions or calls. `endpoint` decides which
+addresses may be reached, and `network` checks the IP addresses of a name.
 """
 
 import contextlib
@@ -42,16 +42,16 @@ from agentic_rag.tools.transports.proxies import proxy_name
 from agentic_rag.tools.transports.stdio import repair_text
 
 EVENT_BYTES = 1024 * 1024
-"""A longer SSE event is refused, as a longer line of a stdio server is."""
+"""A longer SSE event is refused, like a longer line of a stdio server."""
 
 TIMEOUT = httpx2.Timeout(10.0, read=None)
-"""Seconds to connect, write, and get a connection. Reading is bounded by each call's own timeout."""
+"""Seconds to connect, write, and get a connection. Each call's own timeout bounds reading."""
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-"""Of an event stream."""
+"""Line ends of an event stream."""
 
 EVENT_LINES = 100
-"""Lines of data of one announcement that are read: an address has one."""
+"""Maximum number of data lines read of one announcement: an address has one."""
 
 Item = SessionMessage | Exception
 
@@ -68,10 +68,11 @@ class HttpTransport:
         credentials: Credentials | None = None,
         note: str = "",
     ) -> None:
-        """``lost`` is called, with the reason, when nothing more will come; ``refused`` when an address was refused.
+        """Store the configuration; nothing is opened.
 
-        ``credentials``: of a server that people sign in at; None: its headers say all. ``note``: what an admin should
-        know of this way to the server.
+        ``lost`` is called, with the reason, when nothing more will come; ``refused`` when an address was refused.
+        ``credentials`` belong to a server that people sign in at; None if the entry's headers suffice. ``note``: a hint
+        for the admin about this way to the server.
         """
         self.note = note
         self._endpoint = endpoint
@@ -84,7 +85,7 @@ class HttpTransport:
 
     @property
     def kind(self) -> HttpKind:
-        """The transport that is spoken."""
+        """The transport in use."""
         return self._kind
 
     @property
@@ -94,7 +95,7 @@ class HttpTransport:
 
     @property
     def suggests_other(self) -> bool:
-        """Whether the address answered as one does that speaks the other transport."""
+        """Whether the address answered like a server of the other transport."""
         return not self._observed.answered and self._observed.other
 
     async def __aenter__(self) -> Any:
@@ -134,7 +135,7 @@ class HttpTransport:
     async def _open(self) -> AsyncIterator[Any]:
         try:
             httpx2.URL(self._endpoint.url)
-        except httpx2.InvalidURL as exc:  # odd spellings of numbers, letters that look like others
+        except httpx2.InvalidURL as exc:  # unusual spellings of numbers, letters that look like others
             await self._refused(str(exc))
             raise
         async with AsyncExitStack() as stack:
@@ -151,7 +152,7 @@ class HttpTransport:
 
 
 class _Watched:
-    """A read stream that tells when it ends: the protocol library closes it on a broken connection and goes on."""
+    """A read stream that reports its end: the protocol library closes it on a broken connection and continues."""
 
     def __init__(self, stream: Any, lost: Callable[[str], None]) -> None:
         self._stream = stream
@@ -159,7 +160,7 @@ class _Watched:
 
     @property
     def last_context(self) -> Context | None:
-        """In which context the last message was sent; see `mcp.shared._context_streams`."""
+        """The context in which the last message was sent; see `mcp.shared._context_streams`."""
         return getattr(self._stream, "last_context", None)
 
     async def receive(self) -> Item:
@@ -194,7 +195,7 @@ class _Watched:
 
 
 class _Bounded(CheckedTransport):
-    """Bounds every body that is not an event stream, and sees a session that the server no longer knows."""
+    """Bounds every body that is not an event stream, and detects a session that the server no longer knows."""
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class _Bounded(CheckedTransport):
         *,
         signed: bool,
     ) -> None:
-        """``signed``: a `SignedTransport` around this one answers what is refused for want of a sign-in."""
+        """Store the configuration. ``signed``: a `SignedTransport` around this one handles requests for a sign-in."""
         super().__init__(backend)
         self._signed = signed
         self._endpoint = endpoint
@@ -215,7 +216,7 @@ class _Bounded(CheckedTransport):
         self._lost = lost
         self._refused = refused
         self._announces = kind is HttpKind.SSE
-        """Whether an event stream begins with the address at which the server wants its messages."""
+        """Whether an event stream begins with the address at which the server expects its messages."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
@@ -235,7 +236,7 @@ class _Bounded(CheckedTransport):
                 await response.aclose()
                 return _as_error(reason, 502, request)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            await response.aclose()  # a megabyte may stand for a gigabyte, and nobody asked for that
+            await response.aclose()  # unrequested compression: a megabyte may expand to a gigabyte
             reason = f"{request.url.host} compresses its answers, which it was asked not to do"
             self._lost(reason)
             raise httpx2.RemoteProtocolError(reason)
@@ -245,7 +246,7 @@ class _Bounded(CheckedTransport):
             if response.headers.get("content-type", "").lower().startswith("application/json"):
                 response.stream = _RepairedBody(response.stream, lines=False)
         elif self._announces:
-            self._observed.other = True  # until it says where it wants its messages
+            self._observed.other = True  # until the server announces where it expects its messages
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = Announcement(
                 _RepairedBody(response.stream, lines=True), partial(self._goes_elsewhere, request.url)
@@ -258,7 +259,7 @@ class _Bounded(CheckedTransport):
         return response
 
     def _is_expected(self, request: httpx2.Request, response: httpx2.Response) -> bool:
-        """Whether an answer's content is what this transport takes in answer to this request."""
+        """Whether this transport accepts an answer's content for this request."""
         kind = response.headers.get("content-type", "").lower()
         if not response.is_success:
             return True  # a redirect
@@ -269,7 +270,7 @@ class _Bounded(CheckedTransport):
         return kind.startswith(("application/json", "text/event-stream"))
 
     async def _explain(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Return an answer that says what is wrong with one that is no MCP; a JSON-RPC error stays as it is."""
+        """Replace an answer that is not MCP by one that explains the failure; a JSON-RPC error is kept."""
         status = response.status_code
         body = await _read_error(response)
         if request.method == ("GET" if self._announces else "POST"):
@@ -281,19 +282,19 @@ class _Bounded(CheckedTransport):
             headers = {"content-type": "application/json"}
             return httpx2.Response(status, headers=headers, content=body, request=request)
         reason = explain_status(request, response, body, self._endpoint)
-        if request.method == "GET" and not self._announces:  # no stream for the server's own requests: most have none
+        if request.method == "GET" and not self._announces:  # no stream for the server's requests: most have none
             return httpx2.Response(status, request=request)
         return self._end(reason, status, request, response.headers.get("www-authenticate", ""))
 
     def _end(self, reason: str, status: int, request: httpx2.Request, challenge: str = "") -> httpx2.Response:
         if self._announces and not (self._signed and status in (401, 403)):
-            # Else the library would show its own words, with the whole address in them.
+            # Without this, the library would show its own text, which contains the whole address.
             raise httpx2.RemoteProtocolError(reason, request=request)
         return _as_error(reason, status, request, challenge)
 
     async def _goes_elsewhere(self, asked: httpx2.URL, address: str) -> bool:
-        """Return whether an announced address is another server's. Such an address ends the session."""
-        self._observed.answered = True  # whatever the address is, the server speaks this transport
+        """Return whether an announced address belongs to another server. Such an address ends the session."""
+        self._observed.answered = True  # whichever address it is, the server speaks this transport
         with contextlib.suppress(httpx2.InvalidURL):
             target = asked.join(address)
             if _origin(target) == _origin(asked):
@@ -305,7 +306,7 @@ class _Bounded(CheckedTransport):
         return True
 
     async def _look_at_redirect(self, asked: httpx2.URL, location: str) -> None:
-        """Tell of a redirect to another host: nobody follows it (the protocol library stays at its origin)."""
+        """Report a redirect to another host: neither we nor the protocol library follow it."""
         try:
             target = asked.join(location)
         except httpx2.InvalidURL:
@@ -315,12 +316,12 @@ class _Bounded(CheckedTransport):
 
 
 _SSE_MISSES = (400, 404, 405, 406, 415, 501)
-"""What a server of the newer transport answers to the request with which the older one begins."""
+"""Statuses with which a server of the newer transport answers the first request of the older one."""
 
 
 @dataclass(slots=True)
 class _Observed:
-    """What the requests of one session showed. ``other``: an answer as of a server of the other transport."""
+    """Observations from the requests of one session. ``other``: an answer looked like the other transport."""
 
     answered: bool = False
     other: bool = False
@@ -354,7 +355,7 @@ def _is_rpc_error(body: bytes) -> bool:
 
 
 def _as_error(reason: str, status: int, request: httpx2.Request, challenge: str = "") -> httpx2.Response:
-    """Return a failed answer whose body is a JSON-RPC error, which the library gives to whoever waits for an answer."""
+    """Return a failed answer with a JSON-RPC error as its body, which the library passes to the waiting caller."""
     code = METHOD_NOT_FOUND if status in (404, 405) else INTERNAL_ERROR
     error = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": reason}}
     headers = {"www-authenticate": challenge} if challenge else {}
@@ -378,7 +379,7 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 class Announcement(httpx2.AsyncByteStream):
     """An event stream that ends before an ``endpoint`` event that leads to another server.
 
-    The protocol library refuses such a one too, but then waits until the start's time is over, and tells nobody.
+    The protocol library refuses such an event too, but then waits until the start times out, and reports nothing.
     """
 
     def __init__(self, body: httpx2.AsyncByteStream, elsewhere: Callable[[str], Awaitable[bool]]) -> None:
@@ -386,7 +387,7 @@ class Announcement(httpx2.AsyncByteStream):
         self._elsewhere = elsewhere
         self._line = bytearray()
         self._cut = b""
-        """A ``\\r`` at the end of a part: its ``\\n`` may be still to come."""
+        """A ``\\r`` at the end of a part: its ``\\n`` may still follow."""
         self._event = ""
         self._data: list[str] = []
 
@@ -400,9 +401,9 @@ class Announcement(httpx2.AsyncByteStream):
             yield part
 
     def take(self, part: bytes) -> Iterator[str]:
-        """Take a part of the stream; yield the address of each ``endpoint`` event that is whole with it.
+        """Take a part of the stream; yield the address of each ``endpoint`` event that the part completes.
 
-        Each byte is looked at once, however small the parts are; of a line and of an event no more is kept than may be.
+        Each byte is scanned once, however small the parts are. Lines and events are stored only up to their limits.
         """
         part = self._cut + part
         self._cut = b"\r" if part.endswith(b"\r") else b""
@@ -449,7 +450,7 @@ class _RepairedBody(httpx2.AsyncByteStream):
     """A body with U+FFFD in place of lone surrogates and of bytes that are not UTF-8.
 
     The protocol library refuses a whole answer for one of them. Servers that cut a text within an emoji send them.
-    ``lines``: the body is an event stream, of which each part is passed on up to its last whole line.
+    ``lines``: the body is an event stream, and each part is passed on up to its last complete line.
     """
 
     def __init__(self, body: httpx2.AsyncByteStream, *, lines: bool) -> None:
@@ -466,7 +467,7 @@ class _RepairedBody(httpx2.AsyncByteStream):
                 parts, size, part = [], 0, part[end:]
             parts.append(part)
             size += len(part)
-            if size > RESULT_BYTES:  # longer than any answer that is taken
+            if size > RESULT_BYTES:  # longer than any accepted answer
                 yield b"".join(parts)
                 parts, size = [], 0
         if parts:

@@ -1,8 +1,8 @@
-"""What a server may send on its own account, and how long its first answer is waited for.
+"""Limits on the messages that a server sends unasked, and on the wait for its first answer.
 
-Owns the bounds on requests, notifications and answers that nobody asked for, of one session over any transport, and
-the end of the newer era's first question: a server that does not answer it is asked in the older era's way within the
-same start. Knows neither processes nor HTTP.
+Owns the bounds on requests, notifications and unrequested answers of one session over any transport, and the timeout of
+the newer era's first question: a server that does not answer it is asked in the older era's way within the same start.
+Knows neither processes nor HTTP.
 """
 
 import contextlib
@@ -22,22 +22,22 @@ from agentic_rag.base.token_bucket import TokenBucket
 from agentic_rag.tools.server_answers import READ_METHODS, wrap_answer
 
 REQUESTS, REQUESTS_A_SECOND = 100, 10.0
-"""Requests of a server at once and on average; each costs an answer."""
+"""Requests of a server: burst size, and average per second; each costs an answer."""
 
 NOTICES, NOTICES_A_SECOND = 500, 100.0
-"""Notifications that are passed on; the rest is dropped. What they say is said again, or was said just before."""
+"""Notifications that are passed on; the rest is dropped: each is sent again soon, or was sent just before."""
 
 MESSAGES, MESSAGES_A_SECOND = 20_000, 2_000.0
-"""Whatever nobody asked for, dropped or not."""
+"""All unrequested messages, dropped or not."""
 
 PARTS = 20_000
-"""Items and members of one message that the protocol's library looks at, each against every kind it could be."""
+"""Items and members of one message that the protocol library validates, each against every possible type."""
 
 _OPAQUE = frozenset({"structuredContent", "inputSchema", "outputSchema", "_meta"})
-"""Members that are any JSON to it: nothing is looked at in there."""
+"""Members that are arbitrary JSON to the library: it validates nothing inside them."""
 
 OPEN_QUESTIONS = 4_096
-"""Of so many of our requests it is remembered that they have no answer yet."""
+"""Maximum number of our unanswered requests that are remembered."""
 
 DISCOVER = "server/discover"
 """The newer era's first question."""
@@ -48,7 +48,7 @@ Item = SessionMessage | Exception
 
 
 class Inflow:
-    """Counts what one server sends. Pure: time is an argument."""
+    """Counts the messages that one server sends. Pure: time is an argument."""
 
     def __init__(self) -> None:
         self._asked: dict[str, str] = {}
@@ -57,11 +57,11 @@ class Inflow:
         self._messages = TokenBucket(MESSAGES_A_SECOND, MESSAGES)
 
     def ask(self, message: types.JSONRPCMessage) -> None:
-        """Note a message of ours: its answer is asked for, once."""
+        """Record a message of ours, so that one answer to it is expected."""
         if isinstance(message, types.JSONRPCRequest):
             self._asked[str(message.id)] = message.method
             if len(self._asked) > OPEN_QUESTIONS:
-                self._asked.pop(next(iter(self._asked)))  # given up long ago
+                self._asked.pop(next(iter(self._asked)))  # its caller gave up long ago
 
     def method_of(self, item: Item) -> str:
         """Return the method of our request that a message answers; empty for every other message."""
@@ -69,7 +69,7 @@ class Inflow:
         return self._asked.get(str(message.id), "") if isinstance(message, types.JSONRPCResponse) else ""
 
     def excess(self, item: Item, now: float) -> str:
-        """Return why a server that sent this is to be cut off; empty: it may go on."""
+        """Return why a server that sent this message must be disconnected; empty if it may continue."""
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and str(message.id) in self._asked:
             del self._asked[str(message.id)]
@@ -81,7 +81,7 @@ class Inflow:
         return ""
 
     def passes(self, item: Item, now: float) -> bool:
-        """Whether to pass a message on; the others cost nothing but their reading."""
+        """Whether to pass a message on; dropped messages cost nothing but their reading."""
         if not isinstance(item, SessionMessage) or not isinstance(item.message, types.JSONRPCNotification):
             return True
         return self._notices.take(now) == 0
@@ -112,10 +112,13 @@ def _is_wide(item: Item) -> bool:
 
 
 class BoundedTransport:
-    """A transport under these bounds, as a `mcp.client.Transport`. Single use."""
+    """A transport with these limits, as a `mcp.client.Transport`. Single use."""
 
     def __init__(self, transport: Transport, lost: Callable[[str], None], probe: float) -> None:
-        """``lost`` is called with the reason when the server is cut off; ``probe``: seconds for its first answer."""
+        """Store the inner transport.
+
+        ``lost`` is called with the reason when the server is disconnected. ``probe``: seconds for its first answer.
+        """
         self._transport = transport
         self._lost = lost
         self._probe = probe
@@ -139,7 +142,7 @@ def _refuse_answer(answer: types.JSONRPCResponse) -> SessionMessage:
 
 
 def _read_leniently(item: Item, method: str) -> Item:
-    """Return an answer in a form that the protocol's library takes; see `wrap_answer`."""
+    """Return an answer in a form that the protocol library accepts; see `wrap_answer`."""
     if method not in READ_METHODS:
         return item
     assert isinstance(item, SessionMessage)
@@ -163,14 +166,14 @@ class _Inbound:
 
     @property
     def last_context(self) -> Context | None:
-        """In which context the last message was sent, where the transport tells: of the call that it belongs to."""
+        """The context in which the message of the related call was sent, if the transport knows it."""
         return getattr(self._stream, "last_context", None)
 
     def ask_first(self, ident: types.RequestId, method: str) -> None:
-        """Note a question of the handshake; only the newer era's first one is waited for no longer than so."""
+        """Record a question of the handshake; only the newer era's first one has the short probe timeout."""
         self._asked = ident
         self._deadline = anyio.current_time() + self._probe if method == DISCOVER else math.inf
-        self._reading.deadline = self._deadline  # it is being waited for already
+        self._reading.deadline = self._deadline  # the session is waiting for it already
 
     async def receive(self) -> Item:
         try:
@@ -210,7 +213,7 @@ class _Inbound:
                 item: Item = await self._stream.__anext__()
                 message = item.message if isinstance(item, SessionMessage) else None
                 if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-                    self._settled = message.id != self._asked  # an answer of the ordinary life
+                    self._settled = message.id != self._asked  # an answer of the normal session
                     self._deadline = math.inf
                 return item
             if anyio.current_time() >= self._deadline and self._asked is not None:
@@ -229,7 +232,7 @@ class _Inbound:
 
 
 class _Outbound:
-    """What we send, so that its answers are known as asked for."""
+    """Sends our messages, and records them so that their answers are expected."""
 
     def __init__(self, stream: Any, inflow: Inflow, inbound: _Inbound) -> None:
         self._stream = stream

@@ -1,9 +1,9 @@
-"""Connecting to users' addresses: the address that was checked is the one that is connected to.
+"""Connections to users' addresses: the IP address that was checked is the one that is connected to.
 
-Owns the resolution of a name right before its connection, once, so that a second answer of a name server has no
-effect. TLS is then spoken for the name (certificate and SNI), since only the address is replaced. Where the operator's
-environment names a proxy, the proxy resolves the name: `CheckedBackend.check_proxied` says what it may be asked for.
-Knows no MCP.
+Owns the resolution of a name right before its connection, once, so that a second answer of a name server has no effect.
+TLS still uses the name (certificate and SNI), since only the address is replaced. Where the operator's environment
+names a proxy, the proxy resolves the name, and `CheckedBackend.check_proxied` decides which targets the proxy may be
+asked for. Knows no MCP.
 """
 
 import contextlib
@@ -25,28 +25,28 @@ from agentic_rag.tools.launch.addresses import address_problem, is_listed
 from agentic_rag.tools.transports.proxies import Proxies, environment_proxies, proxied_problem
 
 MAX_CONNECTIONS, KEEPALIVE_SECONDS = 100, 5.0
-"""Of one server; as the HTTP client has them."""
+"""Limits per server, equal to the HTTP client's defaults."""
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""Takes a host and a port; returns addresses as text. Raises `OSError` when there is none."""
+"""Takes a host and a port; returns IP addresses as text. Raises `OSError` if there is none."""
 
 Refused = Callable[[str], Awaitable[None]]
-"""Hears, with the reason, of each address that was not connected to."""
+"""Receives the reason for each address that was refused."""
 
 
 LOOK_SECONDS = 2.0
-"""How long the address of a name is looked for that a proxy will resolve."""
+"""Time limit for resolving a name that a proxy will resolve itself."""
 
 
 async def unheard(reason: str) -> None:
-    """Tell nobody."""
+    """Ignore the refusal."""
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
     """Return the addresses of a host as the system resolves it; every spelling of a number becomes one form.
 
-    In a thread of its own: the loop has a handful for all names, the models' services' among them, and a user's name
-    server that does not answer would hold each for half a minute.
+    The look-up runs in a thread outside the loop's pool. The pool has a handful of threads for all names, including
+    those of the models' services, and a user's name server that does not answer would block each for half a minute.
     """
     resolve = partial(socket.getaddrinfo, host.encode("ascii"), port, type=socket.SOCK_STREAM)
     found = await anyio.to_thread.run_sync(resolve, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
@@ -64,9 +64,9 @@ class CheckedBackend(AsyncNetworkBackend):
         resolve: Resolve = resolve_host,
         refused: Refused = unheard,
     ) -> None:
-        """``exempt``: hosts and ports (see `is_listed`) that may be reached whatever their address.
+        """Store the rules. ``exempt``: hosts and ports (see `is_listed`) that may be reached at any IP address.
 
-        ``unchecked``: any may be.
+        ``unchecked``: every host may be reached at any address.
         """
         self._exempt = exempt
         self._unchecked = unchecked
@@ -93,9 +93,9 @@ class CheckedBackend(AsyncNetworkBackend):
             raise httpcore2.ConnectError(f"{host} cannot be resolved") from exc
         for text in addresses:
             problem = address_problem(ipaddress.ip_address(text.partition("%")[0]))
-            if problem:  # one is enough: a name with a private address beside a public one is no accident
+            if problem:  # one suffices: a name with both a private and a public address is no accident
                 await self._refused(f"{host} leads to {text}, which is refused ({problem})")
-                # An admin who asked for a name does not learn which address it has, or what kind.
+                # The admin who entered a name must not learn its address or the kind of its address.
                 why = f" ({problem})" if text == host else ""
                 raise httpcore2.ConnectError(f"{host} leads to an address that is refused{why}")
         last: httpcore2.ConnectError | None = None
@@ -109,10 +109,10 @@ class CheckedBackend(AsyncNetworkBackend):
     async def check_proxied(self, host: str, port: int) -> None:
         """Refuse a target that a proxy must not be asked for: a private address, or a name that is not public.
 
-        A name that resolves here is checked by its address; one that does not is left to the proxy.
+        A name that resolves here is checked by its address. Any other name is left to the proxy.
 
         Raises:
-            httpcore2.ConnectError: says how the operator allows it.
+            httpcore2.ConnectError: The text tells how the operator can allow the target.
         """
         if self._unchecked or is_listed(self._exempt, host, port):
             return
@@ -138,7 +138,7 @@ class CheckedBackend(AsyncNetworkBackend):
 
 @functools.cache
 def _trusted_authorities() -> ssl.SSLContext:
-    """Reading the certificates of all authorities takes 50 ms of the event loop: once is enough."""
+    """Cache the certificates of all authorities: reading them takes 50 ms of the event loop."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
@@ -148,14 +148,14 @@ class CheckedTransport(httpx2.AsyncHTTPTransport):
     def __init__(
         self, backend: CheckedBackend, verify: ssl.SSLContext | None = None, proxies: Proxies | None = None
     ) -> None:
-        """``proxies``: None: those that the environment names now."""
+        """Create the connection pool. Without ``proxies``, those of the present environment are used."""
         context = verify or _trusted_authorities()
         super().__init__(verify=context, trust_env=False)
         self._backend = backend
         self._context = context
         self._proxies = environment_proxies() if proxies is None else proxies
         self._proxied: dict[str, httpx2.AsyncHTTPTransport] = {}
-        # The one way to give it a network backend: the public constructor takes none.
+        # The only way to set a network backend: the public constructor has no such parameter.
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=context,
             max_connections=MAX_CONNECTIONS,

@@ -1,7 +1,7 @@
-"""The operator's web proxy: which requests go through it, and to which targets it may be asked to connect.
+"""The operator's web proxy: which requests use it, and to which targets it may be asked to connect.
 
-Owns the reading of ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` (also in small letters), and the
-address rules for targets that a proxy resolves. Loopback targets never go through a proxy: its loopback is another
+Owns the reading of ``HTTP_PROXY``, ``HTTPS_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` (also in lower case), and the
+address rules for targets that a proxy resolves. Loopback targets never use a proxy, since its loopback is another
 machine's. Every message names the proxy without the credentials in its address.
 """
 
@@ -17,7 +17,7 @@ import httpx2
 from agentic_rag.tools.launch.addresses import address_problem
 
 MAX_EXCEPTIONS = 500
-"""Parts of ``NO_PROXY`` that are read."""
+"""Maximum number of parts of ``NO_PROXY``."""
 
 _PRIVATE_NAMES = ("localhost", "local", "internal", "intranet", "private", "corp", "home", "lan", "home.arpa")
 """Ends of names that no public name server knows."""
@@ -35,7 +35,7 @@ class Proxies:
         """Return the proxy for a request, None to connect directly.
 
         Raises:
-            httpx2.ProxyError: the environment names a proxy that cannot be used.
+            httpx2.ProxyError: The environment names an unusable proxy.
         """
         address = self.by_scheme.get(url.scheme)
         host = url.host.lower().rstrip(".")
@@ -75,7 +75,7 @@ def environment_proxies() -> Proxies:
 
 
 def proxied_problem(host: str) -> str:
-    """Return why a proxy is not asked to connect to a host, as far as its name tells; empty: it may be asked."""
+    """Return why a proxy must not be asked for a host, judged by its name; empty if it may be asked."""
     name = host.lower().rstrip(".")
     try:
         return address_problem(ipaddress.ip_address(name.strip("[]").partition("%")[0]))
@@ -92,7 +92,7 @@ def proxied_problem(host: str) -> str:
 
 
 def proxy_name(proxy: httpx2.Proxy) -> str:
-    """Return what a proxy is called in messages: host and port."""
+    """Return a proxy's name for messages: host and port."""
     return f"{proxy.url.host}:{proxy.url.port or _default_port(proxy.url.scheme)}"
 
 

@@ -1,11 +1,11 @@
 """A child process that speaks MCP over its standard streams.
 
-Owns the spawn, the framing of lines with its bounds, and the death of the child with everything it started.
-Knows nothing of sessions or calls. Protocol: newline-delimited JSON-RPC, one message a line,
+Owns the spawn, the framing of lines with its bounds, and the termination of the child with all its descendants. Knows
+nothing of sessions or calls. Protocol: newline-delimited JSON-RPC, one message per line,
 https://modelcontextprotocol.io/specification/2025-11-25/basic/transports#stdio
 
-Not `mcp.client.stdio`: that hands parts of our environment to the child, reads lines of any length, and drops a
-line it cannot parse, which leaves the call it answered open for ever.
+`mcp.client.stdio` is not used: it passes parts of our environment to the child, reads lines of any length, and drops a
+line it cannot parse, which leaves the call of that answer open for ever.
 """
 
 import contextlib
@@ -44,55 +44,55 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 LINE_BYTES = 1024 * 1024
-"""A longer line is thrown away, and the call it answered gets an error."""
+"""A longer line is discarded, and the call that it answered gets an error."""
 
 FLOOD_BYTES = 256 * 1024 * 1024
-"""A line still without end after this many bytes costs the server its connection."""
+"""A line without an end after this many bytes costs the server its connection."""
 
 EDGE_BYTES = 4096
-"""How much of both ends of a thrown-away line is kept, to find the call it answered."""
+"""Bytes kept at both ends of a discarded line, to find the call that it answered."""
 
 NOT_STARTED, NOT_STARTED_CODE = "not started: ", 126
-"""How `launcher` says that what was approved is not what is there any more, and with which exit code."""
+"""Prefix and exit code with which `launcher` reports that a file differs from the approved one."""
 
 STDERR_CHARS = 500
-"""Longer lines of stderr are cut."""
+"""Longer lines of stderr are truncated."""
 
 WRITE_SECONDS = 30.0
-"""A child that does not take a message in this time is lost."""
+"""A child that does not accept a message in this time is lost."""
 
 EXIT_SECONDS = 1.0
-"""How long a child may take to exit when its input closes, and again after SIGTERM, before SIGKILL."""
+"""Time limit for a child's exit after its input closes, and again after SIGTERM, before SIGKILL."""
 
 LOCK_SECONDS, LOCK_LOOK_SECONDS = 5.0, 0.1
-"""How long a child that keeps a state waits for the end of the one before it."""
+"""Time limit of a stateful child's wait for the end of its predecessor, and the interval of its checks."""
 
 REAP_SECONDS = 2.0
-"""How long we wait to see a killed child dead."""
+"""Time limit for the death of a killed child."""
 
 OUTBOX = 256
-"""Messages that may wait for a slow child; more make their senders wait."""
+"""Maximum number of messages that wait for a slow child; further ones make their senders wait."""
 
 BURST, BURST_BYTES = 8, 64 * 1024
-"""After so many lines, or so many bytes of them, others get their turn, however much the child has said at once."""
+"""After this many lines, or bytes of lines, other tasks get a turn, however much the child has written."""
 
 READ_BYTES, READ_BYTES_A_SECOND = 32 * 1024 * 1024, 16 * 1024 * 1024
-"""What is read as messages at once and on average. A child that says more waits: that slows nobody but itself."""
+"""Messages that are read: burst size, and average per second. A child that writes more slows down only itself."""
 
 GARBAGE, GARBAGE_A_SECOND = 2_000, 100.0
-"""Lines that are no messages; one that writes more is no MCP server."""
+"""Lines that are not messages: burst size, and average per second. A child that exceeds this is no MCP server."""
 
 STDERR_BYTES, STDERR_BYTES_A_SECOND = 8 * 1024 * 1024, 1024 * 1024
-"""What is read of stderr; a line costs at least `STDERR_LINE` of it."""
+"""Stderr that is read: burst size, and average per second. A line costs at least `STDERR_LINE` bytes."""
 
 STDERR_LINE = 512
 
 POLL_SECONDS, WATCH_SECONDS = 0.01, 0.25
-"""How often the exit is looked for while closing and while serving (there, end of output tells earlier)."""
+"""Polling intervals for the exit: while closing, and while serving, when the end of output shows the exit earlier."""
 
 _LAUNCHER = str(Path(__file__).parent.parent / "launch" / "launcher.py")
 _HIGH, _LOW = rb"[dD][89abAB][0-9a-fA-F]{2}", rb"[dD][c-fC-F][0-9a-fA-F]{2}"
-_LONE_SURROGATE = re.compile(  # begins with a literal, which is searched for fast; "\\ud800" is text, and stays
+_LONE_SURROGATE = re.compile(  # begins with a literal, which is fast to search for; "\\ud800" is text, and is kept
     rb"\\u(?<!\\\\u)(?:" + _HIGH + rb"(?!\\u" + _LOW + rb")|" + _LOW + rb"(?<!\\u" + _HIGH + rb"\\u" + _LOW + rb"))"
 )
 _ID_AT_START = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*,\s*"(?:result|error)"')
@@ -107,9 +107,10 @@ class StdioTransport:
     def __init__(
         self, command: StdioCommand, lost: Callable[[str], None], tail: "deque[str]", refused: Refused = unheard
     ) -> None:
-        """``lost`` is called, with the reason, when nothing more will come; ``tail`` gets the lines of stderr.
+        """Store the command; nothing is started.
 
-        ``refused`` is awaited, with the reason, when the launcher did not start the server.
+        ``lost`` is called, with the reason, when nothing more will come. ``tail`` gets the lines of stderr. ``refused``
+        is awaited, with the reason, when the launcher did not start the server.
         """
         self._command = command
         self._lost = lost
@@ -144,7 +145,7 @@ class StdioTransport:
                 try:
                     yield inbox, write
                 finally:
-                    with anyio.CancelScope(shield=True):  # every wait in there is bounded
+                    with anyio.CancelScope(shield=True):  # every wait in it is bounded
                         await _end(process, self._command.marker)
                         await self._tell_refusal(process)
                     pumps.cancel_scope.cancel()
@@ -168,7 +169,7 @@ class StdioTransport:
         allowance = TokenBucket(STDERR_BYTES_A_SECOND, STDERR_BYTES)
         with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError, _EndlessLine):
             async for line, _ in _Lines(process.stderr):
-                # Also with nothing owed: many short lines may lie in the buffer, and others want their turn.
+                # Sleep also when nothing is owed: the buffer may hold many short lines, and other tasks need a turn.
                 await anyio.sleep(allowance.spend(anyio.current_time(), max(len(line), STDERR_LINE)))
                 text = line[: STDERR_CHARS * 4].decode("utf-8", "replace").rstrip()
                 if text:
@@ -176,7 +177,7 @@ class StdioTransport:
         self._heard.set()
 
     async def _tell_refusal(self, process: Process) -> None:
-        """A server may say the same of itself: then its own start is told as refused, and nothing else happens."""
+        """Report the launcher's refusal. A server can imitate one, but then only its own start counts as refused."""
         if process.returncode != NOT_STARTED_CODE:
             return
         with anyio.move_on_after(WATCH_SECONDS):
@@ -186,15 +187,15 @@ class StdioTransport:
             await self._refused(said.removeprefix(NOT_STARTED))
 
     async def _watch(self, process: Process, inbox: "_Inbox") -> None:
-        """See the exit of a child whose output something it started still holds open."""
+        """Notice the exit of a child whose output a descendant still holds open."""
         await _wait_exit(process, math.inf, WATCH_SECONDS)
-        await anyio.sleep(WATCH_SECONDS)  # what it wrote last is still being read
+        await anyio.sleep(WATCH_SECONDS)  # its last output is still being read
         inbox.lose(_exit_reason(process))
 
     async def _measure(self, process: Process, inbox: "_Inbox") -> None:
-        """End a child that takes more of the machine than it may: at once, since it would go on taking."""
+        """End a child that exceeds its limits: at once, since it would keep consuming."""
         meter = Meter(process.pid, self._command.allowance, self._command.places)
-        own = anyio.CapacityLimiter(1)  # a folder that hangs keeps this thread, and nobody else's
+        own = anyio.CapacityLimiter(1)  # a folder that hangs blocks only this thread
         reason = ""
         while not reason:
             reason = await anyio.to_thread.run_sync(
@@ -206,7 +207,7 @@ class StdioTransport:
 
 
 class _Inbox:
-    """What the child says, read in the session's own task: a pump between them would cost each answer a task switch."""
+    """The messages of the child, read in the session's own task: a pump would cost a task switch per answer."""
 
     def __init__(self, process: Process, lost: Callable[[str], None], tail: "deque[str]") -> None:
         assert process.stdout is not None
@@ -221,9 +222,9 @@ class _Inbox:
         self._reading = anyio.CancelScope()
 
     def lose(self, reason: str) -> None:
-        """End the session; the first reason counts."""
+        """End the session. The first reason counts."""
         self._ended = True
-        self._lost(reason)  # before the session sees the end, so that calls are told the reason
+        self._lost(reason)  # before the session sees the end, so that calls fail with this reason
         self._reading.cancel()
 
     async def aclose(self) -> None:
@@ -264,7 +265,7 @@ class _Inbox:
             raise anyio.EndOfStream from None
 
     async def _give_way(self, size: int) -> None:
-        """Let others have their turn after each burst, and the child wait if it says too much."""
+        """Give other tasks a turn after each burst, and make a child wait that writes too much."""
         self._burst += 1
         self._burst_bytes += size
         owed = self._allowance.spend(anyio.current_time(), size)
@@ -294,7 +295,7 @@ class _EndlessLine(Exception):
 
 
 class _Lines:
-    """Iterates ``(line, whole)``; of a line over `LINE_BYTES` only both ends are given, and ``whole`` is False."""
+    """Iterates ``(line, whole)``. For a line over `LINE_BYTES`, only both ends are returned, and ``whole`` is False."""
 
     def __init__(self, stream: ByteReceiveStream) -> None:
         self._stream = stream
@@ -341,10 +342,10 @@ def repair_text(data: bytes) -> bytes:
 
 
 def parse_line(line: bytes) -> types.JSONRPCMessage | None:
-    """Return the message on a line; None: it is none.
+    """Return the message on a line, or None if the line is not a message.
 
-    Bytes that are not UTF-8 and lone surrogates become U+FFFD. A response that cannot be read (nested deeper than
-    the parser's 200 levels, for example) becomes an error response, so that the call it answers ends.
+    Bytes that are not UTF-8 and lone surrogates become U+FFFD. A response that cannot be read (nested deeper than the
+    parser's 200 levels, for example) becomes an error response, so that the call of that response ends.
     """
     try:
         return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -359,7 +360,7 @@ def parse_line(line: bytes) -> types.JSONRPCMessage | None:
 
 
 def _answer_without_object(line: bytes) -> types.JSONRPCResponse | None:
-    """Return a response whose result is no object as one with an empty result: its reader says what is missing."""
+    """Turn a response whose result is not an object into one with an empty result; its reader reports the gaps."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -394,12 +395,12 @@ def _exit_reason(process: Process) -> str:
 
 @asynccontextmanager
 async def _lock(path: Path | None) -> "AsyncIterator[tuple[int, ...]]":
-    """Lock a file for a child, which keeps the descriptors while it, or anything that it started, lives.
+    """Lock a file for a child. The child's process tree keeps the descriptors while any of it lives.
 
-    So a child of a process that stands still, whose lease is another's by now, keeps a second one from starting.
+    This keeps a second child from starting while the child of a stalled process lives whose lease another process took.
 
     Raises:
-        ServerElsewhere: the last child has not ended.
+        ServerElsewhere: The last child has not ended.
     """
     if path is None:
         yield ()
@@ -427,7 +428,7 @@ def _is_locked(descriptor: int) -> bool:
 async def _spawn(command: StdioCommand, kept: Sequence[int] = ()) -> Process:
     """Start the child through `launcher`, as the leader of its own session and process group.
 
-    ``kept``: descriptors that it inherits.
+    ``kept``: descriptors that the child inherits.
     """
     return await anyio.open_process(
         [
@@ -451,7 +452,7 @@ async def _spawn(command: StdioCommand, kept: Sequence[int] = ()) -> Process:
 
 
 async def _end(process: Process, marker: str) -> None:
-    """Stop the child and all it started: close its input, SIGTERM, SIGKILL, then whatever carries its marker."""
+    """Stop the child and its descendants: close its input, SIGTERM, SIGKILL, then kill everything with its marker."""
     if process.stdin is not None:
         with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
             with anyio.move_on_after(EXIT_SECONDS):
@@ -461,13 +462,13 @@ async def _end(process: Process, marker: str) -> None:
         await _wait_exit(process, EXIT_SECONDS)
     _signal_group(process, signal.SIGKILL)
     await _wait_exit(process, REAP_SECONDS)
-    # In a thread: it reads /proc. This finds what left the process group.
+    # In a thread, because it reads /proc. This finds processes that left the process group.
     await anyio.to_thread.run_sync(sweep_leftovers, marker)
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await stream.aclose()
-    # Otherwise it warns when collected, while something that survived holds a pipe. Nothing public leads to it.
+    # Otherwise asyncio warns at collection while a survivor holds a pipe. There is no public way to the transport.
     transport = getattr(getattr(process, "_process", None), "_transport", None)
     if transport is not None:
         transport.close()
