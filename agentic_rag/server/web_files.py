@@ -1,7 +1,8 @@
-"""The files of the console: read from the package, named by their content.
+"""Read the console's files from the package.
 
-Owns which file a path names, its media type, its entity tag and the headers under which a browser runs it. Knows no
-route. A file is read again when it has changed on disk, so that whoever works on the page reloads and sees it.
+This module defines which file a path names, its media type, its entity tag (a hash of its content), and the security
+headers. It knows no route. A file that has changed on disk is read again, so that developers of the page only need to
+reload.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ MEDIA_TYPES: Final = {
     ".svg": "image/svg+xml",
     ".webmanifest": "application/manifest+json",
 }
-"""What is served, by its ending; a file of another kind is none of the page's."""
+"""Media types by file ending. Files with other endings are not served."""
 
 POLICY: Final = "; ".join(
     (
@@ -38,7 +39,7 @@ POLICY: Final = "; ".join(
         "trusted-types console",
     )
 )
-"""The ``Content-Security-Policy``: nothing inline, nothing from elsewhere, HTML only by way of one named policy."""
+"""The ``Content-Security-Policy``: no inline code, no foreign resources, and HTML only through one named policy."""
 
 HEADERS: Final = {
     "content-security-policy": POLICY,
@@ -48,14 +49,14 @@ HEADERS: Final = {
     "cache-control": "no-cache",
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
-"""Of every file. ``no-cache``: a browser keeps it, and asks each time whether it is still the same."""
+"""Headers of every file. With ``no-cache`` a browser stores the file but revalidates it on each use."""
 
 _PATH = re.compile(r"(?:[a-z0-9][a-z0-9-]*/){0,4}[a-z0-9][a-z0-9-]*\.[a-z]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class WebFile:
-    """A file as it is sent. ``tag``: its entity tag, with the quotes."""
+    """A file to send. ``tag`` is its entity tag, including the quotes."""
 
     data: bytes
     media_type: str
@@ -63,14 +64,14 @@ class WebFile:
 
 
 class WebFiles:
-    """The files of one folder, kept in memory once they were asked for."""
+    """The files of one folder, cached in memory after their first use."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder
         self._kept: dict[str, tuple[tuple[int, int], WebFile]] = {}
 
     def find(self, path: str) -> WebFile | None:
-        """Return the file of a path below the folder; None: there is none. Reads the disk."""
+        """Return the file at a path below the folder, or None if there is none. Reads the disk."""
         ending = path[path.rfind(".") :]
         if not _PATH.fullmatch(path) or ending not in MEDIA_TYPES:
             return None
