@@ -1,11 +1,12 @@
-"""The least process that has this server's duties on the way of a delta: the bar that `bench_bars` measures it against.
+"""A minimal process with this server's duties for a delta, as the reference of `bench_bars`.
 
     minimal_server.py PORT API REQUEST DATABASE
 
-It checks a key, stores a message with fsync before it says that it has it, sends a session of 50 messages, numbers each
-event, journals it in groups and sends it over a WebSocket. One user, one conversation at a time on a socket, no tools,
-nothing to resume. It has the server's own transport and reader: what is compared is what stands between them and the
-socket. ``REQUEST`` is a file with the JSON of such a session's request; ``KEY`` in the environment is everybody's key.
+It checks a key, stores a message with fsync before it acknowledges it, sends a session of 50 messages, numbers each
+event, journals events in groups and sends them over a WebSocket. It has one user, one conversation at a time on a
+socket, no tools, and nothing to resume. It uses the server's own transport and reader, so the comparison covers the
+code between them and the socket. ``REQUEST`` is a JSON file with such a session's request. ``KEY`` in the environment
+is the key of every client.
 """
 
 import asyncio
@@ -30,20 +31,20 @@ from agentic_rag.models.http_push import PushClient
 from agentic_rag.models.sse import SSEReader
 
 FLUSH_SECONDS = 0.05
-"""How long events wait for others to be journalled with them."""
+"""How long events wait to be journalled in one group."""
 TABLES = """
 CREATE TABLE messages (turn TEXT, content TEXT);
 CREATE TABLE events (turn TEXT, first INTEGER, data BLOB);
 """
 
 SILENT = logging.getLogger("minimal")
-SILENT.setLevel(logging.CRITICAL)  # who asks whether it is there speaks no WebSocket
+SILENT.setLevel(logging.CRITICAL)  # the readiness probe does not speak WebSocket
 
 Work = Callable[[sqlite3.Connection], object]
 
 
 class Store:
-    """Two connections to one database in a thread: one that syncs with each commit, one that does not."""
+    """A thread with two connections to one database: one syncs on each commit, the other does not."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,13 +53,13 @@ class Store:
         threading.Thread(target=self._run, daemon=True).start()
 
     async def keep(self, work: Work) -> None:
-        """Do work in a transaction that is on the disk when this returns."""
+        """Run work in a transaction and return when it is on disk."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._work.put((work, True, done))
         await done
 
     def note(self, work: Work) -> None:
-        """Do work in a transaction soon."""
+        """Run work in a transaction soon."""
         self._work.put((work, False, None))
 
     def _connect(self, synchronous: str) -> sqlite3.Connection:
@@ -72,7 +73,7 @@ class Store:
         connections[True].executescript(TABLES)
         while True:
             batch = [self._work.get()]
-            while not self._work.empty():  # who waits at the same time shares a commit
+            while not self._work.empty():  # works that wait at the same time share a commit
                 batch.append(self._work.get())
             for durable, connection in connections.items():
                 mine = [each for each in batch if each[1] is durable]
@@ -110,7 +111,7 @@ class Minimal:
         self._flushing = False
 
     async def talk(self, socket: ServerConnection) -> None:
-        """Answer what a client sends, one message after the other."""
+        """Answer a client's messages one after another."""
         assert socket.request is not None
         if not hmac.compare_digest(socket.request.headers.get("authorization", ""), f"Bearer {self._key}"):
             return
@@ -140,7 +141,7 @@ class Minimal:
         await socket.send(self._event(turn, number + 1, {"type": "done"}), text=True)
 
     def _event(self, turn: str, number: int, body: dict[str, Any]) -> bytes:
-        """Return an event as it is sent, and have it journalled."""
+        """Return an encoded event and queue it for the journal."""
         data = orjson.dumps({"turnId": turn, "seq": number, **body})
         self._events.append((turn, number, data))
         if not self._flushing:
