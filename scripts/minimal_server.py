@@ -2,11 +2,10 @@
 
     minimal_server.py PORT API REQUEST DATABASE
 
-It checks a key, stores a message with fsync before it acknowledges it, sends a session of 50 messages, numbers each
-event, journals events in groups and sends them over a WebSocket. It has one user, one conversation at a time on a
-socket, no tools, and nothing to resume. It uses the server's own transport and reader, so the comparison covers the
-code between them and the socket. ``REQUEST`` is a JSON file with such a session's request. ``KEY`` in the environment
-is the key of every client.
+It checks a key, stores a message with fsync before it says that it has it, sends a session of 50 messages, numbers each
+event, journals it in groups and sends it over a WebSocket. One user, one conversation at a time on a socket, no tools,
+nothing to resume. It reads the answers with aiohttp and the server's own reader of event streams. ``REQUEST`` is a
+file with the JSON of such a session's request; ``KEY`` in the environment is the key of all users.
 """
 
 import asyncio
@@ -22,12 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anyio
-import httpx2
 import orjson
 from websockets.asyncio.server import ServerConnection, serve
 
-from agentic_rag.models.http_push import PushClient
 from agentic_rag.models.sse import SSEReader
 
 FLUSH_SECONDS = 0.05
@@ -97,11 +95,9 @@ class Minimal:
     """Answers over WebSockets."""
 
     def __init__(self, api: str, request: dict[str, Any], store: Store, key: str) -> None:
-        client = PushClient.for_service(httpx2.URL(api))
-        assert client is not None
-        self._client = client
         headers = {"content-type": "application/json", "anthropic-version": "2023-06-01", "x-api-key": key}
-        self._head = client.head(b"/v1/messages", headers)
+        self._client = aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0))
+        self._url = f"{api}/v1/messages"
         self._store = store
         self._key = key
         said = [orjson.dumps(each) for each in request.pop("messages")[:-1]]
@@ -124,18 +120,17 @@ class Minimal:
         number = 0
         await socket.send(self._event(turn, number := number + 1, {"type": "turn_started"}), text=True)
         message = orjson.dumps({"role": "user", "content": [{"type": "text", "text": content}]})
-        response = await self._client.post(self._head, self._before + message + self._after)
-        assert response.status_code == 200, await response.aread()
         reader, answer = SSEReader(), []
-        async for piece in response.stream:  # type: ignore[union-attr]
-            for _, data in reader.feed(piece):
-                event = orjson.loads(data)
-                if event["type"] == "content_block_delta" and event["delta"]["type"] == "text_delta":
-                    said = event["delta"]["text"]
-                    answer.append(said)
-                    frame = self._event(turn, number := number + 1, {"type": "text", "content": said})
-                    await socket.send(frame, text=True)
-        await response.aclose()
+        async with self._client.post(self._url, data=self._before + message + self._after) as response:
+            assert response.status == 200, await response.read()
+            async for piece in response.content.iter_any():
+                for _, data in reader.feed(piece):
+                    event = orjson.loads(data)
+                    if event["type"] == "content_block_delta" and event["delta"]["type"] == "text_delta":
+                        said = event["delta"]["text"]
+                        answer.append(said)
+                        frame = self._event(turn, number := number + 1, {"type": "text", "content": said})
+                        await socket.send(frame, text=True)
         whole = "".join(answer)
         await self._store.keep(lambda conn: conn.execute("INSERT INTO messages VALUES (?, ?)", (turn, whole)))
         await socket.send(self._event(turn, number + 1, {"type": "done"}), text=True)

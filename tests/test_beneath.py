@@ -46,7 +46,6 @@ ELSEWHERE = {
     "agentic_rag/domains/vault_keys.py": "keys",
     "agentic_rag/domains/watched_workspaces.py": "the folders around the workspaces, and notes of changes",
     "agentic_rag/domains/workspaces.py": "templates, and the folder of the workspaces",
-    "agentic_rag/base/huge_pages.py": "what Linux says of the process's memory",
     "agentic_rag/models/prices.py": "the operator's file",
     "agentic_rag/models/profile_file.py": "the operator's file",
     "agentic_rag/models/provider_file.py": "the operator's file, and the key files it names",

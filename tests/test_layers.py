@@ -32,7 +32,6 @@ PURE = (
     "agentic_rag/bundles/entries.py",
     "agentic_rag/base/telemetry.py",
     "agentic_rag/base/json_form.py",
-    "agentic_rag/base/json_lines.py",
     "agentic_rag/runtime/core",
     "agentic_rag/models/sse.py",
     "agentic_rag/models/tool_rules.py",

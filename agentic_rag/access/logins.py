@@ -5,7 +5,7 @@ This module owns their duration and number. Only the response that sets the cook
 
 import hmac
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -81,7 +81,7 @@ class Logins:
         until = min(later(self._times.seconds), login.ends_at)
         if not await self._db.write(partial(logins.renew, login_id=login.id, until=until), durable=True):
             raise Unauthenticated("The sign-in has ended.")
-        renewed = replace(login, expires_at=until)
+        renewed = login.replace(expires_at=until)
         self._access.put_login(renewed)
         return renewed
 

@@ -31,7 +31,6 @@ from agentic_rag.backup.jobs import BackupJobs
 from agentic_rag.backup.schedule import ScheduledBackups
 from agentic_rag.base import garbage
 from agentic_rag.base.errors import InvalidInput, refused_write
-from agentic_rag.base.huge_pages import use_huge_pages
 from agentic_rag.base.redaction import Redactor, redacted_logs
 from agentic_rag.base.settings import Settings
 from agentic_rag.base.startup_errors import BadConfiguration
@@ -215,7 +214,6 @@ class Application:
         self.upkeep.begin(self.workers)
         load = partial(load_what_turns_need, self.machinery.model, self.machinery.tools, self.business.health)
         self.workers.start("loading what turns need", load)
-        self.workers.start("using huge pages", use_huge_pages)
         look = partial(garbage.look_where_quiet, self.machinery.runtime)
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 

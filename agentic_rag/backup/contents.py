@@ -71,7 +71,7 @@ class NoProgress:
 def read_header(conn: Connection, data: Path, choice: Choice, began: str) -> Header:
     """Return the header of a backup of these records. ``began``: the time before the records were copied."""
     tables = tuple(list_tables(conn))
-    known = any(table.name == origin.ORIGIN.table.name for table in tables)
+    known = any(table.name == origin.ORIGIN.name for table in tables)
     from_where = origin.get(conn) if known else None
     return Header(
         format=FORMAT,

@@ -149,10 +149,13 @@ def load_records(
 
     Raises:
         BackupTooNew: this program does not know the version of the tables.
+        BackupRefused: a development version before the first release made the tables.
         BackupDamaged: the rows do not match the tables.
     """
     with read_archive(backup) as reader:
         header = reader.header
+        if migrations.is_unreleased(header.revision):
+            raise BackupRefused(f"{backup} cannot be restored: {migrations.explain_unknown(header.revision)}")
         drop_tables(conn)
         try:
             migrations.upgrade(conn, revisions, header.revision)
@@ -207,6 +210,6 @@ def _rows(member: Member) -> Iterator[list[Row]]:
 
 def was_restored_from(conn: Connection, header: Header) -> bool:
     """Return whether the records come from a restore of this backup that was interrupted after its transaction."""
-    known = any(table.name == origin.ORIGIN.table.name for table in list_tables(conn))
+    known = any(table.name == origin.ORIGIN.name for table in list_tables(conn))
     found = origin.get(conn) if known else None
     return found is not None and found.restored_from == header.id

@@ -30,7 +30,7 @@ from agentic_rag.store.replicas import REPLICAS
 from agentic_rag.store.secrets import SECRETS
 from agentic_rag.store.sign_ins import ACCOUNTS, SIGN_INS
 from agentic_rag.store.signals import SIGNALS
-from agentic_rag.store.turns import TURNS, TurnStatus
+from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
 
 MISSING = "DOCUMENT_MISSING"
 GONE_FILE = "The file is not in the backup: it was deleted, or taken away, when that was made."
@@ -64,7 +64,7 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
     workspaces = (data / "workspaces").absolute()
     domains: list[str] = list(conn.execute(sa.select(DOMAINS.c.id)).scalars())
     for ident in domains:
-        conn.execute(sa.update(DOMAINS.table).where(DOMAINS.c.id == ident).values(workspace=str(workspaces / ident)))
+        conn.execute(sa.update(DOMAINS).where(DOMAINS.c.id == ident).values(workspace=str(workspaces / ident)))
         with suppress(WorkspaceRefused):  # a later use of the workspace reports the obstacle
             make_workspace(workspaces / ident)  # backups contain no empty folders
     indexed, gone = _settle_documents(conn, workspaces, with_index)
@@ -72,13 +72,13 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
     lost = sorted(ref for ref in known if not (data / "payloads" / ref).is_file())
     for first in range(0, len(lost), 500):
         payloads.forget(conn, lost[first : first + 500])
-    conn.execute(sa.update(EXTRACTIONS.table).values(claimed_until=""))
-    conn.execute(sa.update(ACCOUNTS.table).values(renewing_until=None))
+    conn.execute(sa.update(EXTRACTIONS).values(claimed_until=""))
+    conn.execute(sa.update(ACCOUNTS).values(renewing_until=None))
     for begun in (LOGINS, BEGUN, SIGN_INS):  # logins that ended since the backup must not become valid again
-        conn.execute(sa.delete(begun.table))
+        conn.execute(sa.delete(begun))
     # written by processes of the original, with its database's times and transaction numbers
     for told in (LEASES, REPLICAS, SIGNALS):
-        conn.execute(sa.delete(told.table))
+        conn.execute(sa.delete(told))
     return Settled(
         store_id=origin.set_restored(conn, backup),
         turns=_free_turns(conn, end_turns),
@@ -86,7 +86,7 @@ def settle(conn: Connection, backup: str, data: Path, *, with_index: bool, end_t
         documents=indexed,
         documents_gone=gone,
         payloads_gone=len(lost),
-        secrets=conn.execute(sa.select(sa.func.count()).select_from(SECRETS.table)).scalar_one(),
+        secrets=conn.execute(sa.select(sa.func.count()).select_from(SECRETS)).scalar_one(),
     )
 
 
@@ -98,7 +98,7 @@ def _free_turns(conn: Connection, end: bool) -> int:
     held = sa.or_(sa.and_(_unfinished, TURNS.c.owner != ""), TURNS.c.lease_until.is_not(None))
     for ident in list(conn.execute(sa.select(TURNS.c.id).where(held)).scalars()):
         turns.release(conn, TurnId(ident))
-    left = TURNS.all(conn, TURNS.select.where(_unfinished))
+    left = TurnRecord.all(conn, sa.select(TURNS).where(_unfinished))
     for row in left if end else ():
         seq = run_events.last_seq(conn, row.id) + MAX_UNSEEN + 1
         event = encode(Interrupted(), conversation_id=row.conversation_id, turn_id=row.id, seq=seq, ts=now())
@@ -109,9 +109,9 @@ def _free_turns(conn: Connection, end: bool) -> int:
 
 def _settle_documents(conn: Connection, workspaces: Path, with_index: bool) -> tuple[int, int]:
     """Queue documents that no index holds, and mark documents without a file as failed; return both numbers."""
-    conn.execute(sa.update(DOCUMENTS.table).values(owner="", lease_until=None))
+    conn.execute(sa.update(DOCUMENTS).values(owner="", lease_until=None))
     if not with_index:
-        conn.execute(sa.delete(COLLECTIONS.table))  # these describe generations of an index that was not restored
+        conn.execute(sa.delete(COLLECTIONS))  # these describe generations of an index that was not restored
     columns = (DOCUMENTS.c.id, DOCUMENTS.c.domain_id, DOCUMENTS.c.path, DOCUMENTS.c.status)
     queued = gone = 0
     for ident, domain, path, status in conn.execute(sa.select(*columns)).all():

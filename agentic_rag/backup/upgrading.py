@@ -32,7 +32,7 @@ from agentic_rag.operations.doctor import examine_records
 from agentic_rag.operations.findings import Finding
 from agentic_rag.store.database import Database, find_revision, is_server
 from agentic_rag.store.integrity import find_file_damage
-from agentic_rag.store.migrations import OWN, Revisions, list_steps
+from agentic_rag.store.migrations import OWN, Revisions, explain_unknown, list_steps
 from agentic_rag.store.raw_tables import RawTable, count_rows, list_tables
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ async def rehearse(settings: Settings, revisions: Revisions = OWN) -> Rehearsal:
     if revision is None:
         raise BackupRefused(f"There are no records at {settings.data} yet: nothing is to be upgraded.")
     if not _knows(revisions, revision):
-        raise BackupRefused(f"The tables have version {revision}, which this program does not know: use a newer one.")
+        raise BackupRefused(f"Nothing can be upgraded: {explain_unknown(revision)}")
     async with _copy_place(settings) as (folder, url, schema):
         backup = folder / "before.tar.zst"
         begun = time.monotonic()

@@ -180,8 +180,9 @@ class Screen:
             self._line(f"    {safe(' '.join(reference.cited_text.split()))}", "dim")
         seconds = body.timings.get("total", 0) / 1000
         stopped = "" if body.stop_reason == "end_turn" else f"stopped: {safe(body.stop_reason)} · "
-        tokens = f"{body.usage.sent} tokens in, {body.usage.output} out"
-        self._line(f"{stopped}{safe(body.model)} · {tokens} · {seconds:.1f} s", "dim")
+        # The embedded extractive model counts no tokens.
+        tokens = f" · {body.usage.sent} tokens in, {body.usage.output} out" if body.usage.sent else ""
+        self._line(f"{stopped}{safe(body.model)}{tokens} · {seconds:.1f} s", "dim")
 
     @_show.register
     def _(self, body: Error, agent: str) -> None:

@@ -6,7 +6,6 @@ user's conversation looks like one that does not exist.
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import anyio.to_thread
@@ -497,7 +496,7 @@ class Conversations:
         """Return the session, definition and notices for a turn. ``document_ids`` limit its searches, if given."""
         conversation = await self._place(user, conversation_id)
         if document_ids:
-            conversation = replace(conversation, context_document_ids=_distinct(document_ids))
+            conversation = conversation.replace(context_document_ids=_distinct(document_ids))
             domain_id, distinct = conversation.domain_id, conversation.context_document_ids
             await self._db.read(lambda conn: _check_documents(conn, domain_id, distinct))
         await self._births.adopt(conversation.domain_id)

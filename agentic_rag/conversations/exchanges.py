@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.base.messages import text_block
-from agentic_rag.store import sessions, turns
+from agentic_rag.store import sessions
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
@@ -50,7 +50,7 @@ def store_exchanges(
             started_at=at,
             ended_at=at,
         )
-        turns.TURNS.insert(conn, turn)
+        turn.insert(conn)
         sessions.append_question(conn, turn, place)
         answer = MessageRecord(
             session_id=session_id,

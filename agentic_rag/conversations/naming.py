@@ -7,7 +7,7 @@ only, so a stop of the process also leaves that title. The prompt and the valida
 """
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -134,12 +134,11 @@ class Naming:
                         if isinstance(event, TextDelta):
                             pieces.append(event.text)
                         elif isinstance(event, MessageStarted):
-                            row, reported = replace(row, model=event.model), event.usage
+                            row, reported = row.replace(model=event.model), event.usage
                         elif isinstance(event, MessageCompleted):
                             reported, stop_reason = event.usage, event.stop_reason
         finally:
-            spent = replace(
-                row,
+            spent = row.replace(
                 input=reported.input,
                 cache_read=reported.cache_read,
                 cache_write=reported.cache_write,

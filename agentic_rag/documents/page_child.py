@@ -1,4 +1,5 @@
-"""``python -m agentic_rag.documents.page_child``: one page of a PDF, drawn or searched, outside the server's process.
+"""``python -m agentic_rag.documents.page_child``: one page of a PDF or an image, drawn or searched, in a process of its
+own.
 
 Owns what is answered of a page. Each job runs in a capped child of this process (`fork_server`). The file is what the
 job says it is, by its hash, or nothing is answered: a page of other bytes would show other words.
@@ -15,9 +16,10 @@ import orjson
 
 from agentic_rag.documents.fork_server import begin_answers, receive_jobs, run_capped
 from agentic_rag.documents.page_job import PageFrame, PageJob
-from agentic_rag.documents.pdf_pages import draw, mark
+from agentic_rag.documents.pdf_pages import draw, encode_png, mark, pixels_of
 from agentic_rag.documents.text_positions import Range
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats.ocr import count_frames, load_picture, open_image
 from mcp_servers.retriever.formats.pdf import open_pdf
 
 CHANGED = "the file is not the one that was read into the index; it is being read again, or was put there by hand"
@@ -27,11 +29,14 @@ def frames_of(job: PageJob) -> Iterator[PageFrame]:
     """Yield the answer to a job.
 
     Raises:
-        DocumentError: the file is no PDF that can be opened, or not the one that is meant.
+        DocumentError: the file is no PDF or image that can be opened, or not the one that is meant.
     """
     data = Path(job.path).read_bytes()
     if hashlib.sha256(data).hexdigest() != job.sha256:
         raise DocumentError("DOCUMENT_MISSING", CHANGED)
+    if job.is_image:
+        yield _draw_image(data, job)
+        return
     with open_pdf(data) as document:
         count = len(document)
         if not 1 <= job.page <= count:
@@ -53,6 +58,19 @@ def frames_of(job: PageJob) -> Iterator[PageFrame]:
             "cited": [(box.x, box.y, box.width, box.height) for box in marks.cited],
             "whole": marks.whole,
         }
+
+
+def _draw_image(data: bytes, job: PageJob) -> PageFrame:
+    """Return an image, or the frame of a TIFF, in the direction in which OCR read it."""
+    image = open_image(data)
+    count = count_frames(image)
+    if not 1 <= job.page <= count:
+        return {"pages": count}
+    picture = load_picture(image, job.page, 2 * job.width)
+    width, height = pixels_of(picture.size, min(job.width, picture.width))
+    picture = picture.resize((width, height), reducing_gap=2.0)
+    png = b64encode(encode_png(picture.tobytes(), width, height)).decode()
+    return {"pages": count, "png": png, "width": width, "height": height}
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ class PageJob:
     """A page, from 1, to be drawn ``width`` pixels wide; or, at 0, to be searched for a passage.
 
     ``sentences`` and ``cited`` are starts and ends in the passage, of ``cited`` none or one. ``path``: of the
-    descriptor that came along. ``seconds``: of the processor's time.
+    descriptor that came along. ``seconds``: of the processor's time. ``is_image``: the file is an image and no PDF.
     """
 
     path: str
@@ -45,6 +45,7 @@ class PageJob:
     passage: str = ""
     sentences: tuple[tuple[int, int], ...] = ()
     cited: tuple[tuple[int, int], ...] = ()
+    is_image: bool = False
 
 
 class PageFrame(TypedDict, total=False):

@@ -26,6 +26,7 @@ from agentic_rag.documents.page_job import Box, Marks, PageFrame, PageJob
 from agentic_rag.documents.text_positions import Range
 from agentic_rag.store.documents import DocumentRecord
 from mcp_servers.retriever.errors import DocumentError
+from mcp_servers.retriever.formats import IMAGE_ENDINGS, IMAGE_TYPES
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class Pages:
         """Return a page, from 1, about ``width`` pixels wide; less where it would be too large.
 
         Raises:
-            DocumentUnsupported: the document is no PDF.
+            DocumentUnsupported: the document is no PDF and no image.
             NotFound: it has no such page, or its file is gone.
             PageUnreadable: the page cannot be drawn.
             PagesBusy: too many pages of the domain are waited for.
@@ -131,8 +132,8 @@ class Pages:
         return cast(Marks, await self._ask(record, key, MARKS_PATIENCE_SECONDS))
 
     async def _ask(self, record: DocumentRecord, key: PageKey, patience: float = PATIENCE_SECONDS) -> PageImage | Marks:
-        if record.media_type != PDF:
-            raise DocumentUnsupported(record.name, (".pdf",))
+        if record.media_type != PDF and record.media_type not in IMAGE_TYPES:
+            raise DocumentUnsupported(record.name, (".pdf", *IMAGE_ENDINGS))
         found = self._kept.get(key)
         if found is None:
             found = await self._wait(record, key, patience)
@@ -198,7 +199,16 @@ class Pages:
         """Return the page, its marks, or why there are none."""
         key, record = wish.key, wish.record
         job = PageJob(
-            "", key.sha256, key.page, key.width, MEMORY_BYTES, self._seconds, key.passage, key.sentences, key.cited
+            "",
+            key.sha256,
+            key.page,
+            key.width,
+            MEMORY_BYTES,
+            self._seconds,
+            key.passage,
+            key.sentences,
+            key.cited,
+            record.media_type != PDF,
         )
         began = time.monotonic()
         try:

@@ -26,6 +26,7 @@ from agentic_rag.documents.scan_reading import marks_on_scan
 from agentic_rag.documents.text_positions import Range
 from agentic_rag.store.documents import DocumentRecord
 from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.formats import IMAGE_TYPES
 
 GROUP_CHUNKS = 8
 """Chunks before one in which the header of its rows is looked for: a group of rows has one, or two with long rows."""
@@ -40,7 +41,10 @@ Found = Literal["whole", "partly", "none"]
 
 @dataclass(frozen=True, slots=True)
 class OnPage:
-    """A passage on a page of a PDF; ``marks`` None: the page cannot be looked into, ``note`` says why."""
+    """A passage on a page of a PDF, or on an image.
+
+    ``marks`` None: the page cannot be searched, and ``note`` says why.
+    """
 
     number: int
     marks: Marks | None
@@ -103,7 +107,8 @@ class Places:
             table = table_of(chunk, await self._group(domain_id, chunk), cited)
             return CitationPlace(document, chunk, "table", cited, *around, table=table)
         rows = table_within(chunk, cited)
-        if document.media_type != PDF or chunk.page is None:
+        has_pages = document.media_type == PDF or document.media_type in IMAGE_TYPES
+        if not has_pages or chunk.page is None:
             return CitationPlace(document, chunk, "table" if rows else "text", cited, *around, table=rows)
         page = await self._on_page(document, chunk, chunk.page, cited)
         return CitationPlace(document, chunk, "page", cited, *around, table=rows, page=page)

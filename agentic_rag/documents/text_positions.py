@@ -12,6 +12,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Self
 
+FIRST_CJK = "\u2e80"
+"""Chinese and Japanese characters begin here."""
+
+MAX_PLACES = 1_000
+"""Places with the same letters that are compared; a page rarely has ten."""
+
+UNBOUND_LEAST = 12
+"""Letters of a text that is long enough to be found where it cuts a word: spaces between words may differ."""
+
+ROW_LINES = 8
+"""Lines of a page that one row of a table may take."""
+
 CITED_LEAST = 4
 """Letters of a sentence that are enough to be looked for alone, where the whole passage was not found."""
 
@@ -29,6 +41,7 @@ class Letters:
 
     text: str
     places: list[int]
+    source: str
 
     @classmethod
     def of(cls, text: str) -> Self:
@@ -39,15 +52,24 @@ class Letters:
             letters = _fold(char)
             folded.append(letters)
             places += [at] * len(letters)
-        return cls("".join(folded), places)
+        return cls("".join(folded), places, text)
 
     def within(self, part: Range) -> Range:
         """Return which letters come from the characters of a part."""
         return Range(bisect_left(self.places, part.start), bisect_left(self.places, part.end))
 
+    def is_apart(self, part: Range) -> bool:
+        """Whether some letters begin and end where words do; Chinese and Japanese have no such ends."""
+        return not _cuts_word(self.source, self.characters(part))
+
     def characters(self, part: Range) -> Range:
         """Return the characters that some letters, at least one, come from."""
         return Range(self.places[part.start], self.places[part.end - 1] + 1)
+
+
+def _joins(pair: str) -> bool:
+    """Whether two neighbouring characters belong to one word or number."""
+    return len(pair) == 2 and all(char.isalnum() and char < FIRST_CJK for char in pair)
 
 
 @lru_cache(8_192)
@@ -58,23 +80,74 @@ def _fold(char: str) -> str:
 
 
 def find_text(text: str, wanted: str) -> Range | None:
-    """Return where ``wanted`` stands in ``text``: as it is, else by its letters; None where it does not."""
-    if not wanted.strip():
-        return None
-    exact = text.find(wanted.strip())
-    if exact >= 0:
-        return Range(exact, exact + len(wanted.strip()))
-    return _find(Letters.of(text), Letters.of(wanted).text)
+    """Return where ``wanted`` stands in ``text``: literally, else by its letters; None where it does not.
 
-
-def _find(letters: Letters, wanted: str, after: int = 0) -> Range | None:
-    """Return the characters of the first place behind ``after``, else of the first one, that has these letters."""
+    A place that is a whole line, as a table's row is, comes before one that cuts no word, and that before any other.
+    """
+    wanted = wanted.strip()
     if not wanted:
         return None
-    at = letters.text.find(wanted, after)
-    if at < 0:
-        at = letters.text.find(wanted)
-    return None if at < 0 else letters.characters(Range(at, at + len(wanted)))
+    places: list[Range] = []
+    at = text.find(wanted)
+    while at >= 0 and len(places) < MAX_PLACES:
+        places.append(Range(at, at + len(wanted)))
+        at = text.find(wanted, at + 1)
+    if not places:
+        return _find(Letters.of(text), Letters.of(wanted))
+    whole = (each for each in places if _is_line(text, each))
+    apart = (each for each in places if not _cuts_word(text, each))
+    return next(whole, None) or next(apart, None) or places[0]
+
+
+def _is_line(text: str, part: Range) -> bool:
+    return text[part.start - 1 : part.start] in ("", "\n") and text[part.end : part.end + 1] in ("", "\n")
+
+
+def _cuts_word(text: str, part: Range) -> bool:
+    return _joins(text[max(part.start - 1, 0) : part.start + 1] if part.start else "") or _joins(
+        text[part.end - 1 : part.end + 1]
+    )
+
+
+def _find(letters: Letters, wanted: Letters, after: int = 0) -> Range | None:
+    """Return the characters of the first place behind ``after``, else of the first one, that has these letters."""
+    at = _index(letters, wanted, after)
+    return None if at is None else letters.characters(Range(at, at + len(wanted.text)))
+
+
+def _index(letters: Letters, wanted: Letters, after: int = 0) -> int | None:
+    """Return where a text has these letters: at a place with the same words, else at one that cuts no word.
+
+    Letters are compared without the spaces between them, so that a row `A1 | 25` also stands in `A12 5`. Short texts
+    that would cut a word are not found at all.
+    """
+    if not wanted.text:
+        return None
+    places = list(_places_of(letters, wanted.text))
+    places = [at for at in places if at >= after] + [at for at in places if at < after]
+    apart = [at for at in places if letters.is_apart(Range(at, at + len(wanted.text)))]
+    if len(apart) > 1:
+        words = _words_of(wanted.source)
+        for at in apart:
+            part = letters.characters(Range(at, at + len(wanted.text)))
+            if _words_of(letters.source[part.start : part.end]) == words:
+                return at
+    if apart:
+        return apart[0]
+    return places[0] if places and len(wanted.text) >= UNBOUND_LEAST else None
+
+
+def _places_of(letters: Letters, wanted: str) -> Iterator[int]:
+    at = letters.text.find(wanted)
+    for _ in range(MAX_PLACES):
+        if at < 0:
+            return
+        yield at
+        at = letters.text.find(wanted, at + 1)
+
+
+def _words_of(text: str) -> list[str]:
+    return [word for part in text.split() if (word := Letters.of(part).text)]
 
 
 def sentences_within(text: str, sentences: Sequence[Range], wanted: str) -> Range | None:
@@ -109,8 +182,8 @@ def locate(page: str, passage: str, sentences: Sequence[Range], cited: Range | N
     ``sentences`` and ``cited`` are parts of the passage.
     """
     there, wanted = Letters.of(page), Letters.of(passage)
-    at = there.text.find(wanted.text) if wanted.text else -1
-    if at >= 0:
+    at = _index(there, wanted)
+    if at is not None:
         found = there.characters(Range(at, at + len(wanted.text)))
         part = None if cited is None else wanted.within(cited)
         marked = part is not None and part.start < part.end
@@ -119,7 +192,8 @@ def locate(page: str, passage: str, sentences: Sequence[Range], cited: Range | N
     pieces = list(_pieces(there, passage, sentences))
     if cited is None:
         return Located(tuple(found for _, found in pieces))
-    alone = _find(there, Letters.of(passage[cited.start : cited.end]).text)
+    cited_letters = Letters.of(passage[cited.start : cited.end])
+    alone = _find(there, cited_letters) or _find_row(there, cited_letters)
     if alone is not None:
         return Located(tuple(found for _, found in pieces), (alone,))
     near = tuple(found for sentence, found in pieces if sentence.start < cited.end and cited.start < sentence.end)
@@ -130,10 +204,38 @@ def _pieces(there: Letters, passage: str, sentences: Sequence[Range]) -> Iterato
     """Yield the sentences that are found, each with its place; they are looked for in their order first."""
     after = 0
     for sentence in sentences:
-        letters = Letters.of(passage[sentence.start : sentence.end]).text
-        if len(letters) < CITED_LEAST:
+        letters = Letters.of(passage[sentence.start : sentence.end])
+        if len(letters.text) < CITED_LEAST:
             continue
-        found = _find(there, letters, after)
+        found = _find(there, letters, after) or _find_row(there, letters)
         if found is not None:
             after = there.within(found).end
             yield sentence, found
+
+
+def _find_row(page: Letters, wanted: Letters) -> Range | None:
+    """Return the only run of a page's lines that holds exactly the letters of a table's row, in any order.
+
+    A page has a row in another order where a cell goes over several lines, or where the page is shown upside down.
+    """
+    lines = []
+    start = 0
+    for text in page.source.split("\n"):
+        line = page.within(Range(start, start + len(text)))
+        if line.start < line.end:
+            lines.append(line)
+        start += len(text) + 1
+    letters = sorted(wanted.text)
+    found: list[Range] = []
+    for first, line in enumerate(lines):
+        for last in range(first, min(first + ROW_LINES, len(lines))):
+            size = lines[last].end - line.start
+            if size > len(wanted.text):
+                break
+            if size == len(wanted.text) and sorted(page.text[line.start : lines[last].end]) == letters:
+                found.append(Range(line.start, lines[last].end))
+    places = [page.characters(each) for each in found]
+    if len(places) > 1:
+        words = sorted(_words_of(wanted.source))
+        places = [each for each in places if sorted(_words_of(page.source[each.start : each.end])) == words]
+    return places[0] if len(places) == 1 else None

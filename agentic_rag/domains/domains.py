@@ -7,7 +7,7 @@ request.
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -345,18 +345,18 @@ class Domains:
         after = record
         try:
             if name is not None:
-                after = replace(after, name=line("name", name, MAX_NAME, required=True))
+                after = after.replace(name=line("name", name, MAX_NAME, required=True))
         except InvalidInput as exc:
             problems.append(exc)
         try:
             if description is not None:
                 cleaned = line("description", description, MAX_DESCRIPTION, required=False, breaks=True)
-                after = replace(after, description=cleaned)
+                after = after.replace(description=cleaned)
         except InvalidInput as exc:
             problems.append(exc)
         raise_first(problems)
         assert found is not None
-        return Draft(replace(after, settings=found.settings.to_json()), record, found, tuple(advice))
+        return Draft(after.replace(settings=found.settings.to_json()), record, found, tuple(advice))
 
     async def store_change(self, draft: Draft, tell: Callable[[Connection], object]) -> Saved:
         """Store a changed domain. The caller holds `changing`; ``tell`` writes to the same transaction.

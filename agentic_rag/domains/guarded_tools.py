@@ -7,12 +7,16 @@ Knows no vault and no hub.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+
+import anyio.to_thread
 
 from agentic_rag.base.events import ToolStatus
 from agentic_rag.base.messages import Block, text_block
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.runtime.core.calls import SECRET_IN_ARGUMENTS
 from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.runtime.core.results import encode_structured
 from agentic_rag.tools.base import (
     Ask,
     CallOutcome,
@@ -88,13 +92,20 @@ class GuardedTools:
         outcome = await self.inner.call(request, timeout, sink, asker)
         if isinstance(outcome, InputNeeded):
             return self._redact_needed(outcome)
-        # A user's server also chooses the member names. Those of built-in servers are fixed.
-        redact = self.redact.members if request.tool.origin == "user" else self.redact.json
-        return replace(
-            outcome,
-            content=tuple(self._block(block) for block in outcome.content),
-            structured=redact(outcome.structured),
-        )
+        redact = partial(self._redact_outcome, outcome, user=request.tool.origin == "user")
+        return await anyio.to_thread.run_sync(redact) if outcome.large else redact()
+
+    def _redact_outcome(self, outcome: CallOutcome, *, user: bool) -> CallOutcome:
+        """Return an outcome without secrets. The structured content of a large one is encoded here, off the event loop.
+
+        ``user``: a user's server answered. Such a server also chooses the member names; those of ours are fixed.
+        """
+        structured = (self.redact.members if user else self.redact.json)(outcome.structured)
+        encoded = encode_structured(structured) if outcome.large and user else None
+        if encoded is None and outcome.large and user:
+            structured = None  # nested too deep to be stored
+        content = tuple(self._block(block) for block in outcome.content)
+        return replace(outcome, content=content, structured=structured, encoded=encoded)
 
     def _redact_needed(self, needed: InputNeeded) -> InputNeeded:
         schema = needed.schema if needed.schema is None else self.redact.json(needed.schema)

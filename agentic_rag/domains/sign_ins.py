@@ -344,8 +344,7 @@ class SignIns:
             await self._give_up(record, found, exc)
             return None
         failpoints.reached("sign_in.renewed")
-        renewed = replace(
-            record,
+        renewed = record.replace(
             scope=tokens.scope or record.scope,
             account=tokens.account or record.account,
             expires_at=None if tokens.seconds is None else later(tokens.seconds),
@@ -482,7 +481,7 @@ class SignIns:
         if before is not None and record.step_up and before.url == record.url:
             recent = before.stepped_at is not None and before.stepped_at > later(-STEP_UP_SECONDS)
             count = (before.step_ups if recent else 0) + kept["cost"]
-            account = replace(account, step_ups=count, stepped_at=before.stepped_at if recent else now())
+            account = account.replace(step_ups=count, stepped_at=before.stepped_at if recent else now())
         with acting_for(who):
             told = change(
                 "mcp.sign-in", f"{record.domain_id}/{record.server}", user=record.user_id, issuer=place.issuer

@@ -8,8 +8,7 @@ block `BlockStarted`, its deltas, `BlockStopped`, and at the end `MessageComplet
 without `MessageCompleted` raises `ModelError(started=True)`.
 """
 
-from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -42,21 +41,6 @@ class ModelRequest:
     thinking: ThinkingMode = "auto"
     effort: str | None = None
     settled: Settled | None = field(default=None, compare=False, repr=False)
-
-    def followed_by(self, *messages: Message) -> "ModelRequest":
-        """Return it with these messages at its end; `dataclasses.replace` would take three times as long."""
-        return ModelRequest(
-            self.model,
-            self.max_tokens,
-            self.system,
-            (*self.messages, *messages),
-            self.tools,
-            self.tool_choice,
-            self.temperature,
-            self.thinking,
-            self.effort,
-            self.settled,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,64 +142,6 @@ ModelEvent = (
     | BlockStopped
     | MessageCompleted
 )
-
-
-Push = Callable[[ModelEvent], bool]
-"""Takes an event at once and returns True, or leaves it. It runs where bytes come in: it must not wait."""
-
-PushText = Callable[[TextDelta | ThinkingDelta], bool]
-"""A `Push` of pieces of text, which most events are."""
-
-
-class PushingEvents(AsyncIterator["ModelEvent"]):
-    """The events of a call that need wake nobody. A base class: a protocol would be looked for in each call anew."""
-
-    @abstractmethod
-    def push(self, take: Push, take_text: PushText | None = None) -> None:
-        """Offer each event to ``take`` while the next one is waited for; one that it takes is not waited for any more.
-
-        ``take_text``: who is offered pieces of text instead; None: ``take``.
-
-        Events come in their order, whichever way. What ``take`` raises, who waits for the next event gets.
-        """
-
-
-class SentRequest(Protocol):
-    """A request that was sent before it is certain that its answer is wanted: it is streamed, or abandoned."""
-
-    def stream(self) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        """Open the call that was begun; as `Model.stream` of the whole request, also in what it raises."""
-        ...
-
-    def abandon(self) -> None:
-        """End it at once. Not once it is streamed. Idempotent."""
-        ...
-
-
-class PreparedRequest(Protocol):
-    """A request that lacks one more message of the user, encoded but for that."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of it."""
-        ...
-
-    @property
-    def memory(self) -> int:
-        """Bytes in memory that are not kept with the conversation anyway (`Settled`)."""
-        ...
-
-    def send(self, text: str) -> SentRequest | None:
-        """Send it with these words for the message, without waiting; None: that is not possible now."""
-        ...
-
-
-class PreparingModel:
-    """A model whose requests can be prepared before their last message is known; a base class as `PushingEvents`."""
-
-    @abstractmethod
-    def prepare(self, request: ModelRequest) -> PreparedRequest | None:
-        """Encode a request that is to get one more message; None where each is made when it is asked for."""
 
 
 class Model(Protocol):

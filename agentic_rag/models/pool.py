@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import anyio
 
 from agentic_rag.base.errors import ModelError
-from agentic_rag.models.base import Model, ModelEvent, ModelRequest, PreparedRequest, PreparingModel
+from agentic_rag.models.base import Model, ModelEvent, ModelRequest
 from agentic_rag.models.names import ModelNames
 
 SHOWN = 20
@@ -45,12 +45,11 @@ class KnowingModel(Protocol):
         ...
 
 
-class ModelPool(Model, PreparingModel):
+class ModelPool(Model):
     """All providers' models; ``offered``: the names that a provider may be asked for, where the operator says."""
 
     def __init__(self, models: Mapping[str, Model], names: ModelNames, offered: Mapping[str, tuple[str, ...]]) -> None:
         self._models = models
-        self._preparing = {name: each for name, each in models.items() if isinstance(each, PreparingModel)}
         self._offered = offered
         self.names = names
 
@@ -68,12 +67,6 @@ class ModelPool(Model, PreparingModel):
                 "Choose another one in the domain's settings."
             )
         return model.stream(_for_model(request, bare))
-
-    def prepare(self, request: ModelRequest) -> PreparedRequest | None:
-        """See `PreparingModel.prepare`."""
-        provider, bare = self.names.split(request.model)
-        model = self._preparing.get(provider)
-        return None if model is None else model.prepare(_for_model(request, bare))
 
     async def warm_up(self) -> None:
         """Get the default provider's model ready; the others are when they are first asked."""

@@ -34,7 +34,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.events import Usage
 from agentic_rag.base.forms import Form, read_form
-from agentic_rag.base.json_lines import lines_of
 from agentic_rag.base.startup_errors import BadConfiguration
 
 SETTING = "AGENTIC_RAG_PRICES"
@@ -149,10 +148,11 @@ def _names_of(model: str) -> list[str]:
 
 
 def read_prices(path: Path | None) -> Prices:
-    """Return the prices of a file; None: there is none.
+    """Return the prices of a file, or no prices without a file.
 
     Raises:
-        BadConfiguration: it cannot be read, or something in it is wrong; field and line are named.
+        BadConfiguration: the file cannot be read, or something in it is wrong. The error names the field, or the line
+            of text that is not JSON.
     """
     if path is None:
         return Prices()
@@ -161,8 +161,7 @@ def read_prices(path: Path | None) -> Prices:
     except (OSError, UnicodeDecodeError) as exc:
         raise BadConfiguration(SETTING, f"{path} cannot be read: {exc}") from exc
     try:
-        value = json.loads(text, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_once)
-        form = read_form(PricesForm, value)
+        form = read_form(PricesForm, json.loads(text, parse_float=Decimal, parse_int=Decimal, object_pairs_hook=_once))
     except json.JSONDecodeError as exc:
         raise BadConfiguration(SETTING, f"{path}, line {exc.lineno}: this is no JSON: {exc.msg}.") from exc
     except _Twice as exc:
@@ -172,7 +171,7 @@ def read_prices(path: Path | None) -> Prices:
     except RecursionError as exc:
         raise BadConfiguration(SETTING, f"{path}, line 1: it is nested too deep.") from exc
     except InvalidInput as exc:
-        raise BadConfiguration(SETTING, _problem(path, text, value, exc)) from exc
+        raise BadConfiguration(SETTING, f"{path}: {exc}") from exc
     return Prices(form.currency, {name: _in_order(each) for name, each in form.models.items()})
 
 
@@ -204,21 +203,3 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if twice is not None:
         raise _Twice(twice)
     return dict(pairs)
-
-
-def _problem(path: Path, text: str, value: object, error: InvalidInput) -> str:
-    """Return what is wrong with a file, with the line of the innermost part of it that is there."""
-    lines = lines_of(text)
-    found = max((each for each in lines if _leads_to(each, error.path)), key=len, default=())
-    return f"{path}, line {lines.get(found, 1)}: {error.path}: {error.problem}"
-
-
-def _leads_to(place: tuple[str, ...], path: str) -> bool:
-    """Whether the path of an error goes through a place; a model's name may hold dots, and one price is no list."""
-    dotted = ".".join(place)
-    if path == dotted or path.startswith(f"{dotted}.") or not place:
-        return True
-    if len(place) > 2 and place[0] == "models":
-        single = ".".join((*place[:2], "0", *place[2:]))
-        return path == single or path.startswith(f"{single}.")
-    return False

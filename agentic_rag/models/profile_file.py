@@ -8,7 +8,6 @@ Owns the format, a TOML file with one table a model, whose keys are the fields o
     sampling = true
     display = "omitted"
     headers = { anthropic-beta = "some-beta-2026-01-01" }
-    prices = { input = 0.1, output = 0.3, cache_read = 0, write_5m = 0, write_1h = 0 }
 
 A field that is not there keeps what the service or the table says.
 """
@@ -24,12 +23,11 @@ from pydantic import AfterValidator, Field
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.forms import Form, read_form
 from agentic_rag.base.startup_errors import BadConfiguration
-from agentic_rag.models.profiles import Display, Effort, ModelProfile, Prices, ProfileChanges
+from agentic_rag.models.profiles import Display, Effort, ModelProfile, ProfileChanges
 
 SETTING = "AGENTIC_RAG_MODEL_PROFILES"
 
 Tokens = Annotated[int, Field(gt=0)]
-Dollars = Annotated[float, Field(ge=0)]
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"(?! )[ -~]*(?<! )")
@@ -60,16 +58,6 @@ def check_headers(headers: dict[str, str]) -> dict[str, str]:
 SentHeaders = Annotated[dict[str, str], AfterValidator(check_headers)]
 
 
-class PricesForm(Form):
-    """US dollars for a million tokens; see `Prices`."""
-
-    input: Dollars
-    output: Dollars
-    cache_read: Dollars = 0
-    write_5m: Dollars = Field(0, alias="write_5m")
-    write_1h: Dollars = Field(0, alias="write_1h")
-
-
 class ProfileForm(Form):
     """One model; see `ModelProfile`."""
 
@@ -90,7 +78,6 @@ class ProfileForm(Form):
     output_limit: Tokens | None = None
     context_window: Tokens | None = None
     cache_minimum: Tokens | None = None
-    prices: PricesForm | None = None
     headers: SentHeaders | None = None
 
 
@@ -122,6 +109,4 @@ def changes_of(form: ProfileForm) -> ProfileChanges:
     """Return what a model's table says, by the fields of `ModelProfile`."""
     names = {field.name for field in fields(ModelProfile)}
     given = {name: getattr(form, name) for name in form.model_fields_set & names}
-    if form.prices is not None:
-        given["prices"] = Prices(**form.prices.model_dump())
     return {name: value for name, value in given.items() if value is not None}

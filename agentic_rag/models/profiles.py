@@ -45,17 +45,6 @@ _DATE: Final = re.compile(r"-\d{8}\Z")
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
-    """US dollars for a million tokens."""
-
-    input: float
-    output: float
-    cache_read: float
-    write_5m: float
-    write_1h: float
-
-
-@dataclass(frozen=True, slots=True)
 class ModelProfile:
     """One model. Lengths are tokens; None where nobody knows.
 
@@ -86,7 +75,6 @@ class ModelProfile:
     output_limit: int | None = None
     context_window: int | None = None
     cache_minimum: int = 1_024
-    prices: Prices | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def room(self, effort: str | None) -> int:
@@ -94,7 +82,7 @@ class ModelProfile:
         return THINKING_ROOM[effort or "high"]
 
 
-def _claude(name: str, thinking: str, prices: Prices, *, minimum: int = 512) -> ModelProfile:
+def _claude(name: str, thinking: str, *, minimum: int = 512) -> ModelProfile:
     """Return the profile of one of the newer models, which have almost all in common."""
     return ModelProfile(
         name,
@@ -108,31 +96,30 @@ def _claude(name: str, thinking: str, prices: Prices, *, minimum: int = 512) -> 
         output_limit=128_000,
         context_window=1_000_000,
         cache_minimum=minimum,
-        prices=prices,
         hour_cache=True,
     )
 
 
-_SONNET: Final = _claude("claude-sonnet-5-5", "adaptive between_tools", Prices(2, 10, 0.1, 2.5, 4))
+_SONNET: Final = _claude("claude-sonnet-5-5", "adaptive between_tools")
 _TABLE: Final = (
-    _claude("claude-fable-5-2", "adaptive", Prices(10, 50, 1, 12.5, 20)),
-    _claude("claude-fable-5-1", "adaptive", Prices(10, 50, 1, 12.5, 20)),
-    _claude("claude-opus-5-5", "adaptive", Prices(4, 20, 0.4, 5, 8)),
+    _claude("claude-fable-5-2", "adaptive"),
+    _claude("claude-fable-5-1", "adaptive"),
+    _claude("claude-opus-5-5", "adaptive"),
     _SONNET,
-    _claude("claude-haiku-5-5", "adaptive disabled", Prices(0.1, 0.5, 0.01, 0.125, 0.2)),
-    replace(_claude("claude-opus-5", "adaptive disabled", Prices(5, 25, 0.5, 6.25, 10)), bound=False),
+    _claude("claude-haiku-5-5", "adaptive disabled"),
+    replace(_claude("claude-opus-5", "adaptive disabled"), bound=False),
     replace(
-        _claude("claude-sonnet-5", "adaptive disabled", Prices(2, 10, 0.2, 2.5, 4), minimum=1_024),
+        _claude("claude-sonnet-5", "adaptive disabled", minimum=1_024),
         bound=False,
         system_messages=False,
     ),
     replace(
-        _claude("claude-opus-4-8", "adaptive disabled", Prices(5, 25, 0.5, 6.25, 10), minimum=1_024),
+        _claude("claude-opus-4-8", "adaptive disabled", minimum=1_024),
         bound=False,
         thinks=False,
     ),
     replace(
-        _claude("claude-opus-4-7", "adaptive disabled", Prices(5, 25, 0.5, 6.25, 10), minimum=2_048),
+        _claude("claude-opus-4-7", "adaptive disabled", minimum=2_048),
         bound=False,
         thinks=False,
         system_messages=False,
@@ -144,13 +131,12 @@ _TABLE: Final = (
             output_limit=64_000,
             context_window=200_000,
             cache_minimum=minimum,
-            prices=prices,
             hour_cache=True,
         )
-        for name, minimum, prices in (
-            ("claude-opus-4-5", 4_096, Prices(5, 25, 0.5, 6.25, 10)),
-            ("claude-sonnet-4-5", 1_024, Prices(3, 15, 0.3, 3.75, 6)),
-            ("claude-haiku-4-5", 4_096, Prices(1, 5, 0.1, 1.25, 2)),
+        for name, minimum in (
+            ("claude-opus-4-5", 4_096),
+            ("claude-sonnet-4-5", 1_024),
+            ("claude-haiku-4-5", 4_096),
         )
     ),
     ModelProfile(
@@ -161,7 +147,6 @@ _TABLE: Final = (
         output_limit=128_000,
         context_window=1_000_000,
         cache_minimum=4_096,
-        prices=Prices(5, 25, 0.5, 6.25, 10),
         hour_cache=True,
     ),
     ModelProfile(
@@ -171,7 +156,6 @@ _TABLE: Final = (
         deferred_tools=True,
         output_limit=64_000,
         context_window=1_000_000,
-        prices=Prices(3, 15, 0.3, 3.75, 6),
         hour_cache=True,
     ),
 )
@@ -231,7 +215,7 @@ def kind_of(model: str) -> tuple[ProviderKind | None, str]:
 def _profile(name: str) -> ModelProfile:
     known = PROFILES.get(name) or PROFILES.get(_DATE.sub("", name))
     if known is None:
-        known = replace(_SONNET, name=name, prices=None) if is_claude(name) else ModelProfile(name)
+        known = replace(_SONNET, name=name) if is_claude(name) else ModelProfile(name)
     return known
 
 

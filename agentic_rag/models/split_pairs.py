@@ -55,11 +55,6 @@ class SplitPairs:
     def __init__(self) -> None:
         self._halves: dict[Hashable, str] = {}
 
-    @property
-    def pending(self) -> bool:
-        """Whether a text ended with half of a character, so that its next piece has to go through `join`."""
-        return bool(self._halves)
-
     def join(self, key: Hashable, piece: str) -> str:
         """Return the next piece of the text ``key`` in whole characters.
 

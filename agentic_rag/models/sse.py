@@ -15,10 +15,8 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _USUAL = rb"event: ([^\r\n]*)\ndata: ([^\r\n]+)\n\n"
 """One event in the usual spelling."""
-_WHOLE = re.compile(_USUAL).fullmatch
-"""One such event and nothing else: what most pieces of a stream are."""
 _SOME = re.compile(rb"(?:%b)+" % _USUAL).fullmatch
-"""Some such events and nothing else: what the others mostly are."""
+"""Some such events and nothing else: most chunks of a stream."""
 _EACH = re.compile(_USUAL).findall
 
 
@@ -39,13 +37,6 @@ class SSEReader:
         self._data: list[bytes] = []
         self._size = 0
         self._too_large = False
-
-    def whole(self, chunk: bytes) -> bytes | None:
-        """Return the data of a chunk that is one event in the usual spelling, no more and no less; None: `feed` it."""
-        if self._tail or self._data or self._name or self._first or self._after_cr or len(chunk) > self._limit:
-            return None
-        found = _WHOLE(chunk)
-        return found[2] if found is not None else None
 
     def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:
         """Return the events that are complete with this chunk: ``(name, data)``.

@@ -5,13 +5,12 @@ Owns what is told of a call. Where nobody listens there is no such model: no eve
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from agentic_rag.base.errors import ModelError
 from agentic_rag.base.events import Usage
-from agentic_rag.base.messages import Block, user_message
+from agentic_rag.base.messages import Block
 from agentic_rag.base.telemetry import (
     NO_SPAN,
     NOBODY,
@@ -31,12 +30,6 @@ from agentic_rag.models.base import (
     ModelEvent,
     ModelProgress,
     ModelRequest,
-    PreparedRequest,
-    PreparingModel,
-    Push,
-    PushingEvents,
-    PushText,
-    SentRequest,
 )
 
 _SILENT = (ModelProgress, MessageStarted)
@@ -48,12 +41,11 @@ def observe(model: Model, observer: Observer) -> Model:
     return model if observer is NOBODY else ObservedModel(model, observer)
 
 
-class ObservedModel(Model, PreparingModel):
+class ObservedModel(Model):
     """Implements `Model` over another one."""
 
     def __init__(self, model: Model, observer: Observer) -> None:
         self._model = model
-        self._preparing = model if isinstance(model, PreparingModel) else None
         self._observer = observer
 
     @property
@@ -64,58 +56,12 @@ class ObservedModel(Model, PreparingModel):
         """See `Model.stream`."""
         return _Call(self._model.name, request, self._model.stream(request), self._observer)
 
-    def prepare(self, request: ModelRequest) -> PreparedRequest | None:
-        """See `PreparingModel.prepare`."""
-        prepared = self._preparing.prepare(request) if self._preparing is not None else None
-        return None if prepared is None else _Prepared(self._model.name, request, prepared, self._observer)
-
     async def aclose(self) -> None:
         await self._model.aclose()
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """Implements `PreparedRequest` over another one."""
-
-    provider: str
-    request: ModelRequest
-    inner: PreparedRequest
-    observer: Observer
-
-    @property
-    def size(self) -> int:
-        return self.inner.size
-
-    @property
-    def memory(self) -> int:
-        return self.inner.memory
-
-    def send(self, text: str) -> SentRequest | None:
-        sent = self.inner.send(text)
-        return None if sent is None else _Sent(self, text, sent)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    """Implements `SentRequest` over another one; its span begins when it is streamed."""
-
-    prepared: _Prepared
-    text: str
-    inner: SentRequest
-
-    def stream(self) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        prepared = self.prepared
-        return _Call(prepared.provider, prepared.request, self.inner.stream(), prepared.observer, self.text)
-
-    def abandon(self) -> None:
-        self.inner.abandon()
-
-
-class _Call(PushingEvents):
-    """One call: the context manager that `Model.stream` returns, and the iterator of its events.
-
-    ``text``: the words of a last message that is not among the request's.
-    """
+class _Call(AsyncIterator[ModelEvent]):
+    """One call: the context manager that `Model.stream` returns, and the iterator of its events."""
 
     def __init__(
         self,
@@ -123,9 +69,7 @@ class _Call(PushingEvents):
         request: ModelRequest,
         inner: AbstractAsyncContextManager[AsyncIterator[ModelEvent]],
         observer: Observer,
-        text: str | None = None,
     ) -> None:
-        self._text = text
         self._provider = provider
         self._request = request
         self._observer = observer
@@ -150,8 +94,7 @@ class _Call(PushingEvents):
             self._span = around.begin(Kind.STEP, request.model, **facts)
         if self._span.wants_content:
             self._span.say(Content.SYSTEM, list(request.system))
-            last = () if self._text is None else (user_message(self._text),)
-            self._span.say(Content.REQUEST, [*request.messages, *last])
+            self._span.say(Content.REQUEST, list(request.messages))
         try:
             self._events = (await self._inner.__aenter__()).__aiter__()
         except BaseException as exc:
@@ -175,19 +118,6 @@ class _Call(PushingEvents):
         if self._silent or type(event) in _TOLD:
             self._take(event)
         return event
-
-    def push(self, take: Push, take_text: PushText | None = None) -> None:
-        """See `PushingEvents.push`. Of pieces of text nothing is told: they pass by."""
-
-        def offer(event: ModelEvent) -> bool:
-            if not take(event):
-                return False
-            if self._silent or type(event) in _TOLD:
-                self._take(event)
-            return True
-
-        if isinstance(self._events, PushingEvents):
-            self._events.push(offer, take_text or take)
 
     def _take(self, event: ModelEvent) -> None:
         if self._silent and type(event) not in _SILENT:

@@ -18,11 +18,11 @@ from sqlalchemy import Connection
 
 from agentic_rag.base.errors import NotFound, StorageError, StorageFull
 from agentic_rag.store import engrams, memories
+from agentic_rag.store.columns import BigInt
 from agentic_rag.store.database import Database
 from agentic_rag.store.engrams import CannotReplace, EngramLesson, MemoryName, NewEngram, TooMany
 from agentic_rag.store.memories import EngramRecord
 from agentic_rag.store.raw_tables import Work
-from agentic_rag.store.records import BigInt
 from mcp_servers.promptx.errors import BadEngram, MemoryFull, MemoryUnavailable, UnknownReplaced
 from mcp_servers.promptx.ids import is_plain
 from mcp_servers.promptx.ledger import (

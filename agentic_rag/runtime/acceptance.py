@@ -4,7 +4,7 @@ Functions of a connection and of records. `agentic_rag.runtime.session` calls th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from sqlalchemy import Connection
@@ -133,13 +133,13 @@ def branch_row(
     question = branches.question_of(conn, blank.session_id, message_id)
     sent = blank.images if other_images else question.images
     follows, asked = question.parent_message_id, question.user_message_id
-    row = replace(blank, parent_message_id=follows, began=True, branch_of=asked, images=sent)
-    return row if content is not None else replace(row, content=question.content, user_message_id=asked)
+    row = blank.replace(parent_message_id=follows, began=True, branch_of=asked, images=sent)
+    return row if content is not None else row.replace(content=question.content, user_message_id=asked)
 
 
 def queued_row(row: TurnRecord, owner: str) -> TurnRecord:
     """Return the record of a queued turn. ``owner``: the process whose queue it joins, or empty for any process."""
-    return replace(row, status=TurnStatus.QUEUED, began=False, fence=0, owner=owner)
+    return row.replace(status=TurnStatus.QUEUED, began=False, fence=0, owner=owner)
 
 
 def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definition: Definition) -> Sequence[EventBody]:
@@ -154,9 +154,7 @@ def store_turn(conn: Connection, resources: Resources, row: TurnRecord, definiti
 class StoresTurn(Protocol):
     """`store_accepted` with the arguments of one message bound."""
 
-    def __call__(
-        self, conn: Connection, row: TurnRecord, *, place: int | None = None, opening: Sequence[EventBody] = ()
-    ) -> None: ...
+    def __call__(self, conn: Connection, row: TurnRecord, *, place: int | None = None) -> None: ...
 
 
 def store_accepted(
@@ -164,20 +162,16 @@ def store_accepted(
     row: TurnRecord,
     *,
     place: int | None = None,
-    opening: Sequence[EventBody] = (),
     resources: Resources,
     definition: Definition,
     log: RunLog,
     notices: Sequence[EventBody],
 ) -> None:
-    """Store a turn, and also its question and its first events if the turn begins now (at ``place``).
-
-    ``opening`` are the last of these events.
-    """
+    """Store a turn, and also its question and its first events if the turn begins now (at ``place``)."""
     added = store_turn(conn, resources, row, definition)
     if place is not None:
         sessions.append_question(conn, row, place)
-        log.store_first(conn, (start_event(row, definition.model), *notices, *added, *opening))
+        log.store_first(conn, (start_event(row, definition.model), *notices, *added))
         tell_begun(conn, row)
     elif row.owner != resources.owner:
         signals.send(conn, SignalKind.TURNS, row.session_id)
@@ -326,11 +320,11 @@ def claim_queued(
     """
     head = sessions.lock(conn, row.session_id)
     if conn.dialect.name != "postgresql":
-        return replace(row, parent_message_id=head.leaf_message_id), transcript
+        return row.replace(parent_message_id=head.leaf_message_id), transcript
     current = turns.current_of(conn, row.session_id)
     if current is None or current.id != row.id or current.status is not TurnStatus.QUEUED or current.owner != owner:
         return None
-    follows = replace(current, parent_message_id=head.leaf_message_id)
+    follows = current.replace(parent_message_id=head.leaf_message_id)
     return follows, transcript if head.writer == owner else load_transcript(conn, row.session_id)
 
 

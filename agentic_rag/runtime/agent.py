@@ -54,7 +54,6 @@ from agentic_rag.runtime.core.results import ResultRoom
 from agentic_rag.runtime.core.retry import Attempts, after, is_busy, is_too_long, retry_delay, sizes_of
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
-from agentic_rag.runtime.early_call import EarlyCall, NextCall, Seen
 from agentic_rag.runtime.human_input import HumanInput, TurnClock, TurnPause
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
@@ -108,10 +107,7 @@ class Agent:
         definition: the settings of the turn.
         log: receives the turn's events.
         parent: for a delegate, the agent whose ``delegate`` call started it. The parent ends the delegate at its own
-            end
-            and bears its cost.
-        early: the first step's model call, sent while the message was stored. Then the step's events are stored
-            already.
+            end and bears its cost.
     """
 
     def __init__(
@@ -122,9 +118,8 @@ class Agent:
         definition: Definition,
         log: RunLog | ChildLog,
         parent: "Agent | None" = None,
-        early: EarlyCall | None = None,
     ) -> None:
-        self.resources, self._early = resources, early
+        self.resources = resources
         self.transcript, self.row = transcript, row
         self._definition = self._asked = definition  # another model may replace `_asked` for the rest of the turn
         self._others = list(definition.fallback_models)
@@ -151,8 +146,6 @@ class Agent:
         self._asking = HumanInput(resources, row, transcript.labels, log, self._clock, self._pause)
         asker = parent._calls if parent is not None else None
         self._calls: ToolCalls = ToolCalls(resources, transcript, row, definition, log, self._turn, self._asking, asker)
-        self._last_request: ModelRequest | None = None
-        self._today, self._documents = "", object()  # the values at the time of the last request
         self._toolset: Toolset | None = None
         self._tools: tuple[ToolInfo, ...] = ()
         self._restored, self._told_full = True, False
@@ -201,15 +194,6 @@ class Agent:
     @property
     def tools(self) -> tuple[ToolInfo, ...]:
         return self._tools
-
-    def next_call(self) -> NextCall | None:
-        """Return the first call of the next turn as far as it can be predicted, else None."""
-        definition, services, asked = self._definition, self.resources.services, self._last_request
-        same = self._asked is definition and not self._account.limited
-        if self._toolset is None or asked is None or self._end != "end_turn" or not same:
-            return None
-        seen = Seen(self._today, self._documents, self._context.spare)
-        return NextCall.after(services, definition, self._toolset, self.transcript, asked, seen)
 
     def interrupt(self) -> None:
         """End the turn at the user's request. Idempotent, and without effect after the turn has ended."""
@@ -310,8 +294,6 @@ class Agent:
         else:
             self.log.close()
         finally:
-            if self._early is not None:
-                self._early.abandon()
             if self.parent is not None:
                 self.parent._turn.usage += self._turn.usage
             self.ended.happen()
@@ -392,11 +374,7 @@ class Agent:
     # Before the first step
 
     async def _prepare(self, resume: Resume | None) -> None:
-        if self._early is not None and not self._definition.entries:  # checked a moment ago
-            toolset = self._early.toolset
-        else:
-            toolset = await self.resources.services.open_toolset(self._definition)
-        self._toolset = toolset
+        self._toolset = toolset = await self.resources.services.open_toolset(self._definition)
         self._offer(with_own_tools(self._definition, toolset.tools, self.transcript.told))
         if resume is None and not self._context.roomy:
             await self._make_room()
@@ -407,10 +385,10 @@ class Agent:
             await self._store_told(self.transcript.told or told, [])
             await self._resume(resume)
             return
-        if self.parent is None and self._early is None:
+        if self.parent is None:
             for notice in self.resources.services.opening_notices:
                 self.log.append(notice)
-        changed = None if self._early is not None else await self._changed_role()
+        changed = await self._changed_role()
         for notice in missing_notices(toolset, admin=self._definition.binding.admin):
             self.log.append(notice)
         if changed:
@@ -483,8 +461,7 @@ class Agent:
 
     def _prompt(self) -> Prompt:
         """Return the prompt for a session that begins now."""
-        self._today = str(self.resources.services.today)
-        return prompt_of(self._definition, self._tools, self._today)
+        return prompt_of(self._definition, self._tools, str(self.resources.services.today))
 
     def _tell(self) -> tuple[PromptState, list[str]]:
         """Return the session's prompt state for this turn, and the notes on changes."""
@@ -601,7 +578,6 @@ class Agent:
         if not fits and not self._told_full:
             self._told_full = True
             self.log.append(Notice("CONTEXT_FULL", "The context is full: the answer is given without more tools."))
-        self._documents = self.resources.services.documents_mark(self._definition.domain_id)
         built = build_request(
             self._asked,
             self._tools,
@@ -678,12 +654,8 @@ class Agent:
     async def _call_model(self, call: CallModel) -> None:
         built = await self._request(call)
         for body in self._turn.begin_step(built.passages, built.call_ids, self._asked.model):
-            if self._early is None:
-                self.log.append(body)
+            self.log.append(body)
         request = built.request
-        if self._early is not None and self._early.request != request:
-            self._early.abandon()
-            self._early = None
         began = time.monotonic()
         attempts = Attempts()
         shortened = 0
@@ -718,7 +690,6 @@ class Agent:
         A silent model ends the call. Pings count as activity only while the model works.
         """
         await self._reserve(request)
-        self._last_request = request
         try:
             await self._receive(request)
         except ModelError as error:
@@ -740,9 +711,7 @@ class Agent:
         domain, idle = self._definition.domain_id, self.resources.patience.model_idle
         receiving = Receiving(self._turn, self.log, self.resources.redactor.of(domain), idle)
         with self.resources.services.model_calls.watch(request.model):
-            early, self._early = self._early, None
-            model = self.resources.services.model(domain)
-            await receiving.run(model.stream(request) if early is None else early.sent.stream())
+            await receiving.run(self.resources.services.model(domain).stream(request))
 
     # Storing
 

@@ -83,22 +83,6 @@ class Context:
         return min(max_tokens, max(left, min(LEAST_ANSWER, window // 8)))
 
     @property
-    def spare(self) -> int:
-        """Tokens that the next message may have without changes to earlier messages, leaving room for its answer.
-
-        Above that, old results or turns are left out, or a compaction is due. With 0 or less this happens for any
-        message.
-        """
-        limits, transcript = self._definition.limits, self._transcript
-        if limits.context_messages is not None and len(transcript.turn_sizes()) * 2 + 1 > limits.context_messages:
-            return 0
-        window = profile_of(self._definition.model).context_window
-        most = round(self.limit * ROOM_SHARE)
-        if window is not None:
-            most = min(most, int((window - self._definition.max_tokens) / MARGIN) - 1)
-        return most - self.tokens
-
-    @property
     def roomy(self) -> bool:
         """Whether the next request is far below all limits, so that nothing must be left out (the usual case)."""
         counted = self._definition.limits.context_messages is not None

@@ -186,7 +186,7 @@ class Delegations:
             return load_transcript(conn, row.session_id), read_interrupted(conn, row), fence
 
         transcript, left, fence = await resources.database.write(take)
-        row = replace(row, owner=resources.owner, fence=fence)
+        row = row.replace(owner=resources.owner, fence=fence)
         definition = left.definition or child_definition(parent.definition, request.role, parent.depth + 1)
         delegate = Delegate(transcript.labels.agent, request.call_id)
         log = ChildLog(parent.log, delegate, resources.journal, row.id, row.fence)

@@ -7,7 +7,7 @@ owner resume the turn. Knows no tool and no socket.
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import anyio
 import anyio.lowlevel
@@ -215,7 +215,7 @@ class HumanInput:
         )
 
         def store(conn: Connection) -> None:
-            waits.WAITS.insert(conn, record)
+            record.insert(conn)
 
         self._unanswered[wait_id] = _unbegun(record)
         with anyio.CancelScope(shield=True):
@@ -320,4 +320,4 @@ def _unbegun(record: WaitRecord) -> str:
 
 
 def _cancel(record: WaitRecord) -> WaitRecord:
-    return replace(record, state=WaitState.CANCELLED)
+    return record.replace(state=WaitState.CANCELLED)

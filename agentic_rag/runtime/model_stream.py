@@ -1,8 +1,7 @@
 """Transfer of one model answer into a turn and its log.
 
 Owns the steps of each event (secrets are removed, the turn processes the event, the log numbers the visible part) and
-the timeout of a silent model. Waiting for the store does not count as silence. Events are processed where their bytes
-arrive (`PushingEvents`) as long as the log has room. The turn's task runs only without room, or at the end.
+the timeout of a silent model. Waiting for the store does not count as silence.
 """
 
 import asyncio
@@ -14,10 +13,11 @@ from contextlib import AbstractAsyncContextManager
 from agentic_rag.base.errors import GenerationTimeout
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.base.silence_timers import SilenceTimer
-from agentic_rag.models.base import ModelEvent, PushingEvents, TextDelta, ThinkingDelta
+from agentic_rag.models.base import ModelEvent, TextDelta, ThinkingDelta
 from agentic_rag.models.redacted_model import RedactedAnswer
 from agentic_rag.runtime.core.turn import Turn
 from agentic_rag.runtime.log.child_log import ChildLog
+from agentic_rag.runtime.log.encoder import TextKind
 from agentic_rag.runtime.log.runlog import RunLog
 
 
@@ -56,10 +56,11 @@ class Receiving:
 
     async def _run(self, answer: AbstractAsyncContextManager[AsyncIterator[ModelEvent]]) -> None:
         async with answer as events:
-            if isinstance(events, PushingEvents):
-                events.push(self._take_pushed, self._take_text)
             async for event in events:
-                self._take(event)
+                if type(event) is TextDelta or type(event) is ThinkingDelta:
+                    self._take_text(event)
+                else:
+                    self._take(event)
                 if self._log.crowded:
                     self._set_deadline(math.inf)  # the turn waits for the store, not for the model
                     await self._log.room()
@@ -73,23 +74,16 @@ class Receiving:
         if self._silence is not None:
             self._silence.deadline = deadline
 
-    def _take_pushed(self, event: ModelEvent) -> bool:
-        if self._log.crowded:  # the task waits for room
-            return False
-        self._take(event)
-        return True
-
-    def _take_text(self, event: TextDelta | ThinkingDelta) -> bool:
-        """Take a pushed piece of text. Does the same as `_take_pushed` in fewer steps."""
-        log, redacted = self._log, self._redacted
-        if redacted is None or not redacted.passes(event.text):
-            return self._take_pushed(event)
-        if not log.say("text" if type(event) is TextDelta else "thinking", event.text):
-            return False
+    def _take_text(self, event: TextDelta | ThinkingDelta) -> None:
+        """Take a piece of text. Does the same as `_take` in fewer steps, if the text holds no part of a secret."""
+        redacted = self._redacted
+        kind: TextKind = "text" if type(event) is TextDelta else "thinking"
+        if redacted is None or not redacted.passes(event.text) or not self._log.say(kind, event.text):
+            self._take(event)
+            return
         self._receive_text(event)
         if time.monotonic() - self._heard > self._idle / 20:
             self._wait_on()
-        return True
 
     def _take(self, event: ModelEvent) -> None:
         if time.monotonic() - self._heard > self._idle / 20:  # moving a deadline costs more than reading the clock

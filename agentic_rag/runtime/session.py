@@ -8,7 +8,6 @@ sessions share one task group. Knows conversations, domains and users only as la
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -42,7 +41,6 @@ from agentic_rag.runtime.agent import Agent
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import Transcript
 from agentic_rag.runtime.delegates import Delegations
-from agentic_rag.runtime.early_call import CallAhead
 from agentic_rag.runtime.log.runlog import RunLog, epoch_of
 from agentic_rag.runtime.notifier import Notifier
 from agentic_rag.runtime.sent_images import KeptImages, SentImage
@@ -95,7 +93,6 @@ class LiveSession:
         self._changed = Notifier()
         self.begun = Notifier()
         """Notifies when a turn starts, here or in another process."""
-        self._ahead = CallAhead(resources)
         self._accepting = asyncio.Lock()  # mostly free; then taking it does not yield to the event loop
         self._may_wait = True
         self._dropped = False
@@ -187,13 +184,12 @@ class LiveSession:
     def unload(self) -> None:
         """Drop the transcript, which is read again when needed. For an idle session only."""
         self._transcript = None
-        self._ahead.expect(None)
         self._resources.transcripts.forget(self.id)
 
     def _rest(self) -> None:
         """Add an idle session's transcript to the cache, which may unload it."""
         if self.idle and self._transcript is not None:
-            self._resources.transcripts.keep(self, self._transcript.memory + self._ahead.size)
+            self._resources.transcripts.keep(self, self._transcript.memory)
 
     async def _present(self, *, anew: bool = False) -> Transcript:
         """Return the transcript, read again if it was unloaded or with ``anew``. Hold ``_accepting``.
@@ -304,7 +300,6 @@ class LiveSession:
             self._resources.hooks.session_branched(conn, self.id)
             return load_transcript(conn, self.id)
 
-        self._ahead.expect(None)
         self._transcript = chosen = await self._database.write(store, durable=True)
         self._rest()
         return chosen
@@ -328,9 +323,6 @@ class LiveSession:
         """Store a message and begin or queue its turn. Returns None if a turn here must end first."""
         transcript = await self._present()
         remembered = self.turn_id
-        waits = remembered is not None or (self._may_wait and not self._resources.shared)
-        # first of all, so that storing the message runs in parallel with the model
-        early = await self._ahead.begin(message, definition, transcript.labels.user_id, waits=waits)
         row = stored = new_row(self._resources, self.id, transcript.labels, message, definition)
         log = self._log_of(row, definition.domain_id)
         begun_on: Transcript | None = None
@@ -345,27 +337,21 @@ class LiveSession:
             payloads.put_images(conn, row.images, self.id)
             if place.busy is None and place.home == self._resources.owner:
                 begun_on = place.transcript
-                stored = replace(row, parent_message_id=place.follows, began=True)
-                keep(conn, stored, place=begun_on.last_seq + 1, opening=() if early is None else early.events)
+                stored = row.replace(parent_message_id=place.follows, began=True)
+                keep(conn, stored, place=begun_on.last_seq + 1)
                 return None
             stored = queued_row(row, place.home)
             keep(conn, stored)
             self._may_wait = True
             return None
 
-        begins = False
-        try:
-            known = await self._database.write(store, durable=True)
-            begins = begun_on is not None and not self._resources.stopping
-        finally:
-            if early is not None and not begins:
-                early.abandon()
+        known = await self._database.write(store, durable=True)
         if known is not None:
             return answer(known, duplicate=True)
         if begun_on is not None:
             question = user_message(row.content, row.images)
             begun_on.append(begun_on.last_seq + 1, row.id, 0, row.user_message_id, question)
-            self._take_up(log, Agent(self._resources, begun_on, stored, definition, log, early=early))
+            self._take_up(log, Agent(self._resources, begun_on, stored, definition, log))
             self._resources.tasks.start_soon(self._run)
         elif stored.status is not TurnStatus.QUEUED:
             assert self._agent is not None
@@ -439,7 +425,6 @@ class LiveSession:
         From here on the turn can be interrupted.
         """
         self._agent, self._waiting = agent, None
-        self._ahead.note_begun(agent.row)
         if self._resources.interrupts.take(agent.row.id):
             agent.interrupt()
         self._order.begin(agent.row.id)
@@ -468,8 +453,6 @@ class LiveSession:
             async with self._accepting:  # a message joins the queue before this, or starts a turn after it
                 if agent.lost or not await self._go_on():
                     self._agent = None
-                    same = self._transcript is agent.transcript and not self._compaction.news
-                    self._ahead.expect(agent.next_call() if same else None)
                     self._rest()
                     self._wake()
 
@@ -548,7 +531,7 @@ class LiveSession:
             claimed = claim_queued(conn, waiting[0], before, self._resources.owner)
             if claimed is None:
                 return None
-            row = replace(claimed[0], fence=claimed[0].fence + 1, status=TurnStatus.RUNNING, began=True)
+            row = claimed[0].replace(fence=claimed[0].fence + 1, status=TurnStatus.RUNNING, began=True)
             if not turns.start(conn, row):
                 raise LeaseLost(row.id)
             sessions.append_question(conn, row, claimed[1].last_seq + 1)
@@ -604,7 +587,6 @@ class LiveSession:
         if self._resources.shared:
             await self._database.write(partial(check_free, session_id=self.id, owner=self._resources.owner))
         transcript = await self._present(anew=self._resources.shared)
-        self._ahead.expect(None)
         self._compaction.hold(transcript, definition, key_id)
         return transcript
 
@@ -643,7 +625,7 @@ class LiveSession:
 
         def take(conn: Connection) -> TurnRecord | None:
             fence = turns.take_rested(conn, row.id, self._resources.owner)
-            mine = None if fence is None else replace(row, owner=self._resources.owner, fence=fence)
+            mine = None if fence is None else row.replace(owner=self._resources.owner, fence=fence)
             if mine is not None:
                 sessions.set_writer(conn, mine.session_id, mine.owner)
                 tell_begun(conn, mine)

@@ -305,7 +305,7 @@ def take_left(conn: Connection, owner: str, *, alone: bool, first: bool, room: i
     turns.take_queued(conn, [row.id for row in queued], owner)
     return TakeoverResult(
         taken,
-        tuple((replace(row, owner=owner), images.domain_of(conn, row.image_id)) for row in queued),
+        tuple((row.replace(owner=owner), images.domain_of(conn, row.image_id)) for row in queued),
         tuple(row for row in left if row.status is TurnStatus.RUNNING and is_orphan(row)),
     )
 
@@ -332,7 +332,7 @@ def list_waiting(conn: Connection) -> list[WaitingTurn]:
 
 def _take(conn: Connection, row: TurnRecord, owner: str) -> TurnRecord:
     resumes = turns.count_resume(conn, row.id) if row.owner else row.resumes
-    taken = replace(row, owner=owner, fence=turns.take_lease(conn, row.id, owner), resumes=resumes)
+    taken = row.replace(owner=owner, fence=turns.take_lease(conn, row.id, owner), resumes=resumes)
     sessions.set_writer(conn, row.session_id, owner)
     signals.send(conn, SignalKind.BEGAN, row.session_id, row.id)
     return taken
@@ -380,7 +380,7 @@ def _still_fitting(rows: Sequence[sessions.MessageRecord], window_start: int) ->
     rewritten_at = 0
     for row in rows:
         if row.role == "assistant" and row.seq <= rewritten_at and row.rewritten_at < rewritten_at:
-            row = replace(row, content=without_bound(row.content))
+            row = row.replace(content=without_bound(row.content))
         if row.seq >= window_start:
             rewritten_at = max(rewritten_at, row.rewritten_at)
         found.append(row)

@@ -308,7 +308,7 @@ class _Offer:
         if named is None or named[1] != visit.domain:
             raise NotFound("resource", uri[:200])
         chunk, _ = await self._business.documents.chunk(visit.domain, named[2])
-        contents = types.TextResourceContents(uri=uri, mime_type="text/plain", text=chunk.text, _meta=_place(chunk))
+        contents = types.TextResourceContents(uri=uri, mime_type="text/plain", text=chunk.text, meta=_place(chunk))
         return types.ReadResourceResult(contents=[contents])
 
     # Skills

@@ -175,7 +175,7 @@ class PlaceRoutes:
     async def get_page(
         self, request: Request, domain: str, document: DocumentId, page: str, query: PageSize
     ) -> PageFile:
-        """Return a page of a PDF as a PNG image. Pages count from 1."""
+        """Send a page of a PDF, or an image, as a PNG image; pages are counted from 1."""
         record = await self._documents.get(domain, document)
         if not (page.isascii() and page.isdigit() and len(page) < 9 and int(page)):
             raise NotFound("page", page)

@@ -19,6 +19,7 @@ from agentic_rag.base.errors import AgenticRagError, InternalError, refused_writ
 from agentic_rag.base.json_form import Absent, Json, to_cut_json, to_json, to_text
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.server.error_shapes import headers_at, shape_error, status_at
+from agentic_rag.store.record import Record
 
 log = logging.getLogger("agentic_rag.server")
 
@@ -152,6 +153,8 @@ def answer_from(kind: type[T], record: object, **others: object) -> T:
         TypeError: a field without a default is neither in the record nor in ``others``.
     """
     names = [field.name for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]
+    if isinstance(record, Record):  # its base class has attributes such as `schema` that are not values
+        names = [name for name in names if not hasattr(Record, name)]
     return kind(**{name: getattr(record, name) for name in names if hasattr(record, name)}, **others)
 
 

@@ -1,9 +1,9 @@
 """The product's database: one module and one record class per noun.
 
-A record is a frozen dataclass, and ``records`` derives its table from the fields. The noun's queries stand next to the
-record: plain functions of a `sqlalchemy.Connection` that `database.Database` runs in transactions. This package imports
-all nouns. The table metadata is therefore complete, and a deletion covers all parts of a noun, whichever modules the
-program itself imports.
+A record class is a SQLModel class: table, row and type (``record``). The noun's queries stand next to the record: plain
+functions of a `sqlalchemy.Connection` that `database.Database` runs in transactions. This package imports all nouns.
+The table metadata is therefore complete, and a deletion covers all parts of a noun, whichever modules the program
+itself imports.
 """
 
 from agentic_rag.store import (

@@ -18,7 +18,8 @@ from sqlalchemy import Connection
 
 from agentic_rag.base.messages import clean_text
 from agentic_rag.store.clock import now
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 
 
 class AuditOutcome(StrEnum):
@@ -55,11 +56,12 @@ class Entry:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRecord:
+class AuditRecord(Record, table=True):
     """One row of the audit log, chained to the previous row by ``previous``; never updated, never deleted."""
 
-    seq: int
+    __tablename__ = "audit"
+
+    seq: Key[int]
     at: str
     actor: str
     action: str
@@ -73,11 +75,12 @@ class AuditRecord:
     hash: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditHeadRecord:
+class AuditHeadRecord(Record, table=True):
     """The number and hash of the last audit row; the table has a single row."""
 
-    id: int = 1
+    __tablename__ = "audit_head"
+
+    id: Key[int] = 1
     seq: int
     hash: str
 
@@ -102,8 +105,8 @@ class Verdict:
     problems: tuple[Problem, ...]
 
 
-AUDIT = RecordTable(AuditRecord, "audit", key=("seq",))
-AUDIT_HEAD = RecordTable(AuditHeadRecord, "audit_head")
+AUDIT = AuditRecord.__table__
+AUDIT_HEAD = AuditHeadRecord.__table__
 _audit = AUDIT.c
 
 
@@ -134,7 +137,7 @@ def append(conn: Connection, entry: Entry) -> AuditRecord:
     entry = _cut_entry(redact(entry) if redact is not None else entry, 1)
     if conn.dialect.name == "postgresql":
         conn.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-    last = AUDIT_HEAD.first(conn, AUDIT_HEAD.select)
+    last = AuditHeadRecord.first(conn, sa.select(AUDIT_HEAD))
     record = AuditRecord(
         seq=(last.seq if last else 0) + 1,
         at=now(),
@@ -147,16 +150,16 @@ def append(conn: Connection, entry: Entry) -> AuditRecord:
         previous=last.hash if last else "",
         hash="",
     )
-    stored = replace(record, hash=digest(record))
-    AUDIT.insert(conn, stored)
-    conn.execute(sa.delete(AUDIT_HEAD.table))
-    AUDIT_HEAD.insert(conn, AuditHeadRecord(seq=stored.seq, hash=stored.hash))
+    stored = record.replace(hash=digest(record))
+    stored.insert(conn)
+    conn.execute(sa.delete(AUDIT_HEAD))
+    AuditHeadRecord(seq=stored.seq, hash=stored.hash).insert(conn)
     return stored
 
 
 def digest(record: AuditRecord) -> str:
     """Return the SHA-256 of a row: of all columns except ``hash``, including ``previous``, as canonical JSON."""
-    fields = {name: value for name, value in AUDIT.values(record).items() if name != "hash"}
+    fields = {name: value for name, value in record.column_values().items() if name != "hash"}
     return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -169,13 +172,13 @@ def page(
     outcome: AuditOutcome | None = None,
 ) -> list[AuditRecord]:
     """Return rows, newest first. ``before``: only rows with a smaller number."""
-    query = AUDIT.select.order_by(_audit.seq.desc()).limit(limit)
+    query = sa.select(AUDIT).order_by(_audit.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(_audit.seq < before)
     for column, wanted in ((_audit.actor, actor), (_audit.outcome, outcome)):
         if wanted is not None:
             query = query.where(column == wanted)
-    return AUDIT.all(conn, query)
+    return AuditRecord.all(conn, query)
 
 
 def check(conn: Connection, known: str | None = None) -> Verdict:
@@ -199,7 +202,7 @@ def check(conn: Connection, known: str | None = None) -> Verdict:
         seq, previous = row.seq, row.hash
     if seq < int(known_seq):
         problems.append(Problem(int(known_seq), "the row that was noted is missing"))
-    last = AUDIT_HEAD.first(conn, AUDIT_HEAD.select)
+    last = AuditHeadRecord.first(conn, sa.select(AUDIT_HEAD))
     if (last.seq, last.hash) != (seq, previous) if last else rows > 0:
         problems.append(Problem(seq, "the last row is not the one that was appended last"))
     return Verdict(rows, f"{seq}:{previous}", tuple(problems[:MAX_PROBLEMS]))
@@ -208,8 +211,8 @@ def check(conn: Connection, known: str | None = None) -> Verdict:
 def _in_order(conn: Connection) -> Iterator[AuditRecord]:
     seq = -(2**31)  # negative, so that inserted rows with numbers below 1 are read too
     while True:
-        query = AUDIT.select.where(_audit.seq > seq).order_by(_audit.seq).limit(_BATCH)
-        batch = AUDIT.all(conn, query)
+        query = sa.select(AUDIT).where(_audit.seq > seq).order_by(_audit.seq).limit(_BATCH)
+        batch = AuditRecord.all(conn, query)
         yield from batch
         if len(batch) < _BATCH:
             return

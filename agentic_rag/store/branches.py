@@ -16,19 +16,22 @@ from agentic_rag.base.errors import NotFound
 from agentic_rag.base.ids import MessageId, SessionId, TurnId
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import Block
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.record import Record
 from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextRecord:
+class ContextRecord(Record, table=True):
     """The context of a session after a turn, stored if that turn or a later compaction changed the context.
 
     The fields are those of `sessions.SessionRecord`. ``message_id`` is the turn's answer.
     """
 
-    message_id: MessageId
-    session_id: SessionId
+    __tablename__ = "contexts"
+    part_of = "session"
+
+    message_id: Key[MessageId]
+    session_id: Indexed[SessionId]
     window_start: int = 0
     window_set_at: int = 0
     head: list[Block] | None = None
@@ -41,8 +44,8 @@ class ContextRecord:
     late_tools: list[Json] | None = None
 
 
-CONTEXTS = RecordTable(ContextRecord, "contexts", key=("message_id",), indexed=("session_id",), part_of="session")
-CONTEXT_FIELDS = tuple(name for name in CONTEXTS.names if name not in ("message_id", "session_id"))
+CONTEXTS = ContextRecord.__table__
+CONTEXT_FIELDS = tuple(name for name in ContextRecord.names if name not in ("message_id", "session_id"))
 _contexts, _turns = CONTEXTS.c, TURNS.c
 
 
@@ -108,8 +111,8 @@ def question_of(conn: Connection, session_id: SessionId, message_id: MessageId) 
         NotFound: the session has no such message.
     """
     named = sa.or_(_turns.user_message_id == message_id, _turns.message_id == message_id)
-    query = TURNS.select.where(_turns.session_id == session_id, _turns.began, named)
-    found = TURNS.first(conn, query.order_by(_turns.id.desc()))
+    query = select(TURNS).where(_turns.session_id == session_id, _turns.began, named)
+    found = TurnRecord.first(conn, query.order_by(_turns.id.desc()))
     if found is None or found.status is TurnStatus.QUEUED:
         raise NotFound("message", message_id)
     return found
@@ -117,13 +120,15 @@ def question_of(conn: Connection, session_id: SessionId, message_id: MessageId) 
 
 def keep_context(conn: Connection, context: ContextRecord) -> None:
     """Store the context after a turn, replacing an earlier one of the same turn."""
-    conn.execute(sa.delete(CONTEXTS.table).where(_contexts.message_id == context.message_id))
-    CONTEXTS.insert(conn, context)
+    conn.execute(sa.delete(CONTEXTS).where(_contexts.message_id == context.message_id))
+    context.insert(conn)
 
 
 def context_after(conn: Connection, session_id: SessionId, path: Sequence[Node]) -> ContextRecord:
     """Return the context after the last turn of a branch; an empty branch has an empty context."""
     kept = set(conn.execute(select(_contexts.message_id).where(_contexts.session_id == session_id)).scalars())
     newest = next((node.message_id for node in reversed(path) if node.message_id in kept), None)
-    found = None if newest is None else CONTEXTS.first(conn, CONTEXTS.select.where(_contexts.message_id == newest))
+    found = (
+        None if newest is None else ContextRecord.first(conn, select(CONTEXTS).where(_contexts.message_id == newest))
+    )
     return found or ContextRecord(message_id=MessageId(""), session_id=session_id)

@@ -11,8 +11,9 @@ from enum import StrEnum
 from sqlalchemy import Connection, UniqueConstraint, and_, delete, insert, or_, select, update
 
 from agentic_rag.store import signals
+from agentic_rag.store.columns import BigInt, Indexed, Key
 from agentic_rag.store.database_time import DatabaseTime
-from agentic_rag.store.records import BigInt, RecordTable
+from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.usage import Scope
 
@@ -47,15 +48,17 @@ class Payer:
         return {Scope.DOMAIN: self.domain_id, Scope.USER: self.user_id, Scope.KEY: self.key_id}[scope]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetRecord:
+class BudgetRecord(Record, table=True):
     """A spending limit for one subject, or for each subject of a scope (``subject``: `EVERY`).
 
     Exceeding ``soft`` causes a notice, exceeding ``hard`` a refusal. There is one budget per scope, subject, unit and
     period. A budget that names its subject takes precedence over one for `EVERY` subject.
     """
 
-    id: str
+    __tablename__ = "budgets"
+    __table_args__ = (UniqueConstraint("scope", "subject", "unit", "period"),)
+
+    id: Key[str]
     scope: Scope
     subject: str
     unit: Unit
@@ -70,14 +73,15 @@ class BudgetRecord:
         return self.scope, self.unit, self.period
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationRecord:
+class ReservationRecord(Record, table=True):
     """The maximum tokens of a running call; the reservation counts until the usage is stored, or until ``until``."""
 
-    id: str
-    domain_id: str
-    user_id: str
-    key_id: str
+    __tablename__ = "budget_reservations"
+
+    id: Key[str]
+    domain_id: Indexed[str]
+    user_id: Indexed[str]
+    key_id: Indexed[str]
     turn_id: str
     """The user's turn that the call belongs to; empty if there is none."""
     model: str
@@ -86,8 +90,8 @@ class ReservationRecord:
     until: str
 
 
-BUDGETS = RecordTable(BudgetRecord, "budgets", UniqueConstraint("scope", "subject", "unit", "period"))
-RESERVATIONS = RecordTable(ReservationRecord, "budget_reservations", indexed=("domain_id", "user_id", "key_id"))
+BUDGETS = BudgetRecord.__table__
+RESERVATIONS = ReservationRecord.__table__
 _budgets = BUDGETS.c
 _reserved = RESERVATIONS.c
 _COLUMNS = {Scope.DOMAIN: _reserved.domain_id, Scope.USER: _reserved.user_id, Scope.KEY: _reserved.key_id}
@@ -95,18 +99,20 @@ _COLUMNS = {Scope.DOMAIN: _reserved.domain_id, Scope.USER: _reserved.user_id, Sc
 
 def list_all(conn: Connection) -> list[BudgetRecord]:
     """Return all budgets, by scope and subject."""
-    return BUDGETS.all(conn, BUDGETS.select.order_by(_budgets.scope, _budgets.subject, _budgets.unit, _budgets.period))
+    return BudgetRecord.all(
+        conn, select(BUDGETS).order_by(_budgets.scope, _budgets.subject, _budgets.unit, _budgets.period)
+    )
 
 
 def list_of_domains(conn: Connection, most: int) -> list[BudgetRecord]:
     """Return at most ``most`` budgets that name a domain, sorted by domain."""
-    named = BUDGETS.select.where(_budgets.scope == Scope.DOMAIN, _budgets.subject != EVERY)
-    return BUDGETS.all(conn, named.order_by(_budgets.subject, _budgets.unit, _budgets.period).limit(most))
+    named = select(BUDGETS).where(_budgets.scope == Scope.DOMAIN, _budgets.subject != EVERY)
+    return BudgetRecord.all(conn, named.order_by(_budgets.subject, _budgets.unit, _budgets.period).limit(most))
 
 
 def get(conn: Connection, budget_id: str) -> BudgetRecord | None:
     """Return the budget, or None."""
-    return BUDGETS.first(conn, BUDGETS.select.where(_budgets.id == budget_id))
+    return BudgetRecord.first(conn, select(BUDGETS).where(_budgets.id == budget_id))
 
 
 def put(conn: Connection, budget: BudgetRecord) -> BudgetRecord:
@@ -118,12 +124,12 @@ def put(conn: Connection, budget: BudgetRecord) -> BudgetRecord:
         _budgets.period == budget.period,
     )
     signals.send(conn, SignalKind.BUDGETS)
-    known = BUDGETS.first(conn, BUDGETS.select.where(*same))
+    known = BudgetRecord.first(conn, select(BUDGETS).where(*same))
     if known is None:
-        BUDGETS.insert(conn, budget)
+        budget.insert(conn)
         return budget
     change = {"soft": budget.soft, "hard": budget.hard, "updated_at": budget.updated_at}
-    conn.execute(update(BUDGETS.table).where(_budgets.id == known.id).values(**change))
+    conn.execute(update(BUDGETS).where(_budgets.id == known.id).values(**change))
     stored = get(conn, known.id)
     assert stored is not None
     return stored
@@ -131,13 +137,13 @@ def put(conn: Connection, budget: BudgetRecord) -> BudgetRecord:
 
 def remove(conn: Connection, budget_id: str) -> None:
     """Remove a budget, if it exists."""
-    conn.execute(delete(BUDGETS.table).where(_budgets.id == budget_id))
+    conn.execute(delete(BUDGETS).where(_budgets.id == budget_id))
     signals.send(conn, SignalKind.BUDGETS)
 
 
 def forget(conn: Connection, scope: Scope, subject: str) -> None:
     """Remove the budgets of a subject that was deleted."""
-    conn.execute(delete(BUDGETS.table).where(_budgets.scope == scope, _budgets.subject == subject))
+    conn.execute(delete(BUDGETS).where(_budgets.scope == scope, _budgets.subject == subject))
     signals.send(conn, SignalKind.BUDGETS)
 
 
@@ -169,20 +175,20 @@ def lock(conn: Connection, payer: Payer) -> list[BudgetRecord]:
     if not mine:
         return []
     # the same order everywhere, or two transactions could deadlock
-    query = BUDGETS.select.where(or_(*mine)).order_by(_budgets.id).with_for_update()
-    return of_payer(BUDGETS.all(conn, query), payer)
+    query = select(BUDGETS).where(or_(*mine)).order_by(_budgets.id).with_for_update()
+    return of_payer(BudgetRecord.all(conn, query), payer)
 
 
 def reserve(conn: Connection, record: ReservationRecord, seconds: float) -> None:
     """Store a reservation that expires after ``seconds``."""
-    values = RESERVATIONS.values(record) | {"until": DatabaseTime(seconds)}
-    conn.execute(insert(RESERVATIONS.table).values(**values))
+    values = record.column_values() | {"until": DatabaseTime(seconds)}
+    conn.execute(insert(RESERVATIONS).values(**values))
 
 
 def release(conn: Connection, ids: Sequence[str]) -> None:
     """Remove reservations, in the transaction that stores the usage of the calls."""
     if ids:
-        conn.execute(delete(RESERVATIONS.table).where(_reserved.id.in_(ids)))
+        conn.execute(delete(RESERVATIONS).where(_reserved.id.in_(ids)))
 
 
 def list_reserved(conn: Connection, scope: Scope, subject: str, without: Sequence[str] = ()) -> list[ReservationRecord]:
@@ -190,13 +196,13 @@ def list_reserved(conn: Connection, scope: Scope, subject: str, without: Sequenc
     running = [_COLUMNS[scope] == subject, _reserved.until > DatabaseTime()]
     if without:
         running.append(_reserved.id.not_in(without))
-    return RESERVATIONS.all(conn, RESERVATIONS.select.where(*running))
+    return ReservationRecord.all(conn, select(RESERVATIONS).where(*running))
 
 
 def release_of_turns(conn: Connection, turn_ids: Sequence[str]) -> None:
     """Remove the reservations of turns whose owner is gone."""
     if turn_ids:
-        conn.execute(delete(RESERVATIONS.table).where(_reserved.turn_id.in_(turn_ids)))
+        conn.execute(delete(RESERVATIONS).where(_reserved.turn_id.in_(turn_ids)))
 
 
 def has_reservations(conn: Connection) -> bool:
@@ -209,5 +215,5 @@ def release_left(conn: Connection, *, alone: bool) -> None:
 
     Without ``alone``, only expired reservations are removed. ``alone`` means that no other process can hold any.
     """
-    left = delete(RESERVATIONS.table)
+    left = delete(RESERVATIONS)
     conn.execute(left if alone else left.where(_reserved.until <= DatabaseTime()))

@@ -3,13 +3,13 @@
 The chunks are in the retriever's index.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 
 
 class CollectionState(StrEnum):
@@ -21,11 +21,13 @@ class CollectionState(StrEnum):
     ROLLED_BACK = "rolled_back"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionRecord:
+class CollectionRecord(Record, table=True):
     """The rebuild state of a domain's collection; there is no record if the collection was never rebuilt."""
 
-    domain_id: str
+    __tablename__ = "collections"
+    part_of = "domain"
+
+    domain_id: Key[str]
     state: CollectionState = CollectionState.READY
     generation: int = 0
     """The newest generation built next to the live one; a deletion covers all generations up to this one."""
@@ -33,19 +35,19 @@ class CollectionRecord:
     updated_at: str
 
 
-COLLECTIONS = RecordTable(CollectionRecord, "collections", key=("domain_id",), part_of="domain")
+COLLECTIONS = CollectionRecord.__table__
 _collections = COLLECTIONS.c
 
 
 def get(conn: Connection, domain_id: str) -> CollectionRecord | None:
     """Return the record, or None if the collection was never rebuilt."""
-    return COLLECTIONS.first(conn, COLLECTIONS.select.where(_collections.domain_id == domain_id))
+    return CollectionRecord.first(conn, sa.select(COLLECTIONS).where(_collections.domain_id == domain_id))
 
 
 def put(conn: Connection, collection: CollectionRecord) -> None:
     """Store the record, replacing an older one."""
-    conn.execute(sa.delete(COLLECTIONS.table).where(_collections.domain_id == collection.domain_id))
-    COLLECTIONS.insert(conn, collection)
+    conn.execute(sa.delete(COLLECTIONS).where(_collections.domain_id == collection.domain_id))
+    collection.insert(conn)
 
 
 def list_rebuilding(conn: Connection) -> list[str]:

@@ -3,14 +3,14 @@
 The runtime writes the summaries.
 """
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from agentic_rag.base.ids import MessageId, SessionId
 from agentic_rag.store import sessions
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.record import Record
 
 
 class CompactedBy(StrEnum):
@@ -20,12 +20,14 @@ class CompactedBy(StrEnum):
     AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionRecord:
+class CompactionRecord(Record, table=True):
     """A summary that replaces the messages ``from_seq`` to ``to_seq`` (inclusive), which are kept as archive."""
 
-    id: str
-    session_id: SessionId
+    __tablename__ = "compactions"
+    part_of = "session"
+
+    id: Key[str]
+    session_id: Indexed[SessionId]
     summary: str
     from_seq: int
     to_seq: int
@@ -37,7 +39,7 @@ class CompactionRecord:
     created_at: str
 
 
-COMPACTIONS = RecordTable(CompactionRecord, "compactions", indexed=("session_id",), part_of="session")
+COMPACTIONS = CompactionRecord.__table__
 _compactions = COMPACTIONS.c
 
 
@@ -49,16 +51,16 @@ def put(conn: Connection, compaction: CompactionRecord) -> None:
     """
     session = sessions.get(conn, compaction.session_id)
     leaf = None if session is None else session.leaf_message_id
-    COMPACTIONS.insert(conn, replace(compaction, leaf_message_id=leaf))
+    compaction.replace(leaf_message_id=leaf).insert(conn)
 
 
 def get(conn: Connection, session_id: SessionId, compaction_id: str) -> CompactionRecord | None:
     """Return the session's compaction, or None."""
-    query = COMPACTIONS.select.where(_compactions.id == compaction_id, _compactions.session_id == session_id)
-    return COMPACTIONS.first(conn, query)
+    query = select(COMPACTIONS).where(_compactions.id == compaction_id, _compactions.session_id == session_id)
+    return CompactionRecord.first(conn, query)
 
 
 def of_session(conn: Connection, session_id: SessionId) -> list[CompactionRecord]:
     """Return the session's compactions, newest first."""
-    query = COMPACTIONS.select.where(_compactions.session_id == session_id)
-    return COMPACTIONS.all(conn, query.order_by(_compactions.to_seq.desc()))
+    query = select(COMPACTIONS).where(_compactions.session_id == session_id)
+    return CompactionRecord.all(conn, query.order_by(_compactions.to_seq.desc()))

@@ -5,17 +5,19 @@ record; the messages belong to the session.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, UniqueConstraint
+from sqlmodel import Field
 
 from agentic_rag.base.ids import ConversationId, DocumentId, SessionId
 from agentic_rag.base.json_form import Json
+from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.domains import DOMAINS
-from agentic_rag.store.records import Prepared, RecordTable, parameter
+from agentic_rag.store.record import Record
+from agentic_rag.store.statements import Prepared, parameter
 from agentic_rag.store.turns import FINISHED, GOES_ON, TURNS, TurnRecord
 
 SortBy = Literal["started_at", "updated_at", "last_message_at", "title", "message_count"]
@@ -36,13 +38,18 @@ class TitleSource(StrEnum):
     USER = "user"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationRecord:
+class ConversationRecord(Record, table=True):
     """A conversation; its messages are stored with the session."""
 
-    id: ConversationId
-    domain_id: str
-    owner_id: str
+    __tablename__ = "conversations"
+    __table_args__ = (
+        UniqueConstraint("session_id"),
+        UniqueConstraint("owner_id", "domain_id", "client_name"),
+    )
+
+    id: Key[ConversationId]
+    domain_id: Indexed[str]
+    owner_id: Indexed[str]
     session_id: SessionId
     title: str = ""
     title_source: TitleSource = TitleSource.AUTO
@@ -53,8 +60,8 @@ class ConversationRecord:
     """Number of messages replaced by a summary; the model no longer receives them."""
     image_id: str | None = None
     """The image (frozen definition) of the conversation's newest turn; None if there is no turn."""
-    context_document_ids: list[DocumentId] = field(default_factory=list)
-    meta: dict[str, Any] = field(default_factory=dict)
+    context_document_ids: list[DocumentId] = Field(default_factory=list)
+    meta: dict[str, Any] = Field(default_factory=dict)
     transient: bool = False
     """Whether the conversation serves a single call without a record. It is unlisted, and removed after its turn."""
     started_at: str
@@ -64,25 +71,19 @@ class ConversationRecord:
     """The id chosen by a client that names its own conversations; unique per owner and domain."""
 
 
-CONVERSATIONS = RecordTable(
-    ConversationRecord,
-    "conversations",
-    UniqueConstraint("session_id"),
-    UniqueConstraint("owner_id", "domain_id", "client_name"),
-    indexed=("domain_id", "owner_id"),
-)
+CONVERSATIONS = ConversationRecord.__table__
 _conversations = CONVERSATIONS.c
 _BY_ID = _conversations.id == parameter(_conversations.id)
-_GET = Prepared(CONVERSATIONS.select.where(_BY_ID))
+_GET = Prepared(sa.select(CONVERSATIONS).where(_BY_ID))
 _BY_NAME = Prepared(
-    CONVERSATIONS.select.where(
+    sa.select(CONVERSATIONS).where(
         *(column == parameter(column) for column in (_conversations.owner_id, _conversations.domain_id)),
         _conversations.client_name == parameter(_conversations.client_name),
     )
 )
 _OPEN_COUNT = (_conversations.message_count - _conversations.compacted_count).label("open_count")
 _MOVE_ON = (
-    sa.update(CONVERSATIONS.table)
+    sa.update(CONVERSATIONS)
     .where(_BY_ID)
     .values(
         last_message_at=parameter(_conversations.last_message_at), updated_at=parameter(_conversations.last_message_at)
@@ -104,7 +105,7 @@ _ADD = Prepared(
         _conversations.domain_id, _conversations.owner_id, _MEMORY
     )
 )
-_TITLE = Prepared(sa.update(CONVERSATIONS.table).where(_BY_ID).values(title=parameter(_conversations.title)))
+_TITLE = Prepared(sa.update(CONVERSATIONS).where(_BY_ID).values(title=parameter(_conversations.title)))
 
 
 class ConversationState(NamedTuple):
@@ -148,18 +149,18 @@ def insert(conn: Connection, conversation: ConversationRecord) -> None:
     Raises:
         IntegrityError: the id or the session is taken.
     """
-    CONVERSATIONS.insert(conn, conversation)
+    conversation.insert(conn)
 
 
 def get(conn: Connection, conversation_id: ConversationId, owner_id: str | None = None) -> ConversationRecord | None:
     """Return the conversation, or None if it does not exist or has another owner (``owner_id`` None: any owner)."""
-    record = CONVERSATIONS.first(conn, _GET, id=conversation_id)
+    record = ConversationRecord.first(conn, _GET, id=conversation_id)
     return None if record is None or owner_id not in (None, record.owner_id) else record
 
 
 def by_client_name(conn: Connection, owner_id: str, domain_id: str, client_name: str) -> ConversationRecord | None:
     """Return the user's conversation with this client name, or None."""
-    return CONVERSATIONS.first(conn, _BY_NAME, owner_id=owner_id, domain_id=domain_id, client_name=client_name)
+    return ConversationRecord.first(conn, _BY_NAME, owner_id=owner_id, domain_id=domain_id, client_name=client_name)
 
 
 def turn_of_client_message(
@@ -169,11 +170,12 @@ def turn_of_client_message(
     mine = sa.and_(_conversations.owner_id == owner_id, _conversations.domain_id == domain_id)
     turn = TURNS.c
     found = (
-        TURNS.select.join(CONVERSATIONS.table, _conversations.session_id == turn.session_id)
+        sa.select(TURNS)
+        .join(CONVERSATIONS, _conversations.session_id == turn.session_id)
         .where(mine, turn.client_message_id == client_message_id)
         .order_by(turn.id.desc())
     )
-    return TURNS.first(conn, found.limit(1))
+    return TurnRecord.first(conn, found.limit(1))
 
 
 def note_message(conn: Connection, conversation_id: ConversationId, at: str, image_id: str) -> ConversationState | None:
@@ -196,13 +198,13 @@ def improve_title(conn: Connection, conversation_id: ConversationId, before: str
     A title set by a user, or one that has changed since, is kept.
     """
     unnamed = _conversations.title_source == TitleSource.AUTO
-    query = sa.update(CONVERSATIONS.table).where(_conversations.id == conversation_id, _conversations.title == before)
+    query = sa.update(CONVERSATIONS).where(_conversations.id == conversation_id, _conversations.title == before)
     return conn.execute(query.where(unnamed).values(title=title)).rowcount == 1
 
 
 def by_session(conn: Connection, session_id: SessionId) -> ConversationRecord | None:
     """Return the conversation of a session, or None."""
-    return CONVERSATIONS.first(conn, CONVERSATIONS.select.where(_conversations.session_id == session_id))
+    return ConversationRecord.first(conn, sa.select(CONVERSATIONS).where(_conversations.session_id == session_id))
 
 
 def list_page(
@@ -231,11 +233,11 @@ def list_page(
         where.append(_conversations.domain_id.in_(domain_ids))
     if q:
         where.append(_conversations.title.icontains(q, autoescape=True))
-    total = conn.execute(sa.select(sa.func.count()).select_from(CONVERSATIONS.table).where(*where)).scalar_one()
+    total = conn.execute(sa.select(sa.func.count()).select_from(CONVERSATIONS).where(*where)).scalar_one()
     column, tie = _conversations[sort_by], _conversations.id
     order = (column.asc(), tie.asc()) if sort_order == "asc" else (column.desc(), tie.desc())
-    query = CONVERSATIONS.select.where(*where).order_by(order[0].nulls_last(), order[1])
-    return CONVERSATIONS.all(conn, query.limit(page_size).offset((page - 1) * page_size)), total
+    query = sa.select(CONVERSATIONS).where(*where).order_by(order[0].nulls_last(), order[1])
+    return ConversationRecord.all(conn, query.limit(page_size).offset((page - 1) * page_size)), total
 
 
 def left_transient(conn: Connection, before: str | None = None, *, ended: bool = True) -> list[ConversationRecord]:
@@ -249,12 +251,12 @@ def left_transient(conn: Connection, before: str | None = None, *, ended: bool =
         left.append(_conversations.session_id.not_in(unfinished))
     if before is not None:
         left.append(_conversations.updated_at < before)
-    return CONVERSATIONS.all(conn, CONVERSATIONS.select.where(*left))
+    return ConversationRecord.all(conn, sa.select(CONVERSATIONS).where(*left))
 
 
 def of_owner(conn: Connection, owner_id: str) -> list[ConversationRecord]:
     """Return all conversations of a user, including transient ones."""
-    return CONVERSATIONS.all(conn, CONVERSATIONS.select.where(_conversations.owner_id == owner_id))
+    return ConversationRecord.all(conn, sa.select(CONVERSATIONS).where(_conversations.owner_id == owner_id))
 
 
 def take_due(conn: Connection, domain_id: str, before: str, at_most: int) -> list[ConversationRecord]:
@@ -269,9 +271,9 @@ def take_due(conn: Connection, domain_id: str, before: str, at_most: int) -> lis
         _conversations.session_id.not_in(unfinished),
         ~_conversations.transient,
     )
-    query = CONVERSATIONS.select.where(*due).order_by(_conversations.updated_at).limit(at_most)
-    found = CONVERSATIONS.all(conn, query.with_for_update(skip_locked=True))
-    archived = sa.update(CONVERSATIONS.table).where(_conversations.id.in_([each.id for each in found]))
+    query = sa.select(CONVERSATIONS).where(*due).order_by(_conversations.updated_at).limit(at_most)
+    found = ConversationRecord.all(conn, query.with_for_update(skip_locked=True))
+    archived = sa.update(CONVERSATIONS).where(_conversations.id.in_([each.id for each in found]))
     conn.execute(archived.values(status=ConversationStatus.ARCHIVED))
     return found
 
@@ -284,13 +286,13 @@ def ids_of_domain(conn: Connection, domain_id: str) -> Sequence[tuple[Conversati
 
 def update(conn: Connection, conversation_id: ConversationId, **fields: Unpack[ConversationFields]) -> bool:
     """Change the given fields. Returns False when there is no such conversation."""
-    query = sa.update(CONVERSATIONS.table).where(_conversations.id == conversation_id).values(dict(fields))
+    query = sa.update(CONVERSATIONS).where(_conversations.id == conversation_id).values(dict(fields))
     return conn.execute(query).rowcount == 1
 
 
 def update_of_session(conn: Connection, session_id: SessionId, **fields: Unpack[ConversationFields]) -> None:
     """Change the given fields of the session's conversation, if there is one."""
-    conn.execute(sa.update(CONVERSATIONS.table).where(_conversations.session_id == session_id).values(dict(fields)))
+    conn.execute(sa.update(CONVERSATIONS).where(_conversations.session_id == session_id).values(dict(fields)))
 
 
 def add_messages(conn: Connection, conversation_id: ConversationId, count: int, at: str) -> ConversationPlace | None:
@@ -301,4 +303,4 @@ def add_messages(conn: Connection, conversation_id: ConversationId, count: int, 
 
 def delete(conn: Connection, conversation_id: ConversationId) -> bool:
     """Delete the record. Returns False when there was none."""
-    return conn.execute(sa.delete(CONVERSATIONS.table).where(_conversations.id == conversation_id)).rowcount == 1
+    return conn.execute(sa.delete(CONVERSATIONS).where(_conversations.id == conversation_id)).rowcount == 1

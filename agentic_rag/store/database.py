@@ -24,7 +24,7 @@ from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.store.clock import advance_ids
 from agentic_rag.store.migrations import OWN, Revisions, version
 from agentic_rag.store.raw_tables import Work
-from agentic_rag.store.records import METADATA
+from agentic_rag.store.record import METADATA
 from agentic_rag.store.sqlite import BUSY_SECONDS, SqliteFile
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Database:
         """
         where = str(url_or_path)
         if is_server(url_or_path):
-            # Imported here: SQLAlchemy's asyncio imports its ORM, which takes 0.1 s that SQLite does not need.
+            # Imported here because only PostgreSQL needs asyncpg and SQLAlchemy's asyncio.
             from agentic_rag.store.postgres import PostgresDatabase
 
             try:

@@ -14,7 +14,8 @@ from sqlalchemy import Connection, Index
 
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.store import scans, signals
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
 
 
@@ -67,11 +68,15 @@ class DocumentProgress:
     """The document's first headings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentRecord:
+class DocumentRecord(Record, table=True):
     """A file of a domain and the state of its ingestion."""
 
-    id: DocumentId
+    __tablename__ = "documents"
+    # unique: the same bytes are one document, even if two uploads race
+    __table_args__ = (Index("ix_documents_domain_sha", "domain_id", "sha256", unique=True),)
+    part_of = "domain"
+
+    id: Key[DocumentId]
     domain_id: str
     name: str
     media_type: str
@@ -95,16 +100,10 @@ class DocumentRecord:
     updated_at: str
 
 
-DOCUMENTS = RecordTable(
-    DocumentRecord,
-    "documents",
-    # unique: the same bytes are one document, even if two uploads race
-    Index("ix_documents_domain_sha", "domain_id", "sha256", unique=True),
-    part_of="domain",
-)
+DOCUMENTS = DocumentRecord.__table__
 _documents = DOCUMENTS.c
 _LISTED = _documents.status != DocumentStatus.DELETING
-_IN_ORDER = DOCUMENTS.select.order_by(_documents.id)
+_IN_ORDER = sa.select(DOCUMENTS).order_by(_documents.id)
 
 
 class DocumentFields(TypedDict, total=False):
@@ -134,34 +133,36 @@ def insert(conn: Connection, document: DocumentRecord) -> None:
     Raises:
         IntegrityError: the domain has a document with the same bytes, or the id is taken.
     """
-    DOCUMENTS.insert(conn, document)
+    document.insert(conn)
 
 
 def get(conn: Connection, document_id: DocumentId) -> DocumentRecord | None:
     """Return the document, or None."""
-    return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.id == document_id))
+    return DocumentRecord.first(conn, _IN_ORDER.where(_documents.id == document_id))
 
 
 def by_sha(conn: Connection, domain_id: str, sha256: str) -> DocumentRecord | None:
     """Return the domain's document with these bytes, possibly a tombstone, or None."""
-    return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.domain_id == domain_id, _documents.sha256 == sha256))
+    return DocumentRecord.first(conn, _IN_ORDER.where(_documents.domain_id == domain_id, _documents.sha256 == sha256))
 
 
 def by_path(conn: Connection, domain_id: str, path: str) -> DocumentRecord | None:
     """Return the domain's document at this path, or None."""
-    return DOCUMENTS.first(conn, _IN_ORDER.where(_documents.domain_id == domain_id, _documents.path == path, _LISTED))
+    return DocumentRecord.first(
+        conn, _IN_ORDER.where(_documents.domain_id == domain_id, _documents.path == path, _LISTED)
+    )
 
 
 def list_of(conn: Connection, domain_id: str, status: DocumentStatus | None = None) -> list[DocumentRecord]:
     """Return the domain's documents, oldest first, optionally of one status; without it, tombstones are left out."""
     query = _IN_ORDER.where(_documents.domain_id == domain_id)
-    return DOCUMENTS.all(conn, query.where(_LISTED if status is None else _documents.status == status))
+    return DocumentRecord.all(conn, query.where(_LISTED if status is None else _documents.status == status))
 
 
 def list_deleting(conn: Connection, domain_id: str | None = None) -> list[DocumentRecord]:
     """Return the tombstones of one domain or of all domains, oldest first."""
     query = _IN_ORDER.where(_documents.status == DocumentStatus.DELETING)
-    return DOCUMENTS.all(conn, query if domain_id is None else query.where(_documents.domain_id == domain_id))
+    return DocumentRecord.all(conn, query if domain_id is None else query.where(_documents.domain_id == domain_id))
 
 
 def list_unfinished(conn: Connection, *, free_at: str | None = None) -> list[DocumentRecord]:
@@ -170,12 +171,12 @@ def list_unfinished(conn: Connection, *, free_at: str | None = None) -> list[Doc
     ``free_at``: only documents without a lease at that time.
     """
     query = _IN_ORDER.where(_documents.status.not_in(SETTLED))
-    return DOCUMENTS.all(conn, query if free_at is None else query.where(_free(free_at)))
+    return DocumentRecord.all(conn, query if free_at is None else query.where(_free(free_at)))
 
 
 def failed_with(conn: Connection, codes: Collection[str]) -> list[DocumentRecord]:
     """Return the documents of all domains that failed with one of these codes."""
-    return DOCUMENTS.all(
+    return DocumentRecord.all(
         conn, _IN_ORDER.where(_documents.status == DocumentStatus.FAILED, _documents.error_code.in_(codes))
     )
 
@@ -183,7 +184,7 @@ def failed_with(conn: Connection, codes: Collection[str]) -> list[DocumentRecord
 def pending_dense(conn: Connection, domain_id: str | None = None) -> list[DocumentRecord]:
     """Return the searchable documents whose dense vectors are pending."""
     query = _IN_ORDER.where(_documents.status == DocumentStatus.INDEXED, _documents.dense_state == DenseState.PENDING)
-    return DOCUMENTS.all(conn, query if domain_id is None else query.where(_documents.domain_id == domain_id))
+    return DocumentRecord.all(conn, query if domain_id is None else query.where(_documents.domain_id == domain_id))
 
 
 def count_chunks(conn: Connection) -> dict[str, int]:
@@ -206,7 +207,7 @@ def count_indexed(conn: Connection, domain_id: str) -> int:
 
 def update(conn: Connection, document_id: DocumentId, **fields: Unpack[DocumentFields]) -> bool:
     """Change the given fields. Returns False if the document does not exist or was deleted meanwhile."""
-    query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _LISTED).values(dict(fields))
+    query = sa.update(DOCUMENTS).where(_documents.id == document_id, _LISTED).values(dict(fields))
     return _change(conn, query, fields.get("status"))
 
 
@@ -217,7 +218,7 @@ def claim(
 
     ``seize``: the previous owner is known to be dead, so its lease is ignored.
     """
-    query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _documents.status.not_in(SETTLED))
+    query = sa.update(DOCUMENTS).where(_documents.id == document_id, _documents.status.not_in(SETTLED))
     if not seize:
         query = query.where(sa.or_(_documents.owner == owner, _free(now)))
     if conn.execute(query.values(owner=owner, lease_until=until, updated_at=now)).rowcount != 1:
@@ -227,7 +228,7 @@ def claim(
 
 def update_owned(conn: Connection, document_id: DocumentId, owner: str, fields: DocumentFields) -> bool:
     """Run `update` if ``owner`` holds the document. Returns False if it was deleted or has another owner."""
-    query = sa.update(DOCUMENTS.table).where(_documents.id == document_id, _documents.owner == owner, _LISTED)
+    query = sa.update(DOCUMENTS).where(_documents.id == document_id, _documents.owner == owner, _LISTED)
     return _change(conn, query.values(dict(fields)), fields.get("status"))
 
 
@@ -242,20 +243,18 @@ def _change(conn: Connection, query: sa.Update, status: DocumentStatus | None) -
 def renew(conn: Connection, document_ids: Sequence[str], owner: str, until: str) -> set[str]:
     """Extend leases; return the ids that ``owner`` still holds."""
     mine = sa.and_(_documents.id.in_(document_ids), _documents.owner == owner)
-    conn.execute(sa.update(DOCUMENTS.table).where(mine).values(lease_until=until))
+    conn.execute(sa.update(DOCUMENTS).where(mine).values(lease_until=until))
     return set(conn.execute(sa.select(_documents.id).where(mine)).scalars())
 
 
 def give_back(conn: Connection, owner: str) -> None:
     """Release the leases of a process that ends, so that others can take its unfinished documents at once."""
-    conn.execute(sa.update(DOCUMENTS.table).where(_documents.owner == owner).values(lease_until=None))
+    conn.execute(sa.update(DOCUMENTS).where(_documents.owner == owner).values(lease_until=None))
 
 
 def set_dense(conn: Connection, before: DenseState, after: DenseState) -> int:
     """Move all searchable documents from one dense state to another; return their number."""
-    query = sa.update(DOCUMENTS.table).where(
-        _documents.status == DocumentStatus.INDEXED, _documents.dense_state == before
-    )
+    query = sa.update(DOCUMENTS).where(_documents.status == DocumentStatus.INDEXED, _documents.dense_state == before)
     return conn.execute(query.values(dense_state=after)).rowcount
 
 
@@ -263,13 +262,13 @@ def dense_ready(conn: Connection, read: Sequence[DocumentRecord]) -> None:
     """Mark documents whose vectors are complete, unless they changed since they were ``read``."""
     for document in read:
         same = sa.and_(_documents.id == document.id, _documents.updated_at == document.updated_at)
-        conn.execute(sa.update(DOCUMENTS.table).where(same).values(dense_state=DenseState.READY))
+        conn.execute(sa.update(DOCUMENTS).where(same).values(dense_state=DenseState.READY))
 
 
 def delete(conn: Connection, document_id: DocumentId) -> bool:
     """Delete the record and the OCR text of its pages. Returns False if there was no record."""
     scans.delete(conn, document_id)
-    return conn.execute(sa.delete(DOCUMENTS.table).where(_documents.id == document_id)).rowcount == 1
+    return conn.execute(sa.delete(DOCUMENTS).where(_documents.id == document_id)).rowcount == 1
 
 
 def _free(moment: str) -> sa.ColumnElement[bool]:

@@ -4,7 +4,6 @@ This module owns their versions, and deletes the records that belong to a domain
 `agentic_rag.directory.settings` gives the settings their meaning.
 """
 
-from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 import sqlalchemy as sa
@@ -12,15 +11,18 @@ from sqlalchemy import Connection
 
 from agentic_rag.base.errors import NotFound, VersionConflict
 from agentic_rag.store import memories, signals
-from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record, delete_parts
 from agentic_rag.store.signals import SignalKind
+from agentic_rag.store.statements import Prepared, parameter
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DomainRecord:
+class DomainRecord(Record, table=True):
     """A named knowledge area. ``settings``: the admin's values (`agentic_rag.directory.settings.DomainSettings`)."""
 
-    id: str
+    __tablename__ = "domains"
+
+    id: Key[str]
     name: str
     description: str = ""
     settings: dict[str, Any]
@@ -31,9 +33,9 @@ class DomainRecord:
     updated_at: str
 
 
-DOMAINS = RecordTable(DomainRecord, "domains")
+DOMAINS = DomainRecord.__table__
 _domains = DOMAINS.c
-_GET = Prepared(DOMAINS.select.where(_domains.id == parameter(_domains.id)))
+_GET = Prepared(sa.select(DOMAINS).where(_domains.id == parameter(_domains.id)))
 
 
 class DomainFields(TypedDict, total=False):
@@ -51,18 +53,18 @@ def insert(conn: Connection, domain: DomainRecord) -> None:
     Raises:
         IntegrityError: the id is taken.
     """
-    DOMAINS.insert(conn, domain)
+    domain.insert(conn)
     signals.send(conn, SignalKind.DOMAIN, domain.id)
 
 
 def get(conn: Connection, domain_id: str) -> DomainRecord | None:
     """Return the domain, or None."""
-    return DOMAINS.first(conn, _GET, id=domain_id)
+    return DomainRecord.first(conn, _GET, id=domain_id)
 
 
 def list_all(conn: Connection) -> list[DomainRecord]:
     """Return all domains, oldest first."""
-    return DOMAINS.all(conn, DOMAINS.select.order_by(_domains.created_at, _domains.id))
+    return DomainRecord.all(conn, sa.select(DOMAINS).order_by(_domains.created_at, _domains.id))
 
 
 def update(
@@ -81,7 +83,7 @@ def update(
     if version is not None and version != current:
         raise VersionConflict(version, current)
     change = {**fields, "version": current + 1, "updated_at": updated_at}
-    conn.execute(sa.update(DOMAINS.table).where(_domains.id == domain_id).values(change))
+    conn.execute(sa.update(DOMAINS).where(_domains.id == domain_id).values(change))
     signals.send(conn, SignalKind.DOMAIN, domain_id)
     return current + 1
 
@@ -95,4 +97,4 @@ def delete(conn: Connection, domain_id: str) -> bool:
     delete_parts(conn, "domain", domain_id)
     memories.delete_of(conn, domain_id)
     signals.send(conn, SignalKind.DOMAIN, domain_id)
-    return conn.execute(sa.delete(DOMAINS.table).where(_domains.id == domain_id)).rowcount == 1
+    return conn.execute(sa.delete(DOMAINS).where(_domains.id == domain_id)).rowcount == 1

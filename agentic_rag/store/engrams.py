@@ -6,7 +6,7 @@ is in ``mcp_servers/promptx``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -15,9 +15,9 @@ from sqlalchemy import ColumnElement, Connection, ScalarSelect, Select
 
 from agentic_rag.base.errors import NotFound
 from agentic_rag.store import memories
+from agentic_rag.store.columns import BigInt
 from agentic_rag.store.domains import DOMAINS
-from agentic_rag.store.memories import ENGRAM_CUES, ENGRAMS, MEMORIES, EngramCueRecord, EngramRecord
-from agentic_rag.store.records import BigInt
+from agentic_rag.store.memories import ENGRAM_CUES, ENGRAMS, MEMORIES, EngramCueRecord, EngramRecord, MemoryRecord
 
 _domains, _memories, _engrams, _cues = DOMAINS.c, MEMORIES.c, ENGRAMS.c, ENGRAM_CUES.c
 BATCH = 500
@@ -35,7 +35,7 @@ class MemoryName:
     @property
     def id(self) -> ScalarSelect[Any]:
         """The memory's id as a subquery; NULL if there is no such memory."""
-        query = sa.select(_memories.id).join(DOMAINS.table, _domains.id == _memories.domain_id)
+        query = sa.select(_memories.id).join(DOMAINS, _domains.id == _memories.domain_id)
         return query.where(
             _domains.workspace == self.workspace, _memories.user_id == self.user_id, _memories.role == self.role
         ).scalar_subquery()
@@ -104,14 +104,14 @@ def insert(conn: Connection, name: MemoryName, new: Sequence[NewEngram], limit: 
     coming = {each.record.id: each for each in new}
     known = _ids_among(conn, memory.id, list(coming))
     added = [
-        NewEngram(replace(each.record, memory_id=memory.id, number=BigInt(newest + place)), each.words)
+        NewEngram(each.record.replace(memory_id=memory.id, number=BigInt(newest + place)), each.words)
         for place, each in enumerate((each for each in coming.values() if each.record.id not in known), start=1)
     ]
     if not added:
         return 0
     if limit is not None and count(conn, memory.id) + len(added) > limit:
         raise TooMany
-    conn.execute(sa.insert(ENGRAMS.table), [ENGRAMS.values(each.record) for each in added])
+    conn.execute(sa.insert(ENGRAMS), [each.record.column_values() for each in added])
     cues = [
         EngramCueRecord(memory_id=memory.id, word=word, engram_id=each.record.id)
         for each in added
@@ -119,7 +119,7 @@ def insert(conn: Connection, name: MemoryName, new: Sequence[NewEngram], limit: 
         for word in dict.fromkeys(each.words)
     ]
     if cues:
-        conn.execute(sa.insert(ENGRAM_CUES.table), [ENGRAM_CUES.values(each) for each in cues])
+        conn.execute(sa.insert(ENGRAM_CUES), [each.column_values() for each in cues])
     return len(added)
 
 
@@ -141,8 +141,8 @@ def supersede(conn: Connection, name: MemoryName, new: Sequence[EngramRecord]) -
         before = conn.execute(sa.select(_engrams.replaced_by).where(*mine)).scalar()
         if before is None or before:
             raise CannotReplace(index, before or "")
-        conn.execute(sa.update(ENGRAMS.table).where(*mine).values(replaced_by=each.id))
-        conn.execute(sa.delete(ENGRAM_CUES.table).where(_cues.memory_id == name.id, _cues.engram_id == each.replaces))
+        conn.execute(sa.update(ENGRAMS).where(*mine).values(replaced_by=each.id))
+        conn.execute(sa.delete(ENGRAM_CUES).where(_cues.memory_id == name.id, _cues.engram_id == each.replaces))
 
 
 def _ids_among(conn: Connection, memory_id: str, ids: Sequence[str]) -> set[str]:
@@ -164,8 +164,8 @@ def delete(conn: Connection, name: MemoryName, ids: Sequence[str]) -> int:
     removed = 0
     if memory_id is not None:
         for part in _parts(ids):
-            conn.execute(sa.delete(ENGRAM_CUES.table).where(_cues.memory_id == memory_id, _cues.engram_id.in_(part)))
-            gone = sa.delete(ENGRAMS.table).where(_engrams.memory_id == memory_id, _engrams.id.in_(part))
+            conn.execute(sa.delete(ENGRAM_CUES).where(_cues.memory_id == memory_id, _cues.engram_id.in_(part)))
+            gone = sa.delete(ENGRAMS).where(_engrams.memory_id == memory_id, _engrams.id.in_(part))
             removed += conn.execute(gone).rowcount
     return removed
 
@@ -176,7 +176,7 @@ def add_counts(conn: Connection, name: MemoryName, new: Mapping[str, int], known
     ``known`` are the cues of the engrams up to number ``upto``. Counts of other cues are dropped, unless newer engrams
     may have them.
     """
-    memory = MEMORIES.first(conn, MEMORIES.select.where(_memories.id == name.id).with_for_update())
+    memory = MemoryRecord.first(conn, sa.select(MEMORIES).where(_memories.id == name.id).with_for_update())
     if memory is None:
         return
     counts = dict(memory.counts)
@@ -195,20 +195,20 @@ def counts(conn: Connection, name: MemoryName) -> dict[str, int] | None:
 
 def roles(conn: Connection, workspace: str, user_id: str) -> list[str]:
     """Return the sorted ids of the roles that have a memory of a user (or the domain's own)."""
-    query = sa.select(_memories.role).join(DOMAINS.table, _domains.id == _memories.domain_id)
+    query = sa.select(_memories.role).join(DOMAINS, _domains.id == _memories.domain_id)
     mine = query.where(_domains.workspace == workspace, _memories.user_id == user_id)
     return sorted(conn.scalars(mine))
 
 
 def count(conn: Connection, memory_id: str) -> int:
     """Return the number of engrams of a memory."""
-    query = sa.select(sa.func.count()).select_from(ENGRAMS.table).where(_engrams.memory_id == memory_id)
+    query = sa.select(sa.func.count()).select_from(ENGRAMS).where(_engrams.memory_id == memory_id)
     return int(conn.execute(query).scalar_one())
 
 
 def tip(conn: Connection, name: MemoryName) -> tuple[int, str, int] | None:
     """Return the newest engram's number, its id and the number of engrams, or None if there are none."""
-    many = sa.select(sa.func.count()).select_from(ENGRAMS.table).where(_engrams.memory_id == name.id).scalar_subquery()
+    many = sa.select(sa.func.count()).select_from(ENGRAMS).where(_engrams.memory_id == name.id).scalar_subquery()
     newest = sa.select(_engrams.number, _engrams.id, many).where(_engrams.memory_id == name.id)
     row = conn.execute(newest.order_by(_engrams.number.desc()).limit(1)).first()
     return None if row is None else (row[0], row[1], row[2])
@@ -222,7 +222,7 @@ def has(conn: Connection, name: MemoryName, number: int, engram_id: str) -> bool
 
 def count_between(conn: Connection, name: MemoryName, after: int, upto: int) -> int:
     """Return the number of engrams numbered above ``after`` and up to ``upto``."""
-    query = sa.select(sa.func.count()).select_from(ENGRAMS.table).where(*_between(name, after, upto))
+    query = sa.select(sa.func.count()).select_from(ENGRAMS).where(*_between(name, after, upto))
     return int(conn.execute(query).scalar_one())
 
 
@@ -247,14 +247,14 @@ def lessons(
 def replaced_between(conn: Connection, name: MemoryName, after: int, upto: int) -> list[EngramRecord]:
     """Return the engrams that were replaced by engrams numbered above ``after`` and up to ``upto``."""
     newer = sa.select(_engrams.replaces).where(*_between(name, after, upto), _engrams.replaces != "")
-    query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.id.in_(newer))
-    return ENGRAMS.all(conn, query.order_by(_engrams.number))
+    query = sa.select(ENGRAMS).where(_engrams.memory_id == name.id, _engrams.id.in_(newer))
+    return EngramRecord.all(conn, query.order_by(_engrams.number))
 
 
 def list_after(conn: Connection, name: MemoryName, after: int, most: int) -> list[EngramRecord]:
     """Return at most ``most`` engrams with numbers above ``after``, in their order."""
-    query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.number > after)
-    return ENGRAMS.all(conn, query.order_by(_engrams.number).limit(most))
+    query = sa.select(ENGRAMS).where(_engrams.memory_id == name.id, _engrams.number > after)
+    return EngramRecord.all(conn, query.order_by(_engrams.number).limit(most))
 
 
 def near(conn: Connection, name: MemoryName, words: Sequence[str], sharing: int, newest: int) -> list[EngramRecord]:
@@ -270,23 +270,23 @@ def near(conn: Connection, name: MemoryName, words: Sequence[str], sharing: int,
     either = sa.or_(
         _engrams.id.in_(sa.select(with_words.subquery().c.engram_id)), _engrams.id.in_(sa.select(last.subquery().c.id))
     )
-    query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.replaced_by == "", either)
-    return ENGRAMS.all(conn, query.order_by(_engrams.number))
+    query = sa.select(ENGRAMS).where(_engrams.memory_id == name.id, _engrams.replaced_by == "", either)
+    return EngramRecord.all(conn, query.order_by(_engrams.number))
 
 
 def fetch(conn: Connection, name: MemoryName, ids: Sequence[str]) -> list[EngramRecord]:
     """Return engrams by id, unordered."""
     found: list[EngramRecord] = []
     for part in _parts(ids):
-        found += ENGRAMS.all(conn, ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.id.in_(part)))
+        found += EngramRecord.all(conn, sa.select(ENGRAMS).where(_engrams.memory_id == name.id, _engrams.id.in_(part)))
     return found
 
 
 def strongest(conn: Connection, name: MemoryName, most: int) -> list[EngramRecord]:
     """Return the strongest unreplaced engrams; among equals, the newest come first."""
-    query = ENGRAMS.select.where(_engrams.memory_id == name.id, _engrams.replaced_by == "")
+    query = sa.select(ENGRAMS).where(_engrams.memory_id == name.id, _engrams.replaced_by == "")
     order = (_engrams.strength.desc(), _engrams.created_ms.desc(), _engrams.number.desc())
-    return ENGRAMS.all(conn, query.order_by(*order).limit(most))
+    return EngramRecord.all(conn, query.order_by(*order).limit(most))
 
 
 def page(
@@ -296,7 +296,7 @@ def page(
 
     ASCII letters match in either case. ``which`` is ``current``, ``replaced``, ``proposed`` or ``all``.
     """
-    query = _which(ENGRAMS.select.where(_engrams.memory_id == name.id), which)
+    query = _which(sa.select(ENGRAMS).where(_engrams.memory_id == name.id), which)
     if text:
         wanted = text.translate(str.maketrans(ascii_uppercase, ascii_lowercase))
         query = query.where(
@@ -304,7 +304,7 @@ def page(
         )
     total = conn.execute(sa.select(sa.func.count()).select_from(query.subquery())).scalar_one()
     newest = query.order_by(_engrams.created_ms.desc(), _engrams.number.desc())
-    return int(total), ENGRAMS.all(conn, newest.offset(offset).limit(most))
+    return int(total), EngramRecord.all(conn, newest.offset(offset).limit(most))
 
 
 def _lower(column: ColumnElement[str]) -> ColumnElement[str]:
@@ -322,5 +322,5 @@ def _which(query: Select[Any], which: str) -> Select[Any]:
 
 def all_of(conn: Connection, name: MemoryName) -> list[EngramRecord]:
     """Return every engram, oldest first."""
-    query = ENGRAMS.select.where(_engrams.memory_id == name.id)
-    return ENGRAMS.all(conn, query.order_by(_engrams.created_ms, _engrams.number))
+    query = sa.select(ENGRAMS).where(_engrams.memory_id == name.id)
+    return EngramRecord.all(conn, query.order_by(_engrams.created_ms, _engrams.number))

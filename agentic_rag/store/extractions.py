@@ -6,14 +6,15 @@ twice. No model is called here.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
-from sqlalchemy import Connection, and_, delete, or_, update
+from sqlalchemy import Connection, and_, delete, or_, select, update
+from sqlmodel import Field
 
 from agentic_rag.base.ids import ConversationId, SessionId, TurnId
 from agentic_rag.store.clock import now
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 
 
 class Proposal(TypedDict):
@@ -24,11 +25,13 @@ class Proposal(TypedDict):
     turn: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtractionRecord:
+class ExtractionRecord(Record, table=True):
     """The turns of a session for which no memories were proposed yet."""
 
-    session_id: SessionId
+    __tablename__ = "extractions"
+    part_of = "session"
+
+    session_id: Key[SessionId]
     conversation_id: ConversationId
     domain_id: str
     user_id: str
@@ -36,9 +39,9 @@ class ExtractionRecord:
     """Number of turns that makes the row due; 0: due once the conversation is idle."""
     turn_count: int
     turn_ids: list[str]
-    proposals: list[Proposal] = field(default_factory=list)
+    proposals: list[Proposal] = Field(default_factory=list)
     """The model's proposals for the turns ``proposed_from``, not yet stored in the memory."""
-    proposed_from: list[str] = field(default_factory=list)
+    proposed_from: list[str] = Field(default_factory=list)
     tries: int = 0
     """Number of failed model calls."""
     last_at: str
@@ -47,13 +50,13 @@ class ExtractionRecord:
     """End of the current claim by a process."""
 
 
-EXTRACTIONS = RecordTable(ExtractionRecord, "extractions", key=("session_id",), part_of="session")
+EXTRACTIONS = ExtractionRecord.__table__
 _rows = EXTRACTIONS.c
 
 
 def get(conn: Connection, session_id: SessionId) -> ExtractionRecord | None:
     """Return the row of a session, or None if there is no work left."""
-    return EXTRACTIONS.first(conn, EXTRACTIONS.select.where(_rows.session_id == session_id))
+    return ExtractionRecord.first(conn, select(EXTRACTIONS).where(_rows.session_id == session_id))
 
 
 def note(
@@ -70,7 +73,7 @@ def note(
     known = get(conn, session_id)
     if known is not None:
         turn_ids = [*known.turn_ids, turn_id]
-        _save(conn, replace(known, turn_ids=turn_ids, turn_count=len(turn_ids), every=every, last_at=now()))
+        _save(conn, known.replace(turn_ids=turn_ids, turn_count=len(turn_ids), every=every, last_at=now()))
         return
     row = ExtractionRecord(
         session_id=session_id,
@@ -82,7 +85,7 @@ def note(
         turn_ids=[turn_id],
         last_at=now(),
     )
-    EXTRACTIONS.insert(conn, row)
+    row.insert(conn)
 
 
 def claim(conn: Connection, rested_since: str, until: str, most: int) -> list[ExtractionRecord]:
@@ -94,10 +97,10 @@ def claim(conn: Connection, rested_since: str, until: str, most: int) -> list[Ex
         and_(_rows.every == 0, _rows.last_at <= rested_since),
         and_(_rows.every > 0, _rows.turn_count >= _rows.every, or_(_rows.tries == 0, _rows.last_at <= rested_since)),
     )
-    query = EXTRACTIONS.select.where(due, _rows.claimed_until < now()).order_by(_rows.last_at).limit(most)
-    found = EXTRACTIONS.all(conn, query.with_for_update(skip_locked=True))
+    query = select(EXTRACTIONS).where(due, _rows.claimed_until < now()).order_by(_rows.last_at).limit(most)
+    found = ExtractionRecord.all(conn, query.with_for_update(skip_locked=True))
     ids = [row.session_id for row in found]
-    conn.execute(update(EXTRACTIONS.table).where(_rows.session_id.in_(ids)).values(claimed_until=until))
+    conn.execute(update(EXTRACTIONS).where(_rows.session_id.in_(ids)).values(claimed_until=until))
     return found
 
 
@@ -105,19 +108,19 @@ def keep(conn: Connection, session_id: SessionId, proposals: Sequence[Proposal],
     """Store the proposals made from these turns until they are in the memory."""
     known = get(conn, session_id)
     if known is not None:
-        _save(conn, replace(known, proposals=list(proposals), proposed_from=list(turn_ids)))
+        _save(conn, known.replace(proposals=list(proposals), proposed_from=list(turn_ids)))
 
 
 def put_off(conn: Connection, session_id: SessionId) -> None:
     """Count a failed model call; the next attempt waits until the conversation is idle again."""
     known = get(conn, session_id)
     if known is not None:
-        _save(conn, replace(known, tries=known.tries + 1, last_at=now(), claimed_until=""))
+        _save(conn, known.replace(tries=known.tries + 1, last_at=now(), claimed_until=""))
 
 
 def wait(conn: Connection, session_id: SessionId, until: str) -> None:
     """Postpone a conversation until a time, without counting an attempt."""
-    conn.execute(update(EXTRACTIONS.table).where(_rows.session_id == session_id).values(claimed_until=until))
+    conn.execute(update(EXTRACTIONS).where(_rows.session_id == session_id).values(claimed_until=until))
 
 
 def strike_out(conn: Connection, session_id: SessionId, turn_ids: Collection[str]) -> None:
@@ -127,17 +130,17 @@ def strike_out(conn: Connection, session_id: SessionId, turn_ids: Collection[str
         return
     left = [each for each in known.turn_ids if each not in turn_ids]
     if not left:
-        conn.execute(delete(EXTRACTIONS.table).where(_rows.session_id == session_id))
+        conn.execute(delete(EXTRACTIONS).where(_rows.session_id == session_id))
         return
-    changed = replace(known, turn_ids=left, turn_count=len(left), proposals=[], proposed_from=[], tries=0)
-    _save(conn, replace(changed, claimed_until=""))
+    changed = known.replace(turn_ids=left, turn_count=len(left), proposals=[], proposed_from=[], tries=0)
+    _save(conn, changed.replace(claimed_until=""))
 
 
 def delete_of_user(conn: Connection, user_id: str) -> None:
     """Delete the rows of a user."""
-    conn.execute(delete(EXTRACTIONS.table).where(_rows.user_id == user_id))
+    conn.execute(delete(EXTRACTIONS).where(_rows.user_id == user_id))
 
 
 def _save(conn: Connection, row: ExtractionRecord) -> None:
-    values = EXTRACTIONS.values(row)
-    conn.execute(update(EXTRACTIONS.table).where(_rows.session_id == row.session_id).values(**values))
+    values = row.column_values()
+    conn.execute(update(EXTRACTIONS).where(_rows.session_id == row.session_id).values(**values))

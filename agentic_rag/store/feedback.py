@@ -3,14 +3,14 @@
 Callers check permissions.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.record import Record
 
 
 class Rating(StrEnum):
@@ -20,42 +20,44 @@ class Rating(StrEnum):
     DOWN = "down"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedbackRecord:
+class FeedbackRecord(Record, table=True):
     """The rating of an answer by the conversation's owner; at most one per answer. ``id`` is the answer's id."""
 
-    id: MessageId
-    session_id: SessionId
+    __tablename__ = "feedback"
+    part_of = "session"
+
+    id: Key[MessageId]
+    session_id: Indexed[SessionId]
     conversation_id: ConversationId
-    domain_id: str
+    domain_id: Indexed[str]
     user_id: str
     rating: Rating
     reason: str
     created_at: str
 
 
-FEEDBACK = RecordTable(FeedbackRecord, "feedback", indexed=("session_id", "domain_id"), part_of="session")
+FEEDBACK = FeedbackRecord.__table__
 _feedback = FEEDBACK.c
 
 
 def put(conn: Connection, feedback: FeedbackRecord) -> None:
     """Store feedback, replacing earlier feedback on the same answer."""
     remove(conn, feedback.id)
-    FEEDBACK.insert(conn, feedback)
+    feedback.insert(conn)
 
 
 def remove(conn: Connection, message_id: MessageId) -> None:
     """Remove the feedback on an answer."""
-    conn.execute(sa.delete(FEEDBACK.table).where(_feedback.id == message_id))
+    conn.execute(sa.delete(FEEDBACK).where(_feedback.id == message_id))
 
 
 def of_session(conn: Connection, session_id: SessionId) -> list[FeedbackRecord]:
     """Return all feedback of a conversation's answers, oldest first."""
-    query = FEEDBACK.select.where(_feedback.session_id == session_id)
-    return FEEDBACK.all(conn, query.order_by(_feedback.created_at, _feedback.id))
+    query = sa.select(FEEDBACK).where(_feedback.session_id == session_id)
+    return FeedbackRecord.all(conn, query.order_by(_feedback.created_at, _feedback.id))
 
 
 def of_domain(conn: Connection, domain_id: str, limit: int) -> list[FeedbackRecord]:
     """Return the newest feedback in a domain, newest first."""
-    query = FEEDBACK.select.where(_feedback.domain_id == domain_id)
-    return FEEDBACK.all(conn, query.order_by(_feedback.created_at.desc(), _feedback.id.desc()).limit(limit))
+    query = sa.select(FEEDBACK).where(_feedback.domain_id == domain_id)
+    return FeedbackRecord.all(conn, query.order_by(_feedback.created_at.desc(), _feedback.id.desc()).limit(limit))

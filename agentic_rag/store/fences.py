@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from agentic_rag.base.ids import TurnId
 from agentic_rag.base.json_form import to_text
-from agentic_rag.store.records import run_by_sqlite
+from agentic_rag.store.statements import run_by_sqlite
 from agentic_rag.store.turns import is_held
 
 _FENCES = "SELECT id, fence FROM turns WHERE id IN (SELECT value FROM json_each(?))"

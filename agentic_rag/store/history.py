@@ -10,8 +10,9 @@ from enum import StrEnum
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index
 
+from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.domains import DOMAINS
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.record import Record
 
 MAX_ROWS = 2_000
 MAX_BYTES = 32 * 2**20
@@ -31,8 +32,7 @@ DISK = "disk"
 """The author of a file that an unknown person changed in the workspace."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryRecord:
+class HistoryRecord(Record, table=True):
     """One change of a thing.
 
     ``subject`` is the server's name or the file's path, and empty for settings. ``content`` is the content after the
@@ -40,11 +40,15 @@ class HistoryRecord:
     which is not stored.
     """
 
-    domain_id: str
-    n: int
+    __tablename__ = "history"
+    __table_args__ = (Index("ix_history_subject", "domain_id", "kind", "subject"),)
+    part_of = "domain"
+
+    domain_id: Key[str]
+    n: Key[int]
     kind: HistoryKind
     subject: str
-    author: str
+    author: Indexed[str]
     at: str
     content: str | None
     size: int
@@ -52,14 +56,7 @@ class HistoryRecord:
     redacted: bool = False
 
 
-HISTORY = RecordTable(
-    HistoryRecord,
-    "history",
-    Index("ix_history_subject", "domain_id", "kind", "subject"),
-    key=("domain_id", "n"),
-    indexed=("author",),
-    part_of="domain",
-)
+HISTORY = HistoryRecord.__table__
 _rows = HISTORY.c
 
 
@@ -106,7 +103,7 @@ def append(conn: Connection, domain_id: str, changes: list[NewHistory], at: str)
             versions.insert(0, ("", new.before_at or at, new.before))
         for author, when, content in versions:
             last += 1
-            HISTORY.insert(conn, _record(domain_id, last, new, author, when, content))
+            _record(domain_id, last, new, author, when, content).insert(conn)
     _prune(conn, domain_id)
     return last
 
@@ -140,24 +137,24 @@ def _prune(conn: Connection, domain_id: str) -> None:
     for count, (n, each) in enumerate(rows, 1):
         size += each
         if count > 1 and (count > MAX_ROWS or size > MAX_BYTES):
-            conn.execute(sa.delete(HISTORY.table).where(_rows.domain_id == domain_id, _rows.n <= n))
+            conn.execute(sa.delete(HISTORY).where(_rows.domain_id == domain_id, _rows.n <= n))
             return
 
 
 def get(conn: Connection, domain_id: str, n: int) -> HistoryRecord | None:
     """Return one change, or None if it does not exist (any more)."""
-    return HISTORY.first(conn, HISTORY.select.where(_rows.domain_id == domain_id, _rows.n == n))
+    return HistoryRecord.first(conn, sa.select(HISTORY).where(_rows.domain_id == domain_id, _rows.n == n))
 
 
 def before(conn: Connection, record: HistoryRecord) -> HistoryRecord | None:
     """Return the previous change of the same thing, or None if there is none or it was removed."""
-    query = HISTORY.select.where(
+    query = sa.select(HISTORY).where(
         _rows.domain_id == record.domain_id,
         _rows.kind == record.kind,
         _rows.subject == record.subject,
         _rows.n < record.n,
     )
-    return HISTORY.first(conn, query.order_by(_rows.n.desc()).limit(1))
+    return HistoryRecord.first(conn, query.order_by(_rows.n.desc()).limit(1))
 
 
 def last_hashes(conn: Connection, domain_id: str) -> dict[tuple[HistoryKind, str], tuple[str, str]]:
@@ -217,4 +214,4 @@ def page(
 
 def rename_author(conn: Connection, user_id: str, instead: str) -> None:
     """Replace a user's name as author of all their changes."""
-    conn.execute(sa.update(HISTORY.table).where(_rows.author == user_id).values(author=instead))
+    conn.execute(sa.update(HISTORY).where(_rows.author == user_id).values(author=instead))

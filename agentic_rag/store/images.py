@@ -4,34 +4,38 @@ This module stores each image once. Callers compute the hash. The definition is 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, select, text
 
 from agentic_rag.store.clock import now
-from agentic_rag.store.records import Prepared, RecordTable, parameter
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.record import Record
+from agentic_rag.store.statements import Prepared, parameter
 from agentic_rag.store.turns import TURNS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRecord:
+class ImageRecord(Record, table=True):
     """A definition frozen under the hash of its content."""
 
-    id: str
-    domain_id: str
+    __tablename__ = "images"
+    part_of = "domain"
+
+    id: Key[str]
+    domain_id: Indexed[str]
     definition: dict[str, Any]
     created_at: str
 
 
-IMAGES = RecordTable(ImageRecord, "images", indexed=("domain_id",), part_of="domain")
+IMAGES = ImageRecord.__table__
 _images = IMAGES.c
 _THERE = Prepared(select(_images.id).where(_images.id == parameter(_images.id)))
 _PUT = Prepared(
     text(  # both databases support this clause; SQLAlchemy offers it only per dialect
-        f"INSERT INTO images ({', '.join(IMAGES.names)}) VALUES ({', '.join(f':{name}' for name in IMAGES.names)})"
+        f"INSERT INTO images ({', '.join(ImageRecord.names)})"
+        f" VALUES ({', '.join(f':{name}' for name in ImageRecord.names)})"
         " ON CONFLICT (id) DO NOTHING"
-    ).bindparams(*(bindparam(name, type_=_images[name].type) for name in IMAGES.names))
+    ).bindparams(*(bindparam(name, type_=_images[name].type) for name in ImageRecord.names))
 )
 
 
@@ -53,7 +57,7 @@ def domain_of(conn: Connection, image_id: str) -> str:
 
 def record(conn: Connection, image_id: str) -> ImageRecord | None:
     """Return the definition with its domain and time, or None."""
-    return IMAGES.first(conn, IMAGES.select.where(_images.id == image_id))
+    return ImageRecord.first(conn, select(IMAGES).where(_images.id == image_id))
 
 
 def get(conn: Connection, image_id: str) -> dict[str, Any] | None:
@@ -65,7 +69,7 @@ def get(conn: Connection, image_id: str) -> dict[str, Any] | None:
 def prune(conn: Connection, made_before: str) -> int:
     """Delete the definitions created before ``made_before`` that no turn used; return their number."""
     old = (_images.created_at < made_before, _images.id.not_in(select(TURNS.c.image_id)))
-    return conn.execute(delete(IMAGES.table).where(*old)).rowcount
+    return conn.execute(delete(IMAGES).where(*old)).rowcount
 
 
 def forget_of_user(conn: Connection, user_id: str) -> None:
@@ -73,4 +77,4 @@ def forget_of_user(conn: Connection, user_id: str) -> None:
     unused = select(_images.id, _images.definition).where(_images.id.not_in(select(TURNS.c.image_id)))
     for image_id, definition in conn.execute(unused).all():
         if definition.get("binding", {}).get("user") == user_id:
-            conn.execute(delete(IMAGES.table).where(_images.id == image_id))
+            conn.execute(delete(IMAGES).where(_images.id == image_id))

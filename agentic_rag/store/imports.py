@@ -5,43 +5,44 @@ the domain exists, the settings of an import over that domain are stored. Its fi
 the import's id.
 """
 
-from dataclasses import dataclass
-
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportRecord:
+class ImportRecord(Record, table=True):
     """An import in progress. ``removed``: the domain's item names to delete because the bundle lacks them."""
 
-    id: str
+    __tablename__ = "imports"
+    part_of = "domain"
+
+    id: Key[str]
     domain_id: str
     user_id: str
     removed: tuple[str, ...] = ()
     begun_at: str
 
 
-IMPORTS = RecordTable(ImportRecord, "imports", part_of="domain")
+IMPORTS = ImportRecord.__table__
 
 
 def insert(conn: Connection, record: ImportRecord) -> None:
     """Store an import that begins."""
-    IMPORTS.insert(conn, record)
+    record.insert(conn)
 
 
 def list_all(conn: Connection) -> list[ImportRecord]:
     """Return the imports in progress, oldest first."""
-    return IMPORTS.all(conn, IMPORTS.select.order_by(IMPORTS.c.id))
+    return ImportRecord.all(conn, sa.select(IMPORTS).order_by(IMPORTS.c.id))
 
 
 def end_removal(conn: Connection, import_id: str) -> None:
     """Record that the import's removals are done; files created under those names later are not its own."""
-    conn.execute(sa.update(IMPORTS.table).where(IMPORTS.c.id == import_id).values(removed=()))
+    conn.execute(sa.update(IMPORTS).where(IMPORTS.c.id == import_id).values(removed=()))
 
 
 def delete(conn: Connection, import_id: str) -> None:
     """Remove an import that has ended."""
-    conn.execute(sa.delete(IMPORTS.table).where(IMPORTS.c.id == import_id))
+    conn.execute(sa.delete(IMPORTS).where(IMPORTS.c.id == import_id))

@@ -3,14 +3,14 @@
 Only the SHA-256 of a key is stored. ``access.keys`` creates keys, and ``access.rights`` applies their limits.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, UniqueConstraint
 
 from agentic_rag.store import signals
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
 
 
@@ -23,11 +23,13 @@ class KeyRole(StrEnum):
     MEMBER = "member"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRecord:
+class KeyRecord(Record, table=True):
     """An API key of a user, stored as its SHA-256 only. Revoked keys stay, because the audit log names them."""
 
-    id: str
+    __tablename__ = "keys"
+    __table_args__ = (UniqueConstraint("sha256"),)
+
+    id: Key[str]
     user_id: str
     role: KeyRole | None
     """The key's role; None: the key has the current rights of its user."""
@@ -38,44 +40,44 @@ class KeyRecord:
     revoked_at: str | None = None
 
 
-KEYS = RecordTable(KeyRecord, "keys", UniqueConstraint("sha256"))
+KEYS = KeyRecord.__table__
 _keys = KEYS.c
-_IN_ORDER = KEYS.select.order_by(_keys.id)
+_IN_ORDER = sa.select(KEYS).order_by(_keys.id)
 
 
 def insert(conn: Connection, key: KeyRecord) -> None:
     """Store a new key."""
-    KEYS.insert(conn, key)
+    key.insert(conn)
     signals.send(conn, SignalKind.ACCESS)
 
 
 def list_all(conn: Connection) -> list[KeyRecord]:
     """Return all keys, including revoked ones, oldest first."""
-    return KEYS.all(conn, _IN_ORDER)
+    return KeyRecord.all(conn, _IN_ORDER)
 
 
 def active(conn: Connection) -> list[KeyRecord]:
     """Return the keys that are not revoked."""
-    return KEYS.all(conn, _IN_ORDER.where(_keys.revoked_at.is_(None)))
+    return KeyRecord.all(conn, _IN_ORDER.where(_keys.revoked_at.is_(None)))
 
 
 def revoke(conn: Connection, key_id: str, at: str) -> KeyRecord | None:
     """Revoke a key and return it; None if there is no such key or it was revoked before."""
     where = (_keys.id == key_id, _keys.revoked_at.is_(None))
-    if conn.execute(sa.update(KEYS.table).where(*where).values(revoked_at=at)).rowcount != 1:
+    if conn.execute(sa.update(KEYS).where(*where).values(revoked_at=at)).rowcount != 1:
         return None
     signals.send(conn, SignalKind.ACCESS)
-    return KEYS.first(conn, KEYS.select.where(_keys.id == key_id))
+    return KeyRecord.first(conn, sa.select(KEYS).where(_keys.id == key_id))
 
 
 def revoke_of_user(conn: Connection, user_id: str, at: str) -> None:
     """Revoke all keys of a user."""
     where = (_keys.user_id == user_id, _keys.revoked_at.is_(None))
-    conn.execute(sa.update(KEYS.table).where(*where).values(revoked_at=at))
+    conn.execute(sa.update(KEYS).where(*where).values(revoked_at=at))
     signals.send(conn, SignalKind.ACCESS)
 
 
 def delete_of_user(conn: Connection, user_id: str) -> None:
     """Delete all keys of a user, including revoked ones."""
-    conn.execute(sa.delete(KEYS.table).where(_keys.user_id == user_id))
+    conn.execute(sa.delete(KEYS).where(_keys.user_id == user_id))
     signals.send(conn, SignalKind.ACCESS)

@@ -5,13 +5,13 @@ request. Nothing is installed here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, UniqueConstraint
 
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.record import Record
 from agentic_rag.tools.launch.facts import Facts
 from agentic_rag.tools.launch.requests import LaunchGrant
 
@@ -29,15 +29,18 @@ class RequestState(StrEnum):
 PENDING = (RequestState.OPEN, RequestState.APPROVED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRequestRecord:
+class LaunchRequestRecord(Record, table=True):
     """A command line that a domain's admin requested. Values of variables are not stored.
 
     ``server`` is the entry's name. ``env`` lists the names of its variables, and ``secrets`` the variables declared
     secret. ``template`` is the proposed form of its arguments.
     """
 
-    id: str
+    __tablename__ = "launch_requests"
+    __table_args__ = (UniqueConstraint("domain_id", "pending"),)
+    part_of = "domain"
+
+    id: Key[str]
     domain_id: str
     server: str
     command: str
@@ -50,12 +53,12 @@ class LaunchRequestRecord:
     """Fingerprint of line and facts: an approval applies to exactly these."""
     pending: str | None
     """The line's hash while the request is open or being installed; a domain has one such request per line."""
-    state: RequestState
+    state: Indexed[RequestState]
     requested_by: str
     requested_at: str
     reason: str = ""
     """The reason for a refusal, or the error of an approval that failed."""
-    grant: LaunchGrant | None = field(default=None)
+    grant: LaunchGrant | None = None
     catalogue_id: str = ""
     sha256: str = ""
     """Checksum of the installed content, compared at each start."""
@@ -63,13 +66,7 @@ class LaunchRequestRecord:
     decided_at: str | None = None
 
 
-LAUNCH_REQUESTS = RecordTable(
-    LaunchRequestRecord,
-    "launch_requests",
-    UniqueConstraint("domain_id", "pending"),
-    indexed=("state",),
-    part_of="domain",
-)
+LAUNCH_REQUESTS = LaunchRequestRecord.__table__
 _rows = LAUNCH_REQUESTS.c
 
 
@@ -79,30 +76,30 @@ def insert(conn: Connection, record: LaunchRequestRecord) -> None:
     Raises:
         IntegrityError: the domain already has a pending request for this line.
     """
-    LAUNCH_REQUESTS.insert(conn, record)
+    record.insert(conn)
 
 
 def get(conn: Connection, request_id: str) -> LaunchRequestRecord | None:
     """Return the request, or None."""
-    return LAUNCH_REQUESTS.first(conn, LAUNCH_REQUESTS.select.where(_rows.id == request_id))
+    return LaunchRequestRecord.first(conn, sa.select(LAUNCH_REQUESTS).where(_rows.id == request_id))
 
 
 def of_line(conn: Connection, domain_id: str, pending: str) -> LaunchRequestRecord | None:
     """Return the pending request for a line, or None."""
-    query = LAUNCH_REQUESTS.select.where(_rows.domain_id == domain_id, _rows.pending == pending)
-    return LAUNCH_REQUESTS.first(conn, query)
+    query = sa.select(LAUNCH_REQUESTS).where(_rows.domain_id == domain_id, _rows.pending == pending)
+    return LaunchRequestRecord.first(conn, query)
 
 
 def list_newest(
     conn: Connection, limit: int, *, domain_id: str | None = None, states: Sequence[RequestState] = ()
 ) -> list[LaunchRequestRecord]:
     """Return requests, newest first, optionally of one domain or in some states."""
-    query = LAUNCH_REQUESTS.select.order_by(_rows.id.desc()).limit(limit)
+    query = sa.select(LAUNCH_REQUESTS).order_by(_rows.id.desc()).limit(limit)
     if domain_id is not None:
         query = query.where(_rows.domain_id == domain_id)
     if states:
         query = query.where(_rows.state.in_(states))
-    return LAUNCH_REQUESTS.all(conn, query)
+    return LaunchRequestRecord.all(conn, query)
 
 
 def move(
@@ -115,7 +112,7 @@ def move(
     """Change the state and other columns of a request. Returns False, without a change, if it is not in ``before``."""
     settled: dict[str, object] = {} if after in PENDING else {"pending": None}
     statement = (
-        sa.update(LAUNCH_REQUESTS.table)
+        sa.update(LAUNCH_REQUESTS)
         .where(_rows.id == request_id, _rows.state == before)
         .values(state=after, **settled, **values)
     )
@@ -125,7 +122,7 @@ def move(
 def withdraw_others(conn: Connection, domain_id: str, server: str, kept: str) -> None:
     """Withdraw the open requests of an entry except one, because its admin now requests another line."""
     conn.execute(
-        sa.update(LAUNCH_REQUESTS.table)
+        sa.update(LAUNCH_REQUESTS)
         .where(
             _rows.domain_id == domain_id,
             _rows.server == server,

@@ -3,33 +3,33 @@
 There is one row per job. All times are the database's.
 """
 
-from dataclasses import dataclass
-
 import sqlalchemy as sa
 from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import insert
 
+from agentic_rag.store.columns import Key
 from agentic_rag.store.database_time import DatabaseTime
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRecord:
+class LeaseRecord(Record, table=True):
     """The holder of a job and the end of the lease. ``id`` is the job's name, ``owner`` the process."""
 
-    id: str
+    __tablename__ = "leases"
+
+    id: Key[str]
     owner: str
     until: str
 
 
-LEASES = RecordTable(LeaseRecord, "leases")
+LEASES = LeaseRecord.__table__
 _leases = LEASES.c
 
 
 def take(conn: Connection, name: str, owner: str, seconds: float) -> bool:
     """Take or renew a lease for ``seconds``; False if another process holds it. PostgreSQL only."""
     values = {"owner": owner, "until": DatabaseTime(seconds)}
-    statement = insert(LEASES.table).values(id=name, **values)
+    statement = insert(LEASES).values(id=name, **values)
     free = sa.or_(_leases.owner == owner, _leases.until < DatabaseTime())
     taken = statement.on_conflict_do_update(index_elements=[_leases.id], set_=values, where=free)
     return conn.execute(taken.returning(_leases.id)).first() is not None
@@ -49,10 +49,10 @@ def home_of(domain_id: str) -> str:
 
 def free(conn: Connection, owner: str) -> None:
     """End all leases of a dead process."""
-    conn.execute(sa.update(LEASES.table).where(_leases.owner == owner).values(owner="", until=DatabaseTime()))
+    conn.execute(sa.update(LEASES).where(_leases.owner == owner).values(owner="", until=DatabaseTime()))
 
 
 def rest(conn: Connection, name: str, owner: str, seconds: float) -> None:
     """Release ``owner``'s lease and block it for ``seconds``, so that no process can take it meanwhile."""
-    mine = sa.update(LEASES.table).where(_leases.id == name, _leases.owner == owner)
+    mine = sa.update(LEASES).where(_leases.id == name, _leases.owner == owner)
     conn.execute(mine.values(owner="", until=DatabaseTime(seconds)))

@@ -4,21 +4,23 @@ This module owns the tables and deletes all parts of a memory. Queries are in `a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index
 from sqlalchemy.dialects.postgresql import insert
 
 from agentic_rag.store.clock import new_id
-from agentic_rag.store.records import BigInt, RecordTable, delete_parts
+from agentic_rag.store.columns import BigInt, Key
+from agentic_rag.store.record import Record, delete_parts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRecord:
+class MemoryRecord(Record, table=True):
     """The memory of a role in a domain. ``user_id`` is its owner; empty: the memory belongs to the whole domain."""
 
-    id: str
+    __tablename__ = "memories"
+    __table_args__ = (Index("ix_memories_place", "domain_id", "user_id", "role", unique=True),)
+
+    id: Key[str]
     domain_id: str
     user_id: str
     role: str
@@ -26,12 +28,15 @@ class MemoryRecord:
     """Number of recalls of each cue."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngramRecord:
+class EngramRecord(Record, table=True):
     """One engram. ``number`` counts within its memory, in the order in which engrams became visible."""
 
-    memory_id: str
-    id: str
+    __tablename__ = "engrams"
+    __table_args__ = (Index("ix_engrams_number", "memory_id", "number", unique=True),)
+    part_of = "memory"
+
+    memory_id: Key[str]
+    id: Key[str]
     number: BigInt
     content: str
     cues: str
@@ -46,71 +51,58 @@ class EngramRecord:
     proposed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngramCueRecord:
+class EngramCueRecord(Record, table=True):
     """A keyword that leads to an engram; a replaced engram has none."""
 
-    memory_id: str
-    word: str
-    engram_id: str
+    __tablename__ = "engram_cues"
+    __table_args__ = (Index("ix_engram_cues_engram", "memory_id", "engram_id"),)
+    part_of = "memory"
+
+    memory_id: Key[str]
+    word: Key[str]
+    engram_id: Key[str]
 
 
-MEMORIES = RecordTable(
-    MemoryRecord,
-    "memories",
-    Index("ix_memories_place", "domain_id", "user_id", "role", unique=True),
-)
-ENGRAMS = RecordTable(
-    EngramRecord,
-    "engrams",
-    Index("ix_engrams_number", "memory_id", "number", unique=True),
-    key=("memory_id", "id"),
-    part_of="memory",
-)
-ENGRAM_CUES = RecordTable(
-    EngramCueRecord,
-    "engram_cues",
-    Index("ix_engram_cues_engram", "memory_id", "engram_id"),
-    key=("memory_id", "word", "engram_id"),
-    part_of="memory",
-)
+MEMORIES = MemoryRecord.__table__
+ENGRAMS = EngramRecord.__table__
+ENGRAM_CUES = EngramCueRecord.__table__
 _memories, _engrams = MEMORIES.c, ENGRAMS.c
 
 
 def take(conn: Connection, domain_id: str, user_id: str, role: str) -> MemoryRecord:
     """Return a memory, creating it if needed, and lock it for this transaction. PostgreSQL only."""
     place = (_memories.domain_id == domain_id, _memories.user_id == user_id, _memories.role == role)
-    query = MEMORIES.select.where(*place).with_for_update()
-    found = MEMORIES.first(conn, query)
+    query = sa.select(MEMORIES).where(*place).with_for_update()
+    found = MemoryRecord.first(conn, query)
     if found is not None:
         return found
     new = MemoryRecord(id=new_id("mem"), domain_id=domain_id, user_id=user_id, role=role, counts={})
-    conn.execute(insert(MEMORIES.table).values(**MEMORIES.values(new)).on_conflict_do_nothing())
-    made = MEMORIES.first(conn, query)
+    conn.execute(insert(MEMORIES).values(**new.column_values()).on_conflict_do_nothing())
+    made = MemoryRecord.first(conn, query)
     assert made is not None
     return made
 
 
 def list_all(conn: Connection) -> list[MemoryRecord]:
     """Return the memories of all domains."""
-    return MEMORIES.all(conn, MEMORIES.select.order_by(_memories.id))
+    return MemoryRecord.all(conn, sa.select(MEMORIES).order_by(_memories.id))
 
 
 def engrams_of(conn: Connection, memory_id: str) -> list[EngramRecord]:
     """Return a memory's engrams, oldest first."""
-    query = ENGRAMS.select.where(_engrams.memory_id == memory_id)
-    return ENGRAMS.all(conn, query.order_by(_engrams.created_ms, _engrams.number))
+    query = sa.select(ENGRAMS).where(_engrams.memory_id == memory_id)
+    return EngramRecord.all(conn, query.order_by(_engrams.created_ms, _engrams.number))
 
 
 def put_counts(conn: Connection, memory_id: str, counts: Mapping[str, int]) -> None:
     """Store the number of recalls of each cue."""
-    conn.execute(sa.update(MEMORIES.table).where(_memories.id == memory_id).values(counts=dict(counts)))
+    conn.execute(sa.update(MEMORIES).where(_memories.id == memory_id).values(counts=dict(counts)))
 
 
 def delete(conn: Connection, memory_id: str) -> None:
     """Delete a memory with all its parts."""
     delete_parts(conn, "memory", memory_id)
-    conn.execute(sa.delete(MEMORIES.table).where(_memories.id == memory_id))
+    conn.execute(sa.delete(MEMORIES).where(_memories.id == memory_id))
 
 
 def delete_of(conn: Connection, domain_id: str, user_id: str | None = None) -> None:

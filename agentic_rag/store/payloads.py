@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
@@ -19,15 +18,18 @@ from agentic_rag.base.ids import SessionId
 from agentic_rag.base.messages import KeptImage
 from agentic_rag.store import sessions
 from agentic_rag.store.clock import now
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadRecord:
+class PayloadRecord(Record, table=True):
     """A result too large for the transcript; its bytes are in a file of the data folder named ``ref``."""
 
-    ref: str
-    session_id: SessionId
+    __tablename__ = "payloads"
+    part_of = "session"
+
+    ref: Key[str]
+    session_id: Indexed[SessionId]
     media_type: str
     size: int
     """Size in bytes."""
@@ -35,7 +37,7 @@ class PayloadRecord:
     created_at: str
 
 
-PAYLOADS = RecordTable(PayloadRecord, "payloads", key=("ref",), indexed=("session_id",), part_of="session")
+PAYLOADS = PayloadRecord.__table__
 _payloads = PAYLOADS.c
 _REF = re.compile(r"ref_[0-9a-z]{26}")
 
@@ -70,7 +72,7 @@ def put(conn: Connection, payload: PayloadRecord) -> None:
     Raises:
         IntegrityError: the ref is taken.
     """
-    PAYLOADS.insert(conn, payload)
+    payload.insert(conn)
 
 
 def put_images(conn: Connection, images: Iterable[KeptImage], session_id: SessionId) -> None:
@@ -81,7 +83,7 @@ def put_images(conn: Connection, images: Iterable[KeptImage], session_id: Sessio
 
 def get(conn: Connection, session_id: SessionId, ref: str) -> PayloadRecord | None:
     """Return the session's payload, or None if this session has no payload with that ref."""
-    return PAYLOADS.first(conn, PAYLOADS.select.where(_payloads.ref == ref, _payloads.session_id == session_id))
+    return PayloadRecord.first(conn, select(PAYLOADS).where(_payloads.ref == ref, _payloads.session_id == session_id))
 
 
 def session_of(conn: Connection, ref: str) -> SessionId | None:
@@ -113,7 +115,7 @@ def hashes_of(conn: Connection, refs: Collection[str]) -> dict[str, str]:
 
 def forget(conn: Connection, refs: list[str]) -> None:
     """Delete records whose files are gone."""
-    conn.execute(delete(PAYLOADS.table).where(_payloads.ref.in_(refs)))
+    conn.execute(delete(PAYLOADS).where(_payloads.ref.in_(refs)))
 
 
 class PayloadFiles:

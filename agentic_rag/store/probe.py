@@ -1,25 +1,25 @@
 """A row that health checks write to test whether the store accepts writes."""
 
-from dataclasses import dataclass
-
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeRecord:
+class ProbeRecord(Record, table=True):
     """The time of the last probe; the table has a single row."""
 
-    id: int = 1
+    __tablename__ = "probe"
+
+    id: Key[int] = 1
     at: str
 
 
-PROBE = RecordTable(ProbeRecord, "probe")
+PROBE = ProbeRecord.__table__
 
 
 def touch(conn: Connection, at: str) -> None:
     """Write the row."""
-    if not conn.execute(sa.update(PROBE.table).values(at=at)).rowcount:
-        PROBE.insert(conn, ProbeRecord(at=at))
+    if not conn.execute(sa.update(PROBE).values(at=at)).rowcount:
+        ProbeRecord(at=at).insert(conn)

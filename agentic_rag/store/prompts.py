@@ -3,45 +3,47 @@
 Each prompt is stored once and shared by all sessions that use it. Callers compute the hash. The prompt is opaque here.
 """
 
-from dataclasses import dataclass
-
 import sqlalchemy as sa
 from sqlalchemy import Connection, select
 
 from agentic_rag.base.json_form import Json
 from agentic_rag.store.branches import CONTEXTS
-from agentic_rag.store.records import Prepared, RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 from agentic_rag.store.sessions import SESSIONS
+from agentic_rag.store.statements import Prepared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptRecord:
+class PromptRecord(Record, table=True):
     """The part of a request that precedes the messages."""
 
-    id: str
+    __tablename__ = "prompts"
+
+    id: Key[str]
     system: list[Json]
     tools: list[Json]
     created_at: str
 
 
-PROMPTS = RecordTable(PromptRecord, "prompts")
+PROMPTS = PromptRecord.__table__
 _prompts = PROMPTS.c
 _PUT = Prepared(
     sa.text(  # both databases support this clause; SQLAlchemy offers it only per dialect
-        f"INSERT INTO prompts ({', '.join(PROMPTS.names)}) VALUES ({', '.join(f':{name}' for name in PROMPTS.names)})"
+        f"INSERT INTO prompts ({', '.join(PromptRecord.names)})"
+        f" VALUES ({', '.join(f':{name}' for name in PromptRecord.names)})"
         " ON CONFLICT (id) DO NOTHING"
-    ).bindparams(*(sa.bindparam(name, type_=_prompts[name].type) for name in PROMPTS.names))
+    ).bindparams(*(sa.bindparam(name, type_=_prompts[name].type) for name in PromptRecord.names))
 )
 
 
 def put(conn: Connection, prompt: PromptRecord) -> None:
     """Store a prompt under its hash, unless it exists or is inserted concurrently."""
-    _PUT.run(conn, **{name: getattr(prompt, name) for name in PROMPTS.names})
+    _PUT.run(conn, **{name: getattr(prompt, name) for name in PromptRecord.names})
 
 
 def get(conn: Connection, prompt_id: str | None) -> PromptRecord | None:
     """Return the prompt, or None."""
-    return PROMPTS.first(conn, PROMPTS.select.where(_prompts.id == prompt_id)) if prompt_id else None
+    return PromptRecord.first(conn, select(PROMPTS).where(_prompts.id == prompt_id)) if prompt_id else None
 
 
 def prune(conn: Connection, made_before: str) -> int:
@@ -49,4 +51,4 @@ def prune(conn: Connection, made_before: str) -> int:
     columns = (SESSIONS.c.prompt_id, SESSIONS.c.told_id, CONTEXTS.c.prompt_id, CONTEXTS.c.told_id)
     kept = sa.union(*(select(column).where(column.is_not(None)) for column in columns))
     old = (_prompts.created_at < made_before, _prompts.id.not_in(kept))
-    return conn.execute(sa.delete(PROMPTS.table).where(*old)).rowcount
+    return conn.execute(sa.delete(PROMPTS).where(*old)).rowcount

@@ -13,7 +13,7 @@ from agentic_rag.base.errors import QuotaExceeded
 from agentic_rag.store.conversations import CONVERSATIONS
 from agentic_rag.store.documents import DOCUMENTS
 from agentic_rag.store.domains import DOMAINS
-from agentic_rag.store.records import Prepared, parameter
+from agentic_rag.store.statements import Prepared, parameter
 
 _LOCK = Prepared(sa.select(DOMAINS.c.id).where(DOMAINS.c.id == parameter(DOMAINS.c.id)).with_for_update(key_share=True))
 
@@ -88,5 +88,5 @@ def _count(conn: Connection, domain_id: str, noun: str, chosen: tuple[str, ...])
         return 0
     table = CONVERSATIONS if noun == "conversations" else DOCUMENTS
     what = sa.func.coalesce(sa.func.sum(DOCUMENTS.c.size), 0) if noun == "document_bytes" else sa.func.count()
-    found = conn.execute(sa.select(what).select_from(table.table).where(table.c.domain_id == domain_id))
+    found = conn.execute(sa.select(what).select_from(table).where(table.c.domain_id == domain_id))
     return int(found.scalar_one())

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.types import TypeEngine
 
-from agentic_rag.store.records import METADATA, run_by_sqlite, sqlite_of
+from agentic_rag.store.record import METADATA
+from agentic_rag.store.statements import run_by_sqlite, sqlite_of
 
 VERSIONS = "alembic_version"
 FORMER: frozenset[str] = frozenset()

@@ -4,23 +4,23 @@ There is one row per process: its name, the owner name of its leases, and the ti
 database's clock.
 """
 
-from dataclasses import dataclass
-
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from agentic_rag.store.columns import Key
 from agentic_rag.store.database_time import DatabaseTime
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.record import Record
 
 ALIVE_SECONDS = 15.0
 """Seconds after its last heartbeat for which a replica counts as alive; equal to a turn's lease."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaRecord:
+class ReplicaRecord(Record, table=True):
     """One process. ``run`` is the owner in its turns' leases, ``address`` the address at which users reach it."""
 
-    id: str
+    __tablename__ = "replicas"
+
+    id: Key[str]
     run: str
     version: str
     address: str
@@ -30,19 +30,19 @@ class ReplicaRecord:
     heartbeat_at: str
 
 
-REPLICAS = RecordTable(ReplicaRecord, "replicas")
+REPLICAS = ReplicaRecord.__table__
 _replicas = REPLICAS.c
 _ALIVE = _replicas.heartbeat_at >= DatabaseTime(-ALIVE_SECONDS)
 
 
 def get(conn: Connection, replica_id: str) -> ReplicaRecord | None:
     """Return the row of that name, even if its process is dead."""
-    return REPLICAS.first(conn, REPLICAS.select.where(_replicas.id == replica_id))
+    return ReplicaRecord.first(conn, sa.select(REPLICAS).where(_replicas.id == replica_id))
 
 
 def list_alive(conn: Connection) -> list[ReplicaRecord]:
     """Return the living replicas by name."""
-    return REPLICAS.all(conn, REPLICAS.select.where(_ALIVE).order_by(_replicas.id))
+    return ReplicaRecord.all(conn, sa.select(REPLICAS).where(_ALIVE).order_by(_replicas.id))
 
 
 def is_alive(conn: Connection, replica_id: str) -> bool:
@@ -68,26 +68,26 @@ def join(
         conn.execute(sa.text("LOCK TABLE replicas IN SHARE ROW EXCLUSIVE MODE"))
     if is_alive(conn, replica_id) and (dead is None or get(conn, replica_id) != dead):
         return False
-    conn.execute(sa.delete(REPLICAS.table).where(_replicas.id == replica_id))
+    conn.execute(sa.delete(REPLICAS).where(_replicas.id == replica_id))
     now = DatabaseTime()
     values = {"id": replica_id, "run": run, "version": version, "address": address, "leaving": False}
-    conn.execute(sa.insert(REPLICAS.table).values(**values, started_at=now, heartbeat_at=now))
+    conn.execute(sa.insert(REPLICAS).values(**values, started_at=now, heartbeat_at=now))
     return True
 
 
 def beat(conn: Connection, run: str, address: str, *, leaving: bool = False) -> bool:
     """Record a process's heartbeat; False if its name now belongs to another process."""
-    statement = sa.update(REPLICAS.table).where(_replicas.run == run)
+    statement = sa.update(REPLICAS).where(_replicas.run == run)
     values = {"heartbeat_at": DatabaseTime(), "address": address, "leaving": leaving}
     return conn.execute(statement.values(**values)).rowcount == 1
 
 
 def leave(conn: Connection, run: str) -> None:
     """Release this replica's name so that its next start can reuse it."""
-    conn.execute(sa.delete(REPLICAS.table).where(_replicas.run == run))
+    conn.execute(sa.delete(REPLICAS).where(_replicas.run == run))
 
 
 def prune(conn: Connection, older_than: float) -> int:
     """Delete the rows of processes without a heartbeat for more than ``older_than`` seconds; return their number."""
     old = _replicas.heartbeat_at < DatabaseTime(-older_than)
-    return conn.execute(sa.delete(REPLICAS.table).where(old)).rowcount
+    return conn.execute(sa.delete(REPLICAS).where(old)).rowcount

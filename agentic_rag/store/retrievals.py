@@ -1,23 +1,25 @@
 """Stored searches, which explain the choice of passages."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from agentic_rag.base.ids import NO_CONVERSATION, ConversationId
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalRecord:
+class RetrievalRecord(Record, table=True):
     """A stored search with the candidates of each leg, to explain the choice of passages."""
 
-    id: str
-    domain_id: str
-    conversation_id: ConversationId = NO_CONVERSATION
+    __tablename__ = "retrievals"
+    part_of = "domain"
+
+    id: Key[str]
+    domain_id: Indexed[str]
+    conversation_id: Indexed[ConversationId] = NO_CONVERSATION
     """Empty if an admin tried the search, or if its turn ended before the result was stored."""
     turn_id: str = ""
     query: str
@@ -26,7 +28,7 @@ class RetrievalRecord:
     created_at: str
 
 
-RETRIEVALS = RecordTable(RetrievalRecord, "retrievals", indexed=("domain_id", "conversation_id"), part_of="domain")
+RETRIEVALS = RetrievalRecord.__table__
 _retrievals = RETRIEVALS.c
 
 
@@ -36,36 +38,36 @@ def put(conn: Connection, retrieval: RetrievalRecord) -> None:
     Raises:
         IntegrityError: the id is taken.
     """
-    RETRIEVALS.insert(conn, retrieval)
+    retrieval.insert(conn)
 
 
 def get(conn: Connection, retrieval_id: str) -> RetrievalRecord | None:
     """Return the search, or None."""
-    return RETRIEVALS.first(conn, RETRIEVALS.select.where(_retrievals.id == retrieval_id))
+    return RetrievalRecord.first(conn, sa.select(RETRIEVALS).where(_retrievals.id == retrieval_id))
 
 
 def link(conn: Connection, ids: Collection[str], conversation_id: ConversationId, turn_id: str) -> None:
     """Link searches to the turn that made them."""
     if ids:
-        query = sa.update(RETRIEVALS.table).where(_retrievals.id.in_(ids))
+        query = sa.update(RETRIEVALS).where(_retrievals.id.in_(ids))
         conn.execute(query.values(conversation_id=conversation_id, turn_id=turn_id))
 
 
 def delete_of_conversation(conn: Connection, conversation_id: ConversationId) -> None:
     """Delete the searches of a conversation's turns."""
-    conn.execute(sa.delete(RETRIEVALS.table).where(_retrievals.conversation_id == conversation_id))
+    conn.execute(sa.delete(RETRIEVALS).where(_retrievals.conversation_id == conversation_id))
 
 
 def newest(
     conn: Connection, domain_id: str, limit: int, conversation_id: ConversationId | None = None
 ) -> list[RetrievalRecord]:
     """Return the newest searches of the domain, or of one conversation, newest first."""
-    query = RETRIEVALS.select.where(_retrievals.domain_id == domain_id)
+    query = sa.select(RETRIEVALS).where(_retrievals.domain_id == domain_id)
     if conversation_id is not None:
         query = query.where(_retrievals.conversation_id == conversation_id)
     # A search's id is random, so only its time orders it.
     query = query.order_by(_retrievals.created_at.desc(), _retrievals.id.desc()).limit(limit)
-    return RETRIEVALS.all(conn, query)
+    return RetrievalRecord.all(conn, query)
 
 
 def prune(conn: Connection, domain_id: str, keep: int) -> int:
@@ -76,4 +78,4 @@ def prune(conn: Connection, domain_id: str, keep: int) -> int:
     if oldest is None:
         return 0
     old = sa.and_(_retrievals.domain_id == domain_id, _retrievals.created_at <= oldest)
-    return conn.execute(sa.delete(RETRIEVALS.table).where(old)).rowcount
+    return conn.execute(sa.delete(RETRIEVALS).where(old)).rowcount

@@ -7,14 +7,12 @@ event would be the largest cost of the log. A row's payload holds the lengths of
 order), then the events, then the id of their conversation. The id is needed to expand short events, which do not begin
 with ``{``.
 
-A SQLite file stores events of the hot path in short form, because more than half of such an event is the same prefix in
-all events of its turn. ``text 12,…`` stands for ``{"type":"text","conversationId":"…","turnId":"…","seq":12,…``
-(`lead_of`, `whole`). Without a conversation id all events are in full form. PostgreSQL stores full events, because
-programs of the previous version read that database too.
+Events of the hot path are stored in short form, because more than half of such an event is the same prefix in all
+events of its turn. ``text 12,…`` stands for ``{"type":"text","conversationId":"…","turnId":"…","seq":12,…`` (`lead_of`,
+`whole`). Without a conversation id all events are in full form.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
@@ -23,32 +21,31 @@ import orjson
 from sqlalchemy import Connection, bindparam, delete, func, select
 
 from agentic_rag.base.ids import ConversationId, TurnId
-from agentic_rag.store.records import BigInt, RecordTable, run_by_sqlite
+from agentic_rag.store.columns import BigInt, Key
+from agentic_rag.store.record import Record
+from agentic_rag.store.statements import run_by_sqlite
 from agentic_rag.store.turns import FINISHED, TURNS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventGroupRecord:
+class EventGroupRecord(Record, table=True):
     """Consecutive events of a turn's run log, stored together; the module docstring describes the ``payload``."""
 
-    turn_id: TurnId
-    last_seq: BigInt
+    __tablename__ = "run_events"
+    # the hottest table: storing rows in the key's tree costs one insertion instead of two
+    __table_args__ = ({"sqlite_with_rowid": False},)
+    part_of = "turn"
+
+    turn_id: Key[TurnId]
+    last_seq: Key[BigInt]
     first_seq: BigInt
     payload: bytes
 
 
-RUN_EVENTS = RecordTable(
-    EventGroupRecord,
-    "run_events",
-    key=("turn_id", "last_seq"),
-    part_of="turn",
-    # the hottest table: storing rows in the key's tree costs one insertion instead of two
-    sqlite_with_rowid=False,
-)
+RUN_EVENTS = EventGroupRecord.__table__
 MOST = 512
 """Maximum number of events in a row: reading a part of a row means reading all of it."""
 _events = RUN_EVENTS.c
-_APPEND = f"INSERT INTO run_events ({', '.join(RUN_EVENTS.names)}) VALUES "
+_APPEND = f"INSERT INTO run_events ({', '.join(EventGroupRecord.names)}) VALUES "
 _BY_SQLITE, _BY_POSTGRES = _APPEND + "(?, ?, ?, ?)", _APPEND + "($1, $2, $3, $4)"
 _READ = (
     select(_events.first_seq, _events.last_seq, _events.payload)
@@ -98,15 +95,8 @@ def append(conn: Connection, batches: Iterable[Batch]) -> None:
         for batch in batches:
             for row in _rows(batch):
                 run_by_sqlite(conn, _BY_SQLITE, row)
-    elif rows := [row for batch in batches for row in _rows(_as_whole(batch))]:
+    elif rows := [row for batch in batches for row in _rows(batch)]:
         conn.exec_driver_sql(_BY_POSTGRES, rows)
-
-
-def _as_whole(batch: Batch) -> Batch:
-    if not batch.conversation_id:
-        return batch
-    lead = lead_of(ConversationId(batch.conversation_id), TurnId(batch.turn_id))
-    return Batch(batch.turn_id, batch.first, [whole(event, lead) for event in batch.events])
 
 
 def _rows(batch: Batch) -> Iterator[tuple[str, int, int, bytes]]:
@@ -206,5 +196,5 @@ def prune(conn: Connection, ended_before: str, limit: int = 100) -> int:
         .limit(limit)
     )
     turn_ids = list(conn.execute(query).scalars())
-    conn.execute(delete(RUN_EVENTS.table).where(_events.turn_id.in_(turn_ids)))
+    conn.execute(delete(RUN_EVENTS).where(_events.turn_id.in_(turn_ids)))
     return len(turn_ids)

@@ -11,7 +11,6 @@ there.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from struct import Struct
 
 import orjson
@@ -19,24 +18,28 @@ from sqlalchemy import Connection, delete, select
 
 from agentic_rag.base.ids import TurnId
 from agentic_rag.store import run_events
-from agentic_rag.store.records import BigInt, Prepared, RecordTable, parameter
+from agentic_rag.store.columns import BigInt, Key
+from agentic_rag.store.record import Record
 from agentic_rag.store.run_events import Batch
+from agentic_rag.store.statements import Prepared, parameter
 from agentic_rag.store.turns import TURNS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunGroupRecord:
+class RunGroupRecord(Record, table=True):
     """Events that were journalled together; the module docstring describes the ``payload``."""
 
-    id: BigInt
+    __tablename__ = "run_groups"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    id: Key[BigInt]
     payload: bytes
 
 
 # without rowid: a separate index would be needed for a key that is no row number
-RUN_GROUPS = RecordTable(RunGroupRecord, "run_groups", sqlite_with_rowid=False)
+RUN_GROUPS = RunGroupRecord.__table__
 _id = RUN_GROUPS.c.id
 _LENGTH = Struct(">I")
-_DROP = Prepared(delete(RUN_GROUPS.table).where(_id < parameter(_id)))
+_DROP = Prepared(delete(RUN_GROUPS).where(_id < parameter(_id)))
 
 
 def add(conn: Connection, group: int, batches: Iterable[Batch]) -> None:
@@ -52,7 +55,7 @@ def add(conn: Connection, group: int, batches: Iterable[Batch]) -> None:
         events += own
     packed = orjson.dumps(heads)
     payload = b"".join((_LENGTH.pack(len(packed)), packed, run_events.pack(events)))
-    RUN_GROUPS.insert(conn, RunGroupRecord(id=BigInt(group), payload=payload))
+    RunGroupRecord(id=BigInt(group), payload=payload).insert(conn)
 
 
 def is_there(conn: Connection, group: int) -> bool:
@@ -81,7 +84,7 @@ def settle(conn: Connection) -> int:
         after = stored.get(turn_id, 0)
         new = ((seq, event) for seq, event in left[turn_id] if seq > after)
         run_events.append(conn, run_events.batches_of(turn_id, new, conversation_id))
-    conn.execute(delete(RUN_GROUPS.table))
+    conn.execute(delete(RUN_GROUPS))
     return len(payloads)
 
 

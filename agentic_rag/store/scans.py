@@ -3,49 +3,48 @@
 Only the retriever's ``formats.scans`` interprets a page's content.
 """
 
-from dataclasses import dataclass
-
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.base.json_form import Json
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanRecord:
+class ScanRecord(Record, table=True):
     """A page (counted from 1) of a document with these bytes; ``content`` is a `ScanPage` as JSON."""
 
-    document_id: DocumentId
-    sha256: str
-    page: int
-    domain_id: str
+    __tablename__ = "scans"
+    part_of = "domain"
+
+    document_id: Key[DocumentId]
+    sha256: Key[str]
+    page: Key[int]
+    domain_id: Indexed[str]
     content: Json
     created_at: str
 
 
-SCANS = RecordTable(
-    ScanRecord, "scans", key=("document_id", "sha256", "page"), indexed=("domain_id",), part_of="domain"
-)
+SCANS = ScanRecord.__table__
 _scans = SCANS.c
 
 
 def put(conn: Connection, scan: ScanRecord) -> None:
     """Store a page, replacing an earlier reading of the page."""
     its_page = (_scans.document_id == scan.document_id, _scans.sha256 == scan.sha256, _scans.page == scan.page)
-    conn.execute(sa.delete(SCANS.table).where(*its_page))
-    SCANS.insert(conn, scan)
+    conn.execute(sa.delete(SCANS).where(*its_page))
+    scan.insert(conn)
 
 
 def of_document(conn: Connection, document_id: DocumentId, sha256: str, page: int | None = None) -> list[ScanRecord]:
     """Return the pages read from a document with these bytes, or a single page, in order."""
-    query = SCANS.select.where(_scans.document_id == document_id, _scans.sha256 == sha256)
+    query = sa.select(SCANS).where(_scans.document_id == document_id, _scans.sha256 == sha256)
     if page is not None:
         query = query.where(_scans.page == page)
-    return SCANS.all(conn, query.order_by(_scans.page))
+    return ScanRecord.all(conn, query.order_by(_scans.page))
 
 
 def delete(conn: Connection, document_id: DocumentId, *, except_sha256: str = "") -> None:
     """Delete a document's pages, except those of the bytes ``except_sha256``."""
-    conn.execute(sa.delete(SCANS.table).where(_scans.document_id == document_id, _scans.sha256 != except_sha256))
+    conn.execute(sa.delete(SCANS).where(_scans.document_id == document_id, _scans.sha256 != except_sha256))

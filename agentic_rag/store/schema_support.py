@@ -3,35 +3,34 @@
 There is one row. The migrations themselves declare which programs they support.
 """
 
-from dataclasses import dataclass
-
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaSupportRecord:
+class SchemaSupportRecord(Record, table=True):
     """The single row. ``oldest`` is the revision of the oldest program that can use tables of ``revision``."""
 
-    id: int = 1
+    __tablename__ = "schema_support"
+
+    id: Key[int] = 1
     revision: str
     oldest: str
 
 
-SCHEMA_SUPPORT = RecordTable(SchemaSupportRecord, "schema_support")
+SCHEMA_SUPPORT = SchemaSupportRecord.__table__
 _support = SCHEMA_SUPPORT.c
 
 
 def get(conn: Connection) -> SchemaSupportRecord | None:
-    """Return the row, or None if the tables are too old to have it."""
-    if not sa.inspect(conn).has_table(SCHEMA_SUPPORT.table.name):
+    """Return the row, or None if the tables are those of another program."""
+    if not sa.inspect(conn).has_table(SCHEMA_SUPPORT.name):
         return None
-    return SCHEMA_SUPPORT.first(conn, SCHEMA_SUPPORT.select.where(_support.id == 1))
+    return SchemaSupportRecord.first(conn, sa.select(SCHEMA_SUPPORT).where(_support.id == 1))
 
 
 def put(conn: Connection, revision: str, oldest: str) -> None:
-    """Record the oldest program that tables of a revision support; does nothing if the tables lack the row."""
-    if get(conn) is not None:
-        conn.execute(sa.update(SCHEMA_SUPPORT.table).values(revision=revision, oldest=oldest))
+    """Record the oldest program that tables of a revision support."""
+    conn.execute(sa.update(SCHEMA_SUPPORT).values(revision=revision, oldest=oldest))

@@ -4,32 +4,34 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from agentic_rag.store import signals
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecretRecord:
+class SecretRecord(Record, table=True):
     """A sealed secret of a domain.
 
     ``name`` is an admin's choice, ``{server}.env.{NAME}`` for an MCP entry's own value, or `OWN` followed by its
     subject.
     """
 
-    domain_id: str
-    name: str
+    __tablename__ = "secrets"
+    part_of = "domain"
+
+    domain_id: Key[str]
+    name: Key[str]
     sealed: bytes
     """Opaque outside ``agentic_rag.domains.vault``."""
     updated_at: str
 
 
-SECRETS = RecordTable(SecretRecord, "secrets", key=("domain_id", "name"), part_of="domain")
+SECRETS = SecretRecord.__table__
 _secrets = SECRETS.c
 
 
@@ -40,19 +42,19 @@ OWN = "sign-in:"
 def put(conn: Connection, secret: SecretRecord) -> None:
     """Store a sealed value, replacing an earlier one of the same name."""
     delete(conn, secret.domain_id, (secret.name,))
-    SECRETS.insert(conn, secret)
+    secret.insert(conn)
     signals.send(conn, SignalKind.DOMAIN, secret.domain_id)
 
 
 def get(conn: Connection, domain_id: str, name: str) -> SecretRecord | None:
     """Return the secret, or None."""
-    return SECRETS.first(conn, SECRETS.select.where(_secrets.domain_id == domain_id, _secrets.name == name))
+    return SecretRecord.first(conn, sa.select(SECRETS).where(_secrets.domain_id == domain_id, _secrets.name == name))
 
 
 def of_domain(conn: Connection, domain_id: str) -> list[SecretRecord]:
     """Return all secrets that people entered for a domain, by name."""
-    query = SECRETS.select.where(_secrets.domain_id == domain_id, _is_entered()).order_by(_secrets.name)
-    return SECRETS.all(conn, query)
+    query = sa.select(SECRETS).where(_secrets.domain_id == domain_id, _is_entered()).order_by(_secrets.name)
+    return SecretRecord.all(conn, query)
 
 
 def total(conn: Connection, domain_id: str) -> tuple[int, int]:
@@ -68,14 +70,14 @@ def _is_entered() -> sa.ColumnElement[bool]:
 
 def list_all(conn: Connection) -> list[SecretRecord]:
     """Return all secrets of all domains, in a fixed order."""
-    query = SECRETS.select.order_by(_secrets.domain_id, _secrets.name)
-    return SECRETS.all(conn, query)
+    query = sa.select(SECRETS).order_by(_secrets.domain_id, _secrets.name)
+    return SecretRecord.all(conn, query)
 
 
 def reseal(conn: Connection, secret: SecretRecord, sealed: bytes) -> None:
     """Replace the bytes of one secret, if they are unchanged since ``secret`` was read."""
     conn.execute(
-        sa.update(SECRETS.table)
+        sa.update(SECRETS)
         .where(
             _secrets.domain_id == secret.domain_id,
             _secrets.name == secret.name,
@@ -88,7 +90,7 @@ def reseal(conn: Connection, secret: SecretRecord, sealed: bytes) -> None:
 
 def delete(conn: Connection, domain_id: str, names: Sequence[str]) -> int:
     """Delete the named secrets; return their number."""
-    chosen = sa.delete(SECRETS.table).where(_secrets.domain_id == domain_id, _secrets.name.in_(names))
+    chosen = sa.delete(SECRETS).where(_secrets.domain_id == domain_id, _secrets.name.in_(names))
     removed = conn.execute(chosen).rowcount
     if removed:
         signals.send(conn, SignalKind.DOMAIN, domain_id)

@@ -17,7 +17,9 @@ from agentic_rag.base.ids import NO_CONVERSATION, ConversationId, MessageId, Ses
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import Block, Role, question_blocks
 from agentic_rag.store import branches, turns
-from agentic_rag.store.records import Prepared, RecordTable, delete_parts, parameter
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record, delete_parts
+from agentic_rag.store.statements import Prepared, parameter
 from agentic_rag.store.turns import TURNS, TurnRecord, TurnStatus
 
 
@@ -32,11 +34,13 @@ class SessionLabels:
     """Path of delegates; empty for the main agent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRecord:
+class SessionRecord(Record, table=True):
     """An append-only transcript."""
 
-    id: SessionId
+    __tablename__ = "sessions"
+    __table_args__ = (Index("ix_sessions_parent", "parent_turn_id", "tool_call_id"),)
+
+    id: Key[SessionId]
     labels: SessionLabels
     parent_turn_id: TurnId | None = None
     tool_call_id: str | None = None
@@ -78,12 +82,15 @@ class MessageCounts(NamedTuple):
     compacted: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRecord:
+class MessageRecord(Record, table=True):
     """One Messages-API message of a transcript. ``content`` is the list of blocks."""
 
-    session_id: SessionId
-    seq: int
+    __tablename__ = "messages"
+    __table_args__ = (Index("ix_messages_message", "session_id", "message_id"),)
+    part_of = "session"
+
+    session_id: Key[SessionId]
+    seq: Key[int]
     turn_id: TurnId
     step: int
     role: Role
@@ -100,20 +107,14 @@ class MessageRecord:
     created_at: str
 
 
-SESSIONS = RecordTable(SessionRecord, "sessions", Index("ix_sessions_parent", "parent_turn_id", "tool_call_id"))
-MESSAGES = RecordTable(
-    MessageRecord,
-    "messages",
-    Index("ix_messages_message", "session_id", "message_id"),
-    key=("session_id", "seq"),
-    part_of="session",
-)
+SESSIONS = SessionRecord.__table__
+MESSAGES = MessageRecord.__table__
 _sessions = SESSIONS.c
 _messages = MESSAGES.c
-_GET = Prepared(SESSIONS.select.where(_sessions.id == parameter(_sessions.id)))
-_IN_ORDER = MESSAGES.select.order_by(_messages.seq)
+_GET = Prepared(select(SESSIONS).where(_sessions.id == parameter(_sessions.id)))
+_IN_ORDER = select(MESSAGES).order_by(_messages.seq)
 _MOVED = (
-    update(SESSIONS.table)
+    update(SESSIONS)
     .where(_sessions.id == parameter(_sessions.id), _sessions.last_seq < parameter(_sessions.last_seq))
     .values(last_seq=parameter(_sessions.last_seq))
 )
@@ -142,20 +143,20 @@ def create(
         parent_turn_id=parent_turn_id,
         tool_call_id=tool_call_id,
     )
-    SESSIONS.insert(conn, session)
+    session.insert(conn)
     return session
 
 
 def get(conn: Connection, session_id: SessionId) -> SessionRecord | None:
     """Return the session, or None."""
-    return SESSIONS.first(conn, _GET, id=session_id)
+    return SessionRecord.first(conn, _GET, id=session_id)
 
 
 _HEAD = Prepared(
     select(_sessions.writer, _sessions.leaf_message_id).where(_sessions.id == parameter(_sessions.id)).with_for_update()
 )
 _SET_WRITER = Prepared(
-    update(SESSIONS.table).where(_sessions.id == parameter(_sessions.id)).values(writer=parameter(_sessions.writer))
+    update(SESSIONS).where(_sessions.id == parameter(_sessions.id)).values(writer=parameter(_sessions.writer))
 )
 
 
@@ -198,13 +199,13 @@ def set_writer(conn: Connection, session_id: SessionId, owner: str) -> None:
 def by_tool_call(conn: Connection, parent_turn_id: TurnId, tool_call_id: str) -> SessionRecord | None:
     """Return the session of a ``delegate`` call, or None if it created none."""
     call = (_sessions.parent_turn_id == parent_turn_id, _sessions.tool_call_id == tool_call_id)
-    return SESSIONS.first(conn, SESSIONS.select.where(*call))
+    return SessionRecord.first(conn, select(SESSIONS).where(*call))
 
 
 def list_delegated(conn: Connection, parent_turn_id: TurnId) -> list[SessionRecord]:
     """Return the sessions of a turn's ``delegate`` calls, in the order in which they began."""
-    query = SESSIONS.select.where(_sessions.parent_turn_id == parent_turn_id)
-    return SESSIONS.all(conn, query.order_by(_sessions.id))
+    query = select(SESSIONS).where(_sessions.parent_turn_id == parent_turn_id)
+    return SessionRecord.all(conn, query.order_by(_sessions.id))
 
 
 def delegated_by(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[SessionId, TurnId]:
@@ -227,7 +228,7 @@ def append_message(conn: Connection, message: MessageRecord) -> None:
         NotFound: the session was deleted, or the position is not after its last message.
         IntegrityError: the position is taken.
     """
-    MESSAGES.insert(conn, message)
+    message.insert(conn)
     if _MOVE.run(conn, id=message.session_id, last_seq=message.seq) != 1:
         raise NotFound("session", message.session_id)
 
@@ -249,7 +250,7 @@ def append_question(conn: Connection, turn: TurnRecord, place: int) -> None:
         parent_message_id=turn.parent_message_id,
         created_at=turn.started_at,
     )
-    MESSAGES.insert(conn, message)
+    message.insert(conn)
     moved = {"last_seq": place, "leaf_message_id": turn.message_id, "writer": turn.owner}
     if _ASK.run(conn, id=turn.session_id, **moved) != 1:
         raise NotFound("session", turn.session_id)
@@ -278,7 +279,7 @@ def turn_after(
 def transcript(conn: Connection, session_id: SessionId, from_seq: int = 0) -> list[MessageRecord]:
     """Return the messages of the active branch in order, starting at ``from_seq``."""
     here = (_messages.session_id == session_id, _messages.seq >= from_seq, _on_branch(conn, session_id))
-    return MESSAGES.all(conn, _IN_ORDER.where(*here))
+    return MessageRecord.all(conn, _IN_ORDER.where(*here))
 
 
 def _on_branch(conn: Connection, session_id: SessionId, leaf: MessageId | None = None) -> sa.ColumnElement[bool]:
@@ -319,7 +320,7 @@ def page(
         groups = groups.having(first < _place(conn, here, before_message_id))
     chosen = list(conn.execute(groups.order_by(first.desc()).limit(limit)).scalars())
     query = _IN_ORDER.where(here, _messages.message_id.in_(chosen))
-    return MESSAGES.all(conn, query)
+    return MessageRecord.all(conn, query)
 
 
 def _place(conn: Connection, here: sa.ColumnElement[bool], message_id: MessageId) -> int:
@@ -343,7 +344,7 @@ def _place(conn: Connection, here: sa.ColumnElement[bool], message_id: MessageId
 def of_turn(conn: Connection, turn: TurnRecord) -> list[MessageRecord]:
     """Return all rows of a turn's question and answer in order."""
     query = _IN_ORDER.where(_messages.session_id == turn.session_id, _messages.turn_id == turn.id)
-    return MESSAGES.all(conn, query)
+    return MessageRecord.all(conn, query)
 
 
 def has_message(conn: Connection, session_id: SessionId, message_id: MessageId) -> bool:
@@ -360,7 +361,7 @@ def set_content(conn: Connection, session_id: SessionId, seq: int, content: list
     """
     place = (_messages.session_id == session_id, _messages.seq == seq)
     at = select(_sessions.last_seq).where(_sessions.id == session_id).scalar_subquery()
-    if conn.execute(update(MESSAGES.table).where(*place).values(content=content, rewritten_at=at)).rowcount != 1:
+    if conn.execute(update(MESSAGES).where(*place).values(content=content, rewritten_at=at)).rowcount != 1:
         raise NotFound("session", session_id)
 
 
@@ -370,7 +371,7 @@ def set_window(conn: Connection, session_id: SessionId, start: int, head: list[B
     The prompt is rendered again, because nothing of the old prefix can be reused.
     """
     conn.execute(
-        update(SESSIONS.table)
+        update(SESSIONS)
         .where(_sessions.id == session_id)
         .values(
             window_start=start,
@@ -387,7 +388,7 @@ def set_window(conn: Connection, session_id: SessionId, start: int, head: list[B
 def set_told(conn: Connection, session_id: SessionId, prompt_id: str, told_id: str, late_tools: list[Json]) -> None:
     """Store the session's prompt state: the prompt of its requests, the current prompt, and the tools added later."""
     values = {"prompt_id": prompt_id, "told_id": told_id, "late_tools": late_tools or None}
-    conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(**values))
+    conn.execute(update(SESSIONS).where(_sessions.id == session_id).values(**values))
     _keep_context(conn, session_id)
 
 
@@ -406,7 +407,7 @@ def move_leaf(conn: Connection, session_id: SessionId, leaf: MessageId | None) -
     path = branches.read_tree(conn, session_id).path(leaf)
     context = branches.context_after(conn, session_id, path)
     values = {name: getattr(context, name) for name in branches.CONTEXT_FIELDS}
-    moved = update(SESSIONS.table).where(_sessions.id == session_id)
+    moved = update(SESSIONS).where(_sessions.id == session_id)
     conn.execute(moved.values(leaf_message_id=leaf, branched=True, **values))
 
 
@@ -423,7 +424,7 @@ def archive(
     ``gap`` is a range of later messages, first and last, that ``head`` replaces too.
     """
     compacted = {"compaction_id": compaction_id, "compacted_to": to_seq, "gap_from": gap[0], "gap_to": gap[1]}
-    conn.execute(update(SESSIONS.table).where(_sessions.id == session_id).values(compacted))
+    conn.execute(update(SESSIONS).where(_sessions.id == session_id).values(compacted))
     set_window(conn, session_id, to_seq + 1, head)
 
 
@@ -451,7 +452,7 @@ def children(conn: Connection, session_id: SessionId) -> list[SessionId]:
 def family(conn: Connection, session_id: SessionId) -> list[SessionId]:
     """Return the ids of a session and of all sessions of its delegates, at any depth."""
     own = select(sa.literal(session_id).label("id")).cte("own", recursive=True)
-    below = select(_sessions.id).join(TURNS.table, TURNS.c.id == _sessions.parent_turn_id)
+    below = select(_sessions.id).join(TURNS, TURNS.c.id == _sessions.parent_turn_id)
     own = own.union(below.join(own, own.c.id == TURNS.c.session_id))
     return list(conn.execute(select(own.c.id)).scalars())
 
@@ -466,4 +467,4 @@ def delete(conn: Connection, session_id: SessionId) -> bool:
     for turn_id in list(conn.execute(select(TURNS.c.id).where(TURNS.c.session_id == session_id)).scalars()):
         delete_parts(conn, "turn", turn_id)
     delete_parts(conn, "session", session_id)
-    return conn.execute(sa.delete(SESSIONS.table).where(_sessions.id == session_id)).rowcount == 1
+    return conn.execute(sa.delete(SESSIONS).where(_sessions.id == session_id)).rowcount == 1

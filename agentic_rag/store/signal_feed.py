@@ -16,9 +16,9 @@ import anyio
 from agentic_rag.base.errors import StorageError
 from agentic_rag.store import signals
 from agentic_rag.store.clock import new_id
+from agentic_rag.store.columns import BigInt
 from agentic_rag.store.database import Database
 from agentic_rag.store.postgres import PostgresDatabase
-from agentic_rag.store.records import BigInt
 from agentic_rag.store.signals import SignalKind, SignalRecord
 
 logger = logging.getLogger(__name__)

@@ -6,15 +6,16 @@ file has a single process, so nothing is written there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from agentic_rag.store.clock import new_id
+from agentic_rag.store.columns import BigInt, Indexed, Key
 from agentic_rag.store.database_time import DatabaseTime
-from agentic_rag.store.records import BigInt, Prepared, RecordTable, parameter
+from agentic_rag.store.record import Record
+from agentic_rag.store.statements import Prepared, parameter
 
 
 class SignalKind(StrEnum):
@@ -44,28 +45,29 @@ class SignalKind(StrEnum):
     """Signals may have been missed for good. The reader creates this signal itself; it is never a row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalRecord:
+class SignalRecord(Record, table=True):
     """One signal. ``transaction`` is the number of the storing transaction, by which readers find new signals.
 
     ``kind`` is a `SignalKind`, or a kind that only a newer version of the product knows.
     """
 
-    id: str
-    transaction: BigInt
+    __tablename__ = "signals"
+
+    id: Key[str]
+    transaction: Indexed[BigInt]
     kind: str
     subject: str
     detail: str = ""
     sent_at: str
 
 
-SIGNALS = RecordTable(SignalRecord, "signals", indexed=("transaction",))
+SIGNALS = SignalRecord.__table__
 _signals = SIGNALS.c
 _SENT = "signals"
 """Key in ``conn.info`` of the signals that the connection's transaction has sent."""
 _NUMBER = "CAST(CAST({} AS text) AS bigint)"
 _INSERT = Prepared(
-    sa.insert(SIGNALS.table).values(
+    sa.insert(SIGNALS).values(
         **{name: parameter(_signals[name]) for name in ("id", "kind", "subject", "detail")},
         transaction=sa.text(_NUMBER.format("pg_current_xact_id()")),
         sent_at=DatabaseTime(),
@@ -73,9 +75,9 @@ _INSERT = Prepared(
 )
 _FINISHED = Prepared(sa.text(f"SELECT {_NUMBER.format('pg_snapshot_xmin(pg_current_snapshot())')}"))
 _NEW = Prepared(
-    SIGNALS.select.where(_signals.transaction >= parameter(_signals.transaction)).order_by(
-        _signals.transaction, _signals.id
-    )
+    sa.select(SIGNALS)
+    .where(_signals.transaction >= parameter(_signals.transaction))
+    .order_by(_signals.transaction, _signals.id)
 )
 
 _Said = tuple[SignalKind, str, str]
@@ -109,11 +111,11 @@ def read(conn: Connection, since: int) -> tuple[list[SignalRecord], int]:
 
     The next read returns some signals again: those of transactions that overlapped with this one.
     """
-    found = SIGNALS.all(conn, _NEW, transaction=since)
+    found = SignalRecord.all(conn, _NEW, transaction=since)
     return found, position(conn)
 
 
 def prune(conn: Connection, older_than: float) -> int:
     """Delete the signals older than ``older_than`` seconds; return their number."""
     old = _signals.sent_at < DatabaseTime(-older_than)
-    return conn.execute(sa.delete(SIGNALS.table).where(old)).rowcount
+    return conn.execute(sa.delete(SIGNALS).where(old)).rowcount

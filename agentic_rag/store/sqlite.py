@@ -26,7 +26,7 @@ from sqlalchemy.pool import NullPool
 from agentic_rag.base.json_form import from_text, to_text
 from agentic_rag.store import migrations
 from agentic_rag.store.migrations import Revisions
-from agentic_rag.store.records import run_by_sqlite, sqlite_of
+from agentic_rag.store.statements import run_by_sqlite, sqlite_of
 
 T = TypeVar("T")
 

@@ -3,44 +3,44 @@
 Only the SHA-256 of a ticket is stored.
 """
 
-from dataclasses import dataclass
-
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.database_time import DatabaseTime
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.record import Record
 
 MAX_TICKETS = 50
 """Maximum number of unused tickets per key; beyond that the oldest is deleted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TicketRecord:
+class TicketRecord(Record, table=True):
     """One unused ticket. ``id`` is its SHA-256; ``seconds`` limits the holder's session (None: no limit)."""
 
-    id: str
-    key_id: str
+    __tablename__ = "tickets"
+
+    id: Key[str]
+    key_id: Indexed[str]
     seconds: int | None
     expires_at: str
 
 
-TICKETS = RecordTable(TicketRecord, "tickets", indexed=("key_id",))
+TICKETS = TicketRecord.__table__
 _tickets = TICKETS.c
 
 
 def issue(conn: Connection, sha256: str, key_id: str, seconds: int | None, life: float) -> None:
     """Store a ticket that is valid for ``life`` seconds."""
-    conn.execute(sa.delete(TICKETS.table).where(_tickets.expires_at <= DatabaseTime()))
+    conn.execute(sa.delete(TICKETS).where(_tickets.expires_at <= DatabaseTime()))
     newest = sa.select(_tickets.id).where(_tickets.key_id == key_id).order_by(_tickets.expires_at.desc())
     kept = newest.limit(MAX_TICKETS - 1)
-    conn.execute(sa.delete(TICKETS.table).where(_tickets.key_id == key_id, _tickets.id.not_in(kept)))
+    conn.execute(sa.delete(TICKETS).where(_tickets.key_id == key_id, _tickets.id.not_in(kept)))
     values = {"id": sha256, "key_id": key_id, "seconds": seconds, "expires_at": DatabaseTime(life)}
-    conn.execute(sa.insert(TICKETS.table).values(**values))
+    conn.execute(sa.insert(TICKETS).values(**values))
 
 
 def redeem(conn: Connection, sha256: str) -> tuple[str, int | None] | None:
     """Consume a ticket and return its key's id and seconds; None if the ticket is unknown, used or expired."""
     mine = (_tickets.id == sha256, _tickets.expires_at > DatabaseTime())
-    row = conn.execute(sa.delete(TICKETS.table).where(*mine).returning(_tickets.key_id, _tickets.seconds)).first()
+    row = conn.execute(sa.delete(TICKETS).where(*mine).returning(_tickets.key_id, _tickets.seconds)).first()
     return None if row is None else (row[0], row[1])

@@ -13,18 +13,22 @@ from sqlalchemy import Connection, update
 from agentic_rag.base.events import ToolStatus
 from agentic_rag.base.ids import SessionId, TurnId
 from agentic_rag.base.messages import Block
+from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.conversations import CONVERSATIONS
-from agentic_rag.store.records import Prepared, RecordTable, parameter
+from agentic_rag.store.record import Record
+from agentic_rag.store.statements import Prepared, parameter
 from agentic_rag.store.turns import TURNS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCallRecord:
+class ToolCallRecord(Record, table=True):
     """One tool call. ``result`` is the Messages-API ``tool_result`` block once the call has ended."""
 
-    turn_id: TurnId
-    tool_call_id: str
-    session_id: SessionId
+    __tablename__ = "tool_calls"
+    part_of = "session"
+
+    turn_id: Key[TurnId]
+    tool_call_id: Key[str]
+    session_id: Indexed[SessionId]
     agent: str = ""
     """Path of the delegate that made the call; empty for the main agent."""
     server: str
@@ -40,14 +44,12 @@ class ToolCallRecord:
     """The payload with the whole result, if the block holds only a part."""
 
 
-TOOL_CALLS = RecordTable(
-    ToolCallRecord, "tool_calls", key=("turn_id", "tool_call_id"), indexed=("session_id",), part_of="session"
-)
+TOOL_CALLS = ToolCallRecord.__table__
 _calls = TOOL_CALLS.c
-_IN_ORDER = TOOL_CALLS.select.order_by(_calls.started_at, _calls.turn_id, _calls.tool_call_id)
+_IN_ORDER = sa.select(TOOL_CALLS).order_by(_calls.started_at, _calls.turn_id, _calls.tool_call_id)
 _ENDED = ("status", "result", "duration_ms", "size", "ref")
 _FINISH = Prepared(
-    update(TOOL_CALLS.table)
+    update(TOOL_CALLS)
     .where(
         _calls.turn_id == parameter(_calls.turn_id),
         _calls.tool_call_id == parameter(_calls.tool_call_id),
@@ -64,7 +66,7 @@ def start(conn: Connection, calls: Iterable[ToolCallRecord]) -> None:
         IntegrityError: the turn has a call with the same id.
     """
     for call in calls:
-        TOOL_CALLS.insert(conn, call)
+        call.insert(conn)
 
 
 def finish(
@@ -98,13 +100,13 @@ def finish(
 
 def get(conn: Connection, turn_id: TurnId, tool_call_id: str) -> ToolCallRecord | None:
     """Return the call, or None. The model chooses call ids: they are unique only within a turn."""
-    query = TOOL_CALLS.select.where(_calls.turn_id == turn_id, _calls.tool_call_id == tool_call_id)
-    return TOOL_CALLS.first(conn, query)
+    query = sa.select(TOOL_CALLS).where(_calls.turn_id == turn_id, _calls.tool_call_id == tool_call_id)
+    return ToolCallRecord.first(conn, query)
 
 
 def of_turn(conn: Connection, turn_id: TurnId) -> list[ToolCallRecord]:
     """Return the turn's calls, oldest first."""
-    return TOOL_CALLS.all(conn, _IN_ORDER.where(_calls.turn_id == turn_id))
+    return ToolCallRecord.all(conn, _IN_ORDER.where(_calls.turn_id == turn_id))
 
 
 def of_sessions(
@@ -121,7 +123,7 @@ def of_sessions(
 
     Optional filters: tool names, status, agent (its path, empty for the main agent) and turn.
     """
-    query = TOOL_CALLS.select.where(_calls.session_id.in_(session_ids))
+    query = sa.select(TOOL_CALLS).where(_calls.session_id.in_(session_ids))
     if tool_names:
         query = query.where(_calls.tool_name.in_(tool_names))
     for column, wanted in (
@@ -132,7 +134,7 @@ def of_sessions(
         if wanted is not None:
             query = query.where(column == wanted)
     newest = (_calls.started_at.desc(), _calls.turn_id.desc(), _calls.tool_call_id.desc())
-    return TOOL_CALLS.all(conn, query.order_by(*newest).limit(limit))[::-1]
+    return ToolCallRecord.all(conn, query.order_by(*newest).limit(limit))[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def of_domain(
     groups = (_calls.server, _calls.tool_name, _calls.status)
     duration = sa.func.coalesce(sa.func.sum(_calls.duration_ms), 0)
     totals = sa.select(*groups, sa.func.count(), duration).where(*where).group_by(*groups).order_by(*groups)
-    rows = TOOL_CALLS.all(conn, TOOL_CALLS.select.where(*where).order_by(*newest).limit(limit))
+    rows = ToolCallRecord.all(conn, sa.select(TOOL_CALLS).where(*where).order_by(*newest).limit(limit))
     found = [
         ToolTotal(server, name, ToolStatus(ended), calls, int(duration))
         for server, name, ended, calls, duration in conn.execute(totals)

@@ -6,20 +6,22 @@ Events are in `run_events`, messages in `sessions`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Index, UniqueConstraint, and_, func, insert, not_, or_, select, text, update
+from sqlmodel import Field
 
 from agentic_rag.base.errors import LeaseLost, NotFound
 from agentic_rag.base.events import Error, Reference, Usage
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.base.messages import KeptImage
 from agentic_rag.store import signals
+from agentic_rag.store.columns import Key
 from agentic_rag.store.database_time import DatabaseTime
-from agentic_rag.store.records import Prepared, RecordTable, parameter
+from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
+from agentic_rag.store.statements import Prepared, parameter
 
 
 class TurnStatus(StrEnum):
@@ -40,11 +42,21 @@ LEASE_SECONDS = 15.0
 """Seconds after its last heartbeat for which a turn's owner counts as alive."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRecord:
+_UNENDED = "ended_at IS NULL"
+
+
+class TurnRecord(Record, table=True):
     """One user message and its processing up to the answer."""
 
-    id: TurnId
+    __tablename__ = "turns"
+    __table_args__ = (
+        UniqueConstraint("session_id", "client_message_id"),  # its index serves look-ups by session too
+        # a partial index over unfinished turns: queries by state include `GOES_ON`
+        Index("ix_turns_unfinished", "status", sqlite_where=text(_UNENDED), postgresql_where=text(_UNENDED)),
+    )
+    part_of = "session"
+
+    id: Key[TurnId]
     session_id: SessionId
     conversation_id: ConversationId
     client_message_id: str | None = None
@@ -67,7 +79,7 @@ class TurnRecord:
     end_reason: str | None = None
     error: Error | None = None
     image_id: str
-    role_hashes: dict[str, str] = field(default_factory=dict)
+    role_hashes: dict[str, str] = Field(default_factory=dict)
     """Hashes of the roles used for the answer, by role id."""
     owner: str = ""
     """The process that runs the turn or has it in its queue; empty if that process has suspended it."""
@@ -82,7 +94,7 @@ class TurnRecord:
     usage: Usage | None = None
     """The turn's total usage, once it has ended."""
     references: tuple[Reference, ...] = ()
-    timings: dict[str, int] = field(default_factory=dict)
+    timings: dict[str, int] = Field(default_factory=dict)
     """Milliseconds by name, as in `events.Done`."""
     started_at: str
     ended_at: str | None = None
@@ -98,16 +110,7 @@ class TurnRecord:
         return self.content, *(image.sha256 for image in self.images)
 
 
-_GOING_ON = "ended_at IS NULL"
-
-TURNS = RecordTable(
-    TurnRecord,
-    "turns",
-    UniqueConstraint("session_id", "client_message_id"),  # its index serves look-ups by session too
-    # a partial index over unfinished turns: queries by state include `GOES_ON`
-    Index("ix_turns_unfinished", "status", sqlite_where=text(_GOING_ON), postgresql_where=text(_GOING_ON)),
-    part_of="session",
-)
+TURNS = TurnRecord.__table__
 _turns = TURNS.c
 _BY_ID = _turns.id == parameter(_turns.id)
 _OF_SESSION = _turns.session_id == parameter(_turns.session_id)
@@ -116,10 +119,10 @@ GOES_ON = _turns.ended_at.is_(None)
 """True for all unfinished turns and only for those; queries that include it use the partial index."""
 _LEASED = and_(GOES_ON, _turns.status.in_((TurnStatus.QUEUED, TurnStatus.RUNNING)))
 _RUNNING = and_(GOES_ON, _turns.status == TurnStatus.RUNNING)
-_IN_ORDER = TURNS.select.order_by(_turns.id)
-_GET = Prepared(TURNS.select.where(_BY_ID))
+_IN_ORDER = select(TURNS).order_by(_turns.id)
+_GET = Prepared(select(TURNS).where(_BY_ID))
 _BY_CLIENT_MESSAGE = Prepared(
-    TURNS.select.where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
+    select(TURNS).where(_OF_SESSION, _turns.client_message_id == parameter(_turns.client_message_id))
 )
 _QUEUED = _IN_ORDER.where(GOES_ON, _turns.status == TurnStatus.QUEUED)
 _QUEUED_OF = Prepared(_QUEUED.where(_OF_SESSION))
@@ -129,8 +132,8 @@ _FREE = or_(_turns.lease_until.is_(None), _turns.lease_until < DatabaseTime())
 
 
 def _insertion(**given: Any) -> Prepared:
-    values = {name: parameter(_turns[name]) for name in TURNS.names}
-    return Prepared(insert(TURNS.table).values({**values, **given}))
+    values = {name: parameter(_turns[name]) for name in TurnRecord.names}
+    return Prepared(insert(TURNS).values({**values, **given}))
 
 
 _LEASE: dict[bool, Any] = {True: {"lease_until": _LEASE_END}, False: {}}
@@ -147,27 +150,29 @@ def add(conn: Connection, turn: TurnRecord) -> None:
         IntegrityError: the id, or the client message id in its session, is taken.
     """
     statement = _ADD[turn.owner != "", conn.dialect.name == "postgresql"]
-    statement.run(conn, **TURNS.values(turn))
+    statement.run(conn, **turn.column_values())
 
 
 def get(conn: Connection, turn_id: TurnId) -> TurnRecord | None:
     """Return the turn, or None."""
-    return TURNS.first(conn, _GET, id=turn_id)
+    return TurnRecord.first(conn, _GET, id=turn_id)
 
 
 def by_client_message(conn: Connection, session_id: SessionId, client_message_id: str) -> TurnRecord | None:
     """Return the turn created from this client message, or None."""
-    return TURNS.first(conn, _BY_CLIENT_MESSAGE, session_id=session_id, client_message_id=client_message_id)
+    return TurnRecord.first(conn, _BY_CLIENT_MESSAGE, session_id=session_id, client_message_id=client_message_id)
 
 
 def list_running(conn: Connection) -> list[TurnRecord]:
     """Return all running turns of all sessions; after a crash, these are to be resumed."""
-    return TURNS.all(conn, _IN_ORDER.where(_RUNNING))
+    return TurnRecord.all(conn, _IN_ORDER.where(_RUNNING))
 
 
 def list_queued(conn: Connection, session_id: SessionId | None = None) -> list[TurnRecord]:
     """Return the queued turns of a session (None: of all), oldest first."""
-    return TURNS.all(conn, _QUEUED) if session_id is None else TURNS.all(conn, _QUEUED_OF, session_id=session_id)
+    return (
+        TurnRecord.all(conn, _QUEUED) if session_id is None else TurnRecord.all(conn, _QUEUED_OF, session_id=session_id)
+    )
 
 
 _NEWEST_OF = Prepared(select(func.max(_turns.id)).where(_OF_SESSION))
@@ -188,14 +193,14 @@ def is_first(conn: Connection, turn: TurnRecord) -> bool:
 
 def current_of(conn: Connection, session_id: SessionId) -> TurnRecord | None:
     """Return the running or waiting turn of a session, or else its first queued one; None if all have ended."""
-    found = TURNS.all(conn, _CURRENT_OF, session_id=session_id)
+    found = TurnRecord.all(conn, _CURRENT_OF, session_id=session_id)
     return next((turn for turn in found if turn.status is not TurnStatus.QUEUED), found[0] if found else None)
 
 
 def current(conn: Connection, session_ids: Sequence[str]) -> dict[str, TurnRecord]:
     """Return the current turn of each session: the running or waiting one, or else the first queued one."""
     found: dict[str, TurnRecord] = {}
-    for turn in TURNS.all(conn, _IN_ORDER.where(_turns.session_id.in_(session_ids), _UNFINISHED)):
+    for turn in TurnRecord.all(conn, _IN_ORDER.where(_turns.session_id.in_(session_ids), _UNFINISHED)):
         known = found.get(turn.session_id)
         if known is None or (known.status is TurnStatus.QUEUED and turn.status is not TurnStatus.QUEUED):
             found[turn.session_id] = turn
@@ -204,7 +209,7 @@ def current(conn: Connection, session_ids: Sequence[str]) -> dict[str, TurnRecor
 
 def of_session(conn: Connection, session_id: SessionId) -> list[TurnRecord]:
     """Return all turns of a session, oldest first."""
-    return TURNS.all(conn, _IN_ORDER.where(_OF_SESSION), session_id=session_id)
+    return TurnRecord.all(conn, _IN_ORDER.where(_OF_SESSION), session_id=session_id)
 
 
 def ids_in(conn: Connection, session_ids: Sequence[SessionId]) -> dict[TurnId, SessionId]:
@@ -215,7 +220,7 @@ def ids_in(conn: Connection, session_ids: Sequence[SessionId]) -> dict[TurnId, S
 
 def by_ids(conn: Connection, turn_ids: Sequence[TurnId]) -> dict[TurnId, TurnRecord]:
     """Return the existing turns among these, by id."""
-    return {turn.id: turn for turn in TURNS.all(conn, TURNS.select.where(_turns.id.in_(turn_ids)))}
+    return {turn.id: turn for turn in TurnRecord.all(conn, select(TURNS).where(_turns.id.in_(turn_ids)))}
 
 
 def start(conn: Connection, turn: TurnRecord) -> bool:
@@ -224,7 +229,7 @@ def start(conn: Connection, turn: TurnRecord) -> bool:
     Returns False, without a change, if the turn is not queued.
     """
     waits = (_turns.id == turn.id, _turns.status == TurnStatus.QUEUED, _turns.owner == turn.owner)
-    statement = update(TURNS.table).where(*waits)
+    statement = update(TURNS).where(*waits)
     changed = conn.execute(
         statement.values(
             status=TurnStatus.RUNNING,
@@ -242,7 +247,7 @@ def start(conn: Connection, turn: TurnRecord) -> bool:
 
 _ENDED = ("status", "end_reason", "error", "references", "timings", "role_hashes", "usage", "steps", "ended_at")
 _FINISH = Prepared(
-    update(TURNS.table)
+    update(TURNS)
     .where(_BY_ID, _UNFINISHED)
     .values({**{name: parameter(_turns[name]) for name in _ENDED}, "lease_until": None})
 )
@@ -297,7 +302,7 @@ def lock_left(conn: Connection, owner: str, *, alone: bool) -> list[TurnRecord]:
     ``owner``'s, because no other process can exist.
     """
     query = _IN_ORDER.where(_LEASED, _turns.owner != owner)
-    return TURNS.all(conn, (query if alone else query.where(_FREE)).with_for_update(skip_locked=True))
+    return TurnRecord.all(conn, (query if alone else query.where(_FREE)).with_for_update(skip_locked=True))
 
 
 # Waiting for a person
@@ -305,7 +310,7 @@ def lock_left(conn: Connection, owner: str, *, alone: bool) -> list[TurnRecord]:
 
 _UNOWNED = and_(_turns.owner == "", _turns.status.in_((TurnStatus.WAITING, TurnStatus.RUNNING)))
 _REST = Prepared(
-    update(TURNS.table)
+    update(TURNS)
     .where(_BY_ID, _turns.fence == parameter(_turns.fence), _turns.status == TurnStatus.RUNNING)
     .values(status=TurnStatus.WAITING, owner="", lease_until=None)
 )
@@ -323,7 +328,7 @@ def rest(conn: Connection, turn_id: TurnId, fence: int) -> None:
 
 def wake(conn: Connection, turn_id: TurnId) -> bool:
     """Mark a suspended turn to be resumed by the next free process; return whether the turn was suspended."""
-    statement = update(TURNS.table).where(_turns.id == turn_id, _turns.status == TurnStatus.WAITING)
+    statement = update(TURNS).where(_turns.id == turn_id, _turns.status == TurnStatus.WAITING)
     return conn.execute(statement.values(status=TurnStatus.RUNNING)).rowcount == 1
 
 
@@ -335,7 +340,7 @@ def unrest(conn: Connection, turn_id: TurnId, fence: int, owner: str) -> None:
     """
     mine = (_turns.id == turn_id, _turns.fence == fence, _UNOWNED)
     values = {"status": TurnStatus.RUNNING, "owner": owner, "lease_until": _LEASE_END}
-    if conn.execute(update(TURNS.table).where(*mine).values(**values)).rowcount != 1:
+    if conn.execute(update(TURNS).where(*mine).values(**values)).rowcount != 1:
         raise LeaseLost(turn_id)
 
 
@@ -344,14 +349,14 @@ def take_rested(conn: Connection, turn_id: TurnId, owner: str) -> int | None:
 
     Returns None, without a change, if another process has taken the turn.
     """
-    statement = update(TURNS.table).where(_turns.id == turn_id, _UNOWNED)
+    statement = update(TURNS).where(_turns.id == turn_id, _UNOWNED)
     change = statement.values(owner=owner, lease_until=_LEASE_END, fence=_turns.fence + 1, status=TurnStatus.RUNNING)
     return conn.execute(change.returning(_turns.fence)).scalar()
 
 
 def list_waiting(conn: Connection) -> list[TurnRecord]:
     """Return all suspended turns of all sessions, including those of delegates."""
-    return TURNS.all(conn, _IN_ORDER.where(GOES_ON, _turns.status == TurnStatus.WAITING))
+    return TurnRecord.all(conn, _IN_ORDER.where(GOES_ON, _turns.status == TurnStatus.WAITING))
 
 
 _ELSEWHERE = Prepared(
@@ -369,7 +374,7 @@ def running_elsewhere(conn: Connection, session_id: SessionId, owner: str) -> Tu
 
 def ask_interrupt(conn: Connection, turn_id: TurnId) -> bool:
     """Request the end of a turn and notify its process; False, without a change, if the turn has ended."""
-    statement = update(TURNS.table).where(_turns.id == turn_id, _UNFINISHED).values(interrupt_asked=True)
+    statement = update(TURNS).where(_turns.id == turn_id, _UNFINISHED).values(interrupt_asked=True)
     asked = conn.execute(statement).rowcount == 1
     if asked:
         signals.send(conn, SignalKind.INTERRUPT, turn_id)
@@ -391,7 +396,7 @@ def take_lease(conn: Connection, turn_id: TurnId, owner: str) -> int:
     Raises:
         NotFound: there is no such turn, or it has ended.
     """
-    statement = update(TURNS.table).where(_turns.id == turn_id, _UNFINISHED)
+    statement = update(TURNS).where(_turns.id == turn_id, _UNFINISHED)
     change = statement.values(owner=owner, lease_until=_LEASE_END, fence=_turns.fence + 1, status=TurnStatus.RUNNING)
     fence = conn.execute(change.returning(_turns.fence)).scalar()
     if fence is None:
@@ -401,7 +406,7 @@ def take_lease(conn: Connection, turn_id: TurnId, owner: str) -> int:
 
 def take_queued(conn: Connection, turn_ids: Sequence[str], owner: str) -> None:
     """Move queued turns into ``owner``'s queue."""
-    statement = update(TURNS.table).where(_turns.id.in_(turn_ids), _turns.status == TurnStatus.QUEUED)
+    statement = update(TURNS).where(_turns.id.in_(turn_ids), _turns.status == TurnStatus.QUEUED)
     conn.execute(statement.values(owner=owner, lease_until=_LEASE_END))
 
 
@@ -410,12 +415,12 @@ def renew(conn: Connection, owner: str) -> frozenset[str]:
     mine = select(_turns.id).where(_LEASED, _turns.owner == owner)
     # the same order everywhere, or two transactions that lock several turns could deadlock
     locked = mine.order_by(_turns.id).with_for_update(key_share=True)
-    statement = update(TURNS.table).where(_turns.id.in_(locked)).values(lease_until=_LEASE_END)
+    statement = update(TURNS).where(_turns.id.in_(locked)).values(lease_until=_LEASE_END)
     return frozenset(conn.execute(statement.returning(_turns.id)).scalars())
 
 
 _HOLD = Prepared(
-    update(TURNS.table)
+    update(TURNS)
     .where(_BY_ID, _turns.fence == parameter(_turns.fence), _turns.status == TurnStatus.RUNNING)
     .values(lease_until=_LEASE_END)
 )
@@ -444,7 +449,7 @@ def put_down(conn: Connection, owner: str, *, only_queued: bool = False) -> int:
     Another process takes over a turn without an owner at once, which does not count as a resume.
     """
     mine = (_turns.owner == owner, _LEASED, *([_turns.status == TurnStatus.QUEUED] if only_queued else []))
-    count = conn.execute(update(TURNS.table).where(*mine).values(owner="", lease_until=None)).rowcount
+    count = conn.execute(update(TURNS).where(*mine).values(owner="", lease_until=None)).rowcount
     if count:
         signals.send(conn, SignalKind.TURNS)
     return count
@@ -456,7 +461,7 @@ def expire(conn: Connection, owner: str) -> int:
     An owner that only seemed dead cannot write any more once the turns are taken.
     """
     mine = (_turns.owner == owner, _LEASED)
-    count = conn.execute(update(TURNS.table).where(*mine).values(lease_until=None)).rowcount
+    count = conn.execute(update(TURNS).where(*mine).values(lease_until=None)).rowcount
     if count:
         signals.send(conn, SignalKind.TURNS)
     return count
@@ -464,13 +469,13 @@ def expire(conn: Connection, owner: str) -> int:
 
 def release(conn: Connection, turn_id: TurnId) -> None:
     """Release a dead owner's lease on a turn, and reject writes under its fencing number."""
-    statement = update(TURNS.table).where(_turns.id == turn_id)
+    statement = update(TURNS).where(_turns.id == turn_id)
     conn.execute(statement.values(owner="", lease_until=None, fence=_turns.fence + 1))
 
 
 def forget_resumes(conn: Connection, turn_id: TurnId) -> None:
     """Reset the number of resumes of a turn that has made progress."""
-    conn.execute(update(TURNS.table).where(_turns.id == turn_id).values(resumes=0))
+    conn.execute(update(TURNS).where(_turns.id == turn_id).values(resumes=0))
 
 
 def count_resume(conn: Connection, turn_id: TurnId) -> int:
@@ -479,7 +484,7 @@ def count_resume(conn: Connection, turn_id: TurnId) -> int:
     Raises:
         NotFound: there is no such turn.
     """
-    statement = update(TURNS.table).where(_turns.id == turn_id).values(resumes=_turns.resumes + 1)
+    statement = update(TURNS).where(_turns.id == turn_id).values(resumes=_turns.resumes + 1)
     count = conn.execute(statement.returning(_turns.resumes)).scalar()
     if count is None:
         raise NotFound("turn", turn_id)

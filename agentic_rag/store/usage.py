@@ -17,16 +17,19 @@ from agentic_rag.base.events import Usage
 from agentic_rag.base.ids import NO_CONVERSATION, ConversationId, SessionId, TurnId
 from agentic_rag.base.json_form import Absent
 from agentic_rag.store.clock import first_id, seconds_of
-from agentic_rag.store.records import BigInt, Prepared, RecordTable
+from agentic_rag.store.columns import BigInt, Indexed, Key
+from agentic_rag.store.record import Record
+from agentic_rag.store.statements import Prepared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageRecord:
+class UsageRecord(Record, table=True):
     """The tokens of one model call, including failed ones. ``input`` counts uncached input only."""
 
-    id: str
+    __tablename__ = "usage"
+
+    id: Key[str]
     session_id: SessionId
-    turn_id: TurnId | None = None
+    turn_id: Indexed[TurnId | None] = None
     """None if the call made a compaction's summary or a title, or proposed memories."""
     step: int = 0
     conversation_id: ConversationId = NO_CONVERSATION
@@ -96,22 +99,23 @@ class Scope(StrEnum):
     KEY = "key"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaySumRecord:
+class DaySumRecord(Record, table=True):
     """The tokens that one domain, user or key spent with a model on a day (UTC)."""
 
-    scope: Scope
-    subject: str
-    day: str
-    model: str
+    __tablename__ = "usage_day_sums"
+
+    scope: Key[Scope]
+    subject: Key[str]
+    day: Key[str]
+    model: Key[str]
     input: BigInt
     cache_read: BigInt
     cache_write: BigInt
     output: BigInt
 
 
-USAGE = RecordTable(UsageRecord, "usage", indexed=("turn_id",))
-DAY_SUMS = RecordTable(DaySumRecord, "usage_day_sums", key=("scope", "subject", "day", "model"))
+USAGE = UsageRecord.__table__
+DAY_SUMS = DaySumRecord.__table__
 _usage = USAGE.c
 _sums = DAY_SUMS.c
 
@@ -121,12 +125,14 @@ _TOKENS = ("input", "cache_read", "cache_write", "output")
 @cache
 def _addition(count: int) -> tuple[Prepared, Sequence[str]]:
     """Return a statement that adds to ``count`` sums, and the names of its parameters, sum by sum."""
-    binds = [bindparam(f"{name}_{place}", type_=_sums[name].type) for place in range(count) for name in DAY_SUMS.names]
-    width = len(DAY_SUMS.names)
+    binds = [
+        bindparam(f"{name}_{place}", type_=_sums[name].type) for place in range(count) for name in DaySumRecord.names
+    ]
+    width = len(DaySumRecord.names)
     rows = (", ".join(f":{each.key}" for each in binds[at : at + width]) for at in range(0, len(binds), width))
     sums = ", ".join(f"{name} = usage_day_sums.{name} + excluded.{name}" for name in _TOKENS)
     statement = text(
-        f"INSERT INTO usage_day_sums ({', '.join(DAY_SUMS.names)}) VALUES {', '.join(f'({row})' for row in rows)} "
+        f"INSERT INTO usage_day_sums ({', '.join(DaySumRecord.names)}) VALUES {', '.join(f'({row})' for row in rows)} "
         f"ON CONFLICT (scope, subject, day, model) DO UPDATE SET {sums}"
     )
     return Prepared(statement.bindparams(*binds)), [each.key for each in binds]
@@ -136,7 +142,7 @@ def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
     """Store the usage of calls that have ended."""
     spent: dict[tuple[Scope, str, str, str], tuple[int, ...]] = {}
     for row in rows:
-        USAGE.insert(conn, row)
+        row.insert(conn)
         tokens = row.input, row.cache_read, row.cache_write, row.output
         for scope, subject in ((Scope.DOMAIN, row.domain_id), (Scope.USER, row.user_id), (Scope.KEY, row.key_id)):
             if subject:
@@ -152,13 +158,13 @@ def put(conn: Connection, rows: Iterable[UsageRecord]) -> None:
 def day_sums(conn: Connection, scope: Scope, subject: str, since: str) -> list[DaySumRecord]:
     """Return the usage of a domain, user or key since a day (included), by day and model."""
     mine = (_sums.scope == scope, _sums.subject == subject, _sums.day >= since)
-    return DAY_SUMS.all(conn, DAY_SUMS.select.where(*mine).order_by(_sums.day, _sums.model))
+    return DaySumRecord.all(conn, select(DAY_SUMS).where(*mine).order_by(_sums.day, _sums.model))
 
 
 def of_session(conn: Connection, session_id: SessionId) -> list[UsageRecord]:
     """Return the calls of a session, oldest first."""
-    query = USAGE.select.where(_usage.session_id == session_id)
-    return USAGE.all(conn, query.order_by(_usage.id))
+    query = select(USAGE).where(_usage.session_id == session_id)
+    return UsageRecord.all(conn, query.order_by(_usage.id))
 
 
 def count_calls(conn: Connection, user_id: str, agent: str, since: str) -> int:
@@ -181,9 +187,9 @@ def _since(at: str) -> tuple[ColumnElement[bool], ...]:
 
 def rename_user(conn: Connection, user_id: str, name: str) -> None:
     """Count a user's calls under another name."""
-    conn.execute(update(USAGE.table).where(_usage.user_id == user_id).values(user_id=name))
+    conn.execute(update(USAGE).where(_usage.user_id == user_id).values(user_id=name))
     mine = (_sums.scope == Scope.USER, _sums.subject == user_id)
-    conn.execute(update(DAY_SUMS.table).where(*mine).values(subject=name))
+    conn.execute(update(DAY_SUMS).where(*mine).values(subject=name))
 
 
 def of_turn(conn: Connection, turn_id: TurnId) -> Usage:

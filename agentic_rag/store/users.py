@@ -4,15 +4,16 @@ A user is identified by a name, which conversations, memories, usage and the aud
 as a number. ``access`` signs users in and applies their grants.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypedDict, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, UniqueConstraint
+from sqlmodel import Field
 
 from agentic_rag.store import signals
-from agentic_rag.store.records import RecordTable
+from agentic_rag.store.columns import Key
+from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
 
 
@@ -43,16 +44,21 @@ class Origin(StrEnum):
     OIDC = "oidc"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRecord:
+class UserRecord(Record, table=True):
     """A person or a machine with access. ``id`` is the name; ``number`` replaces the name after erasure."""
 
-    id: str
+    __tablename__ = "users"
+    __table_args__ = (
+        UniqueConstraint("number"),
+        UniqueConstraint("subject"),
+    )
+
+    id: Key[str]
     number: int
     display_name: str = ""
     operator: bool = False
     """Whether the user may manage all domains and the process."""
-    grants: dict[str, Grant] = field(default_factory=dict)
+    grants: dict[str, Grant] = Field(default_factory=dict)
     """Grants by domain id."""
     state: UserState = UserState.ACTIVE
     origin: Origin = Origin.LOCAL
@@ -71,13 +77,13 @@ class UserFields(TypedDict, total=False):
     state: UserState
 
 
-USERS = RecordTable(UserRecord, "users", UniqueConstraint("number"), UniqueConstraint("subject"))
+USERS = UserRecord.__table__
 _users = USERS.c
 
 
 def insert(conn: Connection, user: UserRecord) -> None:
     """Store a new user."""
-    USERS.insert(conn, user)
+    user.insert(conn)
     signals.send(conn, SignalKind.ACCESS)
 
 
@@ -88,26 +94,26 @@ def next_number(conn: Connection) -> int:
 
 def get(conn: Connection, user_id: str) -> UserRecord | None:
     """Return the user with this name, or None."""
-    return USERS.first(conn, USERS.select.where(_users.id == user_id))
+    return UserRecord.first(conn, sa.select(USERS).where(_users.id == user_id))
 
 
 def by_subject(conn: Connection, subject: str) -> UserRecord | None:
     """Return the user with this OpenID subject, or None."""
-    return USERS.first(conn, USERS.select.where(_users.subject == subject))
+    return UserRecord.first(conn, sa.select(USERS).where(_users.subject == subject))
 
 
 def list_all(conn: Connection) -> list[UserRecord]:
     """Return all users by name, including erased ones."""
-    return USERS.all(conn, USERS.select.order_by(_users.id))
+    return UserRecord.all(conn, sa.select(USERS).order_by(_users.id))
 
 
 def update(conn: Connection, user_id: str, at: str, **fields: Unpack[UserFields]) -> None:
     """Change fields of a user; ``at`` becomes the time of the update."""
-    conn.execute(sa.update(USERS.table).where(_users.id == user_id).values(**fields, updated_at=at))
+    conn.execute(sa.update(USERS).where(_users.id == user_id).values(**fields, updated_at=at))
     signals.send(conn, SignalKind.ACCESS)
 
 
 def delete(conn: Connection, user_id: str) -> None:
     """Delete the row of a user."""
-    conn.execute(sa.delete(USERS.table).where(_users.id == user_id))
+    conn.execute(sa.delete(USERS).where(_users.id == user_id))
     signals.send(conn, SignalKind.ACCESS)

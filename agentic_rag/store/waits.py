@@ -5,7 +5,6 @@ answer. The first answer counts. Callers check permissions to answer.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -15,8 +14,10 @@ from agentic_rag.base.events import Answerer, WaitAction, WaitKind
 from agentic_rag.base.ids import ConversationId, SessionId, TurnId, WaitId
 from agentic_rag.base.json_form import Json
 from agentic_rag.store import signals
-from agentic_rag.store.records import Prepared, RecordTable, parameter
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
+from agentic_rag.store.statements import Prepared, parameter
 
 
 class WaitState(StrEnum):
@@ -38,18 +39,20 @@ STATE_OF = {
 ACTION_OF = {state: action for action, state in STATE_OF.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitRecord:
+class WaitRecord(Record, table=True):
     """One question to a person.
 
     ``turn_id`` and ``session_id`` identify the waiting call. ``root_turn_id`` is the user's turn that it belongs to.
     """
 
-    id: WaitId
-    turn_id: TurnId
-    root_turn_id: TurnId
+    __tablename__ = "waits"
+    part_of = "session"
+
+    id: Key[WaitId]
+    turn_id: Indexed[TurnId]
+    root_turn_id: Indexed[TurnId]
     session_id: SessionId
-    conversation_id: ConversationId
+    conversation_id: Indexed[ConversationId]
     domain_id: str
     user_id: str
     """The conversation's owner."""
@@ -66,7 +69,7 @@ class WaitRecord:
     """For an approval: the exact tool and server, so that the approval can be remembered."""
     live: bool = False
     """Whether the server asks on an open connection, so that only this process can use the answer."""
-    state: WaitState = WaitState.OPEN
+    state: Indexed[WaitState] = WaitState.OPEN
     answer: dict[str, Any] | None = None
     remembered: bool = False
     """For an approval: whether it covers the same subject for the rest of the conversation."""
@@ -78,23 +81,21 @@ class WaitRecord:
     expires_at: str
 
 
-WAITS = RecordTable(
-    WaitRecord, "waits", indexed=("turn_id", "root_turn_id", "conversation_id", "state"), part_of="session"
-)
+WAITS = WaitRecord.__table__
 _rows = WAITS.c
-_OLDEST_FIRST = WAITS.select.order_by(_rows.id)
+_OLDEST_FIRST = select(WAITS).order_by(_rows.id)
 _OF_TURN = Prepared(_OLDEST_FIRST.where(_rows.turn_id == parameter(_rows.turn_id)))
 _OPEN = _rows.state == WaitState.OPEN
 
 
 def get(conn: Connection, wait_id: WaitId) -> WaitRecord | None:
     """Return the wait, or None."""
-    return WAITS.first(conn, WAITS.select.where(_rows.id == wait_id))
+    return WaitRecord.first(conn, select(WAITS).where(_rows.id == wait_id))
 
 
 def of_turn(conn: Connection, turn_id: TurnId) -> list[WaitRecord]:
     """Return the waits of a turn's own calls, oldest first."""
-    return WAITS.all(conn, _OF_TURN, turn_id=turn_id)
+    return WaitRecord.all(conn, _OF_TURN, turn_id=turn_id)
 
 
 def ended_of(conn: Connection, root_turn_id: TurnId) -> list[WaitId]:
@@ -128,9 +129,9 @@ def list_page(
         chosen.append(_rows.state == state)
     if conversation_id is not None:
         chosen.append(_rows.conversation_id == conversation_id)
-    total = conn.execute(select(func.count()).select_from(WAITS.table).where(*chosen)).scalar_one()
-    newest = WAITS.select.where(*chosen).order_by(_rows.id.desc())
-    return WAITS.all(conn, newest.limit(limit).offset(offset)), int(total)
+    total = conn.execute(select(func.count()).select_from(WAITS).where(*chosen)).scalar_one()
+    newest = select(WAITS).where(*chosen).order_by(_rows.id.desc())
+    return WaitRecord.all(conn, newest.limit(limit).offset(offset)), int(total)
 
 
 def waiting(conn: Connection, root_turn_ids: Sequence[str]) -> set[str]:
@@ -150,7 +151,7 @@ def finish(
     remembered: bool = False,
 ) -> bool:
     """End an open wait. Returns False, without a change, if it has ended before."""
-    statement = update(WAITS.table).where(_rows.id == wait_id, _OPEN)
+    statement = update(WAITS).where(_rows.id == wait_id, _OPEN)
     values = {"state": state, "answer": answer, "answered_by": by, "answered_at": at, "remembered": remembered}
     ended = conn.execute(statement.values(**values)).rowcount == 1
     if ended:
@@ -160,7 +161,7 @@ def finish(
 
 def take(conn: Connection, wait_id: WaitId) -> None:
     """Mark the wait as consumed: the tool call has resumed with the answer."""
-    conn.execute(update(WAITS.table).where(_rows.id == wait_id).values(taken=True))
+    conn.execute(update(WAITS).where(_rows.id == wait_id).values(taken=True))
 
 
 def cancel(conn: Connection, turn_id: TurnId, at: str) -> list[WaitId]:
@@ -174,12 +175,12 @@ def cancel(conn: Connection, turn_id: TurnId, at: str) -> list[WaitId]:
 
 def list_open(conn: Connection, root_turn_id: TurnId) -> list[WaitRecord]:
     """Return the open waits of a user's turn and of its delegates, oldest first."""
-    return WAITS.all(conn, _OLDEST_FIRST.where(_OPEN, _rows.root_turn_id == root_turn_id))
+    return WaitRecord.all(conn, _OLDEST_FIRST.where(_OPEN, _rows.root_turn_id == root_turn_id))
 
 
 def list_open_urls(conn: Connection, domain_id: str) -> list[WaitRecord]:
     """Return the open waits of a domain for an action at a URL, oldest first."""
-    return WAITS.all(conn, _OLDEST_FIRST.where(_OPEN, _rows.domain_id == domain_id, _rows.kind == WaitKind.URL))
+    return WaitRecord.all(conn, _OLDEST_FIRST.where(_OPEN, _rows.domain_id == domain_id, _rows.kind == WaitKind.URL))
 
 
 def has_untaken(conn: Connection, root_turn_id: TurnId) -> bool:
@@ -195,13 +196,13 @@ def is_any_due(conn: Connection, at: str) -> bool:
 
 def expire(conn: Connection, at: str) -> list[WaitRecord]:
     """End and return the open waits that have expired at ``at`` (UTC ISO-8601)."""
-    due = WAITS.all(conn, _OLDEST_FIRST.where(_OPEN, _rows.expires_at <= at))
+    due = WaitRecord.all(conn, _OLDEST_FIRST.where(_OPEN, _rows.expires_at <= at))
     return [each for each in due if finish(conn, each.id, WaitState.EXPIRED, answer=None, by="", at=at)]
 
 
 def forget_user(conn: Connection, user_id: str, instead: str) -> None:
     """Replace a user's name in the waits that the user answered."""
-    conn.execute(update(WAITS.table).where(_rows.answered_by == user_id).values(answered_by=instead))
+    conn.execute(update(WAITS).where(_rows.answered_by == user_id).values(answered_by=instead))
 
 
 def is_remembered(conn: Connection, conversation_id: ConversationId, subject: str) -> bool:

@@ -193,12 +193,16 @@ class CallOutcome:
 
     ``content``: text and image blocks as the Messages API takes them in a ``tool_result``, never empty.
     ``structured``: the server's structured content, or None.
+    ``large``: too large to be redacted and encoded on the event loop.
+    ``encoded``: ``structured`` as JSON, if it was encoded already.
     """
 
     status: ToolStatus
     content: tuple[Block, ...]
     structured: Any = None
     duration_ms: int = 0
+    large: bool = False
+    encoded: bytes | None = None
 
 
 class Toolset(Protocol):

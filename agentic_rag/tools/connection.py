@@ -47,6 +47,7 @@ from agentic_rag.tools.exchange import (
     UnreadableAnswer,
     call_tool,
     describe_first_problem,
+    describe_unparsed,
     error_result,
     explain,
     is_answering,
@@ -273,6 +274,8 @@ class Connection:
                 return refusal
             if attempt.end.is_set():
                 return self._unavailable(attempt.why())
+            if problem := describe_unparsed(exc):
+                return error_result(f"{self.name} {NOT_READABLE} ({problem}).")
             return error_result(exc.error.message or f"The server answered with error {exc.error.code}.")
         except UnreadableAnswer as exc:
             return error_result(f"{self.name} {NOT_READABLE} ({exc}).")

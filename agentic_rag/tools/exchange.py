@@ -249,11 +249,20 @@ def root_cause(exc: BaseException) -> BaseException:
     return exc
 
 
+def describe_unparsed(exc: MCPError) -> str:
+    """Return what is wrong with an answer that the protocol library could not parse, or "" for a server's own error."""
+    message = str(exc.error.message)
+    if exc.error.code != types.PARSE_ERROR or not message.startswith("Failed to parse "):
+        return ""
+    _, found, problem = message.partition("Invalid JSON: ")
+    return f"it is not JSON: {problem.partition(' [type=')[0]}" if found else "it is not a JSON-RPC message"
+
+
 def explain(exc: BaseException) -> str:
     """Return one short line that says what went wrong with a server."""
     cause = root_cause(exc)
     if isinstance(cause, MCPError):
-        return str(cause.error.message)[:REASON_CHARS]
+        return (describe_unparsed(cause) or str(cause.error.message))[:REASON_CHARS]
     if isinstance(cause, TimeoutError):
         return "no answer in time"
     text = str(cause).splitlines()[0] if str(cause) else ""

@@ -19,6 +19,8 @@ ANSWER = META_PREFIX + "answer"
 """In the ``_meta`` of a wrapped answer: the result as the server sent it."""
 READ_METHODS = ("tools/list", "tools/call")
 
+BLOCKS = 100
+"""Of a result's content; texts beyond are joined, since each block costs time at every step up to the store."""
 NAME_CHARS = 256
 """A tool with a longer name is left out."""
 SHOWN_CHARS = 100
@@ -45,12 +47,33 @@ def wrap_answer(method: str, result: Json) -> Json:
     """
     if method == "tools/call" and any(key in result for key in ("inputRequests", "requestState")):
         return dict(result)
-    meta = {ANSWER: dict(result)}
     if method == "tools/call":
-        return {**_COMPLETE, "content": [], "_meta": meta}
-    wrapped = {**_COMPLETE, "tools": _plain_tools(result.get("tools")), "_meta": meta}
+        return {**_COMPLETE, "content": [], "_meta": {ANSWER: _with_few_blocks(result)}}
+    wrapped = {**_COMPLETE, "tools": _plain_tools(result.get("tools")), "_meta": {ANSWER: dict(result)}}
     cursor = result.get("nextCursor")
     return {**wrapped, "nextCursor": cursor} if isinstance(cursor, str) and cursor else wrapped
+
+
+def _with_few_blocks(result: Json) -> Json:
+    """Return a result whose texts beyond the first `BLOCKS` blocks are one text, in paragraphs. Of the other blocks
+    beyond, as many are taken; a last text says how many are left out.
+    """
+    content = result.get("content")
+    if not isinstance(content, list) or len(content) <= BLOCKS:
+        return dict(result)
+    texts, others = [], []
+    for block in content[BLOCKS:]:
+        text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else block
+        if isinstance(text, str):
+            texts.append(text)
+        else:
+            others.append(block)
+    few = [*content[:BLOCKS], *others[:BLOCKS]]
+    if texts:
+        few.append(_text("\n\n".join(texts)))
+    if left := len(others[BLOCKS:]):
+        few.append(_text(f"[{left} more blocks: not shown] (of a result, at most {2 * BLOCKS} blocks are taken)"))
+    return {**result, "content": few}
 
 
 def _plain_tools(tools: Any) -> list[Json]:

@@ -136,9 +136,8 @@ class ServerToolset:
         read = partial(_read_content, result, tool.remote_name)
         large = is_large(result.content, result.structured_content)
         content, structured = await anyio.to_thread.run_sync(read) if large else read()
-        return CallOutcome(
-            ToolStatus.ERROR if result.is_error else ToolStatus.OK, content, structured, _elapsed_ms(started)
-        )
+        status = ToolStatus.ERROR if result.is_error else ToolStatus.OK
+        return CallOutcome(status, content, structured, _elapsed_ms(started), large)
 
 
 async def open_toolset(

@@ -28,6 +28,7 @@ from mcp_servers.retriever.formats.scans import Scans
 PAGE = 1240, 1754
 DPI = 150
 LINES = 14
+MARGIN = 110
 FONTS = {
     "English": ["DejaVuSerif.ttf", "LiberationSerif-Regular.ttf", "Vera.ttf"],
     "Chinese": ["wqy-zenhei.ttc", "NotoSansCJK-Regular.ttc", "NotoSerifCJK-Regular.ttc", "uming.ttc", "PingFang.ttc"],
@@ -88,8 +89,9 @@ def drawn(name: str, lines: list[str], font: str, chance: random.Random) -> Scan
     angle = chance.choice((-1, 1)) * chance.uniform(0.6, 1.0)
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     centres = []
-    for number, line in enumerate(lines):
-        x, y = 110, 140 + number * 3.4 * size
+    shown = [_fitting(line, face) for line in lines]
+    for number, line in enumerate(shown):
+        x, y = MARGIN, 140 + number * 3.4 * size
         left, top, right, bottom = draw.textbbox((x, y), line, font=face)
         draw.text((x, y), line, fill=chance.randint(10, 60), font=face)
         across, down = (left + right) / 2 - PAGE[0] / 2, (top + bottom) / 2 - PAGE[1] / 2
@@ -97,7 +99,14 @@ def drawn(name: str, lines: list[str], font: str, chance: random.Random) -> Scan
         centres.append((turned[0] / PAGE[0] + 0.5, turned[1] / PAGE[1] + 0.5))
     image = image.rotate(angle, resample=Image.Resampling.BICUBIC, fillcolor=245)
     noise = Image.effect_noise(PAGE, 40)
-    return Scan(name, lines, Image.blend(image, noise, 0.15), centres)
+    return Scan(name, shown, Image.blend(image, noise, 0.15), centres)
+
+
+def _fitting(line: str, face: ImageFont.FreeTypeFont) -> str:
+    """Return a line without the words, or characters, that would stand beyond the page's margin."""
+    while face.getlength(line) > PAGE[0] - 2 * MARGIN:
+        line = line.rpartition(" ")[0] or line[:-1]
+    return line
 
 
 def scans(languages: dict[str, str]) -> Iterator[Scan]:

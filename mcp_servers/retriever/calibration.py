@@ -24,6 +24,10 @@ from mcp_servers.retriever.windows import text_windows
 SAMPLE = 64
 """Chunks asked for; an embedder is given each once more, in two parts."""
 
+DRAWN = 4 * SAMPLE
+"""Chunks that the sample is taken from evenly, over all documents: chunks picked at random may be mostly of one table,
+and what they say of noise would differ from one measurement to the next."""
+
 PIECE = 5
 """The question is this part of a chunk's words: a fifth."""
 
@@ -104,7 +108,9 @@ async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibr
     parts: dict[str, list[tuple[str, str]]] = defaultdict(list)
     whole: dict[str, list[list[list[float]]]] = defaultdict(list)
     limit = await token_limit(embedder)
-    for chunk, stored in await index.sample(collection, SAMPLE):
+    drawn = await index.sample(collection, DRAWN)
+    drawn.sort(key=lambda pair: (pair[0].document_id, pair[0].ordinal))
+    for chunk, stored in drawn[:: max(math.ceil(len(drawn) / SAMPLE), 1)]:
         if both := split(chunk.text):
             name = script(chunk.text)
             parts[name].append(both)

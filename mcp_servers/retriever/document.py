@@ -95,7 +95,8 @@ def join_row(cells: Sequence[str]) -> str:
     White space inside a cell becomes one space, and a bar inside a cell loses the spaces around it, so that only
     `CELL_SEPARATOR` separates cells. Empty cells stay: `Ada |  | 50`.
     """
-    return CELL_SEPARATOR.join(_BAR.sub("|", " ".join(cell.split())) for cell in cells).strip()
+    shown = [" ".join(cell.split()) for cell in cells]
+    return CELL_SEPARATOR.join([_BAR.sub("|", cell) if "|" in cell else cell for cell in shown]).strip()
 
 
 def split_row(line: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import qdrant_edge
@@ -68,7 +68,8 @@ def query_vector(text: str) -> Sparse:
     is empty when nothing else is in the text."""
     text = _without_surrogates(text)
     folded = fold(text).text
-    words = [index for index in _model().embed_query(folded).indices if index not in _asking_ids(_language(folded))]
+    asking = _asking_ids(language_of(folded) or "en")
+    words = [index for index in _model().embed_query(folded).indices if index not in asking]
     numbers = [token_id(token) for token in dict.fromkeys(number_tokens(text, folded))]
     # Numbers first: a question that is too long loses words.
     indices = list(dict.fromkeys([*numbers, *words]))[:MAX_QUERY_TOKENS]
@@ -140,6 +141,8 @@ _DATES = (
     (re.compile(r"(?:(?P<y>\d{4}) ?年 ?)?(?<!\d)(?P<m>\d{1,2}) ?月 ?(?P<d>\d{1,2}) ?[日号]"), _MONTH_SIGN),
 )
 """Each with what has to be in a text for it to be worth looking."""
+_IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
+_LATIN = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af]+")
 _CHINESE_NUMBER = re.compile(r"[〇零一二两三四五六七八九十百千万]+")
 _CHINESE_DIGITS = {"〇": 0, "零": 0, "两": 2, **{digit: value for value, digit in enumerate("一二三四五六七八九", 1)}}
 _CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000}
@@ -288,10 +291,26 @@ def _asking_ids(language: str) -> frozenset[int]:
     return frozenset(index for word in _words(language) for index in model.embed_query(word).indices)
 
 
-def _language(folded: str) -> str:
-    """Return the language whose asking words are most frequent; Chinese where there is any ideograph."""
-    if re.search(r"[\u3400-\u9fff]", folded):
+def is_asking(word: str, language: str) -> bool:
+    """Whether a folded word is one that questions of this language are asked with."""
+    return word in _words(language)
+
+
+def word_ids(word: str) -> list[int]:
+    """Return the ids of the tokens of a folded word."""
+    return _model().embed_query(_without_surrogates(word)).indices
+
+
+@lru_cache(maxsize=4096)
+def language_of(folded: str) -> str | None:
+    """Return the language whose asking words are most frequent; Chinese where a good part is ideographs.
+
+    None where no word tells, as in a code or in a row of names.
+    """
+    ideographs = len(_IDEOGRAPH.findall(folded))
+    words = _LATIN.findall(folded)
+    if ideographs and ideographs >= len(words):
         return "zh"
-    words = re.findall(r"[^\W\d_]+", folded)
     counts = {name: sum(word in _words(name) for word in words) for name in _ASKING if name != "zh"}
-    return max(counts, key=lambda name: counts[name])  # English where nothing tells
+    best = max(counts, key=lambda name: counts[name])
+    return best if counts[best] else None

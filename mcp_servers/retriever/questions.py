@@ -1,10 +1,9 @@
-"""What a question asks for: its parts, and the codes and names that an answer has to hold. Pure.
+"""What a question asks for: its parts, and the codes that an answer has to hold. Pure.
 
-Both are read from the surface of the question, in any language: punctuation, conjunctions, digits and capitals.
+Both are read from the surface of the question, in any language: punctuation, conjunctions and digits.
 """
 
 import re
-from typing import NamedTuple
 
 from mcp_servers.folding import fold
 from mcp_servers.retriever.lexical import number_tokens, query_vector, token_id, whole_codes
@@ -25,8 +24,6 @@ _CONJUNCTION = re.compile(
     re.IGNORECASE,
 )
 _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
-_OPENS = re.compile(r"[.?!:]\s*[\"'(]?$")
-_WORD = re.compile(r"[^\W\d_][\w'’-]*")
 
 
 def split_question(text: str) -> list[str]:
@@ -49,19 +46,11 @@ def _says_something(part: str) -> bool:
     return len(query_vector(part).indices) >= (1 if _IDEOGRAPH.search(part) else 2)
 
 
-class Required(NamedTuple):
-    """Tokens without which a passage hardly answers a question, by their ids.
+def required_codes(text: str) -> tuple[frozenset[int], ...]:
+    """Return the codes, clauses and larger numbers of a question, as the ids of their tokens.
 
-    ``codes``: codes, clauses and larger numbers; of each group one has to be held. ``names``: words with a capital
-    inside a sentence, which are names in most languages and nouns in German.
+    A passage that does not hold one token of any group hardly answers the question.
     """
-
-    codes: tuple[frozenset[int], ...]
-    names: frozenset[int]
-
-
-def required_tokens(text: str) -> Required:
-    """Return the tokens without which a passage hardly answers a question."""
     text = text[:MAX_PART]
     folded = fold(text).text
     codes = set(whole_codes(folded))  # "trip 4101" is none
@@ -72,7 +61,7 @@ def required_tokens(text: str) -> Required:
             groups.append(frozenset((token_id(token), token_id(f"#{value}"))))
         elif (kind == "=" and value in codes) or (kind == "#" and _is_telling(value)):
             groups.append(frozenset((token_id(token),)))
-    return Required(tuple(groups), _names(text))
+    return tuple(groups)
 
 
 def _is_telling(number: str) -> bool:
@@ -80,9 +69,3 @@ def _is_telling(number: str) -> bool:
     if number.isdigit():
         return int(number) >= LEAST_NUMBER and not 1900 <= int(number) <= 2100
     return ":" not in number
-
-
-def _names(text: str) -> frozenset[int]:
-    words = list(_WORD.finditer(text))
-    inner = [word[0] for word in words[1:] if word[0][0].isupper() and not _OPENS.search(text, 0, word.start())]
-    return frozenset(index for word in inner for index in query_vector(word).indices)

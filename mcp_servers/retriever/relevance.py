@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mcp_servers.retriever.coverage import Coverage
 from mcp_servers.retriever.fusion import MOST_WORDS, lexical_weight
 
 WEIGHED = 30
@@ -41,8 +42,22 @@ WITHOUT_CODE = 0.05
 SOME_WORDS = 0.1
 """Share of a question's weight that a passage in its language holds at least, and that counts for nothing more."""
 
-WITHOUT_NAME = 0.3
-"""Factor for a passage that is in the question's words, but does not hold a name of it."""
+WITHOUT_THING = 0.2
+"""Factor for a passage in the question's words that does not hold a thing which the question names."""
+
+WITH_CODE_WITHOUT_THING = 0.6
+"""The same factor for a passage that holds the code of the question, such as the row of a table."""
+
+EXPLAINED = 0.25
+"""Share of a question that the best passage in its language may hold before passages without any of its words, and in
+other languages, count less: somebody who uses the words of the documents is answered in them."""
+
+SMALL_THING, LARGE_THING = 0.16, 0.4
+"""Share of a question's weight below which a thing may be missing, where meaning is searched too and where it is not:
+by words alone, a passage with another word for the thing would be lost."""
+
+WITH_CODE = 0.5
+"""At least, for a passage in another language that holds the code, the clause or the number of the question."""
 
 
 class Match(NamedTuple):
@@ -50,9 +65,9 @@ class Match(NamedTuple):
 
     ``share``: its BM25 score by that of the question itself, 0..1. ``closeness``: where its cosine lies between noise
     (0) and a match (1), None without one. ``document`` and ``section`` say what it is part of, and are None where that
-    was not read. ``lacks_code``: it does not hold the code that the question names; ``lacks_name``: no candidate holds
-    a name of the question (see `questions.Required`).
-    ``held``: the share of the question's weight whose tokens it holds, None where that was not read.
+    was not read. ``lacks_code`` and ``has_code``: the question names a code, and the passage does not hold or holds it.
+    ``held``: the share of the question's weight whose tokens it holds, None where that was not read. ``coverage``: how
+    it fits the question's words, None where that was not read or the passage is in another language.
     """
 
     share: float
@@ -60,8 +75,9 @@ class Match(NamedTuple):
     document: str | None = None
     section: object = None
     lacks_code: bool = False
-    lacks_name: bool = False
+    has_code: bool = False
     held: float | None = None
+    coverage: Coverage | None = None
 
 
 UNSURE = 1e-9
@@ -77,8 +93,12 @@ def probabilities(matches: Sequence[Match], dense_weight: float = 0.0) -> list[f
     ]
     by_words = _Rivals(groups, [match.share for match in matches])
     by_meaning = _Rivals(groups, [match.closeness or 0.0 for match in matches])
+    best = max((match.coverage.held for match in matches if match.coverage), default=0.0)
+    others = 1 - max(best - EXPLAINED, 0.0) / (1 - EXPLAINED)
     return [
-        min(max(_probability(match, by_words.of(group), by_meaning.of(group), dense_weight), UNSURE), 1 - UNSURE)
+        min(
+            max(_probability(match, by_words.of(group), by_meaning.of(group), dense_weight, others), UNSURE), 1 - UNSURE
+        )
         for match, group in zip(matches, groups, strict=True)
     ]
 
@@ -88,8 +108,9 @@ def _place(match: Match) -> tuple[object, ...]:
 
 
 def _probability(
-    match: Match, by_words: tuple[float, float], by_meaning: tuple[float, float], dense_weight: float
+    match: Match, by_words: tuple[float, float], by_meaning: tuple[float, float], dense_weight: float, others: float
 ) -> float:
+    """``others``: what the probability of a passage without the question's words is worth."""
     first, last = (math.log((match.share + FLOOR) / (rival + FLOOR)) for rival in by_words)
     odds = -2.82 + 3.84 * match.share + 2.13 * first + 1.7 * last
     if dense_weight and match.closeness is not None:
@@ -98,7 +119,7 @@ def _probability(
         odds += dense_weight * (hybrid - odds)
         # A passage in another language, or in other words, shares no word with the question: its meaning alone tells.
         words = 1.0 if match.held is None else lexical_weight(match.held) / MOST_WORDS
-        alone = dense_weight / (1 + math.exp(-STEEP * (match.closeness - EVEN)))
+        alone = others * dense_weight / (1 + math.exp(-STEEP * (match.closeness - EVEN)))
         return _apply_limits(match, words / (1 + math.exp(-odds)) + (1 - words) * alone)
     return _apply_limits(match, 1 / (1 + math.exp(-odds)), most=1.0)  # the odds count the shared words already
 
@@ -110,11 +131,14 @@ def _apply_limits(match: Match, probability: float, most: float | None = None) -
     """
     if match.lacks_code:
         return min(probability, WITHOUT_CODE)
-    if match.held is not None and match.held >= SOME_WORDS:
+    coverage = match.coverage
+    if coverage is None:
+        return max(probability, WITH_CODE) if match.has_code else probability
+    if coverage.held >= SOME_WORDS:
         # Of the same language, so that its words would be there.
-        probability = min(probability, SOME_WORDS + match.held if most is None else most)
-        if match.lacks_name:
-            probability *= WITHOUT_NAME
+        probability = min(probability, SOME_WORDS + coverage.held if most is None else most)
+        if coverage.lacking >= (SMALL_THING if most is None else LARGE_THING):
+            probability *= WITH_CODE_WITHOUT_THING if match.has_code else WITHOUT_THING
     return probability
 
 

@@ -14,6 +14,7 @@ import anyio
 
 from mcp_servers.retriever.calibration import calibrate, dense_relevance, dense_weight, is_stale, script
 from mcp_servers.retriever.chunking import Chunk
+from mcp_servers.retriever.coverage import read_question
 from mcp_servers.retriever.embedding import Embedder, Reranker
 from mcp_servers.retriever.errors import EmbeddingError, IndexMismatch, UnknownDocument
 from mcp_servers.retriever.fusion import fuse_legs
@@ -29,7 +30,7 @@ from mcp_servers.retriever.index import (
     Selection,
     searchable_text,
 )
-from mcp_servers.retriever.questions import required_tokens, split_question
+from mcp_servers.retriever.questions import required_codes, split_question
 from mcp_servers.retriever.relevance import WEIGHED, WITHOUT_CODE, Match, probabilities
 
 CANDIDATES = 100
@@ -43,6 +44,9 @@ RERANKED = 50
 
 FIRST_PLACES = 3
 """Candidates of each leg that a reranker reads wherever the fusion puts them."""
+
+COMPARED = 12
+"""Candidates whose text is compared with the words of the question, at least: those that may become hits."""
 
 MAX_QUERY = 4_000
 """Characters of a question that are searched for; the rest is left out."""
@@ -148,7 +152,7 @@ class Retriever:
         count = max(WEIGHED, top_k * SPARE, RERANKED if self._reranker else 0)
         whole = await self._weigh(collection, question, selection, count, threshold)
         parts = [
-            await self._weigh(collection, part, selection, top_k * SPARE, threshold)
+            await self._weigh(collection, part, selection, max(COMPARED, top_k * SPARE), threshold)
             for part in split_question(question)
         ]
         ranked = _with_parts(whole.kept, [part.kept for part in parts])
@@ -192,11 +196,12 @@ class Retriever:
         wanted = dict.fromkeys([*(each.chunk_id for each in fused[:count]), *firsts])
         if missing := [chunk_id for chunk_id in wanted if chunk_id not in chunks]:
             chunks |= await self._index.get(collection, missing)
-        candidates = _candidates(question, fused, legs, vote, chunks, threshold)
+        compared = max(COMPARED, count if count > WEIGHED else 0)
+        candidates = _candidates(question, fused, legs, vote, chunks, threshold, compared)
         kept = [
             (each, chunks[each.chunk_id]) for each in candidates if each.above_threshold and each.chunk_id in chunks
         ]
-        if required_tokens(question).codes:  # passages without the question's code stand behind the others
+        if required_codes(question):  # passages without the question's code stand behind the others
             kept.sort(key=lambda found: found[0].relevance_score <= WITHOUT_CODE)
         return _Weighed(vote, candidates, kept, firsts, bool(vote.vector and legs.dense))
 
@@ -252,14 +257,21 @@ class Retriever:
 
 
 def _candidates(
-    question: str, fused: Sequence[Scored], legs: LegResults, vote: _Vote, chunks: Mapping[str, Chunk], threshold: float
+    question: str,
+    fused: Sequence[Scored],
+    legs: LegResults,
+    vote: _Vote,
+    chunks: Mapping[str, Chunk],
+    threshold: float,
+    compared: int,
 ) -> list[Candidate]:
-    """The fused candidates with the scores and ranks of both legs and how likely each is relevant."""
+    """Return the fused candidates with the scores and ranks of both legs and how likely each is relevant."""
     lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)
     lexical_ranks, dense_ranks = _ranks(legs.lexical), _ranks(legs.dense)
-    required = required_tokens(question)
-    unheard = required.names - frozenset().union(*legs.matched.values())
-    """Names that stand in no candidate."""
+    required = required_codes(question)
+    asked = read_question(question, frozenset(legs.tokens))
+    weights = asked.weigh(legs.tokens)
+    near = frozenset(each.chunk_id for each in fused[:compared])
 
     def match(chunk_id: str) -> Match:
         # A damaged index gives scores that none can have: below zero, or no number.
@@ -270,8 +282,13 @@ def _candidates(
         held = legs.matched.get(chunk_id)
         if held is None:
             return Match(share, closeness, document, section)
-        lacks_code = bool(required.codes) and not any(group & held for group in required.codes)
-        return Match(share, closeness, document, section, lacks_code, bool(unheard), legs.share(chunk_id))
+        holds_code = any(group & held for group in required)
+        lacks_code = bool(required) and not holds_code
+        coverage, has_code = None, False
+        if chunk and chunk_id in near:
+            coverage = asked.coverage(f"{chunk.document_name}\n{searchable_text(chunk)}", held, weights)
+            has_code = holds_code
+        return Match(share, closeness, document, section, lacks_code, has_code, legs.share(chunk_id), coverage)
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
     return [

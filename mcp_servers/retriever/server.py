@@ -47,7 +47,7 @@ MAX_QUERY_CHARACTERS = 2_000
 MAX_RESULT_BYTES = 48 * 2**10
 """Of both forms of a result together; hits beyond it are left out whole, the last ones first."""
 
-NO_MATCH = 0.15
+NO_MATCH = 0.2
 """Below that, even the best passage does not answer the question: the tool shows none and says that nothing matches."""
 
 WEAK = 0.3
@@ -288,7 +288,7 @@ def _result(retrieval: Retrieval, facts: Mapping[str, DocumentFacts]) -> CallToo
     hits = retrieval.hits if best >= NO_MATCH else ()
     quality = _quality(retrieval, best) if hits else NOTHING
     if retrieval.hits and not hits:
-        quality = f"{NOTHING} The nearest passage is not about this ({best:.2f} of 1)."
+        quality = f"{NOTHING} The nearest passage lacks what the query names ({best:.2f} of 1)."
     note = f"{retrieval.incomplete} {quality}" if retrieval.incomplete else quality
     members: Json = {"retrieval_id": retrieval.retrieval_id, "mode": retrieval.mode}
     return _passages(members, note, _fit(hits, facts))

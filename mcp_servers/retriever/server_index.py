@@ -101,7 +101,7 @@ class ServerIndex:
         await self._make_room(collection, known, dense)
         there = await self.existing(collection, chunk_ids)
         pairs = zip(chunk_ids, dense.by_name(), strict=True)
-        vectors = [m.PointVectors(id=id_, vector=point) for id_, point in pairs if id_ in there]
+        vectors = [m.PointVectors(id=id_, vector={**point}) for id_, point in pairs if id_ in there]
         if vectors:
             await self._call("store vectors", self._client.update_vectors(_physical(collection), vectors, wait=True))
 

@@ -15,7 +15,7 @@ from agentic_rag.base.ids import ConversationId, TurnId, WaitId
 from agentic_rag.store import payloads
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.payloads import PayloadFiles
-from agentic_rag.store.waits import WAITS, WaitRecord
+from agentic_rag.store.waits import WaitRecord
 from agentic_rag.testing.scripted import Scripted
 from agentic_rag.testing.steps import say
 from tests.server.rig import Json, Rig
@@ -128,7 +128,7 @@ async def tenants(
             opened_at=now(),
             expires_at=later(3600),
         )
-        await rig.application.database.write(lambda conn: WAITS.insert(conn, wait))
+        await rig.application.database.write(lambda conn: wait.insert(conn))
         found.ids = {
             "domain": theirs,
             "conversation": conversation,

@@ -1,6 +1,5 @@
 """A person is erased for good, also by the second try after a kill; a domain keeps conversations as long as it says."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,8 +17,8 @@ from agentic_rag.operations.retention import Retention
 from agentic_rag.store import secrets
 from agentic_rag.store.clock import now
 from agentic_rag.store.secrets import SecretRecord
-from agentic_rag.store.sign_ins import ACCOUNTS, SIGN_INS, AccountRecord, SignInRecord
-from agentic_rag.store.waits import WAITS, WaitRecord
+from agentic_rag.store.sign_ins import AccountRecord, SignInRecord
+from agentic_rag.store.waits import WaitRecord
 from agentic_rag.testing.scripted import Stalled
 from agentic_rag.testing.steps import say
 from tests.access.tenants import as_operator, audited, bearer, make_key
@@ -93,10 +92,10 @@ def leave_traces(conn: Connection, domain: str) -> None:
         opened_at=now(),
         expires_at=now(),
     )
-    ACCOUNTS.insert(conn, own)
-    ACCOUNTS.insert(conn, replace(own, server="files", user_id="", account="all"))
-    SIGN_INS.insert(conn, waiting)
-    WAITS.insert(conn, wait)
+    own.insert(conn)
+    own.replace(server="files", user_id="", account="all").insert(conn)
+    waiting.insert(conn)
+    wait.insert(conn)
     for name in (account_name(own.issuer, "mail", ZANNE), pending_name("signin_1")):
         secrets.put(conn, SecretRecord(domain_id=domain, name=name, sealed=f"for {ZANNE}".encode(), updated_at=now()))
 

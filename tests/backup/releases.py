@@ -1,8 +1,7 @@
-"""Data folders of released versions: how one is made, and how one is laid out to be opened.
+"""Packed data folders: `make_fixture` packs one with content of every kind, and `lay_out` unpacks it elsewhere.
 
 A fixture is a tar in zstd with ``data`` (the folder as its server left it, without the index, which is derived),
-``backup.tar.zst`` (as that version wrote it) and ``about.json``: the ids of what is in it, and a key that opens nothing
-but this folder.
+``backup.tar.zst`` and ``about.json``: the ids of its content, and a key that opens only this folder.
 """
 
 import io
@@ -21,8 +20,6 @@ from agentic_rag.backup.making import make_backup
 from .every_kind import fill_all
 from .making import closed_files
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures" / "releases"
-MOST_BYTES = 1 << 20
 ABOUT = "about.json"
 LEFT_OUT = ("lock", "index", "server.json", "incoming")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from sqlalchemy import select
 
 from agentic_rag.backup.contents import Choice
 from agentic_rag.backup.making import make_backup
@@ -81,14 +82,14 @@ async def test_a_turn_that_waits_for_a_person_is_ended_in_a_copy_beside_the_orig
         login = LoginRecord(
             id="l", user_id="ann", key_id="", sha256="s", created_at="2026", expires_at="2999", ends_at="2999"
         )
-        await rig.application.database.write(lambda conn: LOGINS.insert(conn, login))
+        await rig.application.database.write(lambda conn: login.insert(conn))
         await back_up(rig, tmp_path / "b.agbackup")
     done = await restore_into(tmp_path / "copy" / "data", tmp_path / "b.agbackup", end_turns=True)
     assert (done.settled.turns, done.settled.ended) == (1, True)
     async with Rig(tmp_path / "copy") as rig:
         assert (await rig.ok("GET", "/api/waits?state=open"))["items"] == []
         assert (await rig.ok("GET", f"/api/turns/{turn}"))["status"] == "interrupted"
-        logins = await rig.application.database.read(lambda conn: LOGINS.all(conn, LOGINS.select))
+        logins = await rig.application.database.read(lambda conn: LoginRecord.all(conn, select(LOGINS)))
         assert logins == [], "one that has ended since would live again"
 
 

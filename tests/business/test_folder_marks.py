@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +69,7 @@ async def test_a_change_of_the_settings_is_a_reason_to_look(tmp_path: Path) -> N
     domain, marks = domain_in(tmp_path), FolderMarks(DomainThreads())
     while await changed(marks, domain):
         pass
-    assert await changed(marks, replace(domain, version=2))
+    assert await changed(marks, domain.replace(version=2))
 
 
 async def test_what_was_not_in_order_is_looked_into_again(tmp_path: Path) -> None:

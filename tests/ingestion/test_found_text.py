@@ -37,6 +37,35 @@ def test_other_readings_of_the_same_words_are_found(page: str, wanted: str, show
     assert ranges_of(page, wanted)[0] == [shown]
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted", "at"),
+    [
+        ("Lead | 30\nLead | 3", "Lead | 3", 10),
+        ("Team Lead | 3\nLead | 3", "Lead | 3", 14),
+        ("12 mm or 2 mm", "2 mm", 9),
+        ("共30天，3天", "3天", 5),
+    ],
+)
+def test_a_row_is_not_found_inside_another_one(text: str, wanted: str, at: int) -> None:
+    assert find_text(text, wanted) == Range(at, at + len(wanted))
+
+
+ROWS = "A12 5\nA1 25\nValve closed in\nwinter 40\nof each year\nPump 7\nPump 7"
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        ("A1 | 25", ["A1 25"]),
+        ("Valve | closed in winter of each year | 40", ["Valve closed in\nwinter 40\nof each year"]),
+        ("25 | A1", ["A1 25"]),
+        ("2 | A1 5", []),  # no line has all of it
+    ],
+)
+def test_a_row_is_marked_where_the_page_has_it_whole_and_once(row: str, shown: list[str]) -> None:
+    assert ranges_of(ROWS, row, row)[1] == shown
+
+
 @given(WORDS, WORDS, WORDS, st.integers(0, 60), st.integers(0, 60))
 @example("", "ﬁ", "", 0, 1)
 def test_a_part_of_a_text_is_found_where_it_has_the_same_letters(

@@ -1,5 +1,6 @@
 """Pages of PDFs: drawn and searched outside the server, within limits, for who may see the document."""
 
+import io
 import sys
 import zlib
 from base64 import b64decode
@@ -12,6 +13,7 @@ from typing import Any
 import anyio
 import orjson
 import pytest
+from PIL import Image
 
 from agentic_rag.base.errors import PagesBusy, PageUnreadable
 from agentic_rag.documents.child_process import ChildProcess
@@ -217,6 +219,25 @@ async def test_a_page_that_takes_too_long_is_given_up_and_the_next_one_is_drawn(
         assert size_of(b64decode((await drawn(process, tmp_path / "fine.pdf", fine))["png"])) == (300, 424)
 
 
+async def test_an_image_is_drawn_as_its_camera_held_it_and_frame_by_frame(tmp_path: Path) -> None:
+    turned, frames, huge = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    orientation = Image.Exif()
+    orientation[0x0112] = 6  # the camera was held upright
+    Image.new("RGB", (600, 400), "white").save(turned, "JPEG", exif=orientation)
+    Image.new("L", (90, 60)).save(frames, "TIFF", save_all=True, append_images=[Image.new("RGBA", (900, 300))])
+    Image.new("1", (30_000, 30_000), 1).save(huge, "PNG")
+    async with aclosing(ChildProcess(CHILD, 60.0, "drawing the page")) as process:
+        frame = await drawn(process, tmp_path / "a.jpg", turned.getvalue(), is_image=True)
+        assert size_of(b64decode(frame["png"])) == (300, 450)
+        frame = await drawn(process, tmp_path / "a.tif", frames.getvalue(), is_image=True)
+        assert (frame["pages"], size_of(b64decode(frame["png"]))) == (2, (90, 60))
+        frame = await drawn(process, tmp_path / "a.tif", frames.getvalue(), is_image=True, page=2)
+        assert size_of(b64decode(frame["png"])) == (300, 100)
+        assert await drawn(process, tmp_path / "a.tif", frames.getvalue(), is_image=True, page=3) == {"pages": 2}
+        with pytest.raises(DocumentError, match="30,000 × 30,000 pixels"):
+            await drawn(process, tmp_path / "a.png", huge.getvalue(), is_image=True)
+
+
 @pytest.mark.attack(kind="files")
 async def test_a_page_that_takes_too_much_memory_or_comes_of_other_bytes_is_refused(tmp_path: Path) -> None:
     data = files.pdf(tmp_path / "a.pdf", [LINES]).read_bytes()
@@ -231,9 +252,9 @@ async def test_a_page_that_takes_too_much_memory_or_comes_of_other_bytes_is_refu
 
 async def drawn(process: ChildProcess, path: Path, data: bytes, **given: Any) -> Any:
     await anyio.Path(path).write_bytes(data)
-    wanted = {"sha256": sha256(data).hexdigest(), "memory_bytes": 2**30, "seconds": 60.0, **given}
+    wanted = {"sha256": sha256(data).hexdigest(), "memory_bytes": 2**30, "seconds": 60.0, "page": 1, **given}
     with path.open("rb") as file:
-        await process.send(orjson.dumps(PageJob("", page=1, width=300, **wanted)), file)
+        await process.send(orjson.dumps(PageJob("", width=300, **wanted)), file)
         frame = await process.frame()
     assert await process.frame() is None
     return frame

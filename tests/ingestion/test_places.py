@@ -8,6 +8,8 @@ from typing import Any
 import openpyxl
 import pytest
 
+from agentic_rag.models.base import ModelRequest
+from agentic_rag.testing.steps import Cite, Say, Step, use
 from tests.access.tenants import as_operator, bearer, make_key
 from tests.ingestion.test_pages import pdf_of
 from tests.retriever import files
@@ -97,8 +99,8 @@ async def test_marks_lie_where_a_turned_and_cut_page_shows_its_text(tmp_path: Pa
         assert box["y"] < 0.1
 
 
-def table_pdf() -> bytes:
-    """Return a PDF with a table of a header and three rows, and a page number below."""
+def table_pdf(turn: bytes = b"") -> bytes:
+    """Return a PDF with a table of a header and three rows, and a page number below; ``turn``: its entry /Rotate."""
     rows = [
         ("Grade", "Days", "Notice"),
         ("Junior", "25", "one month"),
@@ -109,7 +111,7 @@ def table_pdf() -> bytes:
         (60 + 160 * column, 700 - 20 * row, text) for row, line in enumerate(rows) for column, text in enumerate(line)
     ]
     shown = b"".join(b"BT /F1 11 Tf %d %d Td (%s) Tj ET\n" % (x, y, text.encode()) for x, y, text in cells)
-    return page_of_text(shown + b"BT /F1 11 Tf 300 40 Td (1) Tj ET", b"/MediaBox [0 0 600 800]")
+    return page_of_text(shown + b"BT /F1 11 Tf 300 40 Td (1) Tj ET", b"/MediaBox [0 0 600 800] " + turn)
 
 
 async def test_the_row_of_a_table_in_a_pdf_is_marked(tmp_path: Path) -> None:
@@ -124,6 +126,49 @@ async def test_the_row_of_a_table_in_a_pdf_is_marked(tmp_path: Path) -> None:
         assert all(box["y"] < middle < box["y"] + box["height"] for box in page["cited"])
         assert min(box["x"] for box in page["cited"]) < 0.11
         assert max(box["x"] + box["width"] for box in page["cited"]) > 380 / 600
+
+
+@pytest.mark.parametrize("turn", [0, 90, 180, 270])
+async def test_a_cited_cell_keeps_its_header_and_row_from_the_upload_to_the_page(tmp_path: Path, turn: int) -> None:
+    def answer(request: ModelRequest) -> Step:
+        (texts,) = [
+            [inner["text"] for inner in part["content"]]
+            for block in request.messages[-1]["content"]
+            for part in block["content"]
+            if part["type"] == "search_result"
+        ]
+        (senior,) = [at for at, text in enumerate(texts) if text.startswith("Senior")]
+        return Step(
+            (
+                Say("A month. ", (Cite(0, senior, senior + 1, "Senior | 28 | three months"),)),
+                Say("Another row's. ", (Cite(0, senior, senior + 1, "Senior | 25"),)),
+                Say("Another header's. ", (Cite(0, senior, senior + 1, "Senior | three months"),)),
+            )
+        )
+
+    async with Rig(tmp_path, use("search_documents", query="notice of a senior"), answer) as rig:
+        domain = await rig.domain()
+        data = table_pdf(b"/Rotate %d" % turn)
+        assert (await rig.upload(domain, "grades.pdf", data))["status"] == "indexed"
+        events = await rig.say(await rig.conversation(domain), "Which notice has a senior?")
+        (cited,) = [event for event in events if event["type"] == "source_reference"]
+        assert cited["table"] == {"header": ["Grade", "Days", "Notice"], "rows": [["Senior", "28", "three months"]]}
+        assert (cited["page"], "scanned" in cited) == (1, False)
+        place = await place_of(rig, domain, cited["chunkId"], text=cited["citedText"])
+        assert [row["cells"] for row in place["table"]["rows"] if row["cited"]] == [["Senior", "28", "three months"]]
+        page = place["page"]
+        assert (await rig.http.get(page["image"])).headers["content-type"] == "image/png"
+        first, last = (60, 664), (380, 664)  # the left end of the row and of its last cell, on its upright middle
+        assert page["cited"]
+        for x, y in (first, last):
+            shown = {0: (x, 800 - y), 90: (y, x), 180: (600 - x, y), 270: (800 - y, 600 - x)}[turn]
+            width, height = (600, 800) if turn % 180 == 0 else (800, 600)
+            place_on_page = {"x": shown[0] / width, "y": shown[1] / height, "width": 0.02, "height": 0.0}
+            if turn in (180, 270):
+                place_on_page = {**place_on_page, "width": -0.02 if turn == 180 else 0.0}
+            if turn in (90, 270):
+                place_on_page = {**place_on_page, "width": 0.0, "height": 0.02 if turn == 90 else -0.02}
+            assert inside(place_on_page, page["cited"]), (turn, page["cited"])
 
 
 async def test_chinese_on_a_page_is_marked_and_a_page_without_its_file_says_so(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from agentic_rag.testing.failpoints import EXIT_CODE, VARIABLE
+from agentic_rag.testing.steps import Cite, say, use
 from mcp_servers.retriever.document import ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.ocr import read_image
@@ -89,6 +90,28 @@ async def test_scanned_pages_are_read_once_within_the_budget_cited_and_marked(tm
         assert (await settled(rig, domain, document["id"]))["progress"]["notes"] == document["progress"]["notes"]
         assert reached.count("ingest.scanned") == 1, "a page is read once"
         await rig.ok("DELETE", path)
+
+
+@needs_ocr
+async def test_an_image_is_cited_as_a_scan_and_shown_with_the_line_marked(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    picture(NOTICE).save(file, "PNG")
+    steps = (use("search_documents", query="when do divers work"), say("From seven.", Cite(0, 1)))
+    async with Rig(tmp_path, *steps) as rig:
+        domain = await rig.domain()
+        assert (await uploaded(rig, domain, "notice.png", file.getvalue()))["status"] == "indexed"
+        events = await rig.say(await rig.conversation(domain), "When do the divers work?")
+        (cited,) = [event for event in events if event["type"] == "source_reference"]
+        assert (cited["scanned"], cited["page"]) == (True, 1)
+        assert cited["citedText"] == NOTICE[1]
+        query = {"text": NOTICE[1]}
+        place = await rig.ok("GET", f"/api/domains/{domain}/chunks/{cited['chunkId']}/place", params=query)
+        assert (place["kind"], place["page"]["found"]) == ("page", "whole")
+        (box,) = place["page"]["cited"]
+        assert box["y"] < 134 / 440 < box["y"] + box["height"], "the second line of the image"
+        shown = await rig.http.get(place["page"]["image"], params={"width": 310})
+        with Image.open(io.BytesIO(shown.content)) as drawn:
+            assert (drawn.format, drawn.size) == ("PNG", (310, 220))
 
 
 @needs_ocr

@@ -1,7 +1,7 @@
 """Messages that were encoded once stay so: what is sent is what would be encoded anew."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from hypothesis import given
@@ -84,14 +84,6 @@ def test_what_stands_around_the_messages_is_encoded_once_and_counts_as_memory() 
     assert (len(made), kept.size) == (1, len(b"around"))
     kept.around(("a", 2), encode)
     assert (len(made), kept.size) == (2, len(b"around"))
-
-
-def test_a_request_that_is_followed_by_messages_is_the_same_but_for_them() -> None:
-    settled, more = Settled(0, Encoded()), (user_message("More."), user_message("And more."))
-    request = ModelRequest("m", 10, ({"type": "text"},), HISTORY, TOOLS, {"type": "any"}, 0.5, "off", "low", settled)
-    followed = request.followed_by(*more)
-    assert followed == replace(request, messages=(*HISTORY, *more))
-    assert followed.settled is settled
 
 
 def test_more_than_may_be_kept_is_encoded_each_time() -> None:

@@ -12,7 +12,7 @@ from agentic_rag.models.anthropic.request import BINDING_BETA
 from agentic_rag.models.base import BlockStopped, ModelEvent, ModelRequest
 from agentic_rag.models.openai.model import OpenAIModel
 from agentic_rag.models.profile_file import read_profiles
-from agentic_rag.models.profiles import Prices, profile_of, use_operator_profiles, with_capabilities
+from agentic_rag.models.profiles import profile_of, use_operator_profiles, with_capabilities
 from agentic_rag.models.providers import ChosenModel
 from agentic_rag.testing.fake_api import FakeMessagesAPI
 from agentic_rag.testing.fake_chat import FakeChatAPI
@@ -25,7 +25,6 @@ FILE = """
 context_window = 32768
 output_limit = 8192
 cites = false
-prices = { input = 0.1, output = 0.3 }
 
 [models.claude-haiku-4-5]
 output_limit = 1000
@@ -48,7 +47,6 @@ def test_the_operators_file_counts_more_than_table_and_service(tmp_path: Path) -
     use_operator_profiles(read_profiles(write(tmp_path, FILE)))
     local = profile_of("qwen3:8b")
     assert (local.context_window, local.output_limit, local.cites, local.images) == (32_768, 8_192, False, True)
-    assert local.prices == Prices(0.1, 0.3, 0, 0, 0)
     known = profile_of("claude-haiku-4-5-20251001")
     assert (known.output_limit, known.cache_minimum) == (1_000, 4_096)
     assert with_capabilities(known, RULES["claude-haiku-4-5"].to_json()).output_limit == 1_000
@@ -62,7 +60,7 @@ def test_the_operators_file_counts_more_than_table_and_service(tmp_path: Path) -
         ('[models."m"]\noutput_limit = -3', "models.m.output_limit"),
         ('[models."m"]\nefforts = ["huge"]', "models.m.efforts.0"),
         ('[models."m"]\nthinking = ["sometimes"]', "models.m.thinking"),
-        ('[models."m"]\nprices = { input = 1 }', "models.m.prices.output"),
+        ('[models."m"]\nprices = { input = 1 }', "models.m.prices"),
         ('[models."m"]\ndisplay = "loud"', "models.m.display"),
         ('[models."m"]\nheaders = { "a b" = "c" }', "models.m.headers: 'a b' is no header"),
         ('[models."m"]\nheaders = { a = "c\\nd" }', "models.m.headers: 'a' is no header"),

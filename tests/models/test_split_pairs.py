@@ -51,7 +51,7 @@ def claude(kind: str, pieces: list[str]) -> tuple[str, dict[str, Any]]:
     made: list[ModelEvent | None] = []
     for event in events:
         data = json.dumps(event).encode()
-        made.append(decoder.text_of(data) or decoder.decode(data))
+        made.append(decoder.decode(data))
     return spoken(made)
 
 

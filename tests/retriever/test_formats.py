@@ -354,7 +354,7 @@ def test_a_damaged_utf8_file_loses_the_damaged_characters_only(tmp_path: Path) -
     cut = "每年享有十五天带薪年假。".encode()[:-1]
     assert read(tmp_path / "a.txt", cut).text == "每年享有十五天带薪年假\ufffd"
     joined = "Größe.\n".encode() * 20 + "Öffnung.".encode("cp1252")
-    assert read(tmp_path / "b.txt", joined).text == "Größe.\n" * 20 + "\ufffdffnung."
+    assert read(tmp_path / "b.txt", joined).text == "Größe.\n" * 20 + "Öffnung."
 
 
 def test_text_from_right_to_left_keeps_its_logical_order(tmp_path: Path) -> None:
@@ -410,3 +410,16 @@ def test_a_documents_date_is_the_latest_that_it_gives_itself(tmp_path: Path) -> 
 )
 def test_dates_of_all_forms_are_one_form(text: str, date: str | None) -> None:
     assert iso_date(text) == date
+
+
+def test_lines_in_another_encoding_are_read_in_theirs(tmp_path: Path) -> None:
+    lines = [*["每位员工每年享有二十五天带薪年假。".encode()] * 3, "每年结算一次。".encode("gb18030"), "Größe".encode()]
+    (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
+    assert parse(tmp_path / "a.txt", "a.txt").text.split("\n")[2:] == [
+        "每位员工每年享有二十五天带薪年假。",
+        "每年结算一次。",
+        "Größe",
+    ]
+    (tmp_path / "a.txt").write_bytes("Größe Füße Äpfel ".encode() + b"Stra\xdfe")
+    parsed = parse(tmp_path / "a.txt", "a.txt")
+    assert parsed.notes == ("characters that could not be decoded: 1",)

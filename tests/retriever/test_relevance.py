@@ -3,12 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_servers.retriever.coverage import Coverage
 from mcp_servers.retriever.relevance import Match, probabilities
 
 SHARES = st.floats(0, 1)
 MATCHES = st.lists(
-    st.builds(Match, SHARES, st.none() | SHARES, st.sampled_from(["a", "b", "c", "d", "e", None]), st.integers(0, 3)),
-    max_size=40,
+    st.builds(
+        Match,
+        SHARES,
+        st.none() | SHARES,
+        st.sampled_from(["a", "b", "c", "d", "e", None]),
+        st.integers(0, 3),
+        held=st.none() | SHARES,
+        coverage=st.none() | st.builds(Coverage, SHARES, SHARES),
+    ),
+    max_size=12,
 )
 
 
@@ -50,3 +59,22 @@ def test_closeness_counts_by_the_vote_of_the_dense_leg() -> None:
     scores = [probabilities(near, weight)[0] for weight in (0.0, 0.5, 1.0)]
     assert scores == sorted(scores)
     assert scores[0] < 0.3 < 0.7 < scores[2]
+
+
+def test_a_passage_without_the_thing_that_is_asked_for_is_hardly_relevant() -> None:
+    answer = [Match(0.6, 0.6, "a", held=0.8, coverage=Coverage(0.8, 0.0))]
+    near_miss = [Match(0.6, 0.6, "a", held=0.8, coverage=Coverage(0.8, 0.2))]
+    assert probabilities(near_miss, 1.0)[0] < 0.2 < 0.5 < probabilities(answer, 1.0)[0]
+
+
+def test_a_passage_in_other_words_counts_less_beside_one_in_the_words_of_the_question() -> None:
+    other = Match(0.0, 0.4, "a", held=0.0)
+    alone = probabilities([other], 1.0)[0]
+    beside = probabilities([other, Match(0.5, 0.3, "b", held=0.9, coverage=Coverage(0.9, 0.1))], 1.0)[0]
+    assert beside < alone / 2
+
+
+def test_a_row_in_another_language_with_the_code_of_the_question_is_relevant() -> None:
+    row = Match(0.2, 0.1, "a", has_code=True, held=0.5)
+    assert probabilities([row], 1.0)[0] >= 0.5
+    assert probabilities([row._replace(has_code=False, lacks_code=True)], 1.0)[0] <= 0.05

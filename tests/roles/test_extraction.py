@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from sqlalchemy import select
 
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import ModelError
@@ -42,7 +43,7 @@ async def proposed(rig: Rig, domain: str) -> list[str]:
 
 async def pending(rig: Rig) -> bool:
     claim = await rig.application.database.read(
-        lambda conn: extractions.EXTRACTIONS.all(conn, extractions.EXTRACTIONS.select)
+        lambda conn: extractions.ExtractionRecord.all(conn, select(extractions.EXTRACTIONS))
     )
     return bool(claim)
 

@@ -32,7 +32,7 @@ pytestmark = [needs_postgresql, pytest.mark.xdist_group("postgresql_url")]
 
 async def count_rows(rig: Rig) -> list[int]:
     """How many rows of memories there are, table by table."""
-    tables = [each.table for each in (MEMORIES, ENGRAMS, ENGRAM_CUES)]
+    tables = [MEMORIES, ENGRAMS, ENGRAM_CUES]
     return await rig.application.database.read(
         lambda conn: [conn.execute(select(func.count()).select_from(each)).scalar_one() for each in tables]
     )

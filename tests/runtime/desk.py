@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -11,7 +10,6 @@ from agentic_rag.base.events import Done, Usage
 from agentic_rag.base.ids import ConversationId, TurnId
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.log.runlog import Journal, RunLog
-from agentic_rag.store import turns
 from agentic_rag.store.database import Database
 from tests.databases import database_at
 from tests.store.records import turn
@@ -45,7 +43,7 @@ async def running(folder: Path) -> AsyncIterator[Desk]:
             with anyio.fail_after(PATIENCE):
                 for turn_id in ("turn_test", "turn_other"):  # only the holder of a turn's lease may store events
                     row = turn(turn_id, fence=1, conversation_id=ConversationId("conv_test"))
-                    await database.write(partial(turns.TURNS.insert, record=row))
+                    await database.write(row.insert)
                 desk = Desk(database, Journal(database))
                 tasks.start_soon(desk.journal.run)
                 yield desk

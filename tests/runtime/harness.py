@@ -310,8 +310,8 @@ async def bench(
     """
     own = await Database.open(store or database_at(folder / "test.db"))
     feed = None
-    if POSTGRESQL and store is None:  # treat the previous user as dead by expiring its leases
-        over = update(turns.TURNS.table).where(turns.TURNS.c.lease_until.is_not(None)).values(lease_until=LONG_AGO)
+    if POSTGRESQL and store is None:  # who used it before is dead by now, as if its leases were over
+        over = update(turns.TURNS).where(turns.TURNS.c.lease_until.is_not(None)).values(lease_until=LONG_AGO)
         await own.write(lambda conn: conn.execute(over).close())
     if (hears or POSTGRESQL) and own.server is not None:
         feed, fanout = SignalFeed(own), fanout or PostgresFanout(own.server.notifications)

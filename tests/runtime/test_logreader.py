@@ -19,7 +19,7 @@ from agentic_rag.runtime.log.mirror import Mirror
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.log.remote_logs import Neighbours
 from agentic_rag.runtime.log.runlog import GROUP_EVENTS, MAX_UNJOURNALLED, TAIL_EVENTS, Journal, RunLog
-from agentic_rag.store import run_events, run_groups, turns
+from agentic_rag.store import run_events, run_groups
 from agentic_rag.store.database import Database
 from agentic_rag.store.run_events import Batch
 from tests.databases import POSTGRESQL
@@ -163,7 +163,7 @@ async def test_a_log_that_the_store_refused_once_is_written_no_further(tmp_path:
 
 
 async def count_groups(desk: Desk) -> int:
-    query = select(func.count()).select_from(run_groups.RUN_GROUPS.table)
+    query = select(func.count()).select_from(run_groups.RUN_GROUPS)
     return await desk.database.read(lambda conn: conn.execute(query).scalar_one())
 
 
@@ -231,7 +231,7 @@ async def test_wherever_the_process_ends_its_store_has_once_what_it_had_journall
     async with running(tmp_path) as desk:
         names = [f"turn_{number}" for number in range(6)]
         for name in names:
-            await desk.database.write(partial(turns.TURNS.insert, record=turn(name, fence=1)))
+            await desk.database.write(turn(name, fence=1).insert)
         logs = [RunLog(desk.journal, ConversationId("conv_test"), TurnId(name)) for name in names]
         steps = random.randint(50, 3 * GROUPS)
         for _ in range(steps):

@@ -228,7 +228,7 @@ async def test_thinking_that_does_not_fit_all_the_same_costs_a_second_try_and_no
             await b.say("How much?", definition=long_limits())
             rows = await b.database.read(lambda conn: sessions.transcript(conn, SESSION))
             other = [{"type": "text", "text": "Words that nobody said."}]
-            change = update(sessions.MESSAGES.table).where(sessions.MESSAGES.c.seq == rows[0].seq).values(content=other)
+            change = update(sessions.MESSAGES).where(sessions.MESSAGES.c.seq == rows[0].seq).values(content=other)
             await b.database.write(lambda conn: conn.execute(change))
         async with bench(tmp_path, model, services=services(model)) as b:
             for _ in range(2):

@@ -1,4 +1,4 @@
-"""What becomes of a model's events where their bytes come in, and what only the turn's task takes."""
+"""From a model's events to the readers of a turn's log."""
 
 import asyncio
 import socket
@@ -24,11 +24,7 @@ from agentic_rag.models.base import (
     MessageCompleted,
     ModelEvent,
     ModelProgress,
-    Push,
-    PushingEvents,
-    PushText,
     TextDelta,
-    ThinkingDelta,
 )
 from agentic_rag.runtime.core.calls import Policy
 from agentic_rag.runtime.core.turn import Turn
@@ -40,34 +36,17 @@ IDLE = 60.0
 END = (BlockStopped(0, text_block("")), MessageCompleted("end_turn", Usage(1, 0, 0, 1)))
 
 
-class Answer(PushingEvents):
-    """An answer whose events are said one by one; implements `PushingEvents` as our own transport does."""
+class Answer(AsyncIterator[ModelEvent]):
+    """An answer whose events are said one by one."""
 
     def __init__(self) -> None:
-        self._take: Push | None = None
-        self._take_text: PushText | None = None
         self._left: deque[ModelEvent] = deque()
         self._more = anyio.Event()
         self._over = False
-        self.taken = 0
-        """Events that the turn's task took."""
-
-    def push(self, take: Push, take_text: PushText | None = None) -> None:
-        self._take, self._take_text = take, take_text
 
     def say(self, *events: ModelEvent) -> None:
-        for event in events:
-            if self._left or not self._pushed(event):
-                self._left.append(event)
-                self._more.set()
-            elif isinstance(event, MessageCompleted):
-                self._over = True
-                self._more.set()
-
-    def _pushed(self, event: ModelEvent) -> bool:
-        if isinstance(event, TextDelta | ThinkingDelta) and self._take_text is not None:
-            return self._take_text(event)
-        return self._take is not None and self._take(event)
+        self._left.extend(events)
+        self._more.set()
 
     async def __anext__(self) -> ModelEvent:
         while not self._left:
@@ -75,7 +54,6 @@ class Answer(PushingEvents):
                 raise StopAsyncIteration
             self._more = anyio.Event()
             await self._more.wait()
-        self.taken += 1
         event = self._left.popleft()
         self._over = isinstance(event, MessageCompleted)
         return event
@@ -119,16 +97,16 @@ async def receiving(desk: Desk, redaction: Redaction | None = None) -> AsyncIter
         reading.cancel_scope.cancel()
 
 
-async def test_an_event_is_with_the_reader_when_it_was_said_and_wakes_no_task(tmp_path: Path) -> None:
+async def test_an_event_is_with_the_reader_before_the_next_one_comes(tmp_path: Path) -> None:
     async with running(tmp_path) as desk, receiving(desk) as (answer, heard):
         for said in ("One ", "two ", "three."):
             answer.say(TextDelta(0, said), ModelProgress())
+            await anyio.wait_all_tasks_blocked()
             assert heard.text.endswith(said)
         assert heard.text == "One two three."
-    assert answer.taken == 0
 
 
-async def test_what_comes_while_a_silent_call_is_ended_is_taken_and_changes_nothing(tmp_path: Path) -> None:
+async def test_a_silent_call_is_ended_and_its_late_events_are_dropped(tmp_path: Path) -> None:
     turn = Turn(message_id=MessageId("msg_1"), model="m", policy=Policy(), max_steps=3)
     turn.next()
     turn.begin_step(())
@@ -144,7 +122,7 @@ async def test_what_comes_while_a_silent_call_is_ended_is_taken_and_changes_noth
     async with running(tmp_path) as desk:
         with pytest.raises(GenerationTimeout):
             await Receiving(turn, desk.log, Redaction(), 0.001).run(call())
-        assert desk.log.last == 1
+        assert desk.log.last == 0
 
 
 def suspend() -> None:
@@ -185,20 +163,21 @@ async def test_a_log_without_room_makes_the_answer_wait_and_loses_nothing(tmp_pa
     said = [f"{number} " for number in range(3 * MAX_UNJOURNALLED)]
     async with running(tmp_path) as desk:
         async with receiving(desk) as (answer, heard):
-            answer.say(*(TextDelta(0, word) for word in said))  # in one call: nothing can be journalled meanwhile
-            assert heard.text == "".join(said[:MAX_UNJOURNALLED])
-            assert desk.log.last == MAX_UNJOURNALLED  # the rest is the answer's still
+            answer.say(*(TextDelta(0, word) for word in said))
+            while desk.log.last < MAX_UNJOURNALLED:
+                await anyio.lowlevel.checkpoint()
+            assert desk.log.last == MAX_UNJOURNALLED  # the answer keeps the rest
             while heard.text != "".join(said):
                 await anyio.lowlevel.checkpoint()
         assert [event.seq for event in heard.events] == list(range(1, len(said) + 1))
 
 
-async def test_a_secret_over_the_borders_of_deltas_is_pushed_to_nobody(tmp_path: Path) -> None:
+async def test_a_secret_over_the_borders_of_deltas_reaches_no_reader(tmp_path: Path) -> None:
     redaction = Redaction()
     redaction.add("TOKEN", "tok-1234567890")
     async with running(tmp_path) as desk, receiving(desk, redaction) as (answer, heard):
         for said in ("It is tok-", "12345", "67890", ", I", " think", ". Is it not, in the end?"):
             answer.say(TextDelta(0, said))
+            await anyio.wait_all_tasks_blocked()
             assert "tok-" not in heard.text
-        assert answer.taken == 0
         assert heard.text.startswith("It is [secret TOKEN]")

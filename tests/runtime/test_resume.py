@@ -89,7 +89,7 @@ async def kill(folder: Path) -> None:
     """Make the stop before look like a kill: nobody has put the turns down."""
     database = await Database.open(database_at(folder / "test.db"))
     try:
-        owned = update(turns.TURNS.table).where(turns.TURNS.c.status == "running").values(owner="run_dead")
+        owned = update(turns.TURNS).where(turns.TURNS.c.status == "running").values(owner="run_dead")
         await database.write(lambda conn: conn.execute(owned).close())
     finally:
         await database.aclose()

@@ -70,6 +70,19 @@ async def read(b: Bench, turn_id: str, into: list[AgentEvent], until: str = "") 
             return
 
 
+async def test_a_message_that_the_store_refuses_causes_no_call_of_the_model(tmp_path: Path) -> None:
+    async with ScriptedModel(say("Hello."), say("Again.")) as model, full_disk(tmp_path, model) as (b, disk):
+        await b.say("Hi")
+        disk.fill()
+        with pytest.raises(StorageFull):
+            await b.send("Are you there?")
+        await anyio.wait_all_tasks_blocked()
+        assert len(model.requests) == 1
+        disk.clear()
+        assert text_of(await b.say("Are you there?")) == "Again."
+        assert len(model.requests) == 2
+
+
 def check(events: list[AgentEvent]) -> list[AgentEvent]:
     """Check what one reader saw; return the numbered events."""
     numbered = [event for event in events if event.seq]
@@ -193,7 +206,7 @@ async def test_what_a_loss_of_power_takes_from_the_log_leaves_no_number_with_two
     real = await Database.open(database_at(tmp_path / "test.db"))
     assert await real.write(run_groups.settle) or POSTGRESQL, "no group was stored"  # there they are rows at once
     lost = run_events.RUN_EVENTS.c.first_seq > 1
-    await real.write(lambda conn: conn.execute(run_events.RUN_EVENTS.table.delete().where(lost)).close())
+    await real.write(lambda conn: conn.execute(run_events.RUN_EVENTS.delete().where(lost)).close())
     await real.aclose()
     async with ScriptedModel(say("Whole.")) as model, bench(tmp_path, model) as b:
         await b.runtime.recover()

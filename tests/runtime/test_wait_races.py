@@ -1,7 +1,6 @@
 """A turn that waits for a person meets something else: a restart, a queue, an interrupt, another rule, a full disk."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -210,8 +209,8 @@ async def test_a_conversation_that_is_being_deleted_keeps_no_other_turn_from_goi
         (_, wait) = await open_waits(b, 2)
         await (await b.runtime.session(SESSION)).leave()
         # what another process has left of it just before, and this one takes with all others
-        left = replace(await b.turn(first.turn_id), id=TurnId("turn_left"), status=TurnStatus.RUNNING, owner="")
-        await b.database.write(lambda conn: turns.TURNS.insert(conn, left))
+        left = (await b.turn(first.turn_id)).replace(id=TurnId("turn_left"), status=TurnStatus.RUNNING, owner="")
+        await b.database.write(lambda conn: left.insert(conn))
         await answer(b, wait)
         assert kinds(await events_of(b, second))[-1] == "done"
 

@@ -214,7 +214,7 @@ async def test_four_waits_survive_a_stop_and_are_answered_a_day_after_it(tmp_pat
         if resting:
             await put_down(b, accepted)
         a_day_ago = {"opened_at": later(-DAY), "expires_at": later(DAY)}  # the clock goes on by a day
-        await b.database.write(lambda conn: conn.execute(waits.WAITS.table.update().values(**a_day_ago)))
+        await b.database.write(lambda conn: conn.execute(waits.WAITS.update().values(**a_day_ago)))
     tools = toolset(write=echo, ask=wants_a_name)
     async with ScriptedModel(say("Done.")) as model, bench(tmp_path, model, tools) as b:
         await b.runtime.recover()
@@ -295,7 +295,7 @@ async def test_a_wait_whose_time_is_over_counts_as_declined(tmp_path: Path, rest
         (wait,) = await open_waits(b) if resting else [None]
         if wait is not None:
             await put_down(b, accepted)
-            await b.database.write(lambda conn: conn.execute(waits.WAITS.table.update().values(expires_at=now())))
+            await b.database.write(lambda conn: conn.execute(waits.WAITS.update().values(expires_at=now())))
         with anyio.fail_after(240):
             while (await b.turn(accepted.turn_id)).status is not TurnStatus.DONE:
                 await b.runtime.look_after_waits()

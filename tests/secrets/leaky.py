@@ -15,16 +15,16 @@ def build() -> MCPServer:
     """Return the server."""
     server = MCPServer("leaky")
 
-    @server.tool(description=f"Use {TOKEN} well.", annotations=ToolAnnotations(readOnlyHint=True))
+    @server.tool(description=f"Use {TOKEN} well.", annotations=ToolAnnotations(read_only_hint=True))
     async def leak(ctx: Context) -> dict[str, str]:
         await ctx.report_progress(1, 2, f"half of {TOKEN}")
         return {"token": TOKEN, TOKEN: "its name", "line": " ".join(sys.argv), "mode": os.environ.get("MODE", "")}
 
-    @server.tool(annotations=ToolAnnotations(readOnlyHint=True))
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     async def fail() -> str:
         raise ToolError(f"cannot use {TOKEN}")
 
-    @server.tool(annotations=ToolAnnotations(readOnlyHint=True))
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     async def take(text: str) -> str:
         return f"took {len(text)}"
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from hashlib import sha256, sha512
 from pathlib import Path
 
@@ -145,7 +144,7 @@ async def test_a_damaged_row_leaves_the_others_usable(tmp_path: Path) -> None:
         assert await again.values("dom_1") == {"A": None, "B": f"{VALUE}-B", "C": None}
         assert (await again.masks("dom_1"))["A"] == {"set": True}
         with pytest.raises(SecretUnreadable):
-            again.unseal(replace(rows["A"], sealed=rows["B"].sealed))
+            again.unseal(rows["A"].replace(sealed=rows["B"].sealed))
 
 
 async def test_the_last_four_characters_are_shown_of_long_values_only(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from agentic_rag.access.users import LOCAL
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.base.messages import Block, text_block, tool_result_block
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.store import conversations, payloads, sessions, turns
+from agentic_rag.store import conversations, payloads, sessions
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 from agentic_rag.testing.scripted import ScriptedModel, Stalled
@@ -46,7 +46,7 @@ async def plant(rig: Rig, conversation: str, count: int) -> None:
                 message_id=turn.message_id,
                 created_at=now(),
             )
-            turns.TURNS.insert(conn, turn)
+            turn.insert(conn)
             sessions.append_question(conn, turn, number * 2 + 1)
             sessions.append_message(conn, answer)
         conversations.add_messages(conn, ConversationId(conversation), count * 2, now())

@@ -108,7 +108,7 @@ async def test_a_socket_retries_and_edits_and_a_running_or_archived_conversation
         await rig.ok("DELETE", path)
         tables = (sessions.SESSIONS, sessions.MESSAGES, turns.TURNS, branches.CONTEXTS)
         for each in tables:
-            count = sa.select(sa.func.count()).select_from(each.table)
+            count = sa.select(sa.func.count()).select_from(each)
             assert await rig.application.database.read(lambda conn, query=count: conn.execute(query).scalar()) == 0  # type: ignore[misc]
 
 
@@ -147,7 +147,7 @@ async def test_nothing_of_the_old_branchs_delegates_is_in_the_new_one(tmp_path: 
         await rig.say(conversation, "Go on.")
         assert (await rig.ok("GET", path))["messageCount"] == 4
         await rig.ok("DELETE", path)
-        count = sa.select(sa.func.count()).select_from(sessions.SESSIONS.table)
+        count = sa.select(sa.func.count()).select_from(sessions.SESSIONS)
         assert await rig.application.database.read(lambda conn: conn.execute(count).scalar()) == 0
 
 

@@ -88,8 +88,8 @@ async def test_what_does_not_fit_is_found_and_mended_and_no_message_is_lost(tmp_
                 conn,
                 payloads.record_of(missing, lost_session, "text/plain", b"x"),
             )
-            turns.TURNS.insert(conn, turn("turn_mute", lost_session, status="running"))
-            turns.TURNS.insert(conn, turn("turn_left", lost_session, status="done", lease_until=PAST, fence=3))
+            turn("turn_mute", lost_session, status="running").insert(conn)
+            turn("turn_left", lost_session, status="done", lease_until=PAST, fence=3).insert(conn)
             conn.execute(text("UPDATE documents SET chunk_count = 7 WHERE id = :id"), {"id": document["id"]})
 
         await rig.application.database.write(break_it)

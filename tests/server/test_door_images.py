@@ -31,7 +31,7 @@ ELSEWHERE = "https://example.com/a.png"
 
 
 def ag_ui(source: Any, **fields: Any) -> Json:
-    parts = [TextPart(text="What is it?"), ImagePart(source=source)]
+    parts: list[Any] = [TextPart(text="What is it?"), ImagePart(source=source)]
     asked = RunAgentInput(thread_id="t", run_id="r", messages=[UserMessage(id="q", content=parts)])
     return {**asked.model_dump(mode="json", by_alias=True, exclude_none=True), **fields}
 

@@ -28,6 +28,12 @@ def case(tools: Any, result: Any = None) -> Json:
     return {"command": sys.executable, "args": [str(CASE)], "env": env}
 
 
+def large_case(folder: Path, result: Json) -> Json:
+    """Return the entry of a server whose one tool answers more than an entry's variable may hold."""
+    (folder / "result.json").write_text(json.dumps(result))
+    return {**case([GOOD]), "env": {"TOOLS": json.dumps([GOOD]), "RESULT_FILE": str(folder / "result.json")}}
+
+
 @asynccontextmanager
 async def asking(
     folder: Path, *script: Scripted, then: Scripted | None = None
@@ -203,6 +209,49 @@ async def test_an_odd_result_is_shown_as_far_as_it_can_be_read(
         text = "\n\n".join(part["text"] for part in block["content"])
         assert all(word in text for word in words), text
         assert "not available" not in text
+
+
+async def test_many_blocks_of_a_result_are_few_with_the_same_words(tmp_path: Path) -> None:
+    texts = [{"type": "text", "text": f"row {number}"} for number in range(150)]
+    odd = [{"type": "a", "data": "AA"}] * 150
+    script = (use("case__good"), say("Done."))
+    async with asking(tmp_path, *script) as (rig, api):
+        entry = large_case(tmp_path, {"content": [*texts, *odd]})
+        domain = await rig.domain(mcpServers={"case": entry}, toolPolicy={"case__*": "allow"})
+        events = await rig.say(await rig.conversation(domain), "hello")
+        (result,) = results(events)
+        blocks = next(
+            block["content"]
+            for message in api.requests[-1]["messages"]
+            for block in message["content"]
+            if block["type"] == "tool_result"
+        )
+        assert len(blocks) <= 202  # twice 100, the text of all others, and how many are left out
+        words = result["content"].split("\n\n")
+        assert [word for word in words if word.startswith("row ")] == [f"row {number}" for number in range(150)]
+        assert sum(word.startswith("[a: not shown]") for word in words) == 100
+        assert "[50 more blocks: not shown]" in result["content"]
+
+
+async def test_a_large_result_is_stored_whole_and_without_secrets(tmp_path: Path) -> None:
+    rows = [f"row {number} of hunter2-hunter2" for number in range(1_000)]
+    answer = {"content": [{"type": "text", "text": "\n".join(rows)}], "structuredContent": {"hunter2-hunter2": rows}}
+    script = (use("case__good"), say("Done."))
+    async with asking(tmp_path, *script) as (rig, _):
+        domain = await rig.domain()
+        await rig.ok("PUT", f"/api/domains/{domain}/secrets/WORD", {"value": "hunter2-hunter2"})
+        entry = large_case(tmp_path, answer)
+        entry["env"]["WORD"] = "${WORD}"
+        settings = {"mcpServers": {"case": entry}, "toolPolicy": {"case__*": "allow"}}
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": settings})
+        conversation = await rig.conversation(domain)
+        (result,) = results(await rig.say(conversation, "hello"))
+        assert result["truncated"]
+        for ref in (result["ref"], result["structured"]["_ref"]):
+            stored = (await rig.http.get(f"/api/payloads/{ref}")).text
+            assert "row 999 of [" in stored
+            assert "hunter2" not in stored
+        assert "hunter2" not in json.dumps(result)
 
 
 # --- what only the service knows --------------------------------------------------------------------------------------

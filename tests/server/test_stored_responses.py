@@ -20,7 +20,7 @@ REFUSED = (openai.NotFoundError, "response_not_found", "response_id")
 
 async def forget_logs(rig: Rig) -> None:
     """Forget the logs of all turns, as upkeep does after a day."""
-    await rig.application.database.write(lambda conn: conn.execute(run_events.RUN_EVENTS.table.delete()))
+    await rig.application.database.write(lambda conn: conn.execute(run_events.RUN_EVENTS.delete()))
 
 
 def shown(response: Any) -> Any:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_rag.store.records import sqlite_of
+from agentic_rag.store.statements import sqlite_of
 from agentic_rag.testing.steps import say
 from tests.databases import POSTGRESQL
 

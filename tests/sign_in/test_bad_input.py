@@ -118,7 +118,7 @@ async def test_a_state_that_is_forged_replayed_or_expired_completes_nothing(tmp_
 async def test_a_sign_in_that_took_too_long_is_over_and_a_new_one_is_open(tmp_path: Path) -> None:
     async with places() as found, entered(tmp_path) as rig:
         domain, asked = await open_sign_in(rig, found)
-        over = sa.update(sign_ins.SIGN_INS.table).values(expires_at=later(-1))
+        over = sa.update(sign_ins.SIGN_INS).values(expires_at=later(-1))
         await rig.application.database.write(lambda conn: conn.execute(over).rowcount)
         assert "not known here" in (await sign_in(rig, asked)).text
         assert (await rig.refused("GET", f"/api/oauth/begin/{asked['id']}"))[0] == 404

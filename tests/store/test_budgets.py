@@ -1,6 +1,5 @@
 """Reservations in the store: what several processes reserve together stays within the budget, on each database."""
 
-from dataclasses import replace
 from decimal import Decimal
 
 import anyio
@@ -154,7 +153,7 @@ async def test_a_call_that_was_answered_by_a_model_without_a_price_is_not_free(d
     account = spending.account(PAYER)
     await account.reserve(REQUEST, 60, tokens=0)
     await account.give_back()
-    stranger, silent = replace(spent(COST), model="stranger-2"), replace(spent(0), model="silent-3")
+    stranger, silent = spent(COST).replace(model="stranger-2"), spent(0).replace(model="silent-3")
     await database.write(lambda conn: usage.put(conn, [silent]))
     await account.reserve(REQUEST, 60, tokens=0)
     await database.write(lambda conn: usage.put(conn, [stranger]))

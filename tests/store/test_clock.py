@@ -52,7 +52,7 @@ from tests.store.records import turn
 async def main():
     database = await Database.open(Path({str(tmp_path / "store.db")!r}))
     print(new_id("turn"))
-    await database.write(lambda conn: TURNS.insert(conn, turn({stored!r})))
+    await database.write(lambda conn: turn({stored!r}).insert(conn))
     await database.aclose()
 
 anyio.run(main)

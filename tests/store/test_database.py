@@ -29,7 +29,7 @@ def _append(number: int) -> Callable[[Connection], None]:
 
 
 def _count(conn: Connection) -> int:
-    return conn.execute(select(func.count()).select_from(run_events.RUN_EVENTS.table)).scalar_one()
+    return conn.execute(select(func.count()).select_from(run_events.RUN_EVENTS)).scalar_one()
 
 
 async def test_a_function_that_raises_leaves_nothing(database: Database) -> None:
@@ -112,9 +112,7 @@ async def test_an_image_put_by_many_at_once_is_stored_once(database: Database) -
     async with anyio.create_task_group() as group:
         for number in range(8):
             group.start_soon(put, number)
-    count = await database.read(
-        lambda conn: conn.execute(select(func.count()).select_from(images.IMAGES.table)).scalar_one()
-    )
+    count = await database.read(lambda conn: conn.execute(select(func.count()).select_from(images.IMAGES)).scalar_one())
     assert count == 1
 
 

@@ -9,7 +9,7 @@ from agentic_rag.base.ids import TurnId
 from agentic_rag.store import turns
 from agentic_rag.store.database import Database
 from agentic_rag.store.fences import list_held
-from agentic_rag.store.records import sqlite_of
+from agentic_rag.store.statements import sqlite_of
 from tests.databases import POSTGRESQL
 from tests.store.records import turn
 
@@ -19,12 +19,12 @@ FIRST = dict.fromkeys(NAMES, 1)
 
 async def begin(database: Database) -> None:
     for name in NAMES:
-        await database.write(partial(turns.TURNS.insert, record=turn(name, fence=1)))
+        await database.write(turn(name, fence=1).insert)
     assert await database.write(partial(list_held, fences=FIRST)) == set(NAMES)
 
 
 def delete(conn: Connection, turn_id: TurnId) -> None:
-    conn.execute(turns.TURNS.table.delete().where(turns.TURNS.c.id == turn_id))
+    conn.execute(turns.TURNS.delete().where(turns.TURNS.c.id == turn_id))
 
 
 async def test_a_number_that_moved_and_a_turn_that_is_gone_count_no_more(database: Database) -> None:
@@ -78,7 +78,7 @@ async def test_only_what_is_new_is_asked_for(sqlite: Database) -> None:
     assert await sqlite.write(partial(look, given=FIRST)) == set(NAMES)
     assert len(asked) == 1
     later = TurnId("turn_later")
-    await sqlite.write(partial(turns.TURNS.insert, record=turn(later, fence=1)))
+    await sqlite.write(turn(later, fence=1).insert)
     assert await sqlite.write(partial(look, given={**FIRST, later: 1})) == {*NAMES, later}
     assert "turn_later" in asked[-1]
     assert "turn_1" not in asked[-1]

@@ -138,8 +138,8 @@ async def test_a_process_that_lost_the_home_ends_its_child_before_the_next_one_s
 
 def forget(conn: Connection) -> None:
     """Let so much time pass that nothing counts which a process that stands still has said."""
-    conn.execute(update(leases.LEASES.table).values(until=PAST))
-    conn.execute(update(replicas.REPLICAS.table).values(heartbeat_at=PAST))
+    conn.execute(update(leases.LEASES).values(until=PAST))
+    conn.execute(update(replicas.REPLICAS).values(heartbeat_at=PAST))
 
 
 async def test_a_home_whose_process_died_is_waited_for(tmp_path: Path, shared: Database) -> None:

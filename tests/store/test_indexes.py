@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from agentic_rag.base.ids import SessionId, TurnId
 from agentic_rag.store import conversations, sessions, tool_calls, turns, usage
 from agentic_rag.store.database import Database
-from agentic_rag.store.records import run_by_sqlite, sqlite_of
+from agentic_rag.store.statements import run_by_sqlite, sqlite_of
 from agentic_rag.store.usage import Group
 
 from .records import AT, spent, turn
@@ -79,7 +79,7 @@ async def test_a_sessions_family_are_its_delegates_and_theirs(database: Database
                 conn, SessionId(ident), sessions.SessionLabels(), created_at=AT, parent_turn_id=above, tool_call_id="a"
             )
         for ident, session in (("turn_1", "sess_1"), ("turn_2", "sess_2"), ("turn_3", "sess_3"), ("turn_4", "sess_4")):
-            turns.TURNS.insert(conn, turn(ident, session))
+            turn(ident, session).insert(conn)
 
     await database.write(fill)
     assert sorted(await database.read(lambda conn: sessions.family(conn, SessionId("sess_1")))) == [

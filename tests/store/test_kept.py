@@ -62,7 +62,7 @@ async def test_a_compaction_takes_the_messages_up_to_its_end(database: Database)
 
 
 async def test_who_lost_the_lease_cannot_write(database: Database) -> None:
-    await database.write(lambda conn: turns.TURNS.insert(conn, turn(fence=1)))
+    await database.write(lambda conn: turn(fence=1).insert(conn))
     await database.write(lambda conn: turns.hold(conn, TurnId("turn_1"), 1))
     assert await database.write(lambda conn: turns.is_held(conn, TurnId("turn_1"), 1))
     assert await database.write(lambda conn: turns.take_lease(conn, TurnId("turn_1"), "other")) == 2

@@ -39,7 +39,7 @@ async def store(postgresql_url: str) -> str:
 
 async def expire(b: Bench) -> None:
     """Let so much time pass that every lease is over."""
-    over = update(turns.TURNS.table).values(lease_until="2000-01-01T00:00:00.000Z")
+    over = update(turns.TURNS).values(lease_until="2000-01-01T00:00:00.000Z")
     await b.database.write(lambda conn: conn.execute(over).close())
 
 

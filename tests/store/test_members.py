@@ -68,7 +68,7 @@ async def test_the_name_of_a_killed_server_is_free_for_its_next_start(database: 
 async def test_a_server_that_was_away_takes_its_name_again(database: Database) -> None:
     away = member(database, "a", "run_1")
     await away.join()
-    long_ago = update(replicas.REPLICAS.table).values(heartbeat_at=DatabaseTime(-60.0))
+    long_ago = update(replicas.REPLICAS).values(heartbeat_at=DatabaseTime(-60.0))
     await database.write(lambda conn: conn.execute(long_ago).close())
     await database.write(lambda conn: replicas.prune(conn, 30.0))
     assert await away.list_alive() == []

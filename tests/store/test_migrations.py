@@ -17,7 +17,7 @@ from agentic_rag.base.startup_errors import BadConfiguration
 from agentic_rag.store import migrations, probe
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
-from agentic_rag.store.records import METADATA
+from agentic_rag.store.record import METADATA
 from tests.backup.later import NEXT, make_later
 
 from .conftest import needs_postgresql
@@ -37,7 +37,7 @@ def test_the_package_brings_every_table_along_whatever_the_program_uses() -> Non
     program = (
         "import importlib, pkgutil\n"
         "import agentic_rag.store as store\n"
-        "from agentic_rag.store.records import METADATA\n"
+        "from agentic_rag.store.record import METADATA\n"
         "known = set(METADATA.tables)\n"
         "for each in pkgutil.iter_modules(store.__path__):\n"
         "    importlib.import_module(f'agentic_rag.store.{each.name}')\n"
@@ -73,6 +73,18 @@ async def test_tables_of_a_newer_program_are_refused_in_plain_words(url: str) ->
         await database.write(lambda conn: _set_version(conn, "9999"))
         with pytest.raises(BadConfiguration, match="version '9999'"):
             await Database.open(url)
+    finally:
+        await database.write(lambda conn: _set_version(conn, migrations.HEAD))
+        await database.aclose()
+
+
+async def test_tables_of_a_development_version_are_refused_with_what_to_do(url: str) -> None:
+    database = await Database.open(url)
+    try:
+        await database.write(lambda conn: _set_version(conn, "0010"))
+        with pytest.raises(BadConfiguration, match=r"version '0010', of a development version.*new data folder"):
+            await Database.open(url)
+        assert await database.read(migrations.version) == "0010", "nothing was changed"
     finally:
         await database.write(lambda conn: _set_version(conn, migrations.HEAD))
         await database.aclose()

@@ -1,17 +1,21 @@
 """A record class is its table: what becomes of each type of field, and that every value comes back."""
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NewType
 
 import pytest
-from sqlalchemy import JSON, Boolean, Float, Integer, LargeBinary, String, update
+from sqlalchemy import JSON, Boolean, Float, Integer, LargeBinary, String, create_engine, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.types import TypeEngine
+from sqlmodel import Field, Session
+from sqlmodel import select as session_select
 
+from agentic_rag.store.columns import EnumText, Indexed, JsonDocument, Key
 from agentic_rag.store.database import Database
-from agentic_rag.store.records import METADATA, EnumText, JsonDocument, Prepared, RecordTable, delete_parts, parameter
+from agentic_rag.store.record import METADATA, Record, delete_parts
+from agentic_rag.store.statements import Prepared, parameter
 
 WidgetId = NewType("WidgetId", str)
 
@@ -27,24 +31,26 @@ class Place:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WidgetRecord:
-    id: WidgetId
+class WidgetRecord(Record, table=True):
+    __tablename__ = "test_widgets"
+    part_of = "box"
+
+    id: Key[WidgetId]
     box_id: str
-    colour: Colour = Colour.RED
+    colour: Indexed[Colour] = Colour.RED
     side: Literal["left", "right"] = "left"
     weight: float = 0.5
     whole: bool = True
     data: bytes = b"\0\xff"
     place: Place | None = None
     places: tuple[Place, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
-    free: dict[str, Any] = field(default_factory=dict)
+    counts: Mapping[str, int] = Field(default_factory=dict)
+    free: dict[str, Any] = Field(default_factory=dict)
     at: int | None = None
 
 
-WIDGETS = RecordTable(WidgetRecord, "test_widgets", indexed=("colour",), part_of="box")
-METADATA.remove(WIDGETS.table)  # the migrations know nothing of it
+WIDGETS = WidgetRecord.__table__
+METADATA.remove(WIDGETS)  # the migrations know nothing of it
 _c = WIDGETS.c
 
 
@@ -90,52 +96,88 @@ def test_a_fields_type_decides_its_column(name: str, kind: type[TypeEngine[Any]]
 @pytest.fixture
 async def widgets(database: Database) -> AsyncIterator[Database]:
     """A database of each kind that has the table for as long as the test runs."""
-    await database.write(WIDGETS.table.create)
+    await database.write(WIDGETS.create)
     try:
         yield database
     finally:
-        await database.write(WIDGETS.table.drop)
+        await database.write(WIDGETS.drop)
 
 
 async def test_what_is_stored_comes_back_equal_whatever_its_type(widgets: Database) -> None:
     small = WidgetRecord(id=WidgetId("w_2"), box_id="box_1")
     for record in (_whole("w_1"), small):
-        await widgets.write(lambda conn, record=record: WIDGETS.insert(conn, record))  # type: ignore[misc]
-    query = WIDGETS.select.order_by(_c.id)
-    records = await widgets.read(lambda conn: WIDGETS.all(conn, query))
+        await widgets.write(lambda conn, record=record: record.insert(conn))  # type: ignore[misc]
+    query = select(WIDGETS).order_by(_c.id)
+    records = await widgets.read(lambda conn: WidgetRecord.all(conn, query))
     assert records == [_whole("w_1"), small]
     assert type(records[0].colour) is Colour
-    assert await widgets.read(lambda conn: WIDGETS.first(conn, query.where(_c.colour == Colour.BLUE))) == records[0]
-    assert await widgets.read(lambda conn: WIDGETS.first(conn, query.where(_c.place.is_(None)))) == small
-    assert await widgets.read(lambda conn: WIDGETS.first(conn, query.where(_c.id == "w_9"))) is None
+    assert (
+        await widgets.read(lambda conn: WidgetRecord.first(conn, query.where(_c.colour == Colour.BLUE))) == records[0]
+    )
+    assert await widgets.read(lambda conn: WidgetRecord.first(conn, query.where(_c.place.is_(None)))) == small
+    assert await widgets.read(lambda conn: WidgetRecord.first(conn, query.where(_c.id == "w_9"))) is None
     with pytest.raises(IntegrityError):
-        await widgets.write(lambda conn: WIDGETS.insert(conn, small))
+        await widgets.write(lambda conn: small.insert(conn))
 
 
 async def test_documents_are_stored_in_camel_case(sqlite: Database) -> None:
-    await sqlite.write(WIDGETS.table.create)
-    await sqlite.write(lambda conn: WIDGETS.insert(conn, _whole("w_1")))
+    await sqlite.write(WIDGETS.create)
+    await sqlite.write(lambda conn: _whole("w_1").insert(conn))
     sql = "SELECT colour, place, counts, free FROM test_widgets"
     row = await sqlite.read(lambda conn: tuple(conn.exec_driver_sql(sql).one()))
     assert row == ("blue", '{"firstRow":3,"note":null}', '{"a":1}', f'{{"kept_as_it_is": [null, {2**70}]}}')
 
 
 async def test_a_prepared_statement_takes_its_values_by_column(widgets: Database) -> None:
-    await widgets.write(lambda conn: WIDGETS.insert(conn, _whole("w_1")))
+    await widgets.write(lambda conn: _whole("w_1").insert(conn))
     # a constant and a parameter of one column, in SET and in WHERE
-    change = update(WIDGETS.table).where(
-        _c.id == parameter(_c.id), _c.colour == parameter(_c.colour), _c.side == "right"
-    )
+    change = update(WIDGETS).where(_c.id == parameter(_c.id), _c.colour == parameter(_c.colour), _c.side == "right")
     paint = Prepared(change.values(colour=Colour.RED, place=parameter(_c.place), side="left", at=None))
     values = {"id": "w_1", "colour": Colour.BLUE, "place": Place(9)}
     assert [await widgets.write(lambda conn: paint.run(conn, **values)) for _ in range(2)] == [1, 0]
-    painted = await widgets.read(lambda conn: WIDGETS.first(conn, WIDGETS.select))
+    painted = await widgets.read(lambda conn: WidgetRecord.first(conn, select(WIDGETS)))
     assert painted is not None
     assert (painted.colour, painted.place, painted.side, painted.at) == (Colour.RED, Place(9), "left", None)
 
 
 async def test_a_deletion_takes_the_parts_of_one_noun_only(widgets: Database) -> None:
     for ident, box in (("w_1", "box_1"), ("w_2", "box_1"), ("w_3", "box_2")):
-        await widgets.write(lambda conn, ident=ident, box=box: WIDGETS.insert(conn, _whole(ident, box)))  # type: ignore[misc]
+        await widgets.write(lambda conn, ident=ident, box=box: _whole(ident, box).insert(conn))  # type: ignore[misc]
     await widgets.write(lambda conn: delete_parts(conn, "box", "box_1"))
-    assert [each.id for each in await widgets.read(lambda conn: WIDGETS.all(conn, WIDGETS.select))] == ["w_3"]
+    assert [each.id for each in await widgets.read(lambda conn: WidgetRecord.all(conn, select(WIDGETS)))] == ["w_3"]
+
+
+def test_a_record_is_made_of_exactly_its_fields_and_cannot_be_changed() -> None:
+    record = _whole("w_1")
+    with pytest.raises(TypeError, match=r"WidgetRecord lacks \['box_id'\]"):
+        WidgetRecord(id=WidgetId("w_1"))  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"WidgetRecord has no field \['shape'\]"):
+        WidgetRecord(id=WidgetId("w_1"), box_id="box_1", shape="round")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"WidgetRecord has no field \['shape'\]"):
+        record.replace(shape="round")
+    with pytest.raises(AttributeError, match=r"WidgetRecord\.weight cannot be assigned"):
+        record.weight = 3.0  # type: ignore[misc]
+    assert record == _whole("w_1")
+
+
+def test_a_replaced_field_leaves_the_original_record_unchanged() -> None:
+    record = _whole("w_1")
+    changed = record.replace(weight=9.0)
+    assert (record.weight, changed.weight) == (1.25, 9.0)
+    assert changed != record
+    assert changed.replace(weight=1.25) == record
+    first, second = (WidgetRecord(id=WidgetId(ident), box_id="box_1") for ident in ("w_1", "w_2"))
+    assert first.free is not second.free, "each record has its own default value"
+
+
+def test_a_session_of_sqlmodel_stores_and_queries_records_too() -> None:
+    engine = create_engine("sqlite://")
+    WIDGETS.create(engine)
+    with Session(engine) as session:
+        session.add(_whole("w_1"))
+        session.commit()
+        loaded = session.exec(session_select(WidgetRecord).where(WidgetRecord.colour == Colour.BLUE)).one()
+        assert loaded == _whole("w_1")
+        session.commit()  # expires what the session has loaded
+        assert loaded.weight == 1.25, "an expired value is read again"
+    engine.dispose()

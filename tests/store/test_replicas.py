@@ -179,7 +179,7 @@ async def test_a_reader_follows_a_turn_over_two_servers_that_die(tmp_path: Path,
     heard: list[AgentEvent] = []
 
     async def take_over(dead: Bench, server: Bench) -> None:
-        over = update(turns.TURNS.table).values(lease_until="2000-01-01T00:00:00.000Z")
+        over = update(turns.TURNS).values(lease_until="2000-01-01T00:00:00.000Z")
         with anyio.fail_after(PATIENCE):
             taken = 0
             while not taken:  # who seems to be dead may renew its lease a last time

@@ -1,8 +1,6 @@
 """Groups of the run log as records that several turns share, and how they become rows of their turns."""
 
-import struct
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,10 +10,8 @@ from sqlalchemy.exc import IntegrityError
 
 from agentic_rag.base.ids import TurnId
 from agentic_rag.runtime.log.groups import AT_ONCE, GROUPS, Groups
-from agentic_rag.store import run_events, run_groups, turns
+from agentic_rag.store import run_events, run_groups
 from agentic_rag.store.database import Database
-from agentic_rag.store.migrations import Revisions
-from agentic_rag.store.records import BigInt
 from agentic_rag.store.run_events import Batch
 from tests.store.logged import Logged, batches
 from tests.store.records import turn
@@ -23,7 +19,7 @@ from tests.store.records import turn
 
 async def add_turns(database: Database, *names: str) -> None:
     for name in names:
-        await database.write(partial(turns.TURNS.insert, record=turn(name)))
+        await database.write(turn(name).insert)
 
 
 async def read(database: Database, name: str) -> list[tuple[int, bytes]]:
@@ -31,7 +27,7 @@ async def read(database: Database, name: str) -> list[tuple[int, bytes]]:
 
 
 async def count(database: Database) -> int:
-    query = select(func.count()).select_from(run_groups.RUN_GROUPS.table)
+    query = select(func.count()).select_from(run_groups.RUN_GROUPS)
     return await database.read(lambda conn: conn.execute(query).scalar_one())
 
 
@@ -55,23 +51,6 @@ async def test_what_a_dead_process_left_in_groups_becomes_rows_of_its_turns_once
     assert await read(database, "turn_gone") == []
     assert await count(database) == 0
     assert await database.write(run_groups.settle) == 0
-
-
-async def test_what_a_program_of_the_version_before_left_in_groups_is_found(tmp_path: Path) -> None:
-    older = await Database.open(tmp_path / "store.db", Revisions(head="0008"))
-    await add_turns(older, "turn_1", "turn_2")
-    heads = b'[["turn_1",6,5,13],["turn_2",1,1,6]]'
-    payload = struct.pack(">I", len(heads)) + heads + struct.pack(">II", 2, 3) + b"{}{1}" + struct.pack(">I", 2) + b"{}"
-    record = run_groups.RunGroupRecord(id=BigInt(7), payload=payload)
-    await older.write(lambda conn: run_groups.RUN_GROUPS.insert(conn, record))
-    await older.aclose()
-    database = await Database.open(tmp_path / "store.db")
-    try:
-        assert await database.write(run_groups.settle) == 1
-        assert await read(database, "turn_1") == [(5, b"{}"), (6, b"{1}")]
-        assert await read(database, "turn_2") == [(1, b"{}")]
-    finally:
-        await database.aclose()
 
 
 async def test_a_record_is_there_until_those_before_another_are_dropped(database: Database) -> None:

@@ -12,9 +12,9 @@ from agentic_rag.base.errors import NotFound
 from agentic_rag.base.events import Usage
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
 from agentic_rag.base.json_form import from_text, to_text
-from agentic_rag.store import compactions, payloads, run_events, sessions, tool_calls, turns, usage
+from agentic_rag.store import compactions, payloads, run_events, sessions, tool_calls, usage
 from agentic_rag.store.database import Database
-from agentic_rag.store.records import METADATA
+from agentic_rag.store.record import METADATA
 from agentic_rag.store.sessions import SessionLabels
 
 from .records import AT, compaction, message, payload, spent, tool_call, turn
@@ -182,7 +182,7 @@ async def test_deleting_a_session_takes_all_it_holds_and_its_delegates_and_nothi
         _new(conn, "sess_grandchild", parent_turn_id="turn_child", tool_call_id="toolu_2")
         _new(conn, "sess_other")
         for name in ("1", "child", "grandchild", "other"):
-            turns.TURNS.insert(conn, turn(f"turn_{name}", f"sess_{name}"))
+            turn(f"turn_{name}", f"sess_{name}").insert(conn)
             sessions.append_message(conn, message(1, session_id=f"sess_{name}"))
             run_events.append(conn, [run_events.Batch(f"turn_{name}", 1, [b"x"])])
             tool_calls.start(conn, [tool_call(turn_id=f"turn_{name}", session_id=f"sess_{name}")])

@@ -32,7 +32,7 @@ async def test_an_accepted_turn_comes_back_as_it_was(database: Database) -> None
         timings={"total": 12},
         error=Error("LLM_SERVICE_ERROR", "gone", True),
     )
-    await database.write(lambda conn: turns.TURNS.insert(conn, accepted), durable=True)
+    await database.write(lambda conn: accepted.insert(conn), durable=True)
     assert await database.read(lambda conn: turns.get(conn, TurnId("turn_1"))) == accepted
     assert await database.read(lambda conn: turns.by_client_message(conn, SessionId("sess_1"), "cm_1")) == accepted
     assert await database.read(lambda conn: turns.by_client_message(conn, SessionId("sess_2"), "cm_1")) is None
@@ -43,22 +43,22 @@ async def test_an_accepted_turn_comes_back_as_it_was(database: Database) -> None
 
 
 async def test_one_client_message_makes_one_turn_of_its_session(database: Database) -> None:
-    await database.write(lambda conn: turns.TURNS.insert(conn, turn("turn_1", client_message_id="cm_1")))
+    await database.write(lambda conn: turn("turn_1", client_message_id="cm_1").insert(conn))
     with pytest.raises(IntegrityError):
-        await database.write(lambda conn: turns.TURNS.insert(conn, turn("turn_2", client_message_id="cm_1")))
-    await database.write(lambda conn: turns.TURNS.insert(conn, turn("turn_3", "sess_2", client_message_id="cm_1")))
-    await database.write(lambda conn: turns.TURNS.insert(conn, turn("turn_4")))
-    await database.write(lambda conn: turns.TURNS.insert(conn, turn("turn_5")))
+        await database.write(lambda conn: turn("turn_2", client_message_id="cm_1").insert(conn))
+    await database.write(lambda conn: turn("turn_3", "sess_2", client_message_id="cm_1").insert(conn))
+    await database.write(lambda conn: turn("turn_4").insert(conn))
+    await database.write(lambda conn: turn("turn_5").insert(conn))
 
 
 async def test_turns_are_listed_by_state_and_age(database: Database) -> None:
     def fill(conn: Connection) -> None:
-        turns.TURNS.insert(conn, turn("turn_3", status="queued", started_at=LATER))
-        turns.TURNS.insert(conn, turn("turn_2", status="queued"))
-        turns.TURNS.insert(conn, turn("turn_1"))
-        turns.TURNS.insert(conn, turn("turn_0", status="done"))
-        turns.TURNS.insert(conn, turn("turn_4", "sess_2"))
-        turns.TURNS.insert(conn, turn("turn_5", "sess_2", status="queued", started_at=LATER))
+        turn("turn_3", status="queued", started_at=LATER).insert(conn)
+        turn("turn_2", status="queued").insert(conn)
+        turn("turn_1").insert(conn)
+        turn("turn_0", status="done").insert(conn)
+        turn("turn_4", "sess_2").insert(conn)
+        turn("turn_5", "sess_2", status="queued", started_at=LATER).insert(conn)
 
     await database.write(fill)
 
@@ -85,14 +85,14 @@ async def test_a_queued_turn_starts_once(database: Database) -> None:
     def start(conn: Connection) -> bool:
         return turns.start(conn, begun)
 
-    await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="queued", image_id="img_1")))
+    await database.write(lambda conn: turn(status="queued", image_id="img_1").insert(conn))
     assert await database.write(start) is False, "it is in nobody's queue"
     await database.write(lambda conn: turns.take_queued(conn, ["turn_1"], "host:1"))
     assert await database.write(start) is True
     assert await database.write(start) is False
     found = await database.read(lambda conn: turns.get(conn, TurnId("turn_1")))
     assert found is not None
-    assert found == replace(begun, fence=1, lease_until=found.lease_until, began=True)
+    assert found == begun.replace(fence=1, lease_until=found.lease_until, began=True)
     assert found.lease_until is not None
 
 
@@ -100,7 +100,7 @@ CITED = Reference(1, "doc_1", "notice.md", "doc_1-c0", "two months", 0.9, page=3
 
 
 async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
-    await database.write(lambda conn: turns.TURNS.insert(conn, turn(lease_until=LATER)))
+    await database.write(lambda conn: turn(lease_until=LATER).insert(conn))
 
     def finish(conn: Connection, status: TurnStatus = TurnStatus.DONE) -> bool:
         return turns.finish(
@@ -129,7 +129,7 @@ async def test_a_turn_ends_once_with_its_totals(database: Database) -> None:
 
 
 async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
-    await database.write(lambda conn: turns.TURNS.insert(conn, turn()))
+    await database.write(lambda conn: turn().insert(conn))
     error = Error("LLM_SERVICE_ERROR", "gone", True)
 
     def fail(conn: Connection) -> bool:
@@ -151,7 +151,7 @@ async def test_a_failed_turn_keeps_its_error(database: Database) -> None:
 
 
 async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: Database) -> None:
-    await database.write(lambda conn: turns.TURNS.insert(conn, turn(owner="host:1")))
+    await database.write(lambda conn: turn(owner="host:1").insert(conn))
     fences = [await database.write(lambda conn: turns.take_lease(conn, TurnId("turn_1"), "host:2")) for _ in range(3)]
     assert fences == [1, 2, 3]
     assert [await database.write(lambda conn: turns.count_resume(conn, TurnId("turn_1"))) for _ in range(2)] == [1, 2]
@@ -165,7 +165,7 @@ async def test_each_lease_has_a_greater_fence_and_each_resume_counts(database: D
 
 
 async def test_an_ended_turn_gives_no_lease(database: Database) -> None:
-    await database.write(lambda conn: turns.TURNS.insert(conn, turn(status="done")))
+    await database.write(lambda conn: turn(status="done").insert(conn))
     with pytest.raises(NotFound):
         await database.write(lambda conn: turns.take_lease(conn, TurnId("turn_1"), "host:2"))
 
@@ -184,11 +184,11 @@ async def test_what_lives_is_left_to_its_owner_and_what_is_over_is_taken(databas
     def fill(conn: Connection) -> None:
         turns.add(conn, turn("turn_1", owner="host:1"))
         turns.add(conn, turn("turn_2", owner="host:1", status="queued"))
-        turns.TURNS.insert(conn, turn("turn_3", owner="host:1", lease_until=AT))
-        turns.TURNS.insert(conn, turn("turn_4", owner="host:1", lease_until=AT, status="queued"))
-        turns.TURNS.insert(conn, turn("turn_5"))
-        turns.TURNS.insert(conn, turn("turn_6", owner="host:2", lease_until=AT))
-        turns.TURNS.insert(conn, turn("turn_7", owner="host:1", lease_until=AT, status="done"))
+        turn("turn_3", owner="host:1", lease_until=AT).insert(conn)
+        turn("turn_4", owner="host:1", lease_until=AT, status="queued").insert(conn)
+        turn("turn_5").insert(conn)
+        turn("turn_6", owner="host:2", lease_until=AT).insert(conn)
+        turn("turn_7", owner="host:1", lease_until=AT, status="done").insert(conn)
 
     await database.write(fill)
 
@@ -234,7 +234,7 @@ async def test_pruning_takes_the_logs_of_turns_that_ended_before_and_no_other(da
             ("turn_5", "running", None),
             ("turn_6", "done", AT),
         ):
-            turns.TURNS.insert(conn, turn(name, status=status, ended_at=ended_at))
+            turn(name, status=status, ended_at=ended_at).insert(conn)
             if name != "turn_6":
                 run_events.append(conn, [run_events.Batch(name, 1, [b"x"] * 3)])
 
@@ -297,9 +297,7 @@ async def test_turns_are_in_the_order_of_their_ids_when_the_clock_was_set_back(d
 
     def fill(conn: Connection) -> None:
         for ident, at in zip(order, times, strict=True):
-            turns.TURNS.insert(
-                conn, turn(ident, status="queued", began=True, user_message_id="msg_asked", started_at=at)
-            )
+            turn(ident, status="queued", began=True, user_message_id="msg_asked", started_at=at).insert(conn)
 
     await database.write(fill)
     session = SessionId("sess_1")

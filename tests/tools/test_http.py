@@ -111,6 +111,44 @@ async def test_a_server_over_streamable_http_is_called_in_the_older_era(tmp_path
         assert [status.protocol for status in hub.status()] == ["2025-11-25"]
 
 
+class Altered:
+    """Puts other bytes in place of CUT in each answer of an application."""
+
+    def __init__(self, app: ASGIApp, other: bytes) -> None:
+        self.app = app
+        self.other = other
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def alter(message: Any) -> None:
+            if body := message.get("body"):
+                message = {**message, "body": body.replace(b"CUT", self.other)}
+            headers = [each for each in message.get("headers", ()) if each[0].lower() != b"content-length"]
+            await send({**message, "headers": headers} if "headers" in message else message)
+
+        await self.app(scope, receive, alter if scope["type"] == "http" else send)
+
+
+@pytest.mark.parametrize("json_response", [False, True])
+async def test_half_an_emoji_or_a_broken_byte_costs_that_character_alone(tmp_path: Path, json_response: bool) -> None:
+    other = rb"half \ud83d" + b" \xff, whole " + rb"\ud83d\ude00"
+    app = Altered(OldEra(build().streamable_http_app(json_response=json_response)), other)
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        assert text_of(await call(toolset, "web__echo", text="CUT.")) == "half \ufffd \ufffd, whole \U0001f600."
+
+
+@pytest.mark.parametrize("json_response", [False, True])
+async def test_an_answer_that_is_not_json_is_an_error_in_plain_words(tmp_path: Path, json_response: bool) -> None:
+    app = Altered(OldEra(build().streamable_http_app(json_response=json_response)), b'"')
+    async with serve(app) as base, open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [web(base)], wait=START)
+        outcome = await call(toolset, "web__echo", text="CUT.")
+        assert outcome.status == "error"
+        assert text_of(outcome).startswith("web answered in a form that cannot be read (it is not JSON: ")
+        assert "validation error" not in text_of(outcome)
+        assert text_of(await call(toolset, "web__echo", text="fine")) == "fine"
+
+
 async def test_a_server_over_sse_is_called(tmp_path: Path) -> None:
     async with serve(build().sse_app()) as base, open_hub(tmp_path) as hub:
         toolset = await open_toolset(hub, [web(base, "sse")], wait=START)

@@ -15,7 +15,7 @@ from agentic_rag.base.errors import ModelError
 from agentic_rag.base.messages import clean_json
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
 from agentic_rag.models.anthropic.errors import model_error
-from agentic_rag.models.anthropic.model import Answer, AnthropicModel, PushedAnswer, http_options
+from agentic_rag.models.anthropic.model import AnthropicModel, http_options
 from agentic_rag.models.base import ModelEvent, ModelProgress
 from agentic_rag.models.provider_file import Provider
 from agentic_rag.models.service_errors import broken_stream
@@ -49,12 +49,7 @@ class CloudModel(AnthropicModel):
     def _tells_of_models(self) -> bool:
         return False
 
-    def _open_push(self, client: "AsyncAnthropic") -> None:
-        return None
-
-    async def _post(
-        self, client: "AsyncAnthropic", body: bytes, headers: Mapping[str, str], model: str
-    ) -> "AsyncStream[Any]":
+    async def _post(self, client: "AsyncAnthropic", body: bytes, headers: Mapping[str, str]) -> "AsyncStream[Any]":
         from anthropic import AsyncStream
 
         return await client.post(
@@ -102,8 +97,9 @@ class CloudModel(AnthropicModel):
 class BedrockModel(CloudModel):
     """Claude at Amazon Bedrock: the answer is an AWS event stream."""
 
-    async def _events(self, stream: Answer, decoder: AnswerDecoder, model: str) -> AsyncGenerator[ModelEvent, None]:
-        assert not isinstance(stream, PushedAnswer), "the SDK decodes what comes from here"
+    async def _events(
+        self, stream: "AsyncStream[Any]", decoder: AnswerDecoder, model: str
+    ) -> AsyncGenerator[ModelEvent, None]:
         decoded = aiter(stream)
         assert isinstance(decoded, AsyncGenerator)
         async with aclosing(decoded) as events:

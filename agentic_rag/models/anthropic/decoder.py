@@ -4,8 +4,6 @@ Owns the state of one answer: its open blocks, usage and stop reason. Pure; know
 the JSON of each event. Events and deltas of types it does not know are skipped, as the API asks of clients.
 """
 
-import orjson
-
 from agentic_rag.base.events import Usage
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import BROKEN_INPUT, Block, clean_json
@@ -90,27 +88,6 @@ class AnswerDecoder:
     def working(self) -> bool:
         """Whether a block is open whose bytes may be no events: thinking, or a call before its arguments."""
         return any(each.block["type"] != "text" for each in self._open.values())
-
-    def text_of(self, data: bytes) -> TextDelta | ThinkingDelta | None:
-        """Return what `decode` does if that is a piece of text; None: it is something else, and nothing was taken."""
-        if self._pairs.pending:
-            return None
-        try:
-            event = orjson.loads(data)
-            if event["type"] != "content_block_delta":
-                return None
-            index, delta = event["index"], event["delta"]
-            kind = delta["type"]
-            if kind != "text_delta" and kind != "thinking_delta":
-                return None
-            text = delta["text" if kind == "text_delta" else "thinking"]
-            block = self._open[index]
-        except (ValueError, KeyError, TypeError):
-            return None
-        if type(text) is not str or not text:
-            return None
-        block.pieces.append(text)
-        return TextDelta(index, text) if kind == "text_delta" else ThinkingDelta(index, text)
 
     def decode(self, data: bytes) -> ModelEvent | None:
         """Return the model event of one event's JSON, None if it has none (pings, usage, signatures).

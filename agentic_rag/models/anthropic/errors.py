@@ -4,11 +4,7 @@ Owns the one mapping of these exceptions; what they mean is `service_errors`'. A
 an exception that no rule here covers.
 """
 
-import json
-from typing import TYPE_CHECKING
-
 from agentic_rag.base.errors import ModelError
-from agentic_rag.models.http_stream import close
 from agentic_rag.models.service_errors import (
     Endpoint,
     failed_call,
@@ -17,9 +13,6 @@ from agentic_rag.models.service_errors import (
     stream_error,
     unreachable,
 )
-
-if TYPE_CHECKING:
-    import httpx2
 
 SDK_EXCEPTIONS = frozenset(
     {
@@ -35,27 +28,6 @@ SDK_EXCEPTIONS = frozenset(
     }
 )
 """The SDK's exceptions apart from the classes of a status, which go by their number."""
-
-
-async def refusal_of(response: "httpx2.Response", endpoint: Endpoint, *, model: str) -> ModelError:
-    """Return what an answer without success means; of its body only the beginning is read, and it is closed.
-
-    Raises:
-        httpx2.TransportError: the body broke off.
-    """
-    from agentic_rag.models.http_refusals import shorten_refusal
-
-    await shorten_refusal(response)
-    try:
-        said = json.loads(await response.aread())
-    except ValueError:
-        said = None
-    finally:
-        await close(response)
-    error = said.get("error") if isinstance(said, dict) else None
-    kind, message = (str(error.get(key) or "") for key in ("type", "message")) if isinstance(error, dict) else ("", "")
-    words = message or response.reason_phrase
-    return status_error(response.status_code, kind, words, response.headers, model=model, endpoint=endpoint)
 
 
 def model_error(exc: Exception, endpoint: Endpoint, *, model: str, started: bool = False) -> ModelError:

@@ -1,52 +1,48 @@
 """Claude, and every endpoint that speaks the Messages API.
 
-Owns the SDK's client and the life of one streamed call. What is sent is `request_body`'s, what comes back
-`AnswerDecoder`'s, what goes wrong `model_error`'s. Knows no turn: retries, the idle timeout and budgets
-are the agent's.
+Owns the SDK's client and the life of one streamed call. `request_body` builds the request, `AnswerDecoder` reads the
+answer, and `model_error` maps failures. Knows no turn: the agent has the retries, the idle timeout and the budgets.
 
-The official SDK says what headers and key a request carries. It is sent over a transport of our own (`http_push`),
-which costs a fraction of the SDK's, and read by our own reader (a test holds both to the same events); where a proxy or
-a redirect is in between, the SDK's client sends it. The SDK is imported on first use, in a thread: that takes over a
-second, or twenty on a busy machine, which nobody who stops waits for.
+The official SDK sends the request over aiohttp, authenticates it and opens the answer. The bytes of the answer go to
+our own decoder, so that no pydantic object is built for a delta (a test compares its events with the SDK's). The SDK
+never retries: the agent does, and tells the user. The SDK is imported on first use, in a thread, because that takes
+over a second, or twenty on a busy machine, and a server that stops must not wait for it.
 """
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
-from agentic_rag.base.errors import ModelError
+from agentic_rag.base.errors import EventTooLarge, ModelError
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import Block
-from agentic_rag.models.anthropic.answer import AnswerEvents, EventsAhead
 from agentic_rag.models.anthropic.decoder import AnswerDecoder
-from agentic_rag.models.anthropic.errors import model_error, refusal_of
-from agentic_rag.models.anthropic.prepared import PreparedPost
+from agentic_rag.models.anthropic.errors import model_error
 from agentic_rag.models.anthropic.request import BINDING_BETA, encoded_body, request_body, without_thinking
-from agentic_rag.models.base import Model, ModelEvent, ModelRequest, PreparedRequest, PreparingModel
+from agentic_rag.models.base import Model, ModelEvent, ModelProgress, ModelRequest
 from agentic_rag.models.http_stream import (
     PROFILE_SECONDS,
+    chunks_of,
     cite,
     client_limits,
     client_timeout,
     close,
     encode,
     expect_stream,
+    finish,
     run_in_daemon,
 )
 from agentic_rag.models.marks import with_numbered_passages
 from agentic_rag.models.profiles import ModelProfile, is_claude, profile_of, with_capabilities
-from agentic_rag.models.service_errors import NO_KEY, Endpoint, check_key, public_url
+from agentic_rag.models.service_errors import NO_KEY, Endpoint, broken_stream, check_key, public_url
+from agentic_rag.models.sse import SSEReader
 
 if TYPE_CHECKING:
-    import httpx2
     from anthropic import AsyncAnthropic, AsyncStream
-
-    from agentic_rag.models.http_push import PushClient, SentPost
 
 logger = logging.getLogger(__name__)
 
@@ -55,22 +51,12 @@ NO_HEADERS: Mapping[str, str] = {}
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 BETA = "anthropic-beta"
-"""The one header whose values add up: those of the provider, of the model, and of a request."""
+"""The one header whose values are joined: those of the provider, of the model and of the request."""
 BOUND_ELSEWHERE = "bound to a different conversation"
-"""In the error for thinking whose prefix is not what it was."""
+"""Part of the service's error for thinking whose preceding messages have changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class PushedAnswer:
-    """An answer over our own transport, where the SDK gives an `AsyncStream`."""
-
-    response: "httpx2.Response"
-
-
-Answer: TypeAlias = "PushedAnswer | AsyncStream[Any]"
-
-
-class AnthropicModel(Model, PreparingModel):
+class AnthropicModel(Model):
     """A `Model` over the Messages API. Safe for any number of simultaneous streams on one event loop.
 
     ``citations``: ``native`` sends search results as they are; ``marks`` is for endpoints that refuse them
@@ -98,9 +84,6 @@ class AnthropicModel(Model, PreparingModel):
         self._marks = citations == "marks"
         self._lock = anyio.Lock()
         self._client: AsyncAnthropic | None = None
-        self._push: PushClient | None = None
-        self._heads: dict[tuple[tuple[str, str], ...], bytes] = {}
-        """The beginnings of requests by the headers that are their own."""
         self._closed = False
         self._profiles: dict[str, ModelProfile] = {}
         self.mismatches = 0
@@ -126,28 +109,12 @@ class AnthropicModel(Model, PreparingModel):
         self._closed = True
         async with self._lock:
             client, self._client = self._client, None
-            push, self._push = self._push, None
-        if push is not None:
-            await push.aclose()
         if client is not None:
             await client.close()
 
-    def stream(
-        self, request: ModelRequest, sent: "SentPost | None" = None
-    ) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        """See `Model.stream`. ``sent``: the request, if it was sent already, as `prepare` made it."""
-        if sent is None:
-            return self._stream(request)
-        opening = partial(self._open, request, self._profiles[request.model], sent, cites=True)
-        return EventsAhead(sent, opening, self._decoder(), self._endpoint, request.model)
-
-    def prepare(self, request: ModelRequest) -> PreparedRequest | None:
-        """See `PreparingModel.prepare`: over our own transport, once all is known that a request needs."""
-        profile = self._profiles.get(request.model)
-        if self._client is None or self._push is None or profile is None or self._marks or not profile.cites:
-            return None
-        head = self._head(self._client, self._push, self._headers_of(profile))
-        return PreparedPost.of(self, self._push, head, request, profile)
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        """See `Model.stream`."""
+        return self._stream(request)
 
     @asynccontextmanager
     async def _stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelEvent]]:
@@ -156,7 +123,7 @@ class AnthropicModel(Model, PreparingModel):
         marks = self._marks or not profile.cites
         if marks:
             request, passages = with_numbered_passages(request)
-        stream = await self._open(request, profile, None, cites=not marks)
+        stream = await self._open(request, profile, cites=not marks)
         try:
             expect_stream(stream.response, self._endpoint)
             async with aclosing(self._events(stream, self._decoder(), request.model)) as events:
@@ -168,16 +135,13 @@ class AnthropicModel(Model, PreparingModel):
         finally:
             await close(stream.response)
 
-    async def _open(
-        self, request: ModelRequest, profile: ModelProfile, sent: "SentPost | None", *, cites: bool
-    ) -> Answer:
-        """Send the request, unless it was ``sent``; return the answer with 200 and the body unread.
+    async def _open(self, request: ModelRequest, profile: ModelProfile, *, cites: bool) -> "AsyncStream[Any]":
+        """Send the request, and return the answer with status 200 and an unread body.
 
-        Thinking that the service finds bound to other words is left out in a second try: the turn must not end with it.
+        If the service finds that thinking does not fit its conversation any more, the request is sent again without it,
+        because the turn must not end with that error.
         """
         try:
-            if sent is not None and (answer := await self._answer_of(sent, request.model)) is not None:
-                return answer
             body = b"".join(encoded_body(request, profile, cites=cites))
             return await self._send(body, self._headers_of(profile), request.model)
         except ModelError as error:
@@ -197,31 +161,24 @@ class AnthropicModel(Model, PreparingModel):
         return await self._send(encode(without_thinking(whole)), self._headers_of(profile), request.model)
 
     def _headers_of(self, profile: ModelProfile, beta: str = "") -> Json:
-        """Return the headers of a request: the model's, and the betas of the provider, the model and this request."""
+        """Return the headers of a request: the model's, and the betas of the provider, the model and this request.
+
+        The answer must not be compressed: a delta would wait in the compressor.
+        """
         betas = [self._headers.get(BETA), profile.headers.get(BETA), beta]
         joined = ",".join(each for each in betas if each)
-        given = {"Accept": "text/event-stream", **profile.headers}
+        given = {"Accept": "text/event-stream", "Accept-Encoding": "identity", **profile.headers}
         return {**given, BETA: joined} if joined else given
 
-    async def _send(self, body: bytes, headers: Mapping[str, str], model: str) -> Answer:
+    async def _send(self, body: bytes, headers: Mapping[str, str], model: str) -> "AsyncStream[Any]":
         client = await self._ready()
         try:
-            return await self._post(client, body, headers, model)
-        except ModelError:
-            raise
+            return await self._post(client, body, headers)
         except Exception as exc:
             raise model_error(exc, self._endpoint, model=model) from exc
 
-    async def _post(self, client: "AsyncAnthropic", body: bytes, headers: Mapping[str, str], model: str) -> Answer:
-        """Send a body as we encode it, which the SDK would do more slowly."""
-        push = self._push
-        if push is not None:
-            response = await push.post(self._head(client, push, headers), body)
-            if (answer := await self._accept(response, model)) is not None:
-                return answer
-            if self._push is push:
-                self._push = None  # the SDK's client follows where it points, with this request and all others
-                await push.aclose()
+    async def _post(self, client: "AsyncAnthropic", body: bytes, headers: Mapping[str, str]) -> "AsyncStream[Any]":
+        """Send a body that is encoded already."""
         from anthropic import AsyncStream
 
         return await client.post(
@@ -232,37 +189,6 @@ class AnthropicModel(Model, PreparingModel):
             stream=True,
             stream_cls=AsyncStream[Any],
         )
-
-    async def _accept(self, response: "httpx2.Response", model: str) -> PushedAnswer | None:
-        """Return an answer with 200; None: it points elsewhere. Raises `ModelError` for a refusal."""
-        if response.status_code == 200:
-            return PushedAnswer(response)
-        if not 300 <= response.status_code < 400:
-            raise await refusal_of(response, self._endpoint, model=model)
-        await close(response)
-        return None
-
-    async def _answer_of(self, sent: "SentPost", model: str) -> PushedAnswer | None:
-        """Return the answer to a request that was sent ahead; None: it has to be sent anew, as any other."""
-        import httpx2
-
-        try:
-            response = await sent.answer()
-        except httpx2.TransportError:  # the connection had rested for too long
-            return None
-        try:
-            return await self._accept(response, model)
-        except httpx2.HTTPError as exc:
-            raise model_error(exc, self._endpoint, model=model) from exc
-
-    def _head(self, client: "AsyncAnthropic", push: "PushClient", headers: Mapping[str, str]) -> bytes:
-        """Return the beginning of a request with these headers and those that the SDK would send."""
-        own = tuple(headers.items())
-        if own not in self._heads:
-            given = {**client.default_headers, "x-stainless-retry-count": "0", "content-type": "application/json"}
-            named = {name.lower(): value for name, value in {**given, **headers}.items() if isinstance(value, str)}
-            self._heads[own] = push.head(client.base_url.raw_path + b"v1/messages", named)
-        return self._heads[own]
 
     async def _profile(self, model: str) -> ModelProfile:
         """Return what a model takes; the service is asked once for each of its own."""
@@ -305,8 +231,33 @@ class AnthropicModel(Model, PreparingModel):
     def _decoder(self) -> AnswerDecoder:
         return AnswerDecoder(f"{self._provider}:" if self._provider else "")
 
-    def _events(self, stream: Answer, decoder: AnswerDecoder, model: str) -> AnswerEvents | AsyncGenerator[ModelEvent]:
-        return AnswerEvents(stream.response, decoder, self._endpoint, model)
+    async def _events(
+        self, stream: "AsyncStream[Any]", decoder: AnswerDecoder, model: str
+    ) -> AsyncGenerator[ModelEvent, None]:
+        """Yield the events of an answer, and read its body to the end so that the connection can be used again."""
+        reader = SSEReader()
+        async with aclosing(chunks_of(stream.response)) as chunks:
+            try:
+                async for chunk in chunks:
+                    quiet = True
+                    for _, data in reader.feed(chunk):
+                        event = decoder.decode(data)
+                        if event is None:
+                            continue
+                        quiet = False
+                        yield event
+                        if decoder.completed:
+                            await finish(chunks)
+                            return
+                    if quiet and decoder.working:
+                        yield ModelProgress()
+            except ModelError:
+                raise
+            except EventTooLarge as exc:
+                raise broken_stream(f"cannot be read: {exc}", "malformed_stream") from exc
+            except Exception as exc:
+                raise model_error(exc, self._endpoint, model=model, started=True) from exc
+        raise broken_stream("ended before it was complete", "incomplete_stream")
 
     async def _ready(self) -> "AsyncAnthropic":
         if self._client is not None:
@@ -315,19 +266,8 @@ class AnthropicModel(Model, PreparingModel):
             if self._closed:
                 raise RuntimeError("the model was closed")
             if self._client is None:
-                client, self._push = await run_in_daemon(self._build_both)
-                self._client = client
+                self._client = await run_in_daemon(self._build)
             return self._client
-
-    def _build_both(self) -> "tuple[AsyncAnthropic, PushClient | None]":
-        client = self._build()
-        return client, self._open_push(client)
-
-    def _open_push(self, client: "AsyncAnthropic") -> "PushClient | None":
-        """Return what sends requests in the place of the SDK's client; None where that has to."""
-        from agentic_rag.models.http_push import PushClient
-
-        return PushClient.for_service(client.base_url)
 
     def _build(self) -> "AsyncAnthropic":
         from anthropic import AsyncAnthropic

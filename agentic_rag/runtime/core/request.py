@@ -25,7 +25,7 @@ from agentic_rag.tools.system import ACTION, DELEGATE, SEARCH
 
 LOCAL_USER = "local"
 """User name on a server without API keys; the prompt does not mention this name."""
-STARTING = "still starting: a call of its tools waits for it"
+STARTING = "still starting: a call of its tools waits for it, and tools not listed yet come with the next message"
 UNAVAILABLE = "not available now: do not call its tools"
 LAST_STEP = "This is your last step: no tool can be called any more. Answer from what you have; say what is open."
 

@@ -6,7 +6,7 @@ the ``retrieval`` events.
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -123,12 +123,12 @@ def finished_call(
     """
     ours = tool is not None and tool.origin != "user"
     blocks = _visible(outcome.content)
-    size = len(plain_text(blocks).encode())
+    size = len(_paragraphs(blocks).encode())
     blocks, pictures = _keep_images(blocks, new_ref, shown=outcome.status is ToolStatus.OK)
     content, private, kept = _own(name, blocks, outcome, room) if ours else _users(blocks, outcome, new_ref, room)
     if ran and tool is not None and _brings_others(tool, outcome):
         private = private | {OTHERS: True}
-    shown = plain_text(content) or "\n".join(map(_in_words, content))
+    shown = _paragraphs(content) or "\n".join(map(_in_words, content))
     hits, source = _hits(name, outcome) if ours else ((), "documents")
     if hits and source == "documents":
         note = outcome.structured.get("note")
@@ -160,6 +160,11 @@ def finished_call(
         ref=private.get(REF),
         kept=kept + pictures,
     )
+
+
+def _paragraphs(blocks: Iterable[Block]) -> str:
+    """Return the text blocks of a result as one text. Each is a paragraph."""
+    return "\n\n".join(block["text"] for block in blocks if block["type"] == "text")
 
 
 def _within(passages: list[Block], room: int) -> list[Block]:
@@ -227,13 +232,13 @@ def _users(
     """Limit a user server's result. A longer one is stored in full, so that the model can read the rest."""
     private: Block = {}
     kept: tuple[StoredPayload, ...] = ()
-    whole = plain_text(blocks)
+    whole = _paragraphs(blocks)
     if len(whole.encode()) > room.text:
         ref = new_ref()
         kept = (StoredPayload(ref, "text/plain", whole.encode()),)
         private[REF] = ref
         blocks = _with_text(blocks, head_and_tail(whole, ref, room.text))
-    data = _encode(outcome.structured)
+    data = encode_structured(outcome.structured) if outcome.encoded is None else outcome.encoded
     if data is not None:
         if len(data) <= RESULT_BUDGET:
             private[STRUCTURED] = outcome.structured
@@ -244,7 +249,7 @@ def _users(
     return blocks, private, kept
 
 
-def _encode(structured: Any) -> bytes | None:
+def encode_structured(structured: Any) -> bytes | None:
     """Return structured content as JSON, or None without content or if the content is nested too deep to store."""
     return None if structured is None or is_deep(structured) else to_text(structured).encode()
 

@@ -83,11 +83,14 @@ class App {
     return await this._domains;
   }
 
-  /** Ask again who is signed in, after an act that may have signed this browser in. */
+  /** Ask the server again who is signed in, after an act that may have signed this browser in. Returns the answer, in
+   * which `name` is null if a sign-in is needed; `user` stays the same then. */
   async refreshUser() {
     const before = this.user;
-    this.user = await presence();
-    if (!before.signedIn && this.user.signedIn) watchSignIn(this.user);
+    const now = await presence();
+    if (now.name !== null) this.user = now;
+    if (!before.signedIn && now.signedIn) watchSignIn(now);
+    return now;
   }
 
   /** Go to an address of the page, such as "#/chat/dom_1". `instead`: of the present one in the browser's history. */

@@ -15,7 +15,9 @@ from agentic_rag.store import schema_support
 
 log = logging.getLogger(__name__)
 
-HEAD = "0010"
+FIRST = "1000"
+"""The initial revision. Smaller numbers are of the development before the first release: no program reads them now."""
+HEAD = FIRST
 """The revision of the newest file in ``versions``."""
 FOLDER = Path(__file__).resolve().parent
 
@@ -43,12 +45,16 @@ def upgrade(conn: Connection, revisions: Revisions = OWN, to: str | None = None)
     Raises:
         BadConfiguration: the tables have a version that does not support this program, or ``to`` does not exist.
     """
+    setting = "AGENTIC_RAG_DATA"
     if conn.dialect.name == "postgresql":
+        setting = "AGENTIC_RAG_DATABASE_URL"
         conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
     current = version(conn)
     wanted = to or revisions.head
     if current == wanted:
         return
+    if current is not None and is_unreleased(current):
+        raise BadConfiguration(setting, explain_unknown(current))
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -61,14 +67,29 @@ def upgrade(conn: Connection, revisions: Revisions = OWN, to: str | None = None)
     except CommandError as exc:
         support = schema_support.get(conn) if to is None else None
         if support is not None and support.revision == current and support.oldest <= wanted:
-            log.warning("the tables have version %s, which is newer and serves this program, too", current)
+            log.warning("the tables have version %s, which is newer and also supports this program", current)
             return
-        problem = f"the tables have version {current or wanted!r}, which this program does not know. Use a newer one."
-        raise BadConfiguration("AGENTIC_RAG_DATABASE_URL", problem) from exc
+        raise BadConfiguration(setting, explain_unknown(current or wanted)) from exc
     steps = ScriptDirectory.from_config(config).iterate_revisions(wanted, current or "base")
     needed = [str(getattr(step.module, "oldest", step.revision)) for step in steps]
     support = schema_support.get(conn)
     schema_support.put(conn, wanted, max([*needed, *([support.oldest] if support else [])]))
+
+
+def is_unreleased(revision: str) -> bool:
+    """Return whether tables of a revision were made by the development before the first release."""
+    return revision < FIRST
+
+
+def explain_unknown(revision: str) -> str:
+    """Return why this program cannot use tables of a revision, and what to do."""
+    tables = f"the tables have version {revision[:20]!r}"
+    if is_unreleased(revision):
+        return (
+            f"{tables}, of a development version before 0.1.0, which no release reads. Start with a new data folder"
+            " (and a new PostgreSQL database, if you use one), and upload the documents again."
+        )
+    return f"{tables}, which this program does not know. Use a newer one."
 
 
 def list_steps(revisions: Revisions, current: str) -> list[tuple[str, str]]:

@@ -3,10 +3,21 @@
 No URL and no configuration file is read; there is no offline mode.
 """
 
-from alembic import context
-from sqlalchemy import Connection
+from typing import Any, Literal
 
-from agentic_rag.store.records import METADATA
+from alembic import context
+from sqlalchemy import Connection, TypeDecorator
+
+from agentic_rag.store.record import METADATA
+
+
+def render_item(kind: str, item: Any, _context: object) -> str | Literal[False]:
+    """Write the column types of records as those of SQLAlchemy, so that a migration does not depend on our code."""
+    if kind != "type":
+        return False
+    stored = item.impl_instance if isinstance(item, TypeDecorator) else item
+    return f"sa.{type(stored).__name__}()"
+
 
 connection = context.config.attributes["connection"]
 assert isinstance(connection, Connection)
@@ -14,6 +25,8 @@ context.configure(
     connection=connection,
     target_metadata=METADATA,
     render_as_batch=True,
+    render_item=render_item,
+    compare_type=False,  # SQLite's types are wider than those of the records
     transactional_ddl=False,  # the caller's transaction covers everything
 )
 context.run_migrations()

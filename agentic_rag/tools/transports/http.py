@@ -39,6 +39,7 @@ from agentic_rag.tools.transports.failures import (
 )
 from agentic_rag.tools.transports.network import CheckedBackend, CheckedTransport, Refused, unheard
 from agentic_rag.tools.transports.proxies import proxy_name
+from agentic_rag.tools.transports.stdio import repair_text
 
 EVENT_BYTES = 1024 * 1024
 """A longer SSE event is refused, as a longer line of a stdio server is."""
@@ -241,10 +242,17 @@ class _Bounded(CheckedTransport):
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             response.stream = _BoundedBody(response.stream)
+            if response.headers.get("content-type", "").lower().startswith("application/json"):
+                response.stream = _RepairedBody(response.stream, lines=False)
         elif self._announces:
             self._observed.other = True  # until it says where it wants its messages
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = Announcement(response.stream, partial(self._goes_elsewhere, request.url))
+            response.stream = Announcement(
+                _RepairedBody(response.stream, lines=True), partial(self._goes_elsewhere, request.url)
+            )
+        else:
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _RepairedBody(response.stream, lines=True)
         if request.method == "POST" and not self._announces and response.status_code < 300:
             self._observed.answered = True
         return response
@@ -432,6 +440,37 @@ class _BoundedBody(httpx2.AsyncByteStream):
             if taken > RESULT_BYTES:
                 raise httpx2.StreamError(f"the answer is longer than {RESULT_BYTES} bytes")
             yield part
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+class _RepairedBody(httpx2.AsyncByteStream):
+    """A body with U+FFFD in place of lone surrogates and of bytes that are not UTF-8.
+
+    The protocol library refuses a whole answer for one of them. Servers that cut a text within an emoji send them.
+    ``lines``: the body is an event stream, of which each part is passed on up to its last whole line.
+    """
+
+    def __init__(self, body: httpx2.AsyncByteStream, *, lines: bool) -> None:
+        self._body = body
+        self._lines = lines
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        parts: list[bytes] = []
+        size = 0
+        async for part in self._body:
+            end = max(part.rfind(b"\n"), part.rfind(b"\r")) + 1 if self._lines else 0
+            if end:
+                yield repair_text(b"".join((*parts, part[:end])))
+                parts, size, part = [], 0, part[end:]
+            parts.append(part)
+            size += len(part)
+            if size > RESULT_BYTES:  # longer than any answer that is taken
+                yield b"".join(parts)
+                parts, size = [], 0
+        if parts:
+            yield repair_text(b"".join(parts))
 
     async def aclose(self) -> None:
         await self._body.aclose()

@@ -331,6 +331,15 @@ class _Lines:
                 raise StopAsyncIteration from None
 
 
+def repair_text(data: bytes) -> bytes:
+    """Return JSON text with U+FFFD in place of bytes that are not UTF-8 and of lone surrogates (half an emoji)."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        data = data.decode("utf-8", "replace").encode()
+    return _LONE_SURROGATE.sub(rb"\\ufffd", data) if b"\\ud" in data or b"\\uD" in data else data
+
+
 def parse_line(line: bytes) -> types.JSONRPCMessage | None:
     """Return the message on a line; None: it is none.
 
@@ -340,7 +349,7 @@ def parse_line(line: bytes) -> types.JSONRPCMessage | None:
     try:
         return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError:
-        repaired = _LONE_SURROGATE.sub(rb"\\ufffd", line.decode("utf-8", "replace").encode())
+        repaired = repair_text(line)
     try:
         return types.jsonrpc_message_adapter.validate_json(repaired, by_name=False)
     except ValidationError:

@@ -170,6 +170,9 @@ _IMAGES = {
 }
 """Read with the extra ``ocr`` alone."""
 
+IMAGE_ENDINGS = tuple(_IMAGES)
+IMAGE_TYPES = frozenset(_IMAGES.values())
+
 
 @cache
 def all_formats() -> Mapping[str, Format]:

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
+from operator import itemgetter
 from statistics import median, median_low
 from typing import NamedTuple
 
@@ -50,9 +51,8 @@ RUNNING_PAGES = 3
 RUNNING_LINES = 3
 """Lines from the top and the bottom of a page that may be running headers or footers."""
 
-_HYPHENS = re.compile("[\x02\ufffe\xad]$")
-_CJK_END = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]$")
-_CJK_START = re.compile(r"^[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
+_HYPHENS = "\x02\ufffe\xad"
+_CJK = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
 _ITEM = re.compile(r"^(?:[-*•·‣▪–]\s|\(?\d{1,3}[.)、]\s|[（(]?[一二三四五六七八九十]+[)）、])")
 _MARKER = re.compile(
     r"(?:[-*•·‣▪–○●◦□■]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.)、]|[（(]?[一二三四五六七八九十]+[)）、])(?:\d+\.?)*"
@@ -198,13 +198,13 @@ def join_lines(lines: Sequence[str]) -> str:
     """Return lines of a paragraph as one: no space between Chinese characters, and no hyphen of the typesetter."""
     text = lines[0]
     for line in lines[1:]:
-        if _HYPHENS.search(text):
+        if text and text[-1] in _HYPHENS:
             text = text[:-1] + line
-        elif _CJK_END.search(text) and _CJK_START.search(line):
+        elif text and line and _CJK.match(text[-1]) and _CJK.match(line):
             text += line
         else:
             text += " " + line
-    return _HYPHENS.sub("", text)
+    return text[:-1] if text and text[-1] in _HYPHENS else text
 
 
 # Running headers and footers
@@ -266,7 +266,7 @@ def _body_size(pages: Sequence[Page]) -> float:
     weight: Counter[float] = Counter()
     for page in pages:
         for line in page.lines:
-            weight[line.size] += sum([len(word.text) + 1 for word in line.words])
+            weight[line.size] += len(line.text) + 1
     rounded: Counter[float] = Counter()
     for size, characters in weight.items():
         rounded[round(size, 1)] += characters
@@ -386,11 +386,6 @@ class Grid:
     rising: tuple[float, ...]
     """``ys`` in ascending order."""
 
-    def column_at(self, x: float) -> int | None:
-        """Return the column at a place, None outside the grid."""
-        column = bisect_right(self.xs, x) - 1
-        return column if 0 <= column < len(self.xs) - 1 else None
-
     def row_at(self, y: float) -> int | None:
         """Return the row at a height, None outside the grid."""
         row = len(self.ys) - 1 - bisect_left(self.rising, y)
@@ -438,6 +433,9 @@ def _group_connected(
     horizontal: Sequence[Segment], vertical: Sequence[Segment]
 ) -> Iterator[tuple[list[Segment], list[Segment]]]:
     """Yield the groups of lines that touch each other."""
+    if _is_one_group(horizontal, vertical):
+        yield list(horizontal), list(vertical)
+        return
     parents = list(range(len(horizontal) + len(vertical)))
 
     def root(at: int) -> int:
@@ -460,6 +458,19 @@ def _group_connected(
     for at, segment in enumerate(vertical, len(horizontal)):
         groups[root(at)][1].append(segment)
     yield from groups.values()
+
+
+def _is_one_group(horizontal: Sequence[Segment], vertical: Sequence[Segment]) -> bool:
+    """Whether the longest horizontal line touches all vertical ones, and the longest vertical one all horizontal ones.
+
+    This is so on most pages with one table, and is far cheaper to see than to compare each pair of lines.
+    """
+    left, right, y = max(horizontal, key=lambda segment: segment[1] - segment[0])
+    bottom, top, x = max(vertical, key=lambda segment: segment[1] - segment[0])
+    left, right, bottom, top = left - TOLERANCE, right + TOLERANCE, bottom - TOLERANCE, top + TOLERANCE
+    return all(
+        start - TOLERANCE <= y <= end + TOLERANCE and left <= at <= right for start, end, at in vertical
+    ) and all(start - TOLERANCE <= x <= end + TOLERANCE and bottom <= at <= top for start, end, at in horizontal)
 
 
 def _grid(horizontal: Sequence[Segment], vertical: Sequence[Segment]) -> Grid | None:
@@ -556,25 +567,32 @@ def _with_grid(sequence: Sequence[Table | Line], grid: Grid) -> list[Table | Lin
     inside: dict[tuple[int, int], list[tuple[Line, list[Word]]]] = defaultdict(list)
     result: list[Table | Line] = []
     place: int | None = None
+    xs = grid.xs
+    no_regions: tuple[tuple[int, int], ...] = ()
     for item in sequence:
         if isinstance(item, Table):
             result.append(item)
             continue
         outside: list[Word] = []
-        height, row = math.nan, None
+        height, regions = math.nan, no_regions
+        region: tuple[int, int] | None = None
+        run: list[Word] = []
         for word in item.words:
             _, left, right, middle = word
             if middle != height:  # most words of a line have one height
-                height, row = middle, grid.row_at(middle)
-            column = None if row is None else grid.column_at((left + right) / 2)
-            if row is None or column is None:
+                row = grid.row_at(middle)
+                height, regions, region = middle, no_regions if row is None else grid.regions[row], None
+            column = bisect_right(xs, (left + right) / 2) - 1
+            if not 0 <= column < len(regions):
                 outside.append(word)
                 continue
-            found = inside[grid.regions[row][column]]
-            if found and found[-1][0] is item:
-                found[-1][1].append(word)
-            else:
-                found.append((item, [word]))
+            if regions[column] is not region:
+                region = regions[column]
+                found = inside[region]
+                if not found or found[-1][0] is not item:
+                    found.append((item, []))
+                run = found[-1][1]
+            run.append(word)
         if len(outside) < len(item.words) and place is None:
             place = len(result)
         if outside:
@@ -625,12 +643,20 @@ def _ruled_table(grid: Grid, inside: dict[tuple[int, int], list[tuple[Line, list
     return Table(trimmed, tuple(columns[at] for at in used), join_lines(title) if title else "")
 
 
+_LEFT = itemgetter(1)
+"""The left end of a word."""
+
+
 def _cell_text(found: Sequence[tuple[Line, list[Word]]]) -> str:
     """Return the text of a cell, its lines from top to bottom."""
     if not found:
         return ""
-    if len(found) == 1 and len(found[0][1]) == 1:
-        return found[0][1][0].text
+    if len(found) == 1:
+        words = found[0][1]
+        if len(words) == 1:
+            return words[0][0]
+        if len({word[3] for word in words}) == 1:
+            return join_lines([" ".join([word[0] for word in sorted(words, key=_LEFT)])])
     size = max(found[0][0].size, 1.0)
     lines: list[tuple[float, list[Word]]] = []
     for _, words in sorted(found, key=lambda each: -each[1][0].middle):
@@ -638,7 +664,7 @@ def _cell_text(found: Sequence[tuple[Line, list[Word]]]) -> str:
             lines[-1][1].extend(words)
         else:
             lines.append((words[0].middle, list(words)))
-    return join_lines([" ".join(word.text for word in sorted(words, key=lambda each: each.left)) for _, words in lines])
+    return join_lines([" ".join(word.text for word in sorted(words, key=_LEFT)) for _, words in lines])
 
 
 def _rows_without_lines(

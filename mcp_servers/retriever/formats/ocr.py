@@ -27,6 +27,9 @@ SIDE_LENGTH = 1_600
 """Pixels of the longer side that text is looked for in."""
 NO_TEXT = "no text was found on the image"
 
+UNCERTAIN = 0.8
+"""A page that is read with a lower score is also read upside down."""
+
 SAMPLE = 5
 """Lines whose direction decides whether a page stands upside down."""
 
@@ -63,35 +66,31 @@ class Recogniser:
         """Read an image, or the frame of a TIFF, from 1. Raises `DocumentError` where it is too large."""
         import numpy
 
-        image = open_image(data)
-        image.seek(number - 1)
-        width, height = image.size
-        if width * height > MAX_IMAGE_PIXELS:
-            shown = f"the image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS / 1e6:.0f} million"
-            raise DocumentError("DOCUMENT_TOO_LARGE", shown)
-        image.draft("RGB", (MAX_SIDE, MAX_SIDE))  # a JPEG is decoded at a smaller size
-        picture = _upright(image)
+        picture = load_picture(open_image(data), number, MAX_SIDE)
         width, height = picture.size
         picture.thumbnail((MAX_SIDE, MAX_SIDE))
         pixels = numpy.ascontiguousarray(numpy.asarray(picture)[:, :, ::-1])
         return self._read(pixels, number, width * 72 / DPI, height * 72 / DPI)
 
     def _read(self, pixels: Any, number: int, width: float, height: float) -> ScanPage:
-        """Read an image in whichever direction its text runs."""
+        """Read an image in the direction of its text.
+
+        The classifier of directions is asked about a page and not about each line: of single upright lines it takes
+        a few for upside down.
+        """
         import numpy
 
-        output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
+        output = self._read_upright(pixels)
         turns = 0
         if _is_sideways(output):
             pixels = numpy.ascontiguousarray(numpy.rot90(pixels))
-            output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
+            output = self._read_upright(pixels)
             turns = 1
-        if output.boxes is None:
-            return ScanPage(number, width, height, 0, ())
-        if self._is_upside_down(pixels, output):
-            pixels = numpy.ascontiguousarray(numpy.rot90(pixels, 2))
-            output = self._engine(pixels, use_det=True, use_cls=True, use_rec=True)
-            turns += 2
+        if output.boxes is not None and (_certainty(output) < UNCERTAIN or self._is_upside_down(pixels, output)):
+            turned = self._read_upright(numpy.ascontiguousarray(numpy.rot90(pixels, 2)))
+            if _certainty(turned) > _certainty(output):
+                output = turned
+                turns += 2
         if output.boxes is None:
             return ScanPage(number, width, height, 0, ())
         across, down = pixels.shape[1], pixels.shape[0]
@@ -108,6 +107,9 @@ class Recogniser:
         # turning the image counterclockwise made the text upright: on the page it runs downwards, turned by 90
         return ScanPage(number, width, height, (0, 90, 180, 270)[turns], tuple(lines))
 
+    def _read_upright(self, pixels: Any) -> Any:
+        return self._engine(pixels, use_det=True, use_cls=False, use_rec=True)
+
     def _is_upside_down(self, pixels: Any, output: Any) -> bool:
         """Whether the direction classifier turns most of the longest lines around."""
         boxes = sorted(output.boxes, key=lambda box: -abs(float(box[1][0] - box[0][0])))[:SAMPLE]
@@ -119,6 +121,15 @@ class Recogniser:
             labels = getattr(found, "cls_res", None) or []
             turned += any(label == "180" and score > 0.9 for label, score in labels)
         return turned * 2 > len(boxes)
+
+
+def _certainty(output: Any) -> float:
+    """Return the mean score of a reading's characters; 0 where it has none."""
+    if output.boxes is None:
+        return 0.0
+    characters = sum(map(len, output.txts))
+    scores = [len(text) * float(score) for text, score in zip(output.txts, output.scores, strict=True)]
+    return sum(scores) / max(characters, 1)
 
 
 def _is_sideways(output: Any) -> bool:
@@ -162,6 +173,35 @@ def open_image(data: bytes) -> Any:
         raise DocumentError("DOCUMENT_BROKEN", "the file is no readable PNG, JPEG, TIFF or WebP image") from exc
 
 
+def load_picture(image: Any, number: int, side: int) -> Any:
+    """Return a frame of an opened image, from 1, in RGB and as it is to be held.
+
+    ``side``: pixels that the longer side has at least, if the image has them; a JPEG is decoded at a smaller size.
+
+    Raises:
+        DocumentError: there is no such frame, or it has too many pixels.
+    """
+    try:
+        image.seek(number - 1)
+    except EOFError:
+        raise DocumentError("DOCUMENT_BROKEN", f"the image has no page {number}") from None
+    _check_size(image)
+    image.draft("RGB", (side, side))
+    return _upright(image)
+
+
+def count_frames(image: Any) -> int:
+    """Return how many pages an opened image has: a TIFF may have several."""
+    return int(getattr(image, "n_frames", 1))
+
+
+def _check_size(image: Any) -> None:
+    width, height = image.size
+    if width * height > MAX_IMAGE_PIXELS:
+        shown = f"the image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS / 1e6:.0f} million"
+        raise DocumentError("DOCUMENT_TOO_LARGE", shown)
+
+
 def _upright(image: Any) -> Any:
     """Return the image on white, turned as its camera says, in RGB."""
     from PIL import Image, ImageOps
@@ -184,13 +224,10 @@ def read_image(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> Parse
         DocumentError: the file is no image, has too many pixels or frames, or OCR found no text.
     """
     image = open_image(path.read_bytes())
-    count = int(getattr(image, "n_frames", 1))
+    count = count_frames(image)
     if count > limits.max_pages:
         raise DocumentError("DOCUMENT_TOO_LARGE", f"the image has {count} frames; the limit is {limits.max_pages}")
-    width, height = image.size
-    if width * height > MAX_IMAGE_PIXELS:
-        shown = f"the image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS / 1e6:.0f} million"
-        raise DocumentError("DOCUMENT_TOO_LARGE", shown)
+    _check_size(image)
     unread = tuple(number for number in range(1, count + 1) if number not in scans.pages)
     failed = [scan for scan in scans.pages.values() if scan.error]
     pages = [lay_out_scan(scans.pages[number]) if number in scans.pages else Page(()) for number in range(1, count + 1)]

@@ -44,7 +44,7 @@ _MACHINERY = re.compile(
     r"|commentsExtended|commentsExtensible|commentAuthors|authors|presentation|workbook|volatileDependencies)\d*\.xml"
     r"|.*/(?:slideMasters|slideLayouts|notesMasters|handoutMasters|persons|printerSettings|ctrlProps|tables|tags"
     r"|diagrams/(?:colors|quickStyle|layout|drawing))[/\d]|META-INF/|mimetype|meta\.xml|settings\.xml|manifest\.rdf"
-    r"|Configurations2/|Thumbnails/|xl/(?:pivotTables|pivotCache|queryTables|connections|richData|slicers|slicerCaches)"
+    r"|Configurations2/|Thumbnails/|xl/drawings/commentsDrawing\d*\.vml|xl/(?:pivotTables|pivotCache|queryTables|connections|richData|slicers|slicerCaches)"
 )
 """Parts that hold how a document looks or works, not what it says."""
 

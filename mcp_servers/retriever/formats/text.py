@@ -34,12 +34,20 @@ MAX_ADDRESS = 2_000
 
 
 def read_text(path: Path, limits: ParseLimits) -> ParsedDocument:
-    return ParsedDocument(tuple(Block("prose", paragraph) for paragraph in paragraphs(decode(path.read_bytes()))))
+    text = decode(path.read_bytes())
+    return ParsedDocument(tuple(Block("prose", each) for each in paragraphs(text)), notes=notes_on(text))
+
+
+def notes_on(text: str) -> tuple[str, ...]:
+    """Return a note on characters that no encoding explains."""
+    lost = text.count("\ufffd")
+    return (f"characters that could not be decoded: {lost}",) if lost else ()
 
 
 def read_lines(path: Path, limits: ParseLimits) -> ParsedDocument:
     """Read source code, settings and logs: each line is a unit."""
-    return ParsedDocument((Block("code", decode(path.read_bytes()).strip("\n").rstrip()),))
+    text = decode(path.read_bytes())
+    return ParsedDocument((Block("code", text.strip("\n").rstrip()),), notes=notes_on(text))
 
 
 def with_address(text: str, address: str | None) -> str:
@@ -108,8 +116,25 @@ def _decode(data: bytes) -> str:
     # A file that was cut, or two that were put together: a few bytes are lost, not all of the text.
     bad = text.count("\ufffd")
     if len(_BEYOND_ASCII.findall(text)) - bad >= _GOOD_TO_BAD * bad:
-        return text
+        return _decode_lines(data)
     return data.decode(guess(data[:SAMPLE_BYTES]), "replace")
+
+
+def _decode_lines(data: bytes) -> str:
+    """Decode a file that is UTF-8 for the most part: lines that are not are guessed together."""
+    lines = data.split(b"\n")
+    texts = [line.decode("utf-8", "replace") for line in lines]
+    other = [
+        at
+        for at, text in enumerate(texts)
+        if (bad := text.count("\ufffd")) and len(_BEYOND_ASCII.findall(text)) - bad < _GOOD_TO_BAD * bad
+    ]
+    if other == [len(lines) - 1] and texts[-1].count("\ufffd") == 1 and texts[-1].endswith("\ufffd"):
+        return "\n".join(texts)  # the end was cut off inside a character
+    encoding = guess(b"\n".join(lines[at] for at in other)[:SAMPLE_BYTES])
+    for at in other:
+        texts[at] = lines[at].decode(encoding, "replace")
+    return "\n".join(texts)
 
 
 def _unmarked_utf16(sample: bytes) -> str | None:

@@ -6,6 +6,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -15,6 +16,8 @@ def send(message: dict[str, Any]) -> None:
 
 
 tools = json.loads(os.environ.get("TOOLS", "[]"))
+if path := os.environ.get("RESULT_FILE"):
+    os.environ["RESULT"] = Path(path).read_text()
 result = json.loads(os.environ.get("RESULT", '{"content": [{"type": "text", "text": "ok"}]}'))
 
 for line in sys.stdin:

@@ -6,7 +6,7 @@ from pathlib import Path
 from mcp.server import MCPServer
 from mcp_types import ToolAnnotations
 
-READ_ONLY = ToolAnnotations(readOnlyHint=True)
+READ_ONLY = ToolAnnotations(read_only_hint=True)
 """What its tool says of itself, so that a single user's server runs it unasked."""
 server = MCPServer("keeping")
 notes = Path(os.environ["HOME"], "notes")

@@ -233,7 +233,10 @@ class ChatPage {
   // The connection
 
   async #protocols() {
-    if (!this.app.user.signedIn) return ["agentic-rag.native"];
+    let { user } = this.app;
+    // A server without keys may have begun to ask for them: another tab, which is signed in now, approved a server.
+    if (!user.signedIn && this.wasLost) user = await this.app.refreshUser();
+    if (!user.signedIn && user.name !== null) return ["agentic-rag.native"];
     const { subprotocol } = await api("POST", "/api/ws-tickets");
     return ["agentic-rag.native", subprotocol];
   }

@@ -3,14 +3,15 @@
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
-import { badge, button, checkbox, field, input, notice, openDialog, textarea, toast } from "../ui.js";
+import { badge, button, checkbox, field, input, notice, openDialog, textarea, toast, toastError } from "../ui.js";
 
 const KINDS = { ready: "ok", needs_secret: "wait", needs_approval: "wait", needs_sign_in: "wait", change_proposed: "wait", not_possible: "bad" };
 const INSTALL_POLLS = 600;
 const INSTALL_POLL_MS = 500;
 
-/** Open the dialog. `operator`: whether the person may approve what runs. Resolves to whether servers were saved. */
-export function pasteServers(base, { operator, onRequested, onSecret }) {
+/** Open the dialog. An operator (`app.user.operator`) may approve lines. Resolves to whether servers were saved. */
+export function pasteServers(base, { app, onRequested, onSecret }) {
+  const { operator } = app.user;
   const text = field(t("servers.pasteText"), textarea({ rows: 10, spellcheck: false, class: "input mono", dir: "ltr" }), { hint: t("servers.pasteHint") });
   const report = h("div", { class: "stack-small", "aria-live": "polite" });
   const accepted = new Map();
@@ -109,22 +110,32 @@ export function pasteServers(base, { operator, onRequested, onSecret }) {
     toast(t("servers.requested", { name: row.name }));
   }
 
-  /** Show what would run, approve exactly that, and check again once it is installed. */
+  /** Show what would run, approve exactly that, and check again once it is installed. If another tab was quicker, this
+   * one shows the reason and continues with that decision. */
   async function approve(row) {
     const asked = await request(row);
     const path = `/api/launch-requests/${encodeURIComponent(asked.id)}`;
     const shown = await api("GET", path);
     const network = field(t("servers.network"), checkbox(), { inline: true, hint: t("servers.networkHint") });
+    const signInNote = notice("warn", t("shell.networkEndsKeyless"));
+    signInNote.hidden = true;
+    network.control.addEventListener("change", () => (signInNote.hidden = !network.control.checked || app.user.needsKey));
     const build = () => [
       h("pre", { class: "code-block mono", tabindex: 0, dir: "ltr" }, [shown.command, ...shown.args].join(" ")),
       h("p", { class: "wrap" }, `${shown.facts.name} ${shown.facts.version}`),
       shown.facts.integrity && h("p", { class: "mono small soft wrap" }, shown.facts.integrity),
       shown.facts.warnings.map((each) => notice("warn", each)),
       network,
+      signInNote,
     ];
     const actions = (close) => [button(t("shell.cancel"), { onclick: () => close(false) }), button(t("servers.approveNow"), { kind: "primary", onclick: () => close(true) })];
     if (!(await openDialog(t("servers.approveTitle", { name: row.name }), { build, actions }).closed)) return;
-    await api("POST", `${path}/approve`, { body: { fingerprint: shown.fingerprint, network: network.control.checked } });
+    try {
+      await api("POST", `${path}/approve`, { body: { fingerprint: shown.fingerprint, network: network.control.checked } });
+      await app.refreshUser();
+    } catch (error) {
+      toastError(error);
+    }
     replace(report, notice("info", t("servers.installing", { name: row.name })));
     for (let polls = 0; polls < INSTALL_POLLS && dialog?.element.isConnected; polls += 1) {
       const { state } = await api("GET", path);

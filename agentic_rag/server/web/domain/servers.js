@@ -30,8 +30,8 @@ export async function show(panel, { domain: given, place, app }) {
     },
     onRequested: () => drawRequests(requests, base),
     onPaste: async () => {
-      const told = { operator: app.user.operator, onRequested: () => drawRequests(requests, base), onSecret: () => drawSecrets(secrets, base) };
-      if (!(await pasteServers(base, told))) return;
+      const context = { app, onRequested: () => drawRequests(requests, base), onSecret: () => drawSecrets(secrets, base) };
+      if (!(await pasteServers(base, context))) return;
       editor.reload(await api("GET", base));
       await look();
     },

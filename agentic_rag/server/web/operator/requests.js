@@ -98,7 +98,7 @@ function decisionCard(request, load, app) {
   const template = field(t("operator.template"), textarea({ rows: Math.max(3, request.template.length + 1), spellcheck: false, class: "input mono", value: request.template.join("\n") }), { hint: t("operator.templateHint", { workspace: "{path:workspace}", text: "{text}", url: "{url}" }) });
   const network = field(t("operator.network"), checkbox(), { inline: true, hint: t("operator.networkHint") });
   const write = field(t("operator.write"), checkbox(), { inline: true, hint: t("operator.writeHint") });
-  const lockNote = notice("warn", t("operator.networkEndsKeyless"));
+  const lockNote = notice("warn", t("shell.networkEndsKeyless"));
   lockNote.hidden = true;
   network.control.addEventListener("change", () => (lockNote.hidden = !network.control.checked || app.user.needsKey));
   const readOnly = field(t("operator.readOnly"), input({ spellcheck: false, class: "input mono" }), { hint: t("operator.readOnlyHint") });

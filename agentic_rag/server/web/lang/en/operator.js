@@ -186,7 +186,6 @@ export default {
   "operator.more": "and {count} more",
   "operator.nameClaim": "Claim with the name",
   "operator.network": "May use the network",
-  "operator.networkEndsKeyless": "After you approve this, programs on this computer need a key to use this server, because one that may use the network could act as you. This browser stays signed in, and the command line keeps working. Other browsers sign in with “agentic-rag open”.",
   "operator.networkHint": "With network access, the program could send its data elsewhere.",
   "operator.newHead": "Chain head",
   "operator.newKey": "New key",

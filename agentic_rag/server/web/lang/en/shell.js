@@ -16,6 +16,7 @@ export default {
   "shell.navOperator": "Operator",
   "shell.navWaiting": "Waiting",
   "shell.navigation": "Navigation",
+  "shell.networkEndsKeyless": "After you approve this, programs on this computer need a key to use this server, because one that may use the network could act as you. This browser stays signed in, and the command line keeps working. Other browsers sign in with “agentic-rag open”.",
   "shell.notCopied": "The browser blocked copying.",
   "shell.notFound": "Page not found",
   "shell.notFoundText": "The address may be old, or you may not have access.",

@@ -186,7 +186,6 @@ export default {
   "operator.more": "另有 {count} 个",
   "operator.nameClaim": "名称声明",
   "operator.network": "可使用网络",
-  "operator.networkEndsKeyless": "批准后，本机上的程序需要密钥才能使用此服务器，因为可以使用网络的程序可能冒充您。此浏览器保持登录，命令行照常可用。其他浏览器请用“agentic-rag open”登录。",
   "operator.networkHint": "程序可能把得到的内容发送到别处。",
   "operator.newHead": "链头",
   "operator.newKey": "新建密钥",

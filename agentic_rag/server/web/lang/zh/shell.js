@@ -16,6 +16,7 @@ export default {
   "shell.navOperator": "运维",
   "shell.navWaiting": "待办",
   "shell.navigation": "导航",
+  "shell.networkEndsKeyless": "批准后，本机上的程序需要密钥才能使用此服务器，因为可以使用网络的程序可能冒充您。此浏览器保持登录，命令行照常可用。其他浏览器请用“agentic-rag open”登录。",
   "shell.notCopied": "浏览器不允许此页面复制。",
   "shell.notFound": "没有这个页面",
   "shell.notFoundText": "地址可能已过期，或者您没有权限查看。",

@@ -1,0 +1,739 @@
+"""Initial tables"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from agentic_rag.store.clock import new_id, now
+
+revision = "1000"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_table(
+        "audit",
+        sa.Column("seq", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("at", sa.String(), nullable=False),
+        sa.Column("actor", sa.String(), nullable=False),
+        sa.Column("action", sa.String(), nullable=False),
+        sa.Column("target", sa.String(), nullable=False),
+        sa.Column("outcome", sa.String(), nullable=False),
+        sa.Column("details", sa.JSON(), nullable=False),
+        sa.Column("count", sa.Integer(), nullable=False),
+        sa.Column("previous", sa.String(), nullable=False),
+        sa.Column("hash", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("seq"),
+    )
+    op.create_table(
+        "audit_head",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("hash", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "budget_reservations",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("turn_id", sa.String(), nullable=False),
+        sa.Column("model", sa.String(), nullable=False),
+        sa.Column("sent", sa.BigInteger(), nullable=False),
+        sa.Column("received", sa.BigInteger(), nullable=False),
+        sa.Column("until", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("budget_reservations", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_budget_reservations_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_budget_reservations_key_id"), ["key_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_budget_reservations_user_id"), ["user_id"], unique=False)
+
+    op.create_table(
+        "budgets",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("scope", sa.String(), nullable=False),
+        sa.Column("subject", sa.String(), nullable=False),
+        sa.Column("unit", sa.String(), nullable=False),
+        sa.Column("period", sa.String(), nullable=False),
+        sa.Column("soft", sa.String(), nullable=True),
+        sa.Column("hard", sa.String(), nullable=True),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("scope", "subject", "unit", "period"),
+    )
+    op.create_table(
+        "collections",
+        sa.Column("domain_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=True),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("domain_id"),
+    )
+    op.create_table(
+        "compactions",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("summary", sa.String(), nullable=False),
+        sa.Column("from_seq", sa.Integer(), nullable=False),
+        sa.Column("to_seq", sa.Integer(), nullable=False),
+        sa.Column("message_count", sa.Integer(), nullable=False),
+        sa.Column("leaf_message_id", sa.String(), nullable=True),
+        sa.Column("created_by", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("compactions", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_compactions_session_id"), ["session_id"], unique=False)
+
+    op.create_table(
+        "contexts",
+        sa.Column("message_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("window_start", sa.Integer(), nullable=False),
+        sa.Column("window_set_at", sa.Integer(), nullable=False),
+        sa.Column("head", sa.JSON(), nullable=True),
+        sa.Column("compaction_id", sa.String(), nullable=True),
+        sa.Column("compacted_to", sa.Integer(), nullable=False),
+        sa.Column("gap_from", sa.Integer(), nullable=False),
+        sa.Column("gap_to", sa.Integer(), nullable=False),
+        sa.Column("prompt_id", sa.String(), nullable=True),
+        sa.Column("told_id", sa.String(), nullable=True),
+        sa.Column("late_tools", sa.JSON(), nullable=True),
+        sa.PrimaryKeyConstraint("message_id"),
+    )
+    with op.batch_alter_table("contexts", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_contexts_session_id"), ["session_id"], unique=False)
+
+    op.create_table(
+        "conversations",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("owner_id", sa.String(), nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("title", sa.String(), nullable=False),
+        sa.Column("title_source", sa.String(), nullable=False),
+        sa.Column("status", sa.String(), nullable=False),
+        sa.Column("message_count", sa.Integer(), nullable=False),
+        sa.Column("compacted_count", sa.Integer(), nullable=False),
+        sa.Column("image_id", sa.String(), nullable=True),
+        sa.Column("context_document_ids", sa.JSON(), nullable=False),
+        sa.Column("meta", sa.JSON(), nullable=False),
+        sa.Column("transient", sa.Boolean(), nullable=False),
+        sa.Column("started_at", sa.String(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.Column("last_message_at", sa.String(), nullable=True),
+        sa.Column("client_name", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("owner_id", "domain_id", "client_name"),
+        sa.UniqueConstraint("session_id"),
+    )
+    with op.batch_alter_table("conversations", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_conversations_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_conversations_owner_id"), ["owner_id"], unique=False)
+
+    op.create_table(
+        "documents",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("media_type", sa.String(), nullable=False),
+        sa.Column("size", sa.Integer(), nullable=False),
+        sa.Column("sha256", sa.String(), nullable=False),
+        sa.Column("path", sa.String(), nullable=False),
+        sa.Column("status", sa.String(), nullable=False),
+        sa.Column("dense_state", sa.String(), nullable=False),
+        sa.Column("progress", sa.JSON(), nullable=False),
+        sa.Column("page_count", sa.Integer(), nullable=True),
+        sa.Column("chunk_count", sa.Integer(), nullable=True),
+        sa.Column("error_code", sa.String(), nullable=True),
+        sa.Column("error_message", sa.String(), nullable=True),
+        sa.Column("file_stamp", sa.String(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("lease_until", sa.String(), nullable=True),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("documents", schema=None) as batch_op:
+        batch_op.create_index("ix_documents_domain_sha", ["domain_id", "sha256"], unique=True)
+
+    op.create_table(
+        "domains",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("description", sa.String(), nullable=False),
+        sa.Column("settings", sa.JSON(), nullable=False),
+        sa.Column("workspace", sa.String(), nullable=False),
+        sa.Column("version", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "engram_cues",
+        sa.Column("memory_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("word", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("engram_id", sa.String(), autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("memory_id", "word", "engram_id"),
+    )
+    with op.batch_alter_table("engram_cues", schema=None) as batch_op:
+        batch_op.create_index("ix_engram_cues_engram", ["memory_id", "engram_id"], unique=False)
+
+    op.create_table(
+        "engrams",
+        sa.Column("memory_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.Column("content", sa.String(), nullable=False),
+        sa.Column("cues", sa.String(), nullable=False),
+        sa.Column("type", sa.String(), nullable=False),
+        sa.Column("strength", sa.Float(), nullable=False),
+        sa.Column("created_ms", sa.BigInteger(), nullable=False),
+        sa.Column("author", sa.String(), nullable=False),
+        sa.Column("turn_id", sa.String(), nullable=False),
+        sa.Column("replaces", sa.String(), nullable=False),
+        sa.Column("replaced_by", sa.String(), nullable=False),
+        sa.Column("proposed", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("memory_id", "id"),
+    )
+    with op.batch_alter_table("engrams", schema=None) as batch_op:
+        batch_op.create_index("ix_engrams_number", ["memory_id", "number"], unique=True)
+
+    op.create_table(
+        "extractions",
+        sa.Column("session_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("conversation_id", sa.String(), nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("every", sa.Integer(), nullable=False),
+        sa.Column("turn_count", sa.Integer(), nullable=False),
+        sa.Column("turn_ids", sa.JSON(), nullable=False),
+        sa.Column("proposals", sa.JSON(), nullable=False),
+        sa.Column("proposed_from", sa.JSON(), nullable=False),
+        sa.Column("tries", sa.Integer(), nullable=False),
+        sa.Column("last_at", sa.String(), nullable=False),
+        sa.Column("claimed_until", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("session_id"),
+    )
+    op.create_table(
+        "feedback",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("conversation_id", sa.String(), nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("rating", sa.String(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("feedback", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_feedback_domain_id"), ["domain_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_feedback_session_id"), ["session_id"], unique=False)
+
+    op.create_table(
+        "history",
+        sa.Column("domain_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("n", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("subject", sa.String(), nullable=False),
+        sa.Column("author", sa.String(), nullable=False),
+        sa.Column("at", sa.String(), nullable=False),
+        sa.Column("content", sa.String(), nullable=True),
+        sa.Column("size", sa.Integer(), nullable=False),
+        sa.Column("sha256", sa.String(), nullable=False),
+        sa.Column("redacted", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("domain_id", "n"),
+    )
+    with op.batch_alter_table("history", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_history_author"), ["author"], unique=False)
+        batch_op.create_index("ix_history_subject", ["domain_id", "kind", "subject"], unique=False)
+
+    op.create_table(
+        "images",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("definition", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("images", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_images_domain_id"), ["domain_id"], unique=False)
+
+    op.create_table(
+        "imports",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("removed", sa.JSON(), nullable=False),
+        sa.Column("begun_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "keys",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("role", sa.String(), nullable=True),
+        sa.Column("domains", sa.JSON(), nullable=False),
+        sa.Column("sha256", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("revoked_at", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("sha256"),
+    )
+    op.create_table(
+        "launch_requests",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("server", sa.String(), nullable=False),
+        sa.Column("command", sa.String(), nullable=False),
+        sa.Column("args", sa.JSON(), nullable=False),
+        sa.Column("env", sa.JSON(), nullable=False),
+        sa.Column("template", sa.JSON(), nullable=False),
+        sa.Column("secrets", sa.JSON(), nullable=False),
+        sa.Column("facts", sa.JSON(), nullable=False),
+        sa.Column("fingerprint", sa.String(), nullable=False),
+        sa.Column("pending", sa.String(), nullable=True),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("requested_by", sa.String(), nullable=False),
+        sa.Column("requested_at", sa.String(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=False),
+        sa.Column("grant", sa.JSON(), nullable=True),
+        sa.Column("catalogue_id", sa.String(), nullable=False),
+        sa.Column("sha256", sa.String(), nullable=False),
+        sa.Column("decided_by", sa.String(), nullable=False),
+        sa.Column("decided_at", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("domain_id", "pending"),
+    )
+    with op.batch_alter_table("launch_requests", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_launch_requests_state"), ["state"], unique=False)
+
+    op.create_table(
+        "leases",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("until", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "logins",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("sha256", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("expires_at", sa.String(), nullable=False),
+        sa.Column("ends_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("sha256"),
+    )
+    with op.batch_alter_table("logins", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_logins_user_id"), ["user_id"], unique=False)
+
+    op.create_table(
+        "logins_begun",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("browser_sha256", sa.String(), nullable=False),
+        sa.Column("nonce", sa.String(), nullable=False),
+        sa.Column("verifier", sa.String(), nullable=False),
+        sa.Column("return_to", sa.String(), nullable=False),
+        sa.Column("expires_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("logins_begun", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_logins_begun_expires_at"), ["expires_at"], unique=False)
+
+    op.create_table(
+        "mcp_accounts",
+        sa.Column("domain_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("server", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("user_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("url", sa.String(), nullable=False),
+        sa.Column("issuer", sa.String(), nullable=False),
+        sa.Column("account", sa.String(), nullable=False),
+        sa.Column("scope", sa.String(), nullable=False),
+        sa.Column("signed_in_by", sa.String(), nullable=False),
+        sa.Column("signed_in_at", sa.String(), nullable=False),
+        sa.Column("expires_at", sa.String(), nullable=True),
+        sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("renewing_until", sa.String(), nullable=True),
+        sa.Column("step_ups", sa.Integer(), nullable=False),
+        sa.Column("stepped_at", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("domain_id", "server", "user_id"),
+    )
+    op.create_table(
+        "memories",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("role", sa.String(), nullable=False),
+        sa.Column("counts", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("memories", schema=None) as batch_op:
+        batch_op.create_index("ix_memories_place", ["domain_id", "user_id", "role"], unique=True)
+
+    op.create_table(
+        "messages",
+        sa.Column("session_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("seq", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("turn_id", sa.String(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("role", sa.String(), nullable=False),
+        sa.Column("content", sa.JSON(), nullable=False),
+        sa.Column("message_id", sa.String(), nullable=False),
+        sa.Column("parent_message_id", sa.String(), nullable=True),
+        sa.Column("model", sa.String(), nullable=True),
+        sa.Column("usage", sa.JSON(), nullable=True),
+        sa.Column("partial", sa.Boolean(), nullable=False),
+        sa.Column("rewritten_at", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("session_id", "seq"),
+    )
+    with op.batch_alter_table("messages", schema=None) as batch_op:
+        batch_op.create_index("ix_messages_message", ["session_id", "message_id"], unique=False)
+
+    op.create_table(
+        "origin",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("store_id", sa.String(), nullable=False),
+        sa.Column("made_at", sa.String(), nullable=False),
+        sa.Column("restored_from", sa.String(), nullable=True),
+        sa.Column("restored_store", sa.String(), nullable=True),
+        sa.Column("restored_at", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "payloads",
+        sa.Column("ref", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("media_type", sa.String(), nullable=False),
+        sa.Column("size", sa.Integer(), nullable=False),
+        sa.Column("sha256", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("ref"),
+    )
+    with op.batch_alter_table("payloads", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_payloads_session_id"), ["session_id"], unique=False)
+
+    op.create_table(
+        "probe",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "prompts",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("system", sa.JSON(), nullable=False),
+        sa.Column("tools", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "replicas",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("run", sa.String(), nullable=False),
+        sa.Column("version", sa.String(), nullable=False),
+        sa.Column("address", sa.String(), nullable=False),
+        sa.Column("leaving", sa.Boolean(), nullable=False),
+        sa.Column("started_at", sa.String(), nullable=False),
+        sa.Column("heartbeat_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "retrievals",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("conversation_id", sa.String(), nullable=False),
+        sa.Column("turn_id", sa.String(), nullable=False),
+        sa.Column("query", sa.String(), nullable=False),
+        sa.Column("mode", sa.String(), nullable=False),
+        sa.Column("trace", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("retrievals", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_retrievals_conversation_id"), ["conversation_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_retrievals_domain_id"), ["domain_id"], unique=False)
+
+    op.create_table(
+        "run_events",
+        sa.Column("turn_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("last_seq", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("first_seq", sa.BigInteger(), nullable=False),
+        sa.Column("payload", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("turn_id", "last_seq"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "run_groups",
+        sa.Column("id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("payload", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "scans",
+        sa.Column("document_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("sha256", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("page", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("content", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("document_id", "sha256", "page"),
+    )
+    with op.batch_alter_table("scans", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_scans_domain_id"), ["domain_id"], unique=False)
+
+    op.create_table(
+        "schema_support",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("revision", sa.String(), nullable=False),
+        sa.Column("oldest", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "secrets",
+        sa.Column("domain_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("name", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("sealed", sa.LargeBinary(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("domain_id", "name"),
+    )
+    op.create_table(
+        "sessions",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("parent_turn_id", sa.String(), nullable=True),
+        sa.Column("tool_call_id", sa.String(), nullable=True),
+        sa.Column("last_seq", sa.Integer(), nullable=False),
+        sa.Column("leaf_message_id", sa.String(), nullable=True),
+        sa.Column("branched", sa.Boolean(), nullable=False),
+        sa.Column("window_start", sa.Integer(), nullable=False),
+        sa.Column("window_set_at", sa.Integer(), nullable=False),
+        sa.Column("head", sa.JSON(), nullable=True),
+        sa.Column("compaction_id", sa.String(), nullable=True),
+        sa.Column("compacted_to", sa.Integer(), nullable=False),
+        sa.Column("gap_from", sa.Integer(), nullable=False),
+        sa.Column("gap_to", sa.Integer(), nullable=False),
+        sa.Column("prompt_id", sa.String(), nullable=True),
+        sa.Column("told_id", sa.String(), nullable=True),
+        sa.Column("late_tools", sa.JSON(), nullable=True),
+        sa.Column("writer", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("sessions", schema=None) as batch_op:
+        batch_op.create_index("ix_sessions_parent", ["parent_turn_id", "tool_call_id"], unique=False)
+
+    op.create_table(
+        "sign_ins",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("server", sa.String(), nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("url", sa.String(), nullable=False),
+        sa.Column("state_hash", sa.String(), nullable=False),
+        sa.Column("browser_hash", sa.String(), nullable=False),
+        sa.Column("begun_by", sa.String(), nullable=False),
+        sa.Column("scope", sa.String(), nullable=False),
+        sa.Column("step_up", sa.Boolean(), nullable=False),
+        sa.Column("expires_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("sign_ins", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_sign_ins_state_hash"), ["state_hash"], unique=False)
+
+    op.create_table(
+        "signals",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("transaction", sa.BigInteger(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("subject", sa.String(), nullable=False),
+        sa.Column("detail", sa.String(), nullable=False),
+        sa.Column("sent_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("signals", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_signals_transaction"), ["transaction"], unique=False)
+
+    op.create_table(
+        "tickets",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("seconds", sa.Integer(), nullable=True),
+        sa.Column("expires_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("tickets", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_tickets_key_id"), ["key_id"], unique=False)
+
+    op.create_table(
+        "tool_calls",
+        sa.Column("turn_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("tool_call_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("server", sa.String(), nullable=False),
+        sa.Column("tool_name", sa.String(), nullable=False),
+        sa.Column("arguments", sa.JSON(), nullable=False),
+        sa.Column("status", sa.String(), nullable=False),
+        sa.Column("result", sa.JSON(), nullable=True),
+        sa.Column("started_at", sa.String(), nullable=False),
+        sa.Column("duration_ms", sa.Integer(), nullable=True),
+        sa.Column("size", sa.Integer(), nullable=True),
+        sa.Column("ref", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("turn_id", "tool_call_id"),
+    )
+    with op.batch_alter_table("tool_calls", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_tool_calls_session_id"), ["session_id"], unique=False)
+
+    op.create_table(
+        "tool_lists",
+        sa.Column("domain_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("server", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("user_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("entry_hash", sa.String(), nullable=False),
+        sa.Column("tools", sa.JSON(), nullable=False),
+        sa.Column("accepted", sa.JSON(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("domain_id", "server", "user_id"),
+    )
+    op.create_table(
+        "turns",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("conversation_id", sa.String(), nullable=False),
+        sa.Column("client_message_id", sa.String(), nullable=True),
+        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("content", sa.String(), nullable=False),
+        sa.Column("images", sa.JSON(), nullable=False),
+        sa.Column("user_message_id", sa.String(), nullable=False),
+        sa.Column("message_id", sa.String(), nullable=False),
+        sa.Column("parent_message_id", sa.String(), nullable=True),
+        sa.Column("branch_of", sa.String(), nullable=True),
+        sa.Column("began", sa.Boolean(), nullable=False),
+        sa.Column("status", sa.String(), nullable=False),
+        sa.Column("end_reason", sa.String(), nullable=True),
+        sa.Column("error", sa.JSON(), nullable=True),
+        sa.Column("image_id", sa.String(), nullable=False),
+        sa.Column("role_hashes", sa.JSON(), nullable=False),
+        sa.Column("owner", sa.String(), nullable=False),
+        sa.Column("fence", sa.Integer(), nullable=False),
+        sa.Column("lease_until", sa.String(), nullable=True),
+        sa.Column("interrupt_asked", sa.Boolean(), nullable=False),
+        sa.Column("resumes", sa.Integer(), nullable=False),
+        sa.Column("steps", sa.Integer(), nullable=False),
+        sa.Column("usage", sa.JSON(), nullable=True),
+        sa.Column("references", sa.JSON(), nullable=False),
+        sa.Column("timings", sa.JSON(), nullable=False),
+        sa.Column("started_at", sa.String(), nullable=False),
+        sa.Column("ended_at", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("session_id", "client_message_id"),
+    )
+    with op.batch_alter_table("turns", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_turns_unfinished",
+            ["status"],
+            unique=False,
+            sqlite_where=sa.text("ended_at IS NULL"),
+            postgresql_where=sa.text("ended_at IS NULL"),
+        )
+
+    op.create_table(
+        "usage",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("turn_id", sa.String(), nullable=True),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("conversation_id", sa.String(), nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("model", sa.String(), nullable=False),
+        sa.Column("input", sa.Integer(), nullable=False),
+        sa.Column("cache_read", sa.Integer(), nullable=False),
+        sa.Column("cache_write", sa.Integer(), nullable=False),
+        sa.Column("output", sa.Integer(), nullable=False),
+        sa.Column("dropped_citations", sa.Integer(), nullable=False),
+        sa.Column("unverified_citations", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("usage", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_usage_turn_id"), ["turn_id"], unique=False)
+
+    op.create_table(
+        "usage_day_sums",
+        sa.Column("scope", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("subject", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("day", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("model", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("input", sa.BigInteger(), nullable=False),
+        sa.Column("cache_read", sa.BigInteger(), nullable=False),
+        sa.Column("cache_write", sa.BigInteger(), nullable=False),
+        sa.Column("output", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("scope", "subject", "day", "model"),
+    )
+    op.create_table(
+        "users",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("display_name", sa.String(), nullable=False),
+        sa.Column("operator", sa.Boolean(), nullable=False),
+        sa.Column("grants", sa.JSON(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("origin", sa.String(), nullable=False),
+        sa.Column("subject", sa.String(), nullable=True),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.Column("updated_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("number"),
+        sa.UniqueConstraint("subject"),
+    )
+    op.create_table(
+        "waits",
+        sa.Column("id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("turn_id", sa.String(), nullable=False),
+        sa.Column("root_turn_id", sa.String(), nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("conversation_id", sa.String(), nullable=False),
+        sa.Column("domain_id", sa.String(), nullable=False),
+        sa.Column("user_id", sa.String(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("tool_call_id", sa.String(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("answerer", sa.String(), nullable=False),
+        sa.Column("request", sa.JSON(), nullable=False),
+        sa.Column("held", sa.JSON(), nullable=True),
+        sa.Column("subject", sa.String(), nullable=False),
+        sa.Column("live", sa.Boolean(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("answer", sa.JSON(), nullable=True),
+        sa.Column("remembered", sa.Boolean(), nullable=False),
+        sa.Column("answered_by", sa.String(), nullable=False),
+        sa.Column("taken", sa.Boolean(), nullable=False),
+        sa.Column("opened_at", sa.String(), nullable=False),
+        sa.Column("answered_at", sa.String(), nullable=True),
+        sa.Column("expires_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("waits", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_waits_conversation_id"), ["conversation_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_waits_root_turn_id"), ["root_turn_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_waits_state"), ["state"], unique=False)
+        batch_op.create_index(batch_op.f("ix_waits_turn_id"), ["turn_id"], unique=False)
+
+    origin = sa.table("origin", sa.column("id"), sa.column("store_id"), sa.column("made_at"))
+    op.bulk_insert(origin, [{"id": 1, "store_id": new_id("store"), "made_at": now()}])
+    support = sa.table("schema_support", sa.column("id"), sa.column("revision"), sa.column("oldest"))
+    op.bulk_insert(support, [{"id": 1, "revision": revision, "oldest": revision}])

@@ -1,0 +1,282 @@
+"""Answers over the SDK's transport: the same in any pieces, and an error wherever they are cut off."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import anyio
+import pytest
+from anyio.abc import SocketAttribute, SocketStream
+
+from agentic_rag.base.errors import ModelError
+from agentic_rag.base.messages import user_message
+from agentic_rag.models.anthropic.model import AnthropicModel
+from agentic_rag.models.base import MessageCompleted, ModelEvent, ModelProgress, ModelRequest
+from agentic_rag.models.sse import MAX_EVENT_BYTES
+from agentic_rag.testing.frames import frames
+from agentic_rag.testing.steps import Say, Step, Think, Use, step_events
+
+PATIENCE = 30
+HELLO = ModelRequest("other-model", 100, (), (user_message("hello"),))
+SAID = Step((Think("Let me see."), Say("Grüße 🚀 from afar."), Use("search", {"q": "a \n b"}), Say("Done. And more.")))
+STREAM = b"".join(frames(step_events(SAID, model="m"), "msg_1"))
+KIND = b"content-type: text/event-stream\r\n"
+WITH_LENGTH = b"HTTP/1.1 200 OK\r\n%scontent-length: %d\r\n\r\n%s" % (KIND, len(STREAM), STREAM)
+TO_THE_END = b"HTTP/1.1 200 OK\r\n%s\r\n%s" % (KIND, STREAM)
+MOST_UNREAD = 16 * 2**20
+"""Bytes that the client and the sockets may buffer of an answer that is not read."""
+
+Serve = Callable[[SocketStream], Awaitable[None]]
+
+
+def chunked(body: bytes, sizes: Sequence[int]) -> bytes:
+    """Return an answer in chunks of these sizes in turn."""
+    parts, at, number = [], 0, 0
+    while at < len(body):
+        size = sizes[number % len(sizes)]
+        part = body[at : at + size]
+        parts.append(b"%x\r\n%s\r\n" % (len(part), part))
+        at, number = at + size, number + 1
+    return b"".join([b"HTTP/1.1 200 OK\r\n%sTransfer-Encoding: chunked\r\n\r\n" % KIND, *parts, b"0\r\n\r\n"])
+
+
+def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
+    """Return the data cut at these places."""
+    ends = sorted({place % (len(data) + 1) for place in places} | {len(data)})
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False) if end > start]
+
+
+async def take_request(stream: SocketStream) -> bytes:
+    """Return the bytes of the next request, or of what came before the end of the connection."""
+    asked = b""
+    while not asked.endswith(b'"stream":true}'):
+        try:
+            asked += await stream.receive()
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            return b""
+    return asked
+
+
+@dataclass
+class Service:
+    """Answers each request of a connection with the next of ``answers``, in these pieces; then it closes."""
+
+    answers: Sequence[Sequence[bytes]]
+    requests: list[bytes] = field(default_factory=list)
+    connections: int = 0
+
+    async def __call__(self, stream: SocketStream) -> None:
+        self.connections += 1
+        async with stream:
+            for pieces in self.answers:
+                if not (asked := await take_request(stream)):
+                    return
+                self.requests.append(asked)
+                with suppress(anyio.BrokenResourceError):
+                    for piece in pieces:
+                        await stream.send(piece)
+                        await anyio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def asking(serve: Serve) -> AsyncIterator[AnthropicModel]:
+    """A model whose service is ``serve``."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        model = AnthropicModel("k", f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}")
+        with anyio.fail_after(PATIENCE):
+            try:
+                yield model
+            finally:
+                await model.aclose()
+        tasks.cancel_scope.cancel()
+
+
+async def read(model: AnthropicModel) -> tuple[list[ModelEvent], ModelError | None]:
+    """Return the events of one answer, and the error that broke it off."""
+    events: list[ModelEvent] = []
+    try:
+        async with model.stream(HELLO) as answer:
+            async for event in answer:
+                events += [] if isinstance(event, ModelProgress) else [event]
+    except ModelError as exc:
+        return events, exc
+    return events, None
+
+
+async def answered(pieces: Sequence[bytes]) -> tuple[list[ModelEvent], ModelError | None]:
+    async with asking(Service([pieces])) as model:
+        return await read(model)
+
+
+async def whole() -> list[ModelEvent]:
+    events, failure = await answered([WITH_LENGTH])
+    assert failure is None
+    assert isinstance(events[-1], MessageCompleted)
+    return events
+
+
+ANSWERS: dict[str, Callable[[Sequence[int]], bytes]] = {
+    "in chunks": lambda sizes: chunked(STREAM, sizes),
+    "with a length": lambda sizes: WITH_LENGTH,
+    "to the end": lambda sizes: TO_THE_END,
+    "after an interim one": lambda sizes: b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + chunked(STREAM, sizes),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_an_answer_is_the_same_in_any_pieces(kind: str) -> None:
+    expected = await whole()
+    answers = [
+        ([7], [1, 10, 20, 21, 150, 151, 400]),
+        ([1], [40]),
+        ([60, 3], range(0, len(STREAM), 11)),
+        ([len(STREAM)], [len(WITH_LENGTH) - 1]),
+    ]
+    for sizes, places in answers:
+        assert await answered(cut(ANSWERS[kind](sizes), list(places))) == (expected, None)
+
+
+@pytest.mark.parametrize("kind", ["in chunks", "with a length"])
+async def test_an_answer_that_is_cut_off_anywhere_is_an_error_or_complete(kind: str) -> None:
+    answer = ANSWERS[kind]([7])
+    cuts = [answer[:place] for place in range(0, len(answer), 41)]
+    serving = iter(cuts)
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await take_request(stream)
+            await stream.send(next(serving))
+
+    expected = await whole()
+    async with asking(serve) as model:
+        for cut_off in cuts:
+            events, failure = await read(model)
+            assert events == expected[: len(events)], cut_off
+            assert (len(events) == len(expected)) or (failure is not None and failure.retryable), cut_off
+
+
+async def test_one_connection_takes_one_request_after_the_other() -> None:
+    service = Service([[chunked(STREAM, [9])]] * 5)
+    expected = await whole()
+    async with asking(service) as model:
+        assert [await read(model) for _ in range(5)] == [(expected, None)] * 5
+    assert service.connections == 1
+    assert service.requests[0].startswith(b"POST /v1/messages HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        TO_THE_END,
+        WITH_LENGTH.replace(KIND, KIND + b"connection: close\r\n"),
+        WITH_LENGTH.replace(b"HTTP/1.1", b"HTTP/1.0"),
+    ],
+)
+async def test_a_connection_that_the_service_does_not_keep_is_not_used_again(answer: bytes) -> None:
+    service = Service([[answer]])
+    async with asking(service) as model:
+        first = await read(model)
+        assert await read(model) == first == (await whole(), None)
+    assert service.connections == 2
+
+
+async def test_bytes_after_an_answer_are_no_part_of_the_next_one() -> None:
+    expected = await whole()
+    service = Service([[WITH_LENGTH + WITH_LENGTH.replace(b"from", b"FROM")]])
+    async with asking(service) as model:
+        assert await read(model) == (expected, None)
+        events, failure = await read(model)
+    assert events == expected[: len(events)]
+    assert failure is None or failure.retryable
+
+
+async def test_an_answer_that_is_not_read_makes_the_service_wait() -> None:
+    sent = 0
+    closed = anyio.Event()
+
+    async def serve(stream: SocketStream) -> None:
+        nonlocal sent
+        async with stream:
+            await take_request(stream)
+            try:
+                await stream.send(b"HTTP/1.1 200 OK\r\n%s\r\n" % KIND)
+                while True:
+                    await stream.send(b": nothing\n\n" * 2**13)
+                    sent += 2**13 * 11
+            except anyio.BrokenResourceError:
+                closed.set()
+
+    async with asking(serve) as model:
+        async with model.stream(HELLO):
+            before = -1
+            while before != sent:  # until no more is taken
+                before = sent
+                with anyio.move_on_after(0.2):
+                    await closed.wait()
+            assert sent < MOST_UNREAD
+        await closed.wait()
+
+
+async def test_headers_without_an_end_are_refused() -> None:
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            await take_request(stream)
+            with suppress(anyio.BrokenResourceError):
+                await stream.send(b"HTTP/1.1 200 OK\r\n" + b"a: %s" % (b"x" * 2**20))
+                await anyio.sleep_forever()
+
+    async with asking(serve) as model:
+        events, failure = await read(model)
+    assert events == []
+    assert failure is not None
+    assert not failure.started
+
+
+async def test_an_answer_that_is_not_http_may_be_tried_again() -> None:
+    events, failure = await answered([b"SSH-2.0-OpenSSH_9.6\r\n"])
+    assert events == []
+    assert failure is not None
+    assert (failure.started, failure.retryable) == (False, True)
+
+
+async def test_a_redirect_is_followed() -> None:
+    asked: list[bytes] = []
+
+    async def serve(stream: SocketStream) -> None:
+        async with stream:
+            asked.append((await take_request(stream)).partition(b" HTTP")[0])
+            if asked[-1] == b"POST /v1/messages":
+                await stream.send(b"HTTP/1.1 307 Elsewhere\r\nlocation: /v2/messages\r\nconnection: close\r\n")
+                await stream.send(b"content-length: 0\r\n\r\n")
+            else:
+                await stream.send(WITH_LENGTH.replace(KIND, KIND + b"connection: close\r\n"))
+
+    expected = await whole()
+    async with asking(serve) as model:
+        assert await read(model) == (expected, None)
+    assert asked == [b"POST /v1/messages", b"POST /v2/messages"]
+
+
+@pytest.mark.parametrize(
+    ("rest", "kind"),
+    [
+        (b"data: {\n\n", "malformed_stream"),
+        (b"data: " + b"x" * MAX_EVENT_BYTES, "malformed_stream"),
+        (b"", "incomplete_stream"),
+    ],
+)
+async def test_an_error_within_an_answer_comes_after_the_events_before_it(rest: bytes, kind: str) -> None:
+    half = STREAM[: STREAM.index(b"event: content_block_stop")]
+    events, failure = await answered([b"HTTP/1.1 200 OK\r\n\r\n", half + rest])
+    expected = await whole()
+    assert events == expected[: len(events)]
+    assert len(events) > 2
+    assert isinstance(failure, ModelError)
+    assert (failure.kind, failure.started) == (kind, True)
+
+
+async def test_events_after_the_end_of_an_answer_are_no_part_of_it() -> None:
+    more = [STREAM[:-1], b"\n", *(event + b"\n\n" for event in STREAM.split(b"\n\n"))]
+    assert await answered([b"HTTP/1.1 200 OK\r\n\r\n", *more]) == (await whole(), None)

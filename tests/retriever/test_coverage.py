@@ -1,0 +1,82 @@
+"""What a question names, and which passages hold it."""
+
+import pytest
+
+from mcp_servers.retriever.coverage import Coverage, read_question
+from mcp_servers.retriever.lexical import query_vector
+
+
+def coverage(question: str, passage: str) -> Coverage | None:
+    """Return how the passage covers the question, all of whose words are equally rare."""
+    tokens = frozenset(query_vector(question).indices)
+    asked = read_question(question, tokens)
+    return asked.coverage(passage, frozenset(), asked.weigh(dict.fromkeys(tokens, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("question", "passage"),
+    [
+        ("How long is a monthly pass valid?", "A ten-trip card is valid for eighteen months from the first use."),
+        ("What does it cost to charge an electric bicycle?", "Charging an electric car costs 11 crowns an hour."),
+        ("Who is the dentist on call?", "The doctor on call is Dr Sollen, who is at the desk."),
+        ("Was kostet die Seniorenkarte im Jahr?", "Die Inselkarte kostet im Jahr 1 460 Kronen."),
+        ("Auf welcher Spur stehen Viehtransporter?", "Die Fahrzeuge stehen auf Spur 9."),
+        ("采购委员会主任是谁？", "采购委员会由七人组成，表决须五人以上同意。"),
+        ("澄屿基地的产假有多少天？", "澄屿基地的年休假为九天。"),
+        ("Quel est le prix de la carte senior ?", "Le prix de la carte est de 40 euros pour une année."),
+        ("¿Cuánto cuesta la tarjeta para mayores?", "La tarjeta cuesta 40 euros para un año, y no es para el mes."),
+    ],
+)
+def test_a_near_miss_lacks_a_thing_that_the_question_names(question: str, passage: str) -> None:
+    result = coverage(question, passage)
+    assert result is not None
+    assert result.lacking > 0.15
+
+
+@pytest.mark.parametrize(
+    ("question", "passage"),
+    [
+        ("How long is a ten-trip card valid?", "A ten-trip card is valid for eighteen months from its first use."),
+        ("Which ship replaces the Lindrake?", "The Petrach Maid is the relief ship for the Lindrake."),
+        ("When does trip 4101 reach Skarrow?", "Trip 4101: the boat is at Skarrow at 06:31."),
+        ("Who decides to close the northern landings?", "The master may close a landing in the north of the island."),
+        ("How deep is the outer berth?", "The outer berth has 7.64 m."),
+        ("Wie schwer darf Handgepäck sein?", "Das Handgepäck bis 23 kg ist frei."),
+        ("Wo stehen Fahrzeuge mit der orangefarbenen Tafel?", "Ein Fahrzeug mit orangefarbener Tafel ist auf Spur 9."),
+        ("Wer öffnet das Hafentor?", "Die Hafentore öffnet der Wächter, der auch die Schlüssel hat."),
+        ("西楼单人间的月租是多少？", "西楼 | 单人间 | 月租 410"),
+        ("六万元以上的采购需要几家比价？", "六万元以上的采购须三家比价"),
+    ],
+)
+def test_an_answer_lacks_nothing_that_the_question_names(question: str, passage: str) -> None:
+    result = coverage(question, passage)
+    assert result is not None
+    assert result.lacking == 0
+    assert result.held >= 0.5
+
+
+@pytest.mark.parametrize(
+    ("question", "passage"),
+    [
+        ("How long is the annual leave of the crew?", "年休假满一年后为九天，满五年后为十四天。"),
+        ("年休假有多少天？", "The annual leave of the crew is nine days."),
+        ("Wie viele Gasflaschen darf ein Wohnmobil mitführen?", "Of gas bottles there may be two per camper at most."),
+    ],
+)
+def test_words_say_nothing_of_a_passage_in_another_language(question: str, passage: str) -> None:
+    assert coverage(question, passage) is None
+
+
+def test_a_part_of_a_compound_is_not_the_compound() -> None:
+    inside = coverage("Wo liegt der Pausenraum?", "Der Raum für die Pause liegt im Haus.")
+    whole = coverage("Wo liegt der Raum?", "Der Pausenraum liegt im Haus und ist offen.")
+    assert inside is not None
+    assert inside.lacking > 0
+    assert whole is not None
+    assert whole.lacking > 0  # four letters may stand in any word
+
+
+@pytest.mark.parametrize("question", ["", "7", "?!…", "Ｈ", "مرحبا", "שלום 微风 x", "a " * 5_000, "微" * 2_000])
+def test_odd_questions_have_a_coverage_between_nothing_and_all(question: str) -> None:
+    result = coverage(question, "The crew may ask for it. 船员可以 7")
+    assert result is None or (0 <= result.held <= 1 and 0 <= result.lacking <= 1)
