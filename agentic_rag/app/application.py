@@ -250,8 +250,7 @@ async def open_application(
         first_document_seconds: how long a turn waits for a domain's first document.
         meanwhile: entered while waiting for the folder or the database. With None, there is no waiting.
         local_key: the command line's key, which all workers of one server share. None for a server of one process,
-            which
-            makes its own key.
+            which makes its own key.
 
     Raises:
         DataFolderOwned, BadConfiguration, StorageError: on entering; nothing is left open.

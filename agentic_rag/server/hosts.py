@@ -23,8 +23,7 @@ class Hosts:
 
     Args:
         loopback: the server listens on loopback only. Otherwise every IP address is accepted as Host, because a page
-            that
-            rebinds DNS has a name.
+            that rebinds DNS has a name.
         names: further host names, for example that of a reverse proxy.
         origins: other origins whose pages may use the server, as written in the setting; see `normal_origin`.
     """

@@ -207,8 +207,7 @@ def _question_of(messages: list[UiMessageForm]) -> Question:
 
     Raises:
         InvalidInput: the last message is not the user's or has parts other than text and images, or the chat has a
-            system
-            message.
+            system message.
     """
     for at, message in enumerate(messages):
         if message.role == "system":
