@@ -2,14 +2,16 @@
 
 Invariants (spec README, "Invariants") and the place of their checks:
 
-1   sockets are dropped at any moment, and every accepted turn still reaches its end (`teardown`) 2   the model refuses
-no request of any conversation, also after interrupts and kills (`rig`, `teardown`) 3   an accepted message is in the
-transcript once; sent again it is the same turn (`resend`, `teardown`) 4   `Ledger` and `Reader` see every frame of
-every socket, and whole logs over SSE 5   a viewer that reads nothing while turns run resumes later by number (`look`,
-`drop`) 6   tools answer after every kill (`tools` turns end with results) 7   no tool offered to the model has an
-argument that isolates tenants (`check_requests`) 8   the tool with effects runs at most once a message, and a result
-that is not its own says so (`teardown`) 9   the tool server's secret is in no frame, answer, model request or log of
-the process (`check_requests`) 10  a domain's entry cannot take a reserved name (`administer`)
+1   sockets are dropped at any moment, and every accepted turn still reaches its end (`teardown`)
+2   the model refuses no request of any conversation, also after interrupts and kills (`rig`, `teardown`)
+3   an accepted message is in the transcript once; sent again it is the same turn (`resend`, `teardown`)
+4   `Ledger` and `Reader` see every frame of every socket, and whole logs over SSE
+5   a viewer that reads nothing while turns run resumes later by number (`look`, `drop`)
+6   tools answer after every kill (`tools` turns end with results)
+7   no tool offered to the model has an argument that isolates tenants (`check_requests`)
+8   the tool with effects runs at most once a message, and a result that is not its own says so (`teardown`)
+9   the tool server's secret is in no frame, answer, model request or log of the process (`check_requests`)
+10  a domain's entry cannot take a reserved name (`administer`)
 """
 
 from dataclasses import dataclass
