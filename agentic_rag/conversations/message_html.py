@@ -3,6 +3,10 @@
 Decides which elements, attributes and addresses of a model's or user's text remain, and where citation marks go. The
 result contains no scripts, loads nothing from other servers and cannot clobber names in the page. Links send no
 referrer. Rendering time grows linearly with the text (``tests/server``).
+
+Besides CommonMark: tables, strikethrough, task lists, footnotes, definition lists, formulas (``message_math``) and
+highlighted code (``message_code``). A page turns some of it into more: ``pre > code.language-mermaid`` into a diagram,
+``sup.footnote`` into a link to the ``li`` with the same ``data-note``.
 """
 
 import html
@@ -15,10 +19,22 @@ import nh3
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.rules_block import StateBlock, table
+from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
+from mdit_py_plugins.deflist import deflist_plugin
+from mdit_py_plugins.footnote import footnote_plugin
 
 from agentic_rag.base.events import Reference
+from agentic_rag.conversations.message_code import escape_piece, highlight
+from agentic_rag.conversations.message_math import (
+    ATTRIBUTES,
+    ELEMENTS,
+    FORMULAS_LEFT,
+    MAX_FORMULAS,
+    add_formulas,
+    formula_html,
+)
 from agentic_rag.conversations.shown_messages import Citation
 
 MAX_RENDERED: Final = 65_536
@@ -39,24 +55,41 @@ cuneiform, a script that no message uses.
 """
 _MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 _MARK_OR_ENCODED = re.compile(f"{_OPEN}\\d+{_CLOSE}|%F0%92%91%B3\\d+%F0%92%91%B4")
-_NO_WORDS = re.compile(r"[\s`~=\-*_>#|:+]*")
+_ENTITY_MARK = re.compile(r"&#(?:x0*1247[34]|0*7486[78]);", re.IGNORECASE)
+"""Matches a character reference of a mark's characters: Markdown would resolve it into one."""
+_NO_WORDS = re.compile(r"(?:[\s`~=\-*_>#|:+$]|\\[\[\]])*")
 """Matches a Markdown line that only formats other lines; a mark would change its meaning."""
 
 _OWN_PICTURE = re.compile(r"/api/(?:payloads|conversations|domains|images)(?:/[\w.~-]+)+", re.ASCII)
 _LANGUAGE = re.compile(r"language-[\w+#.-]{1,40}", re.ASCII)
 _ALIGNMENT = re.compile(r"text-align: ?(left|right|center)")
+_TASK = re.compile(r"\[([ xX])\][ \t\n]+")
 _TAGS = {
     *("a", "blockquote", "br", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "img", "li", "ol", "p", "pre"),
     *("s", "strong", "sup", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+    *("dd", "div", "dl", "dt", "section", "span"),
+    *ELEMENTS,
 }
 _ATTRIBUTES = {
     "a": {"href", "title"},
     "img": {"src", "alt", "title"},
     "code": {"class"},
+    "div": {"class"},
+    "li": {"class", "data-note"},
     "ol": {"start"},
-    "sup": {"class", "title", "data-number", "data-document", "data-chunk"},
+    "section": {"class"},
+    "span": {"class"},
+    "sup": {"class", "title", "data-number", "data-document", "data-chunk", "data-note"},
     "td": {"style"},
     "th": {"style"},
+    **{name: set(ATTRIBUTES) for name in ELEMENTS},
+}
+_CLASSES = {
+    "div": re.compile("formula"),
+    "li": re.compile("task|task done"),
+    "section": re.compile("footnotes"),
+    "span": re.compile("hl-[kfnscid]|box"),
+    "sup": re.compile("citation|footnote"),
 }
 
 
@@ -72,14 +105,14 @@ def to_html(
         breaks: keep line ends as line breaks, as people expect of their own messages.
     """
     known = {each.number: each for each in references}
-    text = text.replace(_OPEN, "\ufffd").replace(_CLOSE, "\ufffd")
+    text = _ENTITY_MARK.sub("\ufffd", text.replace(_OPEN, "\ufffd").replace(_CLOSE, "\ufffd"))
     wanted = [each for each in citations if each.number in known]
     rendered = _render(text, wanted, breaks=breaks) if len(text) <= MAX_RENDERED else f"<pre>{html.escape(text)}</pre>"
     placed = {int(number) for number in _MARK.findall(rendered)}
     left = sorted({each.number for each in wanted} - placed)
     if left:
         rendered += f"<p>{''.join(map(_mark, left))}</p>\n"
-    return _cleaner().clean(_MARK.sub(lambda found: _to_sup(known[int(found[1])]), rendered))
+    return _cleaner().clean(_MARK.sub(lambda found: _to_sup(known.get(int(found[1]))), rendered))
 
 
 def _render(text: str, citations: Sequence[Citation], *, breaks: bool) -> str:
@@ -90,7 +123,8 @@ def _render(text: str, citations: Sequence[Citation], *, breaks: bool) -> str:
         parts += text[at:place], _mark(each.number)
         at = place
     cells = min(MOST_CELLS, len(text) // 2 + 100)
-    return str(_parser(breaks).render("".join([*parts, text[at:]]), {_CELLS_LEFT: cells}))
+    left = {_CELLS_LEFT: cells, FORMULAS_LEFT: MAX_FORMULAS}
+    return str(_parser(breaks).render("".join([*parts, text[at:]]), left))
 
 
 def _place_before(text: str, start: int, end: int) -> int:
@@ -108,7 +142,9 @@ def _mark(number: int) -> str:
     return f"{_OPEN}{number}{_CLOSE}"
 
 
-def _to_sup(reference: Reference) -> str:
+def _to_sup(reference: Reference | None) -> str:
+    if reference is None:
+        return ""
     about = {
         "class": "citation",
         "title": reference.document_name,
@@ -121,7 +157,7 @@ def _to_sup(reference: Reference) -> str:
 
 
 class _Renderer(RendererHTML):
-    """The library's renderer with two changes.
+    """The library's renderer, extended.
 
     An external picture is replaced by its alternative text, and attributes contain no citation marks.
     """
@@ -132,8 +168,51 @@ class _Renderer(RendererHTML):
         return html.escape(self.renderInlineAsText(tokens[idx].children or [], options, env))
 
     def fence(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        tokens[idx].info = _MARK.sub("", tokens[idx].info)
-        return super().fence(tokens, idx, options, env)
+        """Render code with colours. The marks of citations inside stay where they are."""
+        words = _MARK.sub("", tokens[idx].info).split(maxsplit=1)
+        language = words[0] if words else ""
+        named = f' class="language-{html.escape(language)}"' if language else ""
+        return f"<pre><code{named}>{_highlight(tokens[idx].content, language)}</code></pre>\n"
+
+    def formula(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """Render a formula, and the marks of citations in it behind it."""
+        token = tokens[idx]
+        marks = "".join(_mark(int(number)) for number in _MARK.findall(token.content))
+        latex = _MARK.sub("", token.content)
+        env[FORMULAS_LEFT] -= len(latex)
+        if env[FORMULAS_LEFT] < 0:
+            return f"<code>{html.escape(latex)}</code>{marks}"
+        written = formula_html(latex, display=token.markup in ("$$", r"\["), block=token.block)
+        return f"{written}{f'<p>{marks}</p>' if marks and token.block else marks}"
+
+    def footnote_ref(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """Render a reference to a footnote. The page makes a link of it, as names in a page are the page's."""
+        number = int(tokens[idx].meta["id"]) + 1
+        return f'<sup class="footnote" data-note="{number}">{number}</sup>'
+
+    def footnote_block_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """Open the list of footnotes."""
+        return '<section class="footnotes"><ol>\n'
+
+    def footnote_block_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """Close the list of footnotes."""
+        return "</ol></section>\n"
+
+    def footnote_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """Open a footnote."""
+        return f'<li data-note="{int(tokens[idx].meta["id"]) + 1}">'
+
+    def footnote_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """Close a footnote."""
+        return "</li>\n"
+
+    def footnote_anchor(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """Write no way back: the page adds it."""
+        return ""
+
+    def task_box(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """Render the box of a task as a character, which readers of any kind know."""
+        return f'<span class="box">{"☑" if tokens[idx].content == "done" else "☐"}</span> '
 
     @staticmethod
     def renderAttrs(token: Token) -> str:  # the library's name
@@ -142,6 +221,48 @@ class _Renderer(RendererHTML):
             for name, value in token.attrs.items()
         }
         return RendererHTML.renderAttrs(token)
+
+
+def _highlight(code: str, language: str) -> str:
+    """Return code as HTML with spans. Marks are taken out before it is split into tokens, and put back."""
+    if _OPEN not in code:
+        return highlight(code, language, escape_piece)
+    bare, marks, taken = "", list[tuple[int, str]](), 0
+    for found in _MARK.finditer(code):
+        bare += code[taken : found.start()]
+        marks.append((len(bare), found[0]))
+        taken = found.end()
+    bare += code[taken:]
+    marks.reverse()
+
+    def write(text: str, start: int) -> str:
+        pieces: list[str] = []
+        at = start
+        while marks and marks[-1][0] <= start + len(text):
+            place, mark = marks.pop()
+            pieces += html.escape(bare[at:place]), mark
+            at = place
+        return "".join([*pieces, html.escape(bare[at : start + len(text)])])
+
+    return highlight(bare, language, write)
+
+
+def _mark_tasks(state: StateCore) -> None:
+    """Turn ``[ ]`` and ``[x]`` at the start of list items into boxes."""
+    for at, token in enumerate(state.tokens[2:], 2):
+        item = state.tokens[at - 2]
+        if token.type != "inline" or item.type != "list_item_open" or not token.children:
+            continue
+        first = token.children[0]
+        found = _TASK.match(token.content)
+        if found is None or first.type != "text" or not first.content.startswith(found[0].strip()):
+            continue
+        is_done = found[1] != " "
+        first.content = first.content[3:].lstrip()
+        box = Token("task_box", "", 0)
+        box.content = "done" if is_done else "open"
+        token.children.insert(0, box)
+        item.attrSet("class", "task done" if is_done else "task")
 
 
 _CELLS_LEFT = "cells left"
@@ -163,6 +284,12 @@ def _parser(breaks: bool) -> MarkdownIt:
     options = {"html": False, "linkify": False, "breaks": breaks, "maxNesting": 20}
     parser = MarkdownIt("commonmark", options, renderer_cls=_Renderer).enable(["table", "strikethrough"])
     parser.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
+    parser.use(footnote_plugin, inline=False).use(deflist_plugin)
+    for name in ("footnote_ref", "footnote_block_open", "footnote_block_close", "footnote_open", "footnote_close"):
+        parser.add_render_rule(name, getattr(_Renderer, name))
+    parser.add_render_rule("footnote_anchor", _Renderer.footnote_anchor)
+    add_formulas(parser, _MARK)
+    parser.core.ruler.after("inline", "tasks", _mark_tasks)
     return parser
 
 
@@ -186,8 +313,10 @@ def _filter_attribute(tag: str, name: str, value: str) -> str | None:
             fits = "://" in value or value.lower().startswith("mailto:")  # the base of a relative address is unknown
         case "code", "class":
             fits = _LANGUAGE.fullmatch(value) is not None
-        case "sup", "class":
-            fits = value == "citation"
+        case _, "class":
+            fits = _CLASSES[tag].fullmatch(value) is not None
+        case _, "data-note":
+            fits = value.isascii() and value.isdigit()
         case _, "style":
             fits = _ALIGNMENT.fullmatch(value) is not None
         case _:

@@ -24,6 +24,7 @@ from agentic_rag.base.messages import (
     without_private,
 )
 from agentic_rag.store.sessions import MessageRecord
+from agentic_rag.store.tool_calls import CallSummary
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 MAX_DEPTH = 100
@@ -98,25 +99,33 @@ def shown_messages(
     of: Mapping[TurnId, TurnRecord],
     found: Mapping[str, Any] | None = None,
     compacted_to: int = 0,
+    calls: Mapping[TurnId, Sequence[CallSummary]] | None = None,
 ) -> list[ShownMessage]:
     """Group the rows of whole messages (in transcript order) into messages that clients see.
 
     ``of`` holds their turns, ``found`` the objects that `refs_in` named. In the model's context, a summary replaces the
-    messages up to ``compacted_to``. A failed turn has an answer even if the model wrote no text.
+    messages up to ``compacted_to``. ``calls`` become the ``toolCalls`` of an answer's metadata. A failed turn has an
+    answer even if the model wrote no text.
     """
     shown = []
     answered = {row.message_id for row in rows if row.role == "assistant"}
     for message_id, group in groupby(rows, key=lambda row: row.message_id):
         parts = list(group)
         turn = of[parts[0].turn_id]
-        compacted = {"compacted": parts[-1].seq <= compacted_to}
+        compacted: Json = {"compacted": parts[-1].seq <= compacted_to}
+        of_turn = (calls or {}).get(turn.id)
+        summaries: Json = {"toolCalls": [_summary_of(each) for each in of_turn]} if of_turn else {}
         if message_id == turn.user_message_id:
             shown.append(_question(conversation_id, parts[0], turn, compacted))
             if turn.status is TurnStatus.FAILED and turn.message_id not in answered:
-                shown.append(_answer(conversation_id, (), turn, {}, compacted))
+                shown.append(_answer(conversation_id, (), turn, {}, compacted | summaries))
         elif message_id in answered:
-            shown.append(_answer(conversation_id, parts, turn, found or {}, compacted))
+            shown.append(_answer(conversation_id, parts, turn, found or {}, compacted | summaries))
     return shown
+
+
+def _summary_of(call: CallSummary) -> Json:
+    return {"id": call.tool_call_id, "server": call.server, "status": call.status, "durationMs": call.duration_ms}
 
 
 def _question(conversation_id: ConversationId, row: MessageRecord, turn: TurnRecord, metadata: Json) -> ShownMessage:

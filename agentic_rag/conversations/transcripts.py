@@ -22,7 +22,7 @@ from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.sessions import MessageRecord, SessionRecord
-from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.tool_calls import CallSummary, ToolCallRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 MAX_RESOLVED = 4 * 1024 * 1024
@@ -67,6 +67,9 @@ class Branch:
     started_at: str
 
 
+Calls = dict[TurnId, list[CallSummary]]
+
+
 class Transcripts:
     """Reads the contents of conversations."""
 
@@ -91,7 +94,7 @@ class Transcripts:
         """
         session_id = conversation.session_id
 
-        def read(conn: Connection) -> tuple[list[MessageRecord], dict[TurnId, TurnRecord], int]:
+        def read(conn: Connection) -> tuple[list[MessageRecord], dict[TurnId, TurnRecord], int, Calls]:
             session = sessions.get(conn, session_id)
             places, end = None, None if leaf is None else _leaf(conn, session_id, leaf)
             compacted_to = 0 if session is None else session.compacted_to
@@ -104,11 +107,12 @@ class Transcripts:
                 path = branches.read_tree(conn, session_id).path(end)
                 compacted_to = branches.context_after(conn, session_id, path).compacted_to
             rows = sessions.page(conn, session_id, limit + 1, before, places, end)
-            return rows, turns.by_ids(conn, sorted({row.turn_id for row in rows})), compacted_to
+            turn_ids = sorted({row.turn_id for row in rows})
+            return rows, turns.by_ids(conn, turn_ids), compacted_to, tool_calls.summaries(conn, turn_ids)
 
-        rows, of, compacted_to = await self._db.read(read)
+        rows, of, compacted_to, calls = await self._db.read(read)
         found = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
-        shown = shown_messages(conversation.id, rows, of, found, compacted_to)
+        shown = shown_messages(conversation.id, rows, of, found, compacted_to, calls)
         if shown and shown[-1].id == before:  # an answer without rows comes with its question
             del shown[-1]
         return ShownPage(shown[-limit:], has_more=len(shown) > limit)
@@ -121,18 +125,19 @@ class Transcripts:
         """
         session_id = conversation.session_id
 
-        def read(conn: Connection) -> tuple[list[MessageRecord], dict[TurnId, TurnRecord], int]:
+        def read(conn: Connection) -> tuple[list[MessageRecord], dict[TurnId, TurnRecord], int, Calls]:
             turn = branches.question_of(conn, session_id, message_id)
             rows, of = sessions.of_turn(conn, turn), {turn.id: turn}
+            calls = tool_calls.summaries(conn, [turn.id])
             session, tree = sessions.get(conn, session_id), branches.read_tree(conn, session_id)
             if session is None or turn.message_id in {node.message_id for node in tree.path(session.leaf_message_id)}:
-                return rows, of, 0 if session is None else session.compacted_to
+                return rows, of, 0 if session is None else session.compacted_to, calls
             path = tree.path(tree.leaf_after(turn.message_id))
-            return rows, of, branches.context_after(conn, session_id, path).compacted_to
+            return rows, of, branches.context_after(conn, session_id, path).compacted_to, calls
 
-        rows, of, compacted_to = await self._db.read(read)
+        rows, of, compacted_to, calls = await self._db.read(read)
         found = {ref: await self._object(session_id, ref) for ref in sorted(refs_in(rows))}
-        for shown in shown_messages(conversation.id, rows, of, found, compacted_to):
+        for shown in shown_messages(conversation.id, rows, of, found, compacted_to, calls):
             if shown.id == message_id:
                 return shown
         raise NotFound("message", message_id)

@@ -41,6 +41,7 @@ from agentic_rag.server.connection import arrival_of
 from agentic_rag.server.cookies import SIGN_IN, check_own_page, is_secure, read_cookie
 from agentic_rag.server.hosts import (
     ORIGIN_ADVICE,
+    ORIGIN_HINT,
     VARY,
     Field,
     Hosts,
@@ -530,11 +531,14 @@ class Guard:
         cookies: list[Field] = []
         scope["state"] = state = {**scope.get("state", {}), "request_id": reference, "cookies": cookies}
         started, sharing, origin = False, self._gate.hosts.shares, ""
+        hint: Field | None = None
 
         async def sending(message: Message) -> None:
             nonlocal started
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                message["headers"] = _complete([*message["headers"], *cookies], reference, origin, sharing=sharing)
+                message["headers"] = _complete(
+                    [*message["headers"], *cookies, *([hint] if hint else [])], reference, origin, sharing=sharing
+                )
             started = True
             await send(message)
 
@@ -560,6 +564,8 @@ class Guard:
                     arrival.admit()
             except AgenticRagError as exc:
                 action = scope.get("method", "WS")
+                if is_preflight(action, headers):
+                    hint = (b"access-control-allow-origin", ORIGIN_HINT)
                 await self._gate.note_refusal(exc, actor, action, scope["path"], source_of(scope), reference)
                 await send_refusal(refusal(exc, reference, path=scope["path"]), scope, receive, sending)
                 return

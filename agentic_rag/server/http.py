@@ -27,6 +27,7 @@ from agentic_rag.server.backup_routes import BackupRoutes
 from agentic_rag.server.budget_routes import BudgetRoutes
 from agentic_rag.server.bundle_routes import BundleRoutes
 from agentic_rag.server.catalogue_routes import CatalogueRoutes
+from agentic_rag.server.compression import Compression
 from agentic_rag.server.conversation_answers import Pages
 from agentic_rag.server.conversation_routes import ConversationRoutes, TurnRoutes
 from agentic_rag.server.dialects import DEFAULT_DIALECT
@@ -144,7 +145,7 @@ def make_app(
     sockets = [WebSocketRoute("/ws", endpoint), WebSocketRoute(AG_UI, run_socket_endpoint(runs, redactor))]
     return Starlette(
         routes=[*(each for owner in owners for each in edge.routes_of(owner)), *sockets],
-        middleware=[Middleware(Guard, gate=gate, open_paths=open_paths, page_folder=FOLDER)],
+        middleware=[Middleware(Compression), Middleware(Guard, gate=gate, open_paths=open_paths, page_folder=FOLDER)],
         exception_handlers=edge.exception_handlers(),
     )
 

@@ -1,10 +1,14 @@
 """Read the console's files from the package.
 
-This module defines which file a path names, its media type, its entity tag (a hash of its content), and the security
-headers. It knows no route. A file that has changed on disk is read again, so that developers of the page only need to
-reload.
+Decides which file a path names, its media type, its entity tag and the headers under which a browser runs it. Knows no
+route. A changed file is read again at the next load of the page, so that its authors see their change.
+
+The page names its files below a version, a hash of all of them (``/web/4f2a…/app.js``). A browser keeps these for a
+year without asking. The same files without a version, or below an old one, are sent with ``no-cache``.
 """
 
+import base64
+import gzip
 import hashlib
 import re
 from dataclasses import dataclass
@@ -19,7 +23,9 @@ MEDIA_TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
     ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
 }
 """Media types by file ending. Files with other endings are not served."""
 
@@ -31,6 +37,7 @@ POLICY: Final = "; ".join(
         "img-src 'self' blob: data:",
         "connect-src 'self'",
         "font-src 'self'",
+        "frame-src 'self'",
         "manifest-src 'self'",
         "base-uri 'none'",
         "form-action 'self'",
@@ -51,39 +58,107 @@ HEADERS: Final = {
 }
 """Headers of every file. With ``no-cache`` a browser stores the file but revalidates it on each use."""
 
-_PATH = re.compile(r"(?:[a-z0-9][a-z0-9-]*/){0,4}[a-z0-9][a-z0-9-]*\.[a-z]+", re.ASCII)
+IMMUTABLE: Final = "public, max-age=31536000, immutable"
+"""The ``Cache-Control`` of a file below its present version."""
+
+DIAGRAM_FRAME: Final = "diagram.html"
+"""The frame that draws diagrams: a page without an origin. Its scripts are inside it, so that it loads nothing."""
+
+DIAGRAM_POLICY: Final = (
+    "sandbox allow-scripts; default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+
+_SCRIPT = re.compile(rb'<script src="([a-z/-]+\.js)"></script>')
+_PATH = re.compile(r"(?:[a-z0-9][a-z0-9-]*/){0,4}[a-z0-9][a-z0-9-]*\.[a-z0-9]+", re.ASCII)
+_VERSIONED = re.compile(r"([0-9a-f]{16})/(.+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class WebFile:
-    """A file to send. ``tag`` is its entity tag, including the quotes."""
+    """A file as it is sent.
+
+    Attributes:
+        data: its bytes.
+        packed: the same, compressed with gzip; None for a file that is compressed already.
+        tag: its entity tag, with the quotes.
+        headers: those under which a browser uses it.
+    """
 
     data: bytes
+    packed: bytes | None
     media_type: str
     tag: str
+    headers: dict[str, str]
 
 
 class WebFiles:
-    """The files of one folder, cached in memory after their first use."""
+    """The files of one folder, kept in memory after the first request."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder
-        self._kept: dict[str, tuple[tuple[int, int], WebFile]] = {}
+        self._kept: dict[str, tuple[object, WebFile]] = {}
+        self._version: tuple[object, str] = (None, "")
 
     def find(self, path: str) -> WebFile | None:
-        """Return the file at a path below the folder, or None if there is none. Reads the disk."""
-        ending = path[path.rfind(".") :]
-        if not _PATH.fullmatch(path) or ending not in MEDIA_TYPES:
+        """Return the file of a path below the folder, or None. Reads the disk."""
+        versioned = _VERSIONED.fullmatch(path)
+        version, name = versioned.groups() if versioned else ("", path)
+        ending = name[name.rfind(".") :]
+        if not _PATH.fullmatch(name) or ending not in MEDIA_TYPES:
             return None
         try:
-            found = (self._folder / path).stat()
-            version = (found.st_mtime_ns, found.st_size)
-            kept = self._kept.get(path)
-            if kept is not None and kept[0] == version:
-                return kept[1]
-            data = (self._folder / path).read_bytes()
+            stamp = self._stamp(self._folder / name)
+            if name in (INDEX, DIAGRAM_FRAME):
+                present = self.version()
+            else:
+                present = (self._version[1] or self.version()) if version else ""
         except OSError:
             return None
-        file = WebFile(data, MEDIA_TYPES[ending], f'"{hashlib.sha256(data).hexdigest()[:32]}"')
-        self._kept[path] = version, file
+        key = f"{version == present}:{name}"
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == (stamp, present):
+            return kept[1]
+        data = (self._folder / name).read_bytes()
+        if name == INDEX:
+            data = data.replace(b'"/web/', f'"/web/{present}/'.encode())
+        headers = {**HEADERS}
+        if name == DIAGRAM_FRAME:
+            data, policy = self._with_scripts(data)
+            headers |= {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
+        if version and version == present:
+            headers["cache-control"] = IMMUTABLE
+        packed = None if ending == ".woff2" else gzip.compress(data, 9, mtime=0)
+        file = WebFile(data, packed, MEDIA_TYPES[ending], f'"{hashlib.sha256(data).hexdigest()[:32]}"', headers)
+        self._kept[key] = (stamp, present), file
         return file
+
+    def version(self) -> str:
+        """Return the hash of all files, which changes with each of them. Reads them again only after a change."""
+        paths = sorted(each for each in self._folder.rglob("*") if each.suffix in MEDIA_TYPES)
+        stamps = [(str(each), self._stamp(each)) for each in paths]
+        if self._version[0] != stamps:
+            digest = hashlib.sha256()
+            for each in paths:
+                digest.update(f"{each.relative_to(self._folder)}\n".encode())
+                digest.update(hashlib.sha256(each.read_bytes()).digest())
+            self._version = stamps, digest.hexdigest()[:16]
+        return self._version[1]
+
+    def _with_scripts(self, page: bytes) -> tuple[bytes, str]:
+        """Return a page with its scripts inside it, and the policy that lets exactly these run."""
+        hashes: list[str] = []
+
+        def inline(found: re.Match[bytes]) -> bytes:
+            script = (self._folder / found[1].decode()).read_bytes()
+            script = script.replace(b"</script", b"<\\/script").replace(b"<!--", b"<\\!--")
+            hashes.append(f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'")
+            return b"<script>" + script + b"</script>"
+
+        page = _SCRIPT.sub(inline, page)
+        return page, DIAGRAM_POLICY.format(scripts=" ".join(hashes))
+
+    @staticmethod
+    def _stamp(path: Path) -> tuple[int, int]:
+        found = path.stat()
+        return found.st_mtime_ns, found.st_size

@@ -8,8 +8,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from agentic_rag.server.compression import accepts_gzip
 from agentic_rag.server.routes import route
-from agentic_rag.server.web_files import HEADERS, INDEX, WebFile, WebFiles
+from agentic_rag.server.web_files import INDEX, WebFile, WebFiles
 
 FOLDER = "/web/"
 
@@ -38,8 +39,12 @@ class WebRoutes:
         found: WebFile | None = await anyio.to_thread.run_sync(self._files.find, path)
         if found is None:
             raise HTTPException(404, f"There is no {request.url.path!r}.")
-        headers = {**HEADERS, "etag": found.tag}
+        packed = found.packed if accepts_gzip(request.headers) else None
+        tag = found.tag if packed is None else f'{found.tag[:-1]}-gzip"'
+        headers = {**found.headers, "etag": tag, "vary": "accept-encoding"}
         given = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
-        if found.tag in given:
+        if tag in given:
             return PageAnswer(status_code=304, headers=headers)
-        return PageAnswer(found.data, media_type=found.media_type, headers=headers)
+        if packed is not None:
+            headers["content-encoding"] = "gzip"
+        return PageAnswer(found.data if packed is None else packed, media_type=found.media_type, headers=headers)

@@ -109,6 +109,26 @@ def of_turn(conn: Connection, turn_id: TurnId) -> list[ToolCallRecord]:
     return ToolCallRecord.all(conn, _IN_ORDER.where(_calls.turn_id == turn_id))
 
 
+@dataclass(frozen=True, slots=True)
+class CallSummary:
+    """Where and how a call ran, without its arguments and result."""
+
+    tool_call_id: str
+    server: str
+    status: ToolStatus
+    duration_ms: int | None
+
+
+def summaries(conn: Connection, turn_ids: Collection[TurnId]) -> dict[TurnId, list[CallSummary]]:
+    """Return the calls of several turns, oldest first, without their arguments and results."""
+    columns = (_calls.turn_id, _calls.tool_call_id, _calls.server, _calls.status, _calls.duration_ms)
+    query = sa.select(*columns).where(_calls.turn_id.in_(turn_ids)).order_by(_calls.started_at, _calls.tool_call_id)
+    found: dict[TurnId, list[CallSummary]] = {}
+    for turn_id, *fields in conn.execute(query):
+        found.setdefault(turn_id, []).append(CallSummary(*fields))
+    return found
+
+
 def of_sessions(
     conn: Connection,
     session_ids: Collection[SessionId],

@@ -39,6 +39,7 @@ async def test_axe_finds_nothing(tmp_path: Path, dark: bool, size: tuple[int, in
             if text == "How many?":
                 await expect(page.locator('.turn[data-status="done"] .answer-acts')).to_have_count(1)
         await expect(page.locator(".wait .option")).to_have_count(2)
+        await page.locator("summary.steps-head").first.click()
         await page.locator(".call-head").first.click()
         await check_accessible(page, "answer and wait")
         await check_fits(page)

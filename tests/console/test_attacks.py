@@ -45,14 +45,16 @@ async def test_nothing_runs_that_a_person_a_model_a_document_or_a_tool_wrote(tmp
         await page.keyboard.press("Enter")
         await expect(page.locator('.turn[data-status="done"] .answer-acts')).to_have_count(1)
         for _ in range(2):
-            for each in await page.locator("summary").all():
+            await page.locator("summary.steps-head").click()
+            for each in await page.locator(".steps-body summary").all():
                 await each.click()
             await check_quiet(desk)
             await page.locator(".citation").first.click()
             await expect(page.locator(".source .passage-main")).to_contain_text("passage")
             await check_quiet(desk)
             await page.keyboard.press("Escape")
-            await page.get_by_role("button", name="2 searches").click()
+            await page.get_by_role("button", name="More about this answer").click()
+            await page.get_by_role("menuitem", name="2 searches").click()
             await expect(page.get_by_role("dialog").locator(".hit").first).to_be_visible()
             await check_quiet(desk)
             await page.keyboard.press("Escape")

@@ -84,6 +84,7 @@ async def test_one_asks_reads_the_answer_and_follows_it_to_the_sentence(tmp_path
         await answered(page)
         await expect(page.locator(".answer strong")).to_have_text("25 days")
         await expect(page.locator(".answer td.align-right")).to_have_text("25")
+        await page.locator("summary.steps-head").click()
         call = page.locator(".call-head")
         await expect(call).to_contain_text(words["search"])
         await call.click()
@@ -98,7 +99,7 @@ async def test_one_asks_reads_the_answer_and_follows_it_to_the_sentence(tmp_path
         await page.get_by_role("button", name=words["copy"]).click()
         copied = await page.evaluate("navigator.clipboard.readText()")
         assert "They have **25 days**." in copied
-        assert "1. handbook.md: “Full-time staff have twenty-five days of paid leave.”" in copied
+        assert "1. handbook.md, Leave: “Full-time staff have twenty-five days of paid leave.”" in copied
         await page.get_by_role("button", name=words["good"]).click()
         await expect(page.get_by_role("button", name=words["good"])).to_have_attribute("aria-pressed", "true")
         await page.locator(".conversation").hover()
@@ -111,7 +112,9 @@ async def test_one_asks_reads_the_answer_and_follows_it_to_the_sentence(tmp_path
         await answered(page)
         await expect(page.locator(".chat-title")).to_have_text("Leave & rest")
         await expect(page.get_by_role("button", name=words["good"])).to_have_attribute("aria-pressed", "true")
+        await page.locator("summary.steps-head").click()
         await expect(page.locator(".call-head")).to_contain_text(words["search"])
+        await expect(page.locator(".call-state")).to_contain_text("ms" if language == "en" else "毫秒")
         assert (await page.locator(".answer .prose").all_inner_texts())[0] == "I will look that up."
         feedback = (await desk.rig.ok("GET", f"/api/domains/{domain}/feedback"))["items"]
         assert [each["rating"] for each in feedback] == ["up"]
@@ -180,11 +183,13 @@ async def test_delegates_work_in_lanes_below_their_call_and_are_there_again_late
         await desk.goto()
         await ask(page, "Ask them")
         await answered(page)
+        await page.locator("summary.steps-head").click()
         for role, text in (("researcher", "The first report."), ("assistant", "The second report.")):
             lane = page.get_by_role("region", name=f"Delegate {role}")
             await expect(lane).to_contain_text(text)
         await expect(page.get_by_role("region", name="Delegate researcher").locator("em")).to_have_text("first")
         await page.reload()
+        await page.locator("summary.steps-head").click()
         await page.locator(".call-head").first.click()
         await expect(page.get_by_role("region", name="Delegate researcher").locator("em")).to_have_text("first")
 
@@ -330,11 +335,12 @@ async def test_what_is_sent_while_a_conversation_is_made_comes_into_the_same(tmp
         assert [each["messageCount"] for each in listed["items"]] == [4]
 
 
-async def test_what_a_turn_cost_stands_below_its_answer_as_soon_as_it_has_ended(tmp_path: Path) -> None:
+async def test_what_a_turn_cost_stands_in_the_menu_of_its_answer_as_soon_as_it_has_ended(tmp_path: Path) -> None:
     async with console(tmp_path, answer(), prices=with_prices(tmp_path)) as desk:
         page = desk.page
         await desk.goto(f"#/chat/{await desk.rig.domain()}")
         await ask(page, "Hi")
-        await expect(page.locator(".usage")).to_contain_text("$0.0003")
-        await page.reload()
-        await expect(page.locator(".usage")).to_contain_text("$0.0003")
+        for _ in range(2):
+            await page.get_by_role("button", name="More about this answer").click()
+            await expect(page.locator(".menu-facts")).to_contain_text("$0.0003")
+            await page.reload()

@@ -27,7 +27,7 @@ def words(language: str, section: str) -> dict[str, dict[str, str]]:
 
 
 def sources() -> list[Path]:
-    return [path for path in sorted(FOLDER.rglob("*.js")) if "lang" not in path.relative_to(FOLDER).parts]
+    return [path for path in sorted(FOLDER.rglob("*.js")) if not {"lang", "vendor"} & {*path.relative_to(FOLDER).parts}]
 
 
 def places(text: str) -> set[str]:

@@ -85,7 +85,10 @@ async def test_a_citation_of_a_pdf_is_followed_to_the_sentence_on_its_page(
         assert 0 <= y < size[1], "the cited words are in sight"
         natural, shown = await image.evaluate("(at) => [at.naturalWidth, at.clientWidth * devicePixelRatio]")
         assert shown <= natural < shown + 101
-        assert await panel.evaluate("(at) => at.getBoundingClientRect().width") == min(48 * 16, size[0])
+        if size[0] >= 1100:  # beside a chat that stays usable
+            chat = await page.locator(".chat-pane").evaluate("(at) => at.getBoundingClientRect().width")
+            assert chat >= 480
+            await expect(page.get_by_label("Message", exact=True)).to_be_enabled()
         await check_accessible(page, "a page")
         await check_fits(page)
         following = panel.get_by_role("button", name="Next page")
@@ -138,7 +141,7 @@ async def test_a_row_a_paragraph_and_a_text_of_scripts_are_shown_in_their_place_
         panel = await open_source(page, domain, second["chunkId"], "Rule 1 says 😀 this.")
         await expect(panel.locator("mark")).to_have_text("Rule 1 says 😀 this.")
         await expect(panel.locator("mark")).to_be_in_viewport()
-        await expect(panel.locator(".source > div").first).to_contain_text("Leave › Rule 1")
+        await expect(panel.locator(".source-head")).to_contain_text("Leave › Rule 1")
         await expect(panel.locator(".passage").last).to_contain_text("Rule 2 says")
         await panel.get_by_role("button", name="Next passage").click()
         await expect(panel.locator(".passage-main")).not_to_contain_text("Rule 1 says")
@@ -154,7 +157,7 @@ async def test_a_row_a_paragraph_and_a_text_of_scripts_are_shown_in_their_place_
             left = (
                 "script, iframe, img, svg:not(.icon), style, form, input, [onerror], [onload], [href^='javascript' i]"
             )
-            assert await panel.locator(f".dialog-body :is({left})").count() == 0
+            assert await panel.locator(f".source :is({left})").count() == 0
             await page.keyboard.press("Escape")
             await expect(panel).to_have_count(0)
         assert await page.evaluate("window.hits") == []

@@ -29,6 +29,7 @@ async def test_a_call_is_approved_with_other_arguments_after_a_reload(tmp_path: 
         await desk.goto()
         await ask(page, "How many?")
         await expect(page.locator(".wait")).to_contain_text("search_documents")
+        await page.locator(".steps-head").click()
         await expect(page.locator(".call-state")).to_have_text("waiting for an answer")
         await page.reload()
         card = page.locator(".wait")

@@ -21,11 +21,17 @@ from tests.server.rig import Rig
 TAGS = {
     *("a", "blockquote", "br", "code", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "img", "li", "ol", "p", "pre"),
     *("s", "strong", "sup", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+    *("dd", "div", "dl", "dt", "section", "span"),
+    *("math", "mfrac", "mi", "mn", "mo", "mover", "mpadded", "mphantom", "mroot", "mrow", "mspace", "msqrt", "mstyle"),
+    *("msub", "msubsup", "msup", "mtable", "mtd", "mtext", "mtr", "munder", "munderover"),
 }
 ATTRIBUTES = {
     *("href", "title", "rel", "src", "alt", "class", "start", "style"),
-    *("data-number", "data-document", "data-chunk"),
+    *("data-number", "data-document", "data-chunk", "data-note"),
+    *("display", "mathvariant", "stretchy", "fence", "accent", "width", "height", "depth", "minsize", "maxsize"),
+    *("displaystyle", "scriptlevel", "columnalign", "linethickness", "movablelimits", "largeop", "voffset", "lspace"),
 }
+CLASSES = re.compile(r"citation|footnote|footnotes|formula|box|task|task done|hl-[kfnscid]|language-[\w+#.-]+")
 
 
 class Reader(HTMLParser):
@@ -53,7 +59,9 @@ class Reader(HTMLParser):
             self.pictures.append(given["src"] or "")
         if "style" in given:
             assert re.fullmatch(r"text-align: ?(left|right|center);?", given["style"] or ""), given
-        if tag == "sup":
+        if "class" in given:
+            assert CLASSES.fullmatch(given["class"] or ""), given
+        if tag == "sup" and given.get("class") == "citation":
             self.numbers.append(given["data-number"] or "")
 
     def handle_comment(self, data: str) -> None:
@@ -134,6 +142,22 @@ ATTACKS = [
     "<a id=location name=cookie class='fixed' style='position:fixed;inset:0'>x</a>",
     "<sup class=citation data-number=9>[9]</sup>",
     "\U000124731\U00012474 \U0001247399\U00012474",
+    "&#x12473;1&#x12474; &#74867;99&#74868; &#X0012473;7&#x12474;",
+    r"$\text{<script>alert(1)</script>}$",
+    r"$\text{&lt;script&gt;alert(1)&lt;/script&gt;}$",
+    r"$\text{&amp;lt;img src=x onerror=alert(1)&amp;gt;}$",
+    r"$\href{javascript:alert(1)}{x} \style{position:fixed}{y} \class{toast}{z}$",
+    r"$$\unicode{x3c}img src=x onerror=alert(1)\unicode{x3e}$$",
+    r"\(\operatorname{<img src=x onerror=alert(1)>}\) \[\color{red;background:url(//evil.example)}{x}\]",
+    r"$\rule{9999em}{9999em} \hspace{9999em} \mathchoice{<svg onload=alert(1)>}{b}{c}{d}$",
+    r"$\verb|<script>alert(1)</script>|$",
+    '```python\n"</code></pre><script>alert(1)</script>\n```',
+    "```html\n<script>alert(1)</script><img src=x onerror=alert(1)>\n```",
+    "```mermaid\ngraph TD; A[<img src=x onerror=alert(1)>]-->B\nclick A href 'javascript:alert(1)'\n```",
+    "x[^<script>]\n\n[^<script>]: <script>alert(1)</script>",
+    "x[^1]\n\n[^1]: [x](javascript:alert(1)) <img src=x onerror=alert(1)>",
+    "<script>\n: <script>alert(1)</script>",
+    "- [x] <script>alert(1)</script>\n- [ ] [x](javascript:alert(1))",
     "<x\u0000script>alert(1)</x\u0000script>",
 ]
 
@@ -161,7 +185,7 @@ def test_nothing_in_a_message_runs_loads_or_leads_where_no_link_may(text: str) -
         assert set(reader.numbers) == {"1"}
 
 
-@given(st.text(st.sampled_from("[]()!<>\"'`*_~|#-=:/\\ \n\tahi&;0.\U00012473\U00012474"), max_size=60), st.data())
+@given(st.text(st.sampled_from("[]()!<>\"'`*_~|#-=:/\\ \n\tahi&;0.$^{}x\U00012473\U00012474"), max_size=60), st.data())
 @example("[a](http://x.example/y)", None)
 def test_any_text_is_harmless_and_keeps_all_its_citations(text: str, data: st.DataObject | None) -> None:
     ends = range(len(text) + 1) if data is None else data.draw(st.lists(st.integers(0, len(text)), max_size=4))
@@ -177,7 +201,11 @@ def test_any_text_is_harmless_and_keeps_all_its_citations(text: str, data: st.Da
         ("Full **days.** Next", 14, "<p>Full <strong>days.</strong><sup>1</sup> Next</p>"),
         ("One.\n\nTwo.", 6, "<p>One.<sup>1</sup></p>\n<p>Two.</p>"),
         ("| a |\n|---|\n| b |\n", 18, "<td>b<sup>1</sup></td>"),
-        ("```py\nx = 1\n```\n", 16, '<pre><code class="language-py">x = 1<sup>1</sup>\n</code></pre>'),
+        ("```py\nx = 1\n```\n", 16, '= <span class="hl-n">1<sup>1</sup></span>\n</code></pre>'),
+        ("```\nx = 1\n```\n", 14, "<pre><code>x = 1<sup>1</sup>\n</code></pre>"),
+        ("$$\na+b\n$$\n", 9, "</math></div>\n<p><sup>1</sup></p>"),
+        ("$$a+b$$\n", 7, "</math></div>\n<p><sup>1</sup></p>"),
+        ("It is $a+b$ or so", 9, "</math><sup>1</sup> or so"),
         ("- one\n- two\n", 6, "<li>one<sup>1</sup></li>\n<li>two</li>"),
         ("# Title\n\nText", 9, "<h1>Title<sup>1</sup></h1>"),
         ("Title\n=====\nText", 12, "<h1>Title<sup>1</sup></h1>"),
@@ -223,6 +251,13 @@ SLOW = {
     "fences": "```\n",
     "strokes": "~~a ",
     "escapes": "\\",
+    "dollars": "$a",
+    "displayed": "$$\na\n",
+    "brackets of formulas": "\\[\n",
+    "formulas": "$\\frac{a}{b}$ ",
+    "footnotes": "[^1]: a\n\n[^1] ",
+    "definition lists": "a\n: b\n",
+    "tasks": "- [ ] a\n",
 }
 
 

@@ -165,15 +165,56 @@ function buildRail() {
   const links = pages
     .filter((page) => page.nav && (!page.allowed || page.allowed(app)))
     .map(({ name, nav }) => h("a", { class: "rail-link", href: nav.href, dataset: { page: name }, ref: (link) => nav.mount && queueMicrotask(() => nav.mount(link).catch(toastError)) }, icon(nav.icon, 20), h("span", {}, nav.label())));
+  const theme = document.documentElement.dataset.theme ?? "";
   const own = [
+    ...["", "light", "dark"].map((each) => ({ label: t(`shell.theme.${each || "system"}`), icon: each === theme ? "check" : null, act: () => chooseTheme(each) })),
+    null,
+    { label: t("shell.keys"), icon: "keyboard", act: showKeys },
     { label: t("shell.apiDocs"), icon: "book", act: () => open("/api/docs", "_blank", "noopener") },
     null,
     ...Object.entries(languages).map(([code, name]) => ({ label: name, icon: code === language ? "check" : "globe", act: () => chooseLanguage(code) })),
-    app.user.signedIn && null,
-    app.user.signedIn && { label: t("shell.signOut"), icon: "sign-out", act: signOut },
-  ].filter((each, at, all) => each !== false && each !== undefined && !(each === null && at === all.length - 1));
+    app.user.signedIn ? null : false,
+    app.user.signedIn ? { label: t("shell.signOut"), icon: "sign-out", act: signOut } : false,
+  ].filter((each) => each !== false);
   const person = menu(t("shell.account", { name: app.user.name }), own, { icon: "person" });
   replace(rail, h("a", { class: "rail-mark", href: START, "aria-label": "Agentic RAG" }), h("div", { class: "rail-links" }, links), person);
+}
+
+/** Choose a theme: "light", "dark", or "" for the system's. */
+function chooseTheme(theme) {
+  try {
+    if (theme) localStorage.setItem("agentic-rag.theme", theme);
+    else localStorage.removeItem("agentic-rag.theme");
+  } catch {
+    // a browser that keeps nothing
+  }
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  buildRail();
+  if (shown.page) mark(shown.page);
+}
+
+const KEYS = [["Enter", "send"], ["Shift + Enter", "line"], ["Esc", "stop"], ["/", "search"], ["← →", "sources"], ["Alt + N", "new"], ["?", "list"]];
+
+async function showKeys() {
+  const { openDialog } = await import("./ui.js");
+  openDialog(t("shell.keys"), { build: () => h("dl", { class: "keys" }, KEYS.map(([key, name]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, t(`shell.keys.${name}`))))) });
+}
+
+/** The keys of every page: "/" searches, "?" lists the keys, Alt + N begins a conversation. */
+function pressKey(event) {
+  if (event.ctrlKey || event.metaKey || document.querySelector("dialog[open]")) return;
+  if (event.altKey && event.code === "KeyN") {
+    event.preventDefault();
+    document.dispatchEvent(new Event("new-conversation"));
+    return;
+  }
+  if (event.altKey || event.target.closest?.("input, textarea, select, [contenteditable]")) return;
+  const search = event.key === "/" ? document.querySelector("[data-search]") : null;
+  if (search) search.focus();
+  else if (event.key === "?") showKeys().catch(toastError);
+  else return;
+  event.preventDefault();
 }
 
 /** Go on as the same user, who may do something else by now: what is offered changes, what is typed stays. */
@@ -240,15 +281,7 @@ async function begin() {
   buildRail();
   watchConnection();
   addEventListener("hashchange", () => route().catch(toastError));
-  document.addEventListener("keydown", (event) => {
-    // "/" goes to what a page is searched with, unless somebody types
-    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.closest?.("input, textarea, select, [contenteditable], dialog")) return;
-    const search = document.querySelector("[data-search]");
-    if (!search) return;
-    event.preventDefault();
-    search.focus();
-  });
+  document.addEventListener("keydown", pressKey);
   await route();
 }
 

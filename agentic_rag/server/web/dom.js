@@ -93,11 +93,12 @@ export function debounce(milliseconds, call) {
 }
 
 const styles = new Map();
+const FOLDER = new URL(".", import.meta.url).href;
 
 /** Load a style sheet once; resolves when it is in use, or could not be loaded. */
 export function loadStyle(address) {
   if (!address || styles.has(address)) return styles.get(address);
-  const loading = new Promise((resolve) => document.head.append(h("link", { rel: "stylesheet", href: address, onload: resolve, onerror: resolve })));
+  const loading = new Promise((resolve) => document.head.append(h("link", { rel: "stylesheet", href: address.replace(/^\/web\//, FOLDER), onload: resolve, onerror: resolve })));
   styles.set(address, loading);
   return loading;
 }

@@ -10,22 +10,120 @@ import { showHtml } from "./trusted.js";
 import { button, copyButton, notice, openDialog, skeleton } from "./ui.js";
 
 const MOST_ASKED = 6000; // bytes of the address that say what was cited: proxies refuse longer ones
+const BESIDE = matchMedia("(min-width: 1100px)");
 
-/** Open the panel at a passage. `sentence`: the words of it that are cited, marked in it; "": the passage as a whole. */
-export async function openSource({ domainId, documentId, chunkId, sentence = "" }) {
+let shown = null;
+
+/** Open the panel at a passage: beside the chat where there is room, else over the page.
+ *
+ * `sentence`: the cited words, marked in the passage; "": the passage as a whole. `table`: the cited rows, instead.
+ * `places`, `at`: all citations of the answer and which of them this is; arrow keys go through them. `opener`: what gets
+ * the focus back. `onshow(at)`: called with the citation that is shown, and with null at the end. */
+export async function openSource({ domainId, documentId, chunkId, sentence = "", table = null, places = [], at = 0, opener = document.activeElement, onshow = () => {} }) {
   await loadAll(loadWords("source"), loadStyle("/web/source.css"));
-  const panel = new SourcePanel(domainId, documentId);
-  await panel.show(chunkId, sentence);
-  return panel.dialog;
+  shown?.close({ restore: false });
+  const panel = new SourcePanel(domainId, { places: places.length ? places : [{ documentId, chunkId, sentence, table }], at, opener, onshow });
+  shown = panel;
+  await panel.open();
+  return panel;
 }
 
 class SourcePanel {
-  constructor(domainId, documentId) {
+  constructor(domainId, { places, at, opener, onshow }) {
     this.base = `/api/domains/${encodeURIComponent(domainId)}`;
-    this.documentId = documentId;
-    this.body = h("div", { class: "source" });
-    this.dialog = openDialog(t("source.title"), { side: true, build: () => this.body, onclose: () => this.#leave() });
-    this.dialog.element.classList.add("dialog-source");
+    Object.assign(this, { places, at, opener, onshow });
+    this.body = h("div", { class: "source", tabindex: -1 });
+    this.count = h("span", { "aria-live": "polite" });
+    this.back = button(t("source.previous"), { kind: "quiet", icon: "left", compact: true, onclick: () => this.go(-1) });
+    this.next = button(t("source.next"), { kind: "quiet", icon: "right", compact: true, onclick: () => this.go(1) });
+    this.steps = h("footer", { class: "source-steps", hidden: places.length < 2 }, this.back, this.count, this.next);
+    this.keys = (event) => this.#key(event);
+    this.leaving = () => this.close({ restore: false });
+    this.resizing = () => void this.#place();
+  }
+
+  async open() {
+    document.addEventListener("keydown", this.keys);
+    addEventListener("hashchange", this.leaving);
+    BESIDE.addEventListener("change", this.resizing);
+    this.#place();
+    await this.#showPlace();
+  }
+
+  /** Put the panel into a column beside the chat, or into a dialog. */
+  #place() {
+    const chat = BESIDE.matches ? document.querySelector(".chat") : null;
+    this.#takeOut();
+    if (chat && !document.querySelector("dialog[open]")) {
+      const close = button(t("shell.close"), { kind: "quiet", icon: "close", compact: true, class: "button button-quiet button-compact source-close", onclick: () => this.close() });
+      this.column = h("section", { class: "source-column", role: "dialog", "aria-label": t("source.title") }, close, this.body, this.steps);
+      chat.append(this.column);
+      chat.classList.add("with-source");
+      this.chat = chat;
+    } else {
+      const dialog = openDialog(t("source.title"), { side: true, build: () => this.body, onclose: () => dialog === this.dialog && ((this.dialog = null), this.close()) });
+      dialog.element.classList.add("dialog-source");
+      dialog.element.querySelector(".dialog-frame").append(this.steps);
+      this.dialog = dialog;
+    }
+    this.body.focus({ preventScroll: true });
+  }
+
+  #takeOut() {
+    this.column?.remove();
+    this.chat?.classList.remove("with-source");
+    const { dialog } = this;
+    this.column = this.chat = this.dialog = null;
+    dialog?.close();
+  }
+
+  /** Close the panel; the focus returns to what opened it. */
+  close({ restore = true } = {}) {
+    if (this.isClosed) return;
+    this.isClosed = true;
+    if (shown === this) shown = null;
+    document.removeEventListener("keydown", this.keys);
+    removeEventListener("hashchange", this.leaving);
+    BESIDE.removeEventListener("change", this.resizing);
+    this.#leave();
+    this.#takeOut();
+    this.onshow(null);
+    if (restore && this.opener?.isConnected) this.opener.focus({ preventScroll: true });
+  }
+
+  /** Show the citation before or after. */
+  go(by) {
+    const at = this.at + by;
+    if (at < 0 || at >= this.places.length) return;
+    this.at = at;
+    void this.#showPlace();
+  }
+
+  #key(event) {
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest?.("input, textarea, select, [contenteditable]")) return;
+    const isOver = document.querySelector("[popover]:popover-open") || [...document.querySelectorAll("dialog[open]")].some((each) => each !== this.dialog?.element);
+    if (isOver) return;
+    if (event.key === "Escape" && this.column) {
+      event.preventDefault();
+      this.close();
+      return;
+    }
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || this.places.length < 2 || event.target.closest?.("[role=tablist], .table-frame, .page-large")) return;
+    event.preventDefault();
+    this.go(document.documentElement.dir === "rtl" ? -by : by);
+  }
+
+  async #showPlace() {
+    const { places, at } = this;
+    this.count.textContent = t("source.numberOf", { at: at + 1, of: places.length });
+    const focused = document.activeElement;
+    this.back.disabled = at === 0;
+    this.next.disabled = at === places.length - 1;
+    if (focused?.disabled) (this.back.disabled ? this.next : this.back).focus();
+    this.onshow(at);
+    await this.show(places[at].chunkId, places[at].sentence ?? "");
   }
 
   #leave() {
@@ -34,11 +132,11 @@ class SourcePanel {
     this.pageView = null;
   }
 
-  /** Show another passage. `step`: before or after, the button that asked for it, which gets the focus again. */
+  /** Show a passage. `step`: before or after, the button that asked for it, which gets the focus again. */
   async show(chunkId, sentence, step = "") {
     this.#leave();
     const asking = (this.asking = new AbortController());
-    replace(this.body, skeleton(8));
+    if (!this.body.firstChild) replace(this.body, skeleton(8));
     try {
       const query = { text: shortened(sentence), format: "html" };
       const place = await api("GET", `${this.base}/chunks/${encodeURIComponent(chunkId)}/place`, { query, signal: asking.signal });
@@ -48,7 +146,7 @@ class SourcePanel {
       if (!error.code) console.error(error);
       this.#fail(error, chunkId, sentence);
     }
-    if (step) (this.body.querySelector(`[data-step="${step}"]:not(:disabled)`) ?? this.body.querySelector("[data-step]:not(:disabled)") ?? this.dialog.element.querySelector("button")).focus({ preventScroll: true });
+    if (step) (this.body.querySelector(`[data-step="${step}"]:not(:disabled)`) ?? this.body.querySelector("[data-step]:not(:disabled)") ?? this.body).focus({ preventScroll: true });
   }
 
   #fail(error, chunkId, sentence) {
@@ -64,30 +162,31 @@ class SourcePanel {
 
   #draw(place, sentence) {
     const { page, table } = place;
-    const address = `${this.base}/documents/${encodeURIComponent(place.documentId ?? this.documentId)}`;
+    const address = `${this.base}/documents/${encodeURIComponent(place.documentId)}`;
     const where = [page && t("source.page", { page: page.number }), place.cells, ...place.headingPath].filter(Boolean).join(" › ");
     if (page?.width) this.pageView = new PageView(address, page, place.text);
     replace(
       this.body,
       h(
-        "div",
-        { class: "stack-small" },
-        h("h3", { class: "wrap", dir: "auto" }, place.documentName),
-        where && h("p", { class: "faint small wrap", dir: "auto" }, where),
-        h("div", { class: "row" }, h("a", { class: "button button-small", href: `${address}/file`, download: place.documentName }, icon("download", 14), t("source.download")), copyButton(t("source.copy"), place.text)),
+        "header",
+        { class: "source-head" },
+        h("div", { class: "grow" }, h("h3", { class: "wrap", dir: "auto" }, place.documentName), where && h("p", { class: "faint small wrap", dir: "auto" }, where)),
+        h("a", { class: "button button-quiet button-compact", href: `${address}/file`, download: place.documentName, "aria-label": t("source.download"), title: t("source.download") }, icon("download")),
       ),
+      sentence && place.cited && !table && h("blockquote", { class: "source-quote" }, h("p", { class: "wrap", dir: "auto" }, h("span", { class: "source-words" }, sentence.trim())), copyButton(t("source.copyQuote"), sentence.trim())),
       notesOf(place).map((words) => notice("info", h("p", { class: "wrap" }, words))),
       sentence && !place.cited && notice("warn", h("p", {}, t("source.notThere")), h("blockquote", { class: "plain", dir: "auto" }, sentence)),
       this.pageView?.element,
       h(
         "section",
         { class: "stack-small" },
-        h("div", { class: "row" }, h("h4", { class: "grow" }, t(table ? "source.rows" : "source.passage")), this.#mover("before", place), this.#mover("after", place)),
+        h("div", { class: "row" }, h("h4", { class: "grow" }, t(table ? "source.rows" : "source.passage")), copyButton(t("source.copy"), place.text), this.#mover("before", place), this.#mover("after", place)),
         table ? tableOf(table) : [near(place, place.before), showHtml(h("div", { class: "passage passage-main wrap", dir: "auto" }), place.html), near(place, place.after)],
       ),
     );
+    this.body.scrollTop = 0;
     if (this.pageView) this.pageView.start();
-    else (this.body.querySelector("mark") ?? this.body.querySelector(".passage-main"))?.scrollIntoView({ block: "center" });
+    else (this.body.querySelector("mark") ?? this.body.querySelector(".passage-main"))?.scrollIntoView({ block: "nearest" });
   }
 
   #mover(step, place) {

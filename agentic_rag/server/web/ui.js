@@ -157,10 +157,17 @@ export function select(options, { value, ...props } = {}) {
   return made;
 }
 
+/** Return whether the page is dark: by the chosen theme, else by the system's. */
+export function isDark() {
+  const { theme } = document.documentElement.dataset;
+  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
 /** A button that opens a menu. `items`: `{label, icon?, act, danger?, disabled?}` or null for a line; or a function that
- * returns them when it opens. */
-export function menu(label, items, { icon: name = "more", compact = true, kind = "quiet", ...props } = {}) {
-  const list = h("div", { class: "menu", role: "menu", popover: "auto", id: newId("menu") });
+ * returns them when it opens. `facts()`: `[name, value]` pairs to show below the items. */
+export function menu(label, items, { icon: name = "more", compact = true, kind = "quiet", facts, ...props } = {}) {
+  const entriesPlace = h("div", { role: "menu" });
+  const list = h("div", { class: "menu", popover: "auto", id: newId("menu") }, entriesPlace);
   const opener = button(label, { kind, icon: name, compact, "aria-haspopup": "menu", "aria-expanded": "false", popovertarget: list.id, ...props });
   const entries = () => [...list.querySelectorAll('[role="menuitem"]:not([disabled])')];
   const move = (by) => {
@@ -171,7 +178,10 @@ export function menu(label, items, { icon: name = "more", compact = true, kind =
     opener.setAttribute("aria-expanded", String(event.newState === "open"));
     if (event.newState !== "open") return;
     const given = typeof items === "function" ? items() : items;
-    replace(list, given.filter((each) => each !== false).map((each) => each === null ? h("hr") : menuItem(each, list)));
+    const shown = given.filter((each) => each !== false && each !== undefined);
+    replace(entriesPlace, shown.filter((each, at) => each !== null || (at > 0 && at < shown.length - 1)).map((each) => each === null ? h("hr") : menuItem(each, list)));
+    const pairs = facts?.() ?? [];
+    replace(list, entriesPlace, pairs.length > 0 && h("dl", { class: "menu-facts" }, pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))));
     const place = opener.getBoundingClientRect();
     const below = place.bottom + 260 < innerHeight;
     list.style.setProperty("--menu-x", `${Math.max(8, Math.min(place.left, innerWidth - 248))}px`);

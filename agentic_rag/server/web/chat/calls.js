@@ -20,7 +20,7 @@ export function toolTitle(name, server = "") {
 }
 
 /** The one thing of its arguments that says what a call is about. */
-function subject(call) {
+export function subject(call) {
   const given = call.arguments;
   if (!given) return "";
   const value = given.query ?? given.question ?? given.agent ?? given.role ?? given.document ?? given.path ?? given.url ?? given.name;
@@ -89,20 +89,21 @@ export class CallCard {
     }
   }
 
-  #result({ content, structured, truncated, ref }) {
+  #result({ content, structured, truncated, ref, images = [] }) {
     const whole = ref && h("a", { class: "button button-small", href: `/api/payloads/${encodeURIComponent(ref)}`, download: "" }, icon("download", 14), t("chat.call.whole"));
     return h(
       "div",
       {},
       heading(t("chat.call.result"), content),
-      h("pre", { class: "code", tabindex: 0 }, content || t("chat.call.empty")),
+      images.map((each) => h("img", { class: "call-image", src: `/api/payloads/${encodeURIComponent(each.ref)}`, alt: t("chat.call.image"), loading: "lazy" })),
+      (content || !images.length) && h("pre", { class: "code", tabindex: 0 }, content || t("chat.call.empty")),
       structured && !structured._ref && h("details", {}, h("summary", { class: "faint small" }, t("chat.call.structured")), h("pre", { class: "code", tabindex: 0 }, pretty(structured))),
       (truncated || ref) && h("div", { class: "row" }, truncated && h("span", { class: "faint small" }, t("chat.call.truncated")), whole),
     );
   }
 
   #drawWaits() {
-    const waits = (this.call.waitIds ?? []).map((id) => this.around.waits[id]).filter(Boolean);
+    const waits = (this.call.waitIds ?? []).map((id) => this.around.waits[id]).filter((wait) => wait && wait.state !== "open"); // open ones stand below the text
     this.waits.hidden = !waits.length;
     keyed(this.waits, this.drawn, waits, (wait) => `wait:${wait.waitId}`, (wait) => this.around.wait(wait));
   }
@@ -202,6 +203,8 @@ export class ThinkingFold {
   }
 }
 
-/** A button that opens the searches of an answer. */
-export const searchesButton = (domainId, ids) =>
-  button(t("chat.searchesOf", { count: ids.length }), { kind: "quiet", icon: "search", class: "button button-quiet button-small", onclick: () => openRetrievals(domainId, ids) });
+/** Rows of a table under its header, as a table. */
+export function rowsTable({ header, rows }, label) {
+  const head = header?.some(Boolean) && h("thead", {}, h("tr", {}, header.map((cell) => h("th", { scope: "col", dir: "auto" }, cell))));
+  return h("div", { class: "table-frame rows-table", tabindex: 0, role: "group", "aria-label": label }, h("table", {}, head, h("tbody", {}, rows.slice(0, 20).map((row) => h("tr", {}, row.map((cell) => h("td", { dir: "auto" }, cell)))))));
+}

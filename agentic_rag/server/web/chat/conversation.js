@@ -7,7 +7,7 @@ import { t } from "../i18n.js";
 import { ENDS, emptyTurn, newKey, reduce, textOf } from "../stream.js";
 import { announce, button, emptyState, field, openDialog, skeleton, textarea, toastError } from "../ui.js";
 import { OlderMessages } from "./older.js";
-import { AnswerPart, QuestionPart, viewOfMessage } from "./turn.js";
+import { AnswerPart, QuestionPart, headingOf, viewOfMessage } from "./turn.js";
 
 const PAGE = 40;
 const NEAR = 80;
@@ -164,7 +164,7 @@ export class ConversationView {
         const found = new Map();
         for (const each of items) if (each.kind === "retrieval") found.set(found.size, each);
         let number = 0;
-        const withHits = kept.map((each) => (each.kind === "retrieval" && found.has(number) ? found.get(number++) : each));
+        const withHits = kept.map((each) => (each.kind === "retrieval" && found.has(number) ? { ...found.get(number++), storedHits: each.hits } : each));
         const beside = items.filter((each) => each.kind === "wait" || each.kind === "notice" || each.kind === "compacted");
         turn.view = { ...stored, items: [...withHits, ...beside], lanes, waits, rating: this.feedback.get(messageId) };
         turn.isLive = false;
@@ -256,6 +256,7 @@ export class ConversationView {
       retry: () => this.#retry(turn),
       rate: (view, rating) => this.#rate(turn, rating),
       markdown: (view) => markdownOf(view),
+      text: (view) => view.text ?? textOf(view),
       more: (view, call) => this.#more(turn, call),
       edit: (_, content) => this.#edit(turn, content),
       branch: (_, by) => this.#switch(turn, by),
@@ -443,20 +444,22 @@ export class ConversationView {
       this.#touch(turn);
     };
     const before = turn.view.rating ?? null;
+    const body = rating === "down" ? await this.#askReason() : { rating };
+    if (!body) return; // the dialog was closed: nothing is rated
     set(rating);
     try {
-      await api("PUT", place, { body: { rating } });
+      await api("PUT", place, { body });
     } catch (error) {
       set(before);
       throw error;
     }
-    if (rating !== "down") return;
+  }
+
+  /** Ask what was wrong. Returns the rating to send, or null if the dialog is closed without an answer. */
+  async #askReason() {
     const reason = textarea({ maxlength: 2000, placeholder: t("chat.reasonPlaceholder") });
-    const send = (close) => async () => {
-      await api("PUT", place, { body: { rating, reason: reason.value } });
-      close(true);
-    };
-    openDialog(t("chat.whatWasWrong"), { build: () => field(t("chat.reason"), reason, { hint: t("chat.reasonHint") }), actions: (close) => [button(t("chat.noReason"), { onclick: () => close() }), button(t("chat.send"), { kind: "primary", onclick: send(close) })] });
+    const actions = (close) => [button(t("chat.noReason"), { onclick: () => close({ rating: "down" }) }), button(t("chat.send"), { kind: "primary", onclick: () => close({ rating: "down", ...(reason.value.trim() ? { reason: reason.value } : {}) }) })];
+    return (await openDialog(t("chat.whatWasWrong"), { build: () => field(t("chat.reason"), reason, { hint: t("chat.reasonHint") }), actions }).closed) ?? null;
   }
 
   /** What a stored call leaves out: its server, how long it took, the delegates it made. */
@@ -549,9 +552,19 @@ function laneItems({ messages, toolCalls }) {
   return items.map((each) => (known.has(each.id) ? { ...each, server: known.get(each.id).server, durationMs: known.get(each.id).durationMs, status: known.get(each.id).status, stored: false } : each));
 }
 
-/** Return an answer as Markdown with its sources. */
+/** Return an answer as Markdown with its sources; cited rows are tables. */
 export function markdownOf(view) {
   const text = view.text ?? textOf(view);
-  const line = (each) => `${each.number}. ${each.documentName}${each.page ? `, ${t("chat.page", { page: each.page })}` : ""}: ${each.scanned ? ` (${t("chat.scanned")})` : ""}“${each.citedText.replace(/\s+/g, " ").trim()}”`;
-  return view.references.length ? `${text.trim()}\n\n## ${t("chat.sourcesHeading")}\n\n${view.references.map(line).join("\n")}\n` : `${text.trim()}\n`;
+  if (!view.references.length) return `${text.trim()}\n`;
+  return `${text.trim()}\n\n## ${t("chat.sourcesHeading")}\n\n${view.references.map((each) => sourceMarkdown(each, view)).join("\n")}\n`;
+}
+
+function sourceMarkdown(each, view) {
+  const place = [each.page && t("chat.page", { page: each.page }), headingOf(each, view), each.table && each.cells].filter(Boolean);
+  const begin = `${each.number}. ${[each.documentName, ...place].join(", ")}:${each.scanned ? ` (${t("chat.scanned")})` : ""}`;
+  if (!each.table?.rows?.length) return `${begin} “${each.citedText.replace(/\s+/g, " ").trim()}”`;
+  const { header, rows } = each.table;
+  const width = Math.max(header?.length ?? 0, ...rows.map((row) => row.length));
+  const line = (cells) => `   | ${Array.from({ length: width }, (_, at) => (cells[at] ?? "").replaceAll("|", "\\|").replace(/\s+/g, " ")).join(" | ")} |`;
+  return [begin, "", line(header ?? []), `   |${" --- |".repeat(width)}`, ...rows.map(line), ""].join("\n");
 }

@@ -67,6 +67,15 @@ export class ConversationList {
     this.#draw();
   }
 
+  /** Show whether a conversation is being answered: the list was loaded before its turn began or ended. */
+  setTurn(conversationId, running) {
+    const found = this.items.find((each) => each.id === conversationId);
+    if (!found || Boolean(found.turn) === running) return;
+    found.turn = running ? { status: "running" } : null;
+    found.lastMessageAt = new Date().toISOString();
+    this.#draw();
+  }
+
   add(record) {
     this.items = [record, ...this.items.filter((each) => each.id !== record.id)];
     this.#draw();

@@ -43,6 +43,8 @@ class ChatPage {
     this.pane = h("section", { class: "chat-pane" }, this.head, this.body, h("div", { class: "chat-foot" }, this.composer.element));
     this.keys = (event) => this.#key(event);
     this.hiding = () => this.composer.flush();
+    this.beginning = null;
+    this.beginNew = () => this.#go(this.domain?.id);
   }
 
   async begin(params) {
@@ -50,6 +52,7 @@ class ChatPage {
     if (!this.domains.length) return this.#showNoDomain();
     replace(this.main, h("div", { class: "chat" }, this.list.element, this.pane));
     document.addEventListener("keydown", this.keys);
+    document.addEventListener("new-conversation", this.beginNew);
     addEventListener("pagehide", this.hiding);
     await this.update(params);
   }
@@ -114,6 +117,7 @@ class ChatPage {
     this.composer.leave();
     this.stream.close();
     document.removeEventListener("keydown", this.keys);
+    document.removeEventListener("new-conversation", this.beginNew);
     removeEventListener("pagehide", this.hiding);
   }
 
@@ -139,7 +143,10 @@ class ChatPage {
           this.list.setTitle(id, title);
           if (id === this.view?.id) this.#setTitle(title);
         },
-        onTurn: (running) => this.composer.setRunning(running),
+        onTurn: (running) => {
+          if (conversationId === this.view?.id) this.composer.setRunning(running);
+          this.list.setTurn(conversationId, running);
+        },
         onUnsent: (content, images) => this.composer.giveBack(content, images),
         onResumed: () => this.#say(t("chat.wasRestarted"), 8),
       },
@@ -227,7 +234,7 @@ class ChatPage {
   }
 
   #key(event) {
-    if (event.key === "Escape" && this.composer.running && !document.querySelector("dialog[open], [popover]:popover-open") && !event.defaultPrevented) this.#stop();
+    if (event.key === "Escape" && this.composer.running && !document.querySelector("dialog[open], [popover]:popover-open, .source-column") && !event.defaultPrevented) this.#stop();
   }
 
   // The connection

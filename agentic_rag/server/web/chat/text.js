@@ -3,6 +3,7 @@
 import { api } from "../api.js";
 import { h } from "../dom.js";
 import { showHtml } from "../trusted.js";
+import { enrich } from "./rich.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})/;
 const LIST_OR_INDENTED = /^(?:\s{2,}|\t| {0,3}(?:[-*+]|\d{1,9}[.)])\s| {0,3}>| {0,3}\|)/;
@@ -134,7 +135,7 @@ export class GrowingText {
       (html) => {
         if (part.asked !== wanted || !part.element.isConnected) return;
         part.element.classList.remove("plain");
-        showHtml(part.element, html);
+        enrich(showHtml(part.element, html));
       },
       () => {}, // it stays text; the stored message brings the HTML
     );

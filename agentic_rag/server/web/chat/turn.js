@@ -4,14 +4,15 @@ import { lazily } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatDate, formatDuration, formatMoney, formatNumber, formatPercent, hasWords, t } from "../i18n.js";
 import { icon } from "../icons.js";
-import { isSearching } from "../stream.js";
 import { showHtml } from "../trusted.js";
-import { button, copyButton, notice, toastError } from "../ui.js";
-import { CallCard, ThinkingFold, hitList, keyed, openSource, searchesButton, toolTitle } from "./calls.js";
+import { button, copyButton, menu, notice, toastError } from "../ui.js";
+import { CallCard, ThinkingFold, hitList, keyed, openRetrievals, openSource, rowsTable, subject, toolTitle } from "./calls.js";
+import { enrich } from "./rich.js";
 import { GrowingText } from "./text.js";
 
 const waitParts = lazily((again) => import(`./waits.js${again}`));
 const RUNNING = new Set(["running", "waiting"]);
+const STEPS = new Set(["call", "retrieval", "thinking", "wait"]);
 
 /** The answer of a turn. `around`: `{domainId, answer, mayAnswer, allowAlways, retry, rate, markdown, children, calls}`. `update(view)` where
  * view is `stream.js`'s, or `viewOfMessage`'s of a stored one. */
@@ -19,12 +20,14 @@ export class AnswerPart {
   constructor(around) {
     this.around = around;
     this.items = new Map();
+    this.steps = new StepsFold((place, drawn, items, view) => this.#drawItems(place, drawn, items, view));
     this.place = h("div", { class: "answer-items" });
-    this.line = h("p", { class: "answer-line", hidden: true });
+    this.waits = h("div", { class: "answer-waits" });
+    this.waitCards = new Map();
     this.sources = h("div", { class: "answer-sources", hidden: true });
     this.failure = h("div", { hidden: true });
     this.foot = h("footer", { class: "answer-foot" });
-    this.element = h("div", { class: "answer" }, this.place, this.line, this.failure, this.sources, this.foot);
+    this.element = h("div", { class: "answer" }, this.steps.element, this.place, this.waits, this.failure, this.sources, this.foot);
     this.element.addEventListener("click", (event) => this.#openCitation(event));
     this.element.addEventListener("keydown", (event) => (event.key === "Enter" || event.key === " ") && event.target.matches(".citation") && (event.preventDefault(), this.#openCitation(event)));
     this.loaded = {};
@@ -32,8 +35,11 @@ export class AnswerPart {
 
   update(view) {
     this.view = view;
-    this.#drawItems(this.place, this.items, view.items, view);
-    this.#drawLine();
+    const shown = grouped(view.items, view);
+    this.steps.update(shown.filter(({ item }) => STEPS.has(item.kind)), view);
+    this.#drawGroup(this.place, this.items, shown.filter(({ item }) => !STEPS.has(item.kind)), view);
+    const open = Object.values(view.waits).filter((wait) => wait.state === "open");
+    keyed(this.waits, this.waitCards, open, ({ waitId }) => waitId, () => this.#waitCard());
     this.#drawSources();
     this.#drawFailure();
     this.#drawFoot();
@@ -43,13 +49,29 @@ export class AnswerPart {
     const mark = event.target.closest(".citation");
     if (!mark) return;
     const number = Number(mark.dataset.number);
-    const found = this.view.references.find((each) => each.number === number);
-    openSource({ domainId: this.around.domainId, documentId: found?.documentId ?? mark.dataset.document, chunkId: found?.chunkId ?? mark.dataset.chunk, sentence: found?.citedText ?? "" });
+    const at = this.view.references.findIndex((each) => each.number === number);
+    if (at >= 0) this.#openAt(at, mark);
+    else openSource({ domainId: this.around.domainId, documentId: mark.dataset.document, chunkId: mark.dataset.chunk });
+  }
+
+  /** Open a reference in the source panel, which goes through all of them. */
+  #openAt(at, opener) {
+    const { references } = this.view;
+    const marked = (number) => this.element.querySelectorAll(`[data-number="${CSS.escape(String(number))}"]`);
+    const onshow = (shown) => {
+      for (const each of this.element.querySelectorAll(".source-open")) each.classList.remove("source-open");
+      if (shown !== null) for (const each of marked(references[shown].number)) each.classList.add("source-open");
+    };
+    const places = references.map(({ documentId, chunkId, citedText, documentName, table }) => ({ documentId, chunkId, sentence: citedText, documentName, table }));
+    openSource({ domainId: this.around.domainId, ...places[at], places, at, opener, onshow });
   }
 
   #drawItems(place, drawn, items, view) {
+    this.#drawGroup(place, drawn, grouped(items, view), view);
+  }
+
+  #drawGroup(place, drawn, shown, view) {
     const isRunning = RUNNING.has(view.status);
-    const shown = grouped(items);
     keyed(place, drawn, shown, ({ key }) => key, ({ item }) => this.#make(item));
     for (const [at, { key, item, hits }] of shown.entries()) {
       const part = drawn.get(key);
@@ -91,7 +113,7 @@ export class AnswerPart {
       waits: view.waits,
       hits,
       domainId,
-      more: isStored && (call.name === "delegate" || call.durationMs === null) ? () => this.around.more(view, call) : null,
+      more: isStored ? () => this.around.more(view, call) : null,
       lane: (lane) => this.#lane(lane),
       wait: () => this.#waitCard(),
     };
@@ -117,24 +139,37 @@ export class AnswerPart {
     return { element, update: (each) => this.#drawItems(place, drawn, each.items, this.view) };
   }
 
-  #drawLine() {
-    const { view } = this;
-    const words = lineOf(view);
-    this.line.hidden = !words;
-    if (words && this.line.dataset.words !== words) {
-      this.line.dataset.words = words;
-      replace(this.line, h("span", { class: "spinner" }), h("span", {}, words));
-    }
-  }
-
   #drawSources() {
     const { references, status } = this.view;
     const key = RUNNING.has(status) ? "" : references.map((each) => each.number).join();
     if (this.sources.dataset.key === key) return;
     this.sources.dataset.key = key;
     this.sources.hidden = !key;
-    const line = (each) => h("li", {}, h("button", { type: "button", class: "source-chip", onclick: () => openSource({ domainId: this.around.domainId, documentId: each.documentId, chunkId: each.chunkId, sentence: each.citedText }) }, h("span", { class: "source-number" }, formatNumber(each.number)), h("span", { class: "clip", dir: "auto" }, each.documentName), each.page && h("span", { class: "faint" }, t("chat.page", { page: each.page })), each.scanned && h("span", { class: "faint" }, t("chat.scanned")), each.table && h("span", { class: "faint clip", dir: "auto" }, rowWords(each.table)), each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified"))));
-    replace(this.sources, h("p", { class: "faint small sources-head" }, t("chat.sources", { count: references.length })), h("ul", { class: "source-chips" }, references.map(line)));
+    const documents = new Map();
+    for (const [at, each] of references.entries()) {
+      const id = each.documentId || each.documentName;
+      if (!documents.has(id)) documents.set(id, []);
+      documents.get(id).push({ at, each });
+    }
+    const head = documents.size === references.length ? t("chat.sources", { count: references.length }) : t("chat.sourcesIn", { count: documents.size, places: t("chat.sources", { count: references.length }) });
+    replace(this.sources, h("p", { class: "faint small sources-head" }, head), h("ul", { class: "source-documents" }, [...documents.values()].map((places) => this.#documentLine(places))));
+  }
+
+  /** A cited document with the places that are cited in it. */
+  #documentLine(places) {
+    const isOnly = places.length === 1;
+    const chip = ({ at, each }) =>
+      h(
+        "button",
+        { type: "button", class: "source-chip", dataset: { number: each.number }, onclick: (event) => this.#openAt(at, event.currentTarget) },
+        h("span", { class: "visually-hidden" }, t("chat.openSource", { number: each.number, name: each.documentName })),
+        h("span", { class: "source-number" }, formatNumber(each.number)),
+        h("span", { class: "clip source-place", dir: "auto" }, placeOf(each, this.view) || (isOnly ? t("chat.sourceOpen") : shortened(each.citedText))),
+        each.scanned && h("span", { class: "faint" }, t("chat.scanned")),
+        each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified")),
+      );
+    const tables = places.filter(({ each }) => each.table?.rows?.length).slice(0, 3);
+    return h("li", { class: "source-document" }, icon("page", 16), h("div", { class: "source-in" }, h("span", { class: "source-name wrap", dir: "auto" }, places[0].each.documentName), places.map(chip)), tables.length > 0 && h("div", { class: "source-tables" }, tables.map(({ each }) => rowsTable(each.table, t("chat.openSource", { number: each.number, name: each.documentName })))));
   }
 
   #drawFailure() {
@@ -156,12 +191,126 @@ export class AnswerPart {
     if (!isOver) return replace(this.foot);
     const small = { kind: "quiet", compact: true };
     const thumb = (rating, name, label) => button(label, { ...small, icon: name, "aria-pressed": String(view.rating === rating), onclick: () => this.around.rate(view, view.rating === rating ? null : rating) });
+    const items = () => [
+      { label: t("chat.copyPlain"), icon: "copy", act: () => navigator.clipboard.writeText(`${this.around.text(this.view).trim()}\n`) },
+      this.view.retrievalIds?.length > 0 && { label: t("chat.searchesOf", { count: this.view.retrievalIds.length }), icon: "search", act: () => openRetrievals(this.around.domainId, this.view.retrievalIds) },
+    ];
     replace(
       this.foot,
-      h("div", { class: "answer-acts" }, copyButton(t("chat.copyAnswer"), () => this.around.markdown(view)), button(t("chat.retry"), { ...small, icon: "retry", onclick: () => this.around.retry(view) }), view.messageId && [thumb("up", "thumb-up", t("chat.good")), thumb("down", "thumb-down", t("chat.bad"))], view.retrievalIds?.length > 0 && searchesButton(this.around.domainId, view.retrievalIds)),
-      usageLine(view),
+      h("div", { class: "answer-acts" }, copyButton(t("chat.copyAnswer"), () => this.around.markdown(this.view)), button(t("chat.retry"), { ...small, icon: "retry", onclick: () => this.around.retry(this.view) }), view.messageId && [thumb("up", "thumb-up", t("chat.good")), thumb("down", "thumb-down", t("chat.bad"))], menu(t("chat.answerMenu"), items, { facts: () => factsOf(this.view) })),
     );
   }
+}
+
+/** What an agent did, folded into one line. While it works, the line says what happens now. */
+class StepsFold {
+  /** `drawItems(place, drawn, items, view)` draws the calls of a delegate. */
+  constructor(drawItems) {
+    this.drawItems = drawItems;
+    this.mark = h("span", { class: "steps-mark" });
+    this.words = h("span", { class: "steps-words", dir: "auto" });
+    this.time = h("span", { class: "steps-time" });
+    this.body = h("div", { class: "answer-items steps-body" });
+    this.summary = h("summary", { class: "steps-head" }, this.mark, this.words, this.time);
+    this.details = h("details", { class: "steps" }, this.summary, this.body);
+    this.line = h("p", { class: "steps steps-head" });
+    this.element = h("div", { class: "steps-frame" }, this.line, this.details);
+    this.drawn = new Map();
+    this.details.addEventListener("toggle", () => this.#drawBody());
+  }
+
+  update(shown, view) {
+    Object.assign(this, { shown, view });
+    const now = nowOf(view);
+    const hasSteps = shown.length > 0;
+    this.element.hidden = !hasSteps && !now;
+    this.details.hidden = !hasSteps;
+    this.line.hidden = hasSteps;
+    const place = hasSteps ? this.summary : this.line;
+    if (this.mark.parentNode !== place) place.append(this.mark, this.words, this.time);
+    const kind = now ? "spinner" : "chevron";
+    if (this.mark.dataset.kind !== kind) {
+      this.mark.dataset.kind = kind;
+      replace(this.mark, now ? h("span", { class: "spinner" }) : icon("right", 16));
+    }
+    const words = now || stepsText(shown, view);
+    if (this.words.textContent !== words) {
+      this.words.textContent = words;
+      this.since = performance.now();
+    }
+    this.details.classList.toggle("steps-bad", !now && shown.some(({ item }) => item.status === "error" || item.status === "denied"));
+    this.#tick(Boolean(now));
+    this.#drawBody();
+  }
+
+  #drawBody() {
+    if (this.details.open && this.shown) this.drawItems(this.body, this.drawn, this.shown.map(({ item }) => item).concat(this.shown.filter(({ hits }) => hits).map(({ item, hits }) => ({ kind: "retrieval", of: item.id, hits }))), this.view);
+  }
+
+  /** Show how long the present step has taken, once a second. */
+  #tick(isRunning) {
+    if (!isRunning) {
+      clearInterval(this.timer);
+      this.timer = null;
+      this.time.textContent = "";
+      return;
+    }
+    const show = () => {
+      if (this.timer && !this.element.isConnected) return this.#tick(false);
+      const seconds = Math.floor((performance.now() - this.since) / 1000);
+      this.time.textContent = seconds > 0 ? ` · ${formatDuration(seconds * 1000)}` : "";
+    };
+    this.timer ??= setInterval(show, 1000);
+    show();
+  }
+}
+
+/** Return what happens now, in words; "" while the answer is written or has ended. */
+function nowOf(view) {
+  if (view.status !== "running") return "";
+  if (view.retrying) return t("chat.retrying");
+  const call = view.items.findLast((each) => each.kind === "call" && (each.status === "running" || each.status === "writing"));
+  if (call) {
+    const about = subject(call);
+    const key = NOW[call.name];
+    return key && about ? t(key, { about: shortened(about) }) : t("chat.using", { tool: toolTitle(call.name, call.server) });
+  }
+  const last = view.items.at(-1);
+  if (last?.kind === "text" && last.text) return "";
+  if (last?.kind === "thinking") return t("chat.thinking");
+  return t("chat.working");
+}
+
+const NOW = { search_documents: "chat.now.search", promptx_recall: "chat.now.recall", read_document: "chat.now.read", find_in_document: "chat.now.read", delegate: "chat.now.delegate" };
+const READS = new Set(["read_document", "find_in_document"]);
+
+/** Return in one line what was done: "Searched 8 documents · recalled 1 memory · 0.3 s". */
+function stepsText(shown, view) {
+  const calls = shown.filter(({ item }) => item.kind === "call");
+  const of = (test) => calls.filter(({ item }) => test(item.name));
+  const parts = [];
+  const searches = of((name) => name === "search_documents");
+  if (searches.length) {
+    const found = new Set(searches.flatMap(({ hits }) => hits ?? []).map((hit) => hit.documentId ?? hit.name));
+    parts.push(found.size ? t("chat.did.searched", { count: found.size }) : t("chat.did.foundNothing"));
+  }
+  const recalls = of((name) => name === "promptx_recall").length;
+  if (recalls) parts.push(t("chat.did.recalled", { count: recalls }));
+  const reads = new Set(of((name) => READS.has(name)).map(({ item }) => subject(item))).size;
+  if (reads) parts.push(t("chat.did.read", { count: reads }));
+  const delegates = of((name) => name === "delegate").length;
+  if (delegates) parts.push(t("chat.did.delegated", { count: delegates }));
+  const others = of((name) => !["search_documents", "promptx_recall", "delegate"].includes(name) && !READS.has(name));
+  const names = [...new Set(others.map(({ item }) => toolTitle(item.name, item.server)))];
+  if (names.length > 2) parts.push(t("chat.did.usedMany", { count: names.length }));
+  else if (names.length) parts.push(t("chat.did.used", { tools: names.join(", ") }));
+  if (!parts.length) parts.push(t("chat.thought"));
+  const failed = calls.filter(({ item }) => item.status === "error" || item.status === "denied").length;
+  if (failed) parts.push(t("chat.did.failed", { count: failed }));
+  const milliseconds = calls.reduce((sum, { item }) => sum + (item.durationMs ?? 0), 0);
+  if (milliseconds) parts.push(formatDuration(milliseconds));
+  const text = parts.join(" · ");
+  return text.charAt(0).toLocaleUpperCase() + text.slice(1);
 }
 
 /** Words for a person of why a turn failed. */
@@ -185,23 +334,21 @@ function stored() {
     draw(item) {
       if (item.html === html) return;
       html = item.html;
-      showHtml(element, html);
-      for (const mark of element.querySelectorAll(".citation")) {
-        mark.tabIndex = 0;
-        mark.setAttribute("role", "button");
-        mark.setAttribute("aria-label", t("chat.openSource", { number: Number(mark.dataset.number), name: mark.title }));
-      }
+      enrich(showHtml(element, html));
     },
   };
 }
 
 /** Return what stands on the page with a key each: what a search found goes with its call. */
-function grouped(items) {
+function grouped(items, view) {
   const shown = [];
   const counts = {};
   for (const item of items) {
+    if (item.kind === "wait" && view.waits[item.id]?.state === "open") continue; // shown below the text
     if (item.kind === "retrieval") {
-      const call = shown.findLast((each) => each.item.kind === "call" && each.item.status !== "writing");
+      const callId = item.of ?? (item.id?.endsWith(":hits") ? item.id.slice(0, -5) : "");
+      const asked = (each) => each.item.kind === "call" && !each.hits && item.query && each.item.arguments?.query === item.query;
+      const call = shown.find((each) => each.item.id === callId) ?? shown.find(asked) ?? shown.findLast((each) => each.item.kind === "call" && each.item.status !== "writing");
       if (call) {
         call.hits = item.hits;
         continue;
@@ -215,31 +362,18 @@ function grouped(items) {
   return shown;
 }
 
-function lineOf(view) {
-  if (view.status === "waiting") return "";
-  if (view.status !== "running") return "";
-  if (view.retrying) return t("chat.retrying");
-  if (isSearching(view)) return t("chat.searching");
-  const last = view.items.at(-1);
-  if (last?.kind === "call" && last.status === "running") return t("chat.using", { tool: toolTitle(last.name, last.server) });
-  if (last?.kind === "text" && last.text) return "";
-  if (view.references.length || view.items.some((each) => each.kind === "retrieval")) return t("chat.usingSources", { count: sourcesOf(view) });
-  return t("chat.working");
-}
-
-function sourcesOf(view) {
-  const found = new Set();
-  for (const items of [view.items, ...Object.values(view.lanes).map((lane) => lane.items)]) {
-    for (const item of items) if (item.kind === "retrieval") for (const hit of item.hits) found.add(hit.documentId ?? hit.id);
-  }
-  return found.size;
-}
-
-function usageLine({ usage, cost, timings, model, messageAt }) {
-  if (!usage?.inputTokens) return null;
-  const cached = usage.cacheReadTokens ? t("chat.cached", { share: formatPercent(usage.cacheReadTokens / usage.inputTokens) }) : "";
-  const parts = [t("chat.tokens", { input: usage.inputTokens, output: usage.outputTokens }), cached, cost && costText(cost), timings?.generation && formatDuration(timings.generation)];
-  return h("span", { class: "faint small usage", title: [model, messageAt && formatDate(messageAt)].filter(Boolean).join(" · ") }, parts.filter(Boolean).join(" · "));
+/** Return what an answer took, as names and values. A model that is none has no tokens. */
+function factsOf({ usage, cost, timings, model, messageAt }) {
+  const isModel = usage?.inputTokens > 0 && !model?.startsWith("extractive");
+  return [
+    isModel && [t("chat.fact.input"), formatNumber(usage.inputTokens)],
+    isModel && [t("chat.fact.output"), formatNumber(usage.outputTokens)],
+    isModel && usage.cacheReadTokens > 0 && [t("chat.fact.cached"), formatPercent(usage.cacheReadTokens / usage.inputTokens)],
+    isModel && cost && [t("chat.fact.cost"), costText(cost)],
+    timings?.generation && [t("chat.fact.time"), formatDuration(timings.generation)],
+    isModel && model && [t("chat.fact.model"), model],
+    messageAt && [t("chat.fact.at"), formatDate(messageAt)],
+  ].filter(Boolean);
 }
 
 function costText({ amount, currency, unpricedCalls }) {
@@ -306,6 +440,7 @@ export class QuestionPart {
 export function viewOfMessage(message) {
   const items = [];
   const calls = new Map();
+  const summaries = new Map((message.metadata.toolCalls ?? []).map((each) => [each.id, each]));
   const parts = new Map((message.parts ?? []).map((each) => [each.block, each.html]));
   let shownWhole = false;
   for (const [at, block] of message.blocks.entries()) {
@@ -317,15 +452,16 @@ export function viewOfMessage(message) {
       if (!isRendered) items.push({ kind: "text", text: block.text, citations: [] });
       else if (html) items.push({ kind: "text", html, text: block.text, citations: [] });
     } else if (block.type === "tool_use") {
-      const call = { kind: "call", id: block.id, name: block.name, server: "", arguments: block.input, written: "", status: "interrupted", progress: null, result: null, durationMs: null, waitIds: [], stored: true };
+      const { server = "", durationMs = null } = summaries.get(block.id) ?? {};
+      const call = { kind: "call", id: block.id, name: block.name, server, arguments: block.input, written: "", status: "interrupted", progress: null, result: null, durationMs, waitIds: [], stored: true };
       calls.set(block.id, call);
       items.push(call);
     } else if (block.type === "tool_result") {
       const call = calls.get(block.tool_use_id);
       if (!call) continue;
-      call.status = block.is_error ? "error" : "ok";
-      const { text, hits } = readResult(block);
-      call.result = { content: text, structured: block.structuredContent ?? null, truncated: false, ref: null };
+      call.status = summaries.get(call.id)?.status ?? (block.is_error ? "error" : "ok");
+      const { text, hits, images } = readResult(block);
+      call.result = { content: text, structured: block.structuredContent ?? null, truncated: false, ref: null, images };
       if (hits.length) items.push({ kind: "retrieval", id: `${block.tool_use_id}:hits`, source: "documents", query: "", hits });
     }
   }
@@ -356,17 +492,35 @@ export function viewOfMessage(message) {
 function readResult(block) {
   const texts = [];
   const hits = [];
+  const images = [];
   const content = typeof block.content === "string" ? [{ type: "text", text: block.content }] : (block.content ?? []);
   for (const each of content) {
     if (each.type === "text") texts.push(each.text);
     else if (each.type === "search_result") hits.push({ id: `${block.tool_use_id}:${hits.length}`, name: each.title, snippet: (each.content ?? []).map((part) => part.text).join(""), documentId: each.source });
+    else if (each.type === "image" && each.source?.ref) images.push({ ref: each.source.ref });
     else texts.push(`[${each.type}]`);
   }
-  return { text: texts.join("\n"), hits };
+  return { text: texts.join("\n"), hits, images };
 }
 
-/** Return the cited rows of a table in words, each cell behind its column's name. */
-function rowWords({ header, rows }) {
-  const cells = (row) => row.map((cell, at) => cell && (header[at] ? `${header[at]}: ${cell}` : cell)).filter(Boolean);
-  return rows.map((row) => cells(row).join(" · ")).join("; ");
+/** Return where in its document a reference is: page, heading, rows. */
+function placeOf({ page, cells, ...reference }, view) {
+  return [page && t("chat.page", { page }), headingOf(reference, view), cells?.replace(/^.*!/, "")].filter(Boolean).join(", ");
 }
+
+/** Return the heading above a cited passage, as the search found it; "" without one. */
+export function headingOf({ documentId, documentName, chunkId, citedText }, view) {
+  const cited = folded(citedText);
+  for (const item of view.items) {
+    for (const hit of item.kind === "retrieval" ? [...item.hits, ...(item.storedHits ?? [])] : []) {
+      if (hit.documentId !== documentId || !(hit.chunkId === chunkId || (cited && folded(hit.snippet).includes(cited)))) continue;
+      if (hit.headingPath) return hit.headingPath.at(-1) ?? "";
+      if (hit.name.startsWith(`${documentName} › `)) return hit.name.slice(documentName.length + 3).replace(/ \([^()]*\)$/, "").split(" › ").at(-1);
+    }
+  }
+  return "";
+}
+
+const folded = (text) => (text ?? "").replace(/\s+/g, "").toLowerCase();
+
+const shortened = (text) => (text.length > 60 ? `${text.slice(0, 59).trimEnd()}…` : text);

@@ -92,7 +92,7 @@ export class WaitCard {
     const sources = wait.sources ?? [];
     return [
       shown,
-      sources.length > 0 && h("div", { class: "small soft" }, h("p", {}, t("chat.wait.sources")), h("ul", { class: "wait-sources", tabindex: 0 }, sources.map((each) => h("li", { class: "wrap" }, h("span", { class: "faint" }, each.kind), " ", each.name)))),
+      sources.length > 0 && h("div", { class: "small soft" }, h("p", {}, t("chat.wait.sources")), h("ul", { class: "wait-sources", tabindex: 0 }, sources.map((each) => h("li", { class: "wrap" }, t(`chat.wait.source.${SOURCES.has(each.kind) ? each.kind : "tool"}`, { name: each.name }))))),
       this.#buttons({
         accept: t("chat.wait.approve"),
         content: () => read(),
@@ -152,6 +152,7 @@ export class WaitCard {
   }
 }
 
+const SOURCES = new Set(["delegate", "description", "document", "memory", "tool"]);
 const ICONS = { approval: "shield", form: "list", url: "key", question: "chat" };
 
 /** A form made of a flat JSON schema: `{element, read()}`; `read` raises an Error where a field does not fit. */

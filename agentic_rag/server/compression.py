@@ -1,0 +1,79 @@
+"""Compress answers with gzip for clients that accept it.
+
+Only whole bodies of text are compressed: a body that is streamed, a file to download, a picture and an answer that is
+compressed already are sent as they are. So events and downloads are never delayed.
+"""
+
+import gzip
+from typing import Final
+
+import anyio.to_thread
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MINIMUM: Final = 1_000
+"""Minimum bytes of a compressed body: a smaller one fits in a packet anyway."""
+LARGE: Final = 100_000
+"""Bytes from which a thread compresses the body, so that the event loop stays free."""
+LEVEL: Final = 5
+TYPES: Final = ("application/json", "application/manifest+json", "image/svg+xml", "text/")
+
+
+def accepts_gzip(headers: Headers) -> bool:
+    """Return whether a client accepts gzip: it names gzip, or ``*``, without a weight of zero."""
+    weights: dict[str, bool] = {}
+    for each in headers.get("accept-encoding", "").lower().split(","):
+        name, _, parameter = each.partition(";")
+        weight = parameter.strip().removeprefix("q=").strip()
+        weights[name.strip()] = weight not in ("0", "0.0", "0.00", "0.000")
+    return weights.get("gzip", weights.get("*", False))
+
+
+class Compression:
+    """ASGI middleware that compresses whole text bodies."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not accepts_gzip(Headers(scope=scope)):
+            await self.app(scope, receive, send)
+            return
+        start: Message | None = None
+
+        async def sending(message: Message) -> None:
+            nonlocal start
+            if message["type"] == "http.response.start" and _may_compress(message):
+                start = message  # until the size of the body is known
+                return
+            if start is not None:
+                held, start = start, None
+                body = message.get("body", b"")
+                if message["type"] == "http.response.body" and not message.get("more_body") and len(body) >= MINIMUM:
+                    body = await _compress(body)
+                    headers = MutableHeaders(raw=list(held["headers"]))
+                    headers["content-encoding"] = "gzip"
+                    headers["content-length"] = str(len(body))
+                    headers.add_vary_header("accept-encoding")
+                    held, message = {**held, "headers": headers.raw}, {**message, "body": body}
+                await send(held)
+            await send(message)
+
+        await self.app(scope, receive, sending)
+
+
+def _may_compress(message: Message) -> bool:
+    headers = Headers(raw=message["headers"])
+    return (
+        message["status"] not in (204, 206, 304)
+        and "content-encoding" not in headers
+        and "content-disposition" not in headers
+        and headers.get("content-type", "").startswith(TYPES)
+        and not headers.get("content-type", "").startswith("text/event-stream")
+    )
+
+
+async def _compress(body: bytes) -> bytes:
+    if len(body) < LARGE:
+        return gzip.compress(body, LEVEL, mtime=0)
+    return await anyio.to_thread.run_sync(gzip.compress, body, LEVEL)
