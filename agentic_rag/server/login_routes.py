@@ -59,9 +59,9 @@ class Signed:
 
 @answer()
 class Presence:
-    """Who sends the request. ``name``: null if the server does not know.
+    """The caller, and how a caller can sign in. ``name`` is null if the server does not know the caller.
 
-    ``signedIn``: the sign-in whose cookie the request shows. ``provider``: whether an OpenID provider signs people in.
+    ``signedIn`` is the sign-in of the request's cookie. ``provider``: whether an OpenID provider signs people in.
     ``needsKey``: whether every caller needs a key or a sign-in. ``grants``: the user's grant in each domain
     (``member``, ``author`` or ``admin``); empty for operators, who may do everything. ``refusal``: why a caller without
     a key or sign-in is refused; null for a known caller. ``openCommand``: the command that signs a browser in, for
