@@ -1,4 +1,4 @@
-"""The least process that has this server's duties on the way of a delta: the bar that `bench_bars` measures it against.
+"""A minimal process with this server's duties for a delta, as the reference of `bench_bars`.
 
     minimal_server.py PORT API REQUEST DATABASE
 
@@ -29,20 +29,20 @@ from websockets.asyncio.server import ServerConnection, serve
 from agentic_rag.models.sse import SSEReader
 
 FLUSH_SECONDS = 0.05
-"""How long events wait for others to be journalled with them."""
+"""How long events wait to be journalled in one group."""
 TABLES = """
 CREATE TABLE messages (turn TEXT, content TEXT);
 CREATE TABLE events (turn TEXT, first INTEGER, data BLOB);
 """
 
 SILENT = logging.getLogger("minimal")
-SILENT.setLevel(logging.CRITICAL)  # who asks whether it is there speaks no WebSocket
+SILENT.setLevel(logging.CRITICAL)  # the readiness probe does not speak WebSocket
 
 Work = Callable[[sqlite3.Connection], object]
 
 
 class Store:
-    """Two connections to one database in a thread: one that syncs with each commit, one that does not."""
+    """A thread with two connections to one database: one syncs on each commit, the other does not."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,13 +51,13 @@ class Store:
         threading.Thread(target=self._run, daemon=True).start()
 
     async def keep(self, work: Work) -> None:
-        """Do work in a transaction that is on the disk when this returns."""
+        """Run work in a transaction and return when it is on disk."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._work.put((work, True, done))
         await done
 
     def note(self, work: Work) -> None:
-        """Do work in a transaction soon."""
+        """Run work in a transaction soon."""
         self._work.put((work, False, None))
 
     def _connect(self, synchronous: str) -> sqlite3.Connection:
@@ -71,7 +71,7 @@ class Store:
         connections[True].executescript(TABLES)
         while True:
             batch = [self._work.get()]
-            while not self._work.empty():  # who waits at the same time shares a commit
+            while not self._work.empty():  # works that wait at the same time share a commit
                 batch.append(self._work.get())
             for durable, connection in connections.items():
                 mine = [each for each in batch if each[1] is durable]
@@ -107,7 +107,7 @@ class Minimal:
         self._flushing = False
 
     async def talk(self, socket: ServerConnection) -> None:
-        """Answer what a client sends, one message after the other."""
+        """Answer a client's messages one after another."""
         assert socket.request is not None
         if not hmac.compare_digest(socket.request.headers.get("authorization", ""), f"Bearer {self._key}"):
             return
@@ -136,7 +136,7 @@ class Minimal:
         await socket.send(self._event(turn, number + 1, {"type": "done"}), text=True)
 
     def _event(self, turn: str, number: int, body: dict[str, Any]) -> bytes:
-        """Return an event as it is sent, and have it journalled."""
+        """Return an encoded event and queue it for the journal."""
         data = orjson.dumps({"turnId": turn, "seq": number, **body})
         self._events.append((turn, number, data))
         if not self._flushing:

@@ -1,11 +1,11 @@
-"""The server with a look at its event loop: what `bench_hazards` measures.
+"""The server with a probe of its event loop, for `bench_hazards`.
 
     probed_server.py PORT DATA SCAN_SECONDS
 
-Obeys lines on stdin: ``collect`` is a full look for garbage, ``examine`` a start's consistency check, an empty line
-nothing. It answers each, once that is done, with JSON: for how many milliseconds at the longest, since the last answer,
-the loop was silent, by the clock and in CPU time of this process, and one look for garbage took, in CPU time. The first
-line begins the watch, which costs 3 % of a core.
+The process obeys lines on stdin: ``collect`` runs a full garbage collection, ``examine`` the consistency check of a
+start, and an empty line does nothing. After each line it prints JSON with three maxima in milliseconds since the last
+answer: how long the loop was blocked in wall time and in CPU time of this process, and the CPU time of one garbage
+collection. The first line starts the measurement, which costs 3 % of a core.
 """
 
 import gc
@@ -16,8 +16,8 @@ import time
 
 from agentic_rag.base import garbage
 
-garbage.do_not_look()  # as `agentic-rag serve` begins
-logging.basicConfig(level=logging.ERROR)  # MCPServer would have each request told
+garbage.do_not_look()  # as in `agentic-rag serve`
+logging.basicConfig(level=logging.ERROR)  # otherwise MCPServer logs each request
 
 from pathlib import Path  # noqa: E402
 
@@ -31,7 +31,7 @@ from agentic_rag.base.settings import load_settings  # noqa: E402
 
 
 class Collections:
-    """The longest look for garbage, in seconds of the CPU time of its thread: nothing else runs meanwhile."""
+    """The longest garbage collection, in seconds of its thread's CPU time. Nothing else runs meanwhile."""
 
     def __init__(self) -> None:
         self.longest = self._began = 0.0
@@ -45,7 +45,7 @@ class Collections:
 
 
 async def obey(application: Application, tasks: anyio.abc.TaskGroup) -> None:
-    """Do what the lines say."""
+    """Obey the lines on stdin."""
     lines, pulse, collections = anyio.wrap_file(sys.stdin), Pulse(), Collections()
     await lines.readline()
     tasks.start_soon(pulse.run)
@@ -55,14 +55,14 @@ async def obey(application: Application, tasks: anyio.abc.TaskGroup) -> None:
             gc.collect()
         elif line.strip() == "examine":
             await application.doctor.examine(sums=True)
-        await anyio.sleep(0.01)  # in which the loop is seen to go on
+        await anyio.sleep(0.01)  # so that the loop's next tick is measured
         print(json.dumps([1000 * pulse.clock, 1000 * pulse.cpu, 1000 * collections.longest]), flush=True)
         pulse.reset()
         collections.longest = 0.0
 
 
 async def main(port: int, data: Path, scan_seconds: float) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     settings = load_settings(port=port, data=data)
     listener = bind(settings.host, settings.port)
     async with open_application(settings, scan_seconds=scan_seconds) as application, anyio.create_task_group() as tasks:

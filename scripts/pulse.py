@@ -1,4 +1,4 @@
-"""How long an event loop is silent: what `bench_memory` and `probed_server` look at."""
+"""Measure how long an event loop is blocked, for `bench_memory` and `probed_server`."""
 
 import time
 
@@ -8,16 +8,16 @@ TICK_SECONDS = 0.001
 
 
 class Pulse:
-    """The longest time between two ticks of the event loop: by the clock, and in CPU time of this process; seconds.
+    """The longest pause between two ticks of the event loop in seconds: wall time, and CPU time of this process.
 
-    Where other programs share the machine the second is ours, the first is theirs too.
+    On a shared machine only the CPU time is free of other programs.
     """
 
     def __init__(self) -> None:
         self.clock = self.cpu = 0.0
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Measure until cancelled."""
         clock, cpu = time.perf_counter(), time.process_time()
         while True:
             await anyio.sleep(TICK_SECONDS)
@@ -27,5 +27,5 @@ class Pulse:
             self.cpu = max(self.cpu, cpu - was_cpu)
 
     def reset(self) -> None:
-        """Forget what was seen."""
+        """Reset both maxima."""
         self.clock = self.cpu = 0.0

@@ -1,6 +1,6 @@
-"""Puts the data that lies at the top of a checkout into a wheel, inside the packages; a build hook of hatchling.
+"""A build hook of hatchling that copies data from the top of the checkout into the packages of a wheel.
 
-An editable install reads the checkout itself, and gets no copies that would grow old.
+An editable install reads the checkout itself, so that there are no outdated copies.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ PLACES = {"roles": "mcp_servers/promptx/builtin_roles", "workspaces": "agentic_r
 
 
 class WheelData(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds `PLACES` to a wheel that is to be installed as it is."""
+    """Adds `PLACES` to a regular wheel, but not to an editable one."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "standard":

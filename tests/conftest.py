@@ -13,14 +13,14 @@ from hypothesis import settings
 
 from tests.databases import POSTGRESQL, dropped_databases
 
-# No process that a test starts fetches a model from the network by itself; who tests that says where the hub is.
+# No process of a test downloads a model from the network. A test of downloads sets the hub's address itself.
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Each test in a browser starts a Node.js program of Playwright, which spends a quarter of its start compiling itself.
+# Each browser test starts a Node.js program of Playwright, which spends a quarter of its start on compilation.
 os.environ.setdefault("NODE_COMPILE_CACHE", str(Path(tempfile.gettempdir(), "agentic-rag-tests-node")))
 
-# Timing is never asserted, and the machine that runs the tests may be busy.
+# No test asserts timing, because the machine may be busy.
 settings.register_profile("patient", deadline=None)
-# What CI says of a commit is the same each time: it tries the examples that follow from the tests, others try others.
+# On CI each run of a commit tries the same examples, derived from the tests. Elsewhere the examples are random.
 settings.register_profile("ci", settings.get_profile("patient"), derandomize=True, database=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "patient"))
 
@@ -33,11 +33,11 @@ SLOW_FOLDERS = {
     "e2e": "starts a server as a process",
     "faults": "starts and kills real servers",
 }
-"""Folders all of whose tests count as slow, each with the reason."""
+"""Folders whose tests all count as slow, each with the reason."""
 SLOW_SECONDS = 2.0
-"""A test that takes longer should have the marker ``slow``; the end of a run lists those without it."""
+"""Limit above which a test should have the marker ``slow``. The end of a run lists tests without it."""
 LISTED = 15
-"""Lines of a list at the end of a run."""
+"""Maximum lines of a list at the end of a run."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,9 +45,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the number of Hypothesis's examples: 100 each time, and five times as many nightly.
+    """Choose the number of Hypothesis's examples: 100 by default, and five times as many nightly.
 
-    The garbage collector stays off during the collection: the syntax nodes of all tests come and go, few in a cycle.
+    The garbage collector stays off during collection, because the tests' short-lived syntax trees contain few cycles.
     """
     if config.getoption("--nightly"):
         settings.register_profile("nightly", settings(), max_examples=500)
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Set aside the modules and tests: a full collection would walk a gigabyte of them each time."""
+    """Exclude modules and tests from garbage collection. A full collection would walk a gigabyte of them each time."""
     gc.freeze()
     gc.enable()
 
@@ -83,11 +83,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def shared_fixtures(item: pytest.Function) -> Iterator[str]:
-    """Yield a name for each fixture of ours that outlives one test: without a group, every worker makes its own."""
+    """Yield a name for each of our fixtures that outlives a test. Without a group, every worker creates its own."""
     for name, definitions in item._fixtureinfo.name2fixturedefs.items():
         place = definitions[-1].baseid
         if definitions[-1].scope != "function" and place.startswith("tests"):
-            # Tests that ask for this one by its name while they run have the marker in their own file.
+            # Tests that request this fixture by name at run time have the marker in their own file.
             yield name if name == "postgresql_url" else f"{Path(place).stem}.{name}"
 
 
@@ -122,13 +122,16 @@ def _skip_reason(report: pytest.TestReport) -> str:
 
 
 LONGEST_NAME = 80
-"""Characters of a parameter in a test's id: some are megabytes, and each worker sends and keeps every id."""
+"""Maximum characters of a parameter in a test's id.
+
+Some parameters are megabytes, and each worker sends and stores all ids.
+"""
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Name what is long by its beginning, and long bytes, which may hold the time of day, by the argument alone.
+    """Truncate long texts in ids, and replace long bytes by the argument's name, as they may contain the time.
 
-    Every worker collects for itself, and all must come to the same ids.
+    Every worker collects the tests itself, and all of them must get the same ids.
     """
     if isinstance(val, (bytes, str)) and len(val) > LONGEST_NAME:
         return val[:LONGEST_NAME] if isinstance(val, str) else argname
@@ -137,12 +140,12 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 @pytest.fixture(autouse=True)
 def own_databases() -> Iterator[None]:
-    """By the PostgreSQL profile a test's databases go with it."""
+    """Drop a test's databases after it, if it runs on PostgreSQL."""
     with dropped_databases():
         yield
 
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The product runs on asyncio alone (qdrant-edge, uvicorn, SQLAlchemy); so do its tests."""
+    """Run tests on asyncio, the only event loop that the product supports (qdrant-edge, uvicorn, SQLAlchemy)."""
     return "asyncio"

@@ -1,8 +1,8 @@
 """Choose and prepare a test's database: a SQLite file, or with ``TEST_DATABASE=postgresql`` a PostgreSQL database.
 
-Migrating an empty database costs about 0.25 s of CPU, and most tests open one. So each worker migrates a template
-and copies it: a file for SQLite, ``CREATE DATABASE … TEMPLATE`` for PostgreSQL. Tests of the migrations themselves open
-`Database` on a path that nothing has prepared.
+Migrating an empty database costs about 0.25 s of CPU, and most tests open one. So each worker migrates a template and
+copies it: a file for SQLite, ``CREATE DATABASE … TEMPLATE`` for PostgreSQL. Tests of the migrations themselves open
+`Database` on an unprepared path.
 """
 
 import atexit
@@ -22,14 +22,14 @@ from sqlalchemy import make_url
 from agentic_rag.store.database import Database
 
 POSTGRESQL = os.environ.get("TEST_DATABASE", "sqlite") == "postgresql"
-"""Whether what opens a SQLite file otherwise opens PostgreSQL."""
+"""Whether tests use PostgreSQL where they otherwise use a SQLite file."""
 TEMPLATE = "made"
-"""The database with all tables, of which the others are copies."""
+"""The database with all tables from which the others are copied."""
 _made: set[str] = set()
 
 
 def database_at(path: Path) -> str | Path:
-    """Return the database for a path, with all tables: the prepared file, or the profile's database for this path."""
+    """Return the database for a path, with all tables: the prepared file, or the PostgreSQL database for this path."""
     if not POSTGRESQL:
         prepare_file(path)
         return path
@@ -80,7 +80,7 @@ def database_url(data: Path) -> str:
 
 @contextmanager
 def dropped_databases() -> Iterator[None]:
-    """Drop the databases that were made inside, whoever is still connected."""
+    """Drop the databases created in the block, even if clients are still connected."""
     before = frozenset(_made)
     yield
     for name in _made - before:
@@ -101,7 +101,7 @@ def _server() -> str:
 
 
 def _migrate(place: str | Path) -> None:
-    """Create all tables; in a thread, because an event loop may run in this one."""
+    """Create all tables. Runs in a thread, because this thread may have an event loop."""
     thread = threading.Thread(target=anyio.run, args=(_open_once, place))
     thread.start()
     thread.join()

@@ -1,4 +1,4 @@
-"""The table of docs/documents.md, made of the list of formats: ``scripts/write_formats`` writes it, a test compares."""
+"""The tables of docs/documents.md, generated from the list of formats. ``scripts/write_formats`` writes them."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -26,7 +26,7 @@ KINDS = {
 
 
 def make_table() -> str:
-    """Return the table of what is read, and that of what is saved as something else first."""
+    """Return the table of supported formats, and that of formats to convert first."""
     endings: dict[str, list[str]] = defaultdict(list)
     for reader, media_types in our_formats().items():
         endings[reader.partition(":")[0]] += sorted(media_types)
@@ -48,6 +48,6 @@ def _extra(ending: str) -> str:
 
 
 def make_page(page: str) -> str:
-    """Return the page with the tables of today."""
+    """Return the page with current tables."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n{make_table()}\n{END}{rest.partition(END)[2]}"

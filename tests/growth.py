@@ -1,7 +1,7 @@
-"""How the cost of a function grows with its input, told from CPU time without being at the mercy of it.
+"""Measure how the CPU time of a function grows with its input, robustly against noise.
 
-Owns nothing. The garbage collector is off while something is measured (its pauses belong to whatever else the process
-holds), and the cheapest of several runs counts: what disturbs a run only ever adds.
+The garbage collector is off during a measurement, because its pauses depend on the rest of the process. The minimum of
+several runs counts, because disturbances only add time.
 """
 
 import gc
@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 RUNS = 2
 LEAST = 0.02
-"""Seconds below which a cost is taken to be this: a ratio of smaller ones says nothing."""
+"""Minimum cost in seconds. Smaller costs are replaced by it, because their ratio is meaningless."""
 
 
 def growth(run: Callable[[str], object], short: str, long: str) -> float:
-    """Return how many times the CPU time of ``run(short)`` ``run(long)`` takes."""
+    """Return the CPU time of ``run(long)`` divided by that of ``run(short)``."""
     return _cost(run, long) / max(_cost(run, short), LEAST)
 
 

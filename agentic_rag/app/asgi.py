@@ -1,17 +1,17 @@
 r"""The server as an ASGI application, for an ASGI server of the operator's choice.
 
-Owns the application's life by ASGI's lifespan events: the data folder is opened when the server starts, running turns
-are drained when it stops. Where the store is not there yet, the server has started all the same: requests are answered
-that it is not, until it is. Knows no route. Settings come from the environment, as for ``agentic-rag serve``::
+The application follows ASGI's lifespan events: startup opens the data folder, and shutdown drains running turns. If the
+store is unavailable at startup, the application starts anyway and answers requests with an error until the store is
+available. It knows no route. Settings come from the environment, as for ``agentic-rag serve``::
 
     hypercorn agentic_rag.app.asgi:app --bind 127.0.0.1:8000
     granian --interface asgi agentic_rag.app.asgi:app
     uvicorn agentic_rag.app.asgi:app --http agentic_rag.server.http_protocol:ENTRANCE \
         --ws agentic_rag.server.fast_socket:SocketProtocol
 
-One worker only: a data folder belongs to one process, and a second one refuses to start. Where the server listens is
-its own setting; ``AGENTIC_RAG_HOST`` and ``AGENTIC_RAG_PORT`` have to say the same, for the rule that beyond loopback a
-key is needed, and for the command line to find the server.
+Use one worker only: a data folder belongs to one process, and a second one refuses to start. The ASGI server's own
+options define its address. ``AGENTIC_RAG_HOST`` and ``AGENTIC_RAG_PORT`` must have the same values, because addresses
+beyond loopback require keys, and the command line uses them to find the server.
 """
 
 import logging
@@ -80,10 +80,10 @@ class HostedApplication:
 
     @asynccontextmanager
     async def _answer_meanwhile(self, settings: Settings, lifespan: "_Lifespan") -> AsyncIterator[None]:
-        """Answer that the store is not there yet, until the application itself answers.
+        """Answer that the store is unavailable until the application itself answers.
 
         Raises:
-            ServerStopping: the server stops; the block was cancelled.
+            ServerStopping: the server stops and the block was cancelled.
         """
         self._app = make_waiting_app(hosts_of(settings))
         await lifespan.complete_startup()
@@ -96,7 +96,7 @@ class HostedApplication:
 
 
 class _Lifespan:
-    """What the server and the application tell each other, each once. ``stopping`` is set by the shutdown event."""
+    """The lifespan messages between server and application, each sent once. The shutdown event sets ``stopping``."""
 
     def __init__(self, receive: Receive, send: Send, tasks: TaskGroup) -> None:
         self._receive = receive
@@ -106,7 +106,7 @@ class _Lifespan:
         self.stopping = anyio.Event()
 
     async def complete_startup(self) -> None:
-        """Say that requests are answered. Idempotent."""
+        """Report that requests are answered. Idempotent."""
         if not self._started:
             self._started = True
             await self._send({"type": "lifespan.startup.complete"})
@@ -124,12 +124,12 @@ class _Lifespan:
         await self._send({"type": "lifespan.shutdown.complete"})
 
     async def fail(self, problem: str) -> None:
-        """Say that the application cannot go on."""
+        """Report that the application cannot continue."""
         if not self._started:
             await self._send({"type": "lifespan.startup.failed", "message": problem})
             return
         if not self.stopping.is_set():
-            signal.raise_signal(signal.SIGTERM)  # for the server it has started: nothing else makes it end
+            signal.raise_signal(signal.SIGTERM)  # to the ASGI server, which nothing else stops
             await self.stopping.wait()
         await self._send({"type": "lifespan.shutdown.failed", "message": problem})
 

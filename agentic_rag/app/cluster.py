@@ -1,6 +1,6 @@
-"""What connects this process with the others of its database: signals, live events, who is there.
+"""Connect this process with the other servers of its database: signals, live events and membership.
 
-Owns that these parts are made and begun in order; there are none where a store has one process only.
+This module creates and starts these parts in order. With a SQLite file there are none.
 """
 
 from contextlib import AsyncExitStack
@@ -24,26 +24,29 @@ from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.spending import REFRESH_SECONDS, Spending
 from agentic_rag.store.database import Database
 
-if TYPE_CHECKING:  # it brings PostgreSQL's driver along
+if TYPE_CHECKING:  # imports the PostgreSQL driver
     from agentic_rag.store.signal_feed import SignalFeed
 
 TAKE_UP_SECONDS = 2.0
-"""Between two looks for turns whose server died."""
+"""Interval between searches for turns whose server has died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Carriers:
-    """What the others of a store tell, and what carries live events to and from them; None: there are no others."""
+    """Signals from the other servers of a store, and the transport of live events.
+
+    Both are None if there are no others.
+    """
 
     feed: "SignalFeed | None" = None
     fanout: Fanout | None = None
 
 
 async def open_carriers(stack: AsyncExitStack, settings: Settings, database: Database) -> Carriers:
-    """Return what connects this process with the others of its store.
+    """Return the connections to the other servers of the store.
 
     Raises:
-        BadConfiguration: a carrier is set where there cannot be others, or is none.
+        BadConfiguration: a Redis address is set, but the database is a SQLite file.
     """
     if database.server is None:
         if settings.redis_url:
@@ -67,7 +70,7 @@ async def open_carriers(stack: AsyncExitStack, settings: Settings, database: Dat
 
 @dataclass(frozen=True, slots=True)
 class SharedStore:
-    """This process among the others of its database."""
+    """This process as a member among the servers of its database."""
 
     feed: "SignalFeed"
     members: Members
@@ -82,14 +85,14 @@ class SharedStore:
         tools: McpHub,
         naming: Naming,
     ) -> None:
-        """Begin to say that this process lives, and to hear what the others change."""
+        """Start the heartbeat, and start to receive the changes that other servers make."""
         news = ReplicaNews(self.feed, directory, vault, access, tools, spending, naming)
         workers.start("hearing of other servers' changes", news.run)
         workers.start("the heartbeat", self.members.run)
         workers.repeat("reading the budgets", spending.refresh, REFRESH_SECONDS, at_once=False)
 
     def take_up(self, workers: Workers, runtime: Runtime) -> None:
-        """Go on, again and again, with what others left when they died."""
+        """Resume the turns of servers that have died, repeatedly."""
 
         async def take() -> None:
             await runtime.recover()
@@ -97,7 +100,7 @@ class SharedStore:
         workers.repeat("taking up turns", take, TAKE_UP_SECONDS, at_once=False)
 
     async def drain(self, runtime: Runtime, seconds: float) -> int:
-        """Drain as `Runtime.drain`, and tell the others beside it."""
+        """Drain as `Runtime.drain` does, and notify the other servers at the same time."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(attempt, "telling that this server leaves", self.members.tell_leaving)
             return await runtime.drain(seconds)
@@ -107,7 +110,10 @@ class SharedStore:
 def join_store(
     stack: AsyncExitStack, settings: Settings, database: Database, carriers: Carriers, runtime: Runtime
 ) -> SharedStore | None:
-    """Return this process as a member of its store, which it leaves with the stack; None: it has no others."""
+    """Return this process as a member of its store, or None if the store has no others.
+
+    The stack ends the membership.
+    """
     if carriers.feed is None:
         return None
     members = Members(database, settings.replica, runtime.owner)

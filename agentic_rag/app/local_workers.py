@@ -1,11 +1,11 @@
-"""Several processes of one machine that are one server behind one port: ``agentic-rag serve --workers N``.
+"""Run several processes of one machine as one server on one port: ``agentic-rag serve --workers N``.
 
-Owns the parent: it keeps the address, begins the workers as forks of itself, starts again who ended, and passes signals
-on. A worker is one of several servers of one PostgreSQL database, as it would be on a machine of its own: it has a
-name, a folder and a socket of its own, and the system spreads connections among the sockets. Knows no application.
+This module is the parent process. It keeps the address, forks the workers, restarts workers that end, and passes on
+signals. A worker is one of several servers of one PostgreSQL database, as if it ran on another machine. It has its own
+name, folder and socket, and the kernel spreads connections over the sockets. This module knows no application.
 
-A worker ends when its parent has, however that ended: nothing is ever sent down the line between the two, and a line
-that closes tells it.
+A worker ends when its parent ends for any reason: the parent never sends data to a worker, and the worker notices when
+their socket pair closes.
 """
 
 import logging
@@ -31,21 +31,23 @@ from agentic_rag.operations.data_folder import WORKERS
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 0.2
-"""Before a worker that ended is started again; doubled after each one that did not live `STEADY_SECONDS`."""
+"""Delay before the restart of a worker. It doubles after each worker that lived less than `STEADY_SECONDS`."""
 PAUSE_LIMIT: Final = 30.0
 STEADY_SECONDS: Final = 60.0
 KILL_SECONDS: Final = 5.0
-"""How much longer than it gives itself a worker may take to stop: one that was paused has no time."""
+"""Time added to a stopping worker's own limit before it is killed. A paused worker cannot obey its own limit."""
 AT_ONCE: Final = frozenset({signal.SIGINT})
-"""What ends a stopping worker at once. SIGTERM does not: who ends a service may send it to all its processes, and the
-parent passes it on."""
+"""Signals that end a stopping worker immediately.
+
+SIGTERM is not one of them. A service manager may send it to all processes, and the parent passes it on, too.
+"""
 HEARD: Final = STOPS | {signal.SIGCHLD}
 READY: Final = b"r"
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a process serves with that is one of several. ``local_key``: the same for all of them."""
+    """A worker's settings, its socket and its connection to the parent. All workers have the same ``local_key``."""
 
     settings: Settings
     listener: socket.socket
@@ -53,12 +55,12 @@ class Worker:
     _line: socket.socket
 
     def tell_ready(self) -> None:
-        """Tell the parent that this process answers."""
-        with suppress(OSError):  # it ended a moment ago
+        """Notify the parent that this process answers requests."""
+        with suppress(OSError):  # the parent has just ended
             self._line.send(READY)
 
     def end_with_parent(self) -> None:
-        """Wait for the parent's end, then end as by SIGTERM. Blocks: it has a thread of its own."""
+        """Wait for the parent's end, then send SIGTERM to this process. Blocks, so it needs its own thread."""
         with suppress(OSError):
             self._line.recv(1)
         log.error("the process that began this worker has ended: it ends, too")
@@ -68,7 +70,10 @@ class Worker:
 
 @dataclass(slots=True)
 class _Place:
-    """One of N: who is in it (``pid`` 0: nobody), and when the next one is begun (of `time.monotonic`)."""
+    """One of N places for a worker. ``pid`` is its process, 0 if the place is empty.
+
+    ``due`` is the time of the next start (`time.monotonic`).
+    """
 
     number: int
     due: float = math.inf
@@ -80,10 +85,10 @@ class _Place:
 
 
 class LocalWorkers:
-    """The parent of the workers, in the process that was started. It has no thread, and nothing runs in it.
+    """The parent of the workers, in the process that the user started. It uses no threads and no event loop.
 
     Raises:
-        PortInUse, BadConfiguration: as `bind`; or the settings are not those of several servers.
+        PortInUse, BadConfiguration: as `bind`; or the settings do not fit several servers.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -100,16 +105,16 @@ class LocalWorkers:
 
     @property
     def address(self) -> str:
-        """Under which a client on this machine reaches the workers."""
+        """The URL at which clients on this machine reach the workers."""
         return address_of(self._keeper)
 
     def begin(self) -> Worker | None:
-        """Begin the workers. Returns in each of them, and None in the parent once all answer.
+        """Start the workers. Returns in each worker, and returns None in the parent when all workers answer.
 
-        The first one is alone until it does: it makes the tables and what lies in the data folder.
+        The first worker starts alone, because it creates the tables and the contents of the data folder.
 
         Raises:
-            SystemExit: in the parent; a worker ended before, with this code, or the parent was told to stop (0).
+            SystemExit: in the parent: a worker ended before (with its exit code), or the parent was told to stop (0).
         """
         self._listen_to_signals()
         self._places[0].due = 0.0
@@ -120,17 +125,17 @@ class LocalWorkers:
         return None
 
     def look_after(self) -> Worker:
-        """Look after workers that were begun. Returns in each that takes the place of one, never in the parent.
+        """Supervise the started workers. Returns in each replacement worker, and never in the parent.
 
         Raises:
-            SystemExit: in the parent, at its end: 0; 1 where a worker did not stop in order.
+            SystemExit: in the parent, at the end. The code is 1 if a worker did not stop properly, else 0.
         """
         while True:
             if (worker := self._go_on()) is not None:
                 return worker
 
     def _go_on(self) -> Worker | None:
-        """Begin who is due, and wait for the next thing that happens; return a worker in itself."""
+        """Start due workers and handle the next event. Returns the worker in a worker process, None in the parent."""
         for place in self._places:
             if place.due <= time.monotonic() and (worker := self._fork(place)) is not None:
                 return worker
@@ -148,7 +153,7 @@ class LocalWorkers:
             signal.signal(number, _note)
 
     def _fork(self, place: _Place) -> Worker | None:
-        """Fork a worker; return it in itself, None in the parent."""
+        """Fork a worker. Returns the worker in its process, None in the parent."""
         try:
             ours, theirs = socket.socketpair()
             with _held_signals():
@@ -157,7 +162,7 @@ class LocalWorkers:
                     signal.set_wakeup_fd(-1)
                     for number in HEARD:
                         signal.signal(number, signal.SIG_DFL)
-        except OSError as exc:  # no memory, no descriptor: there may be one in a moment
+        except OSError as exc:  # out of memory or descriptors, which may be temporary
             log.error("worker %d cannot be begun: %s", place.number, exc.strerror)
             place.due = math.inf
             self._follow(place, 1)
@@ -170,8 +175,8 @@ class LocalWorkers:
         return None
 
     def _become(self, number: int, ours: socket.socket, theirs: socket.socket) -> Worker:
-        """Be a worker: nothing of the parent's stays open here, least of all the other ends of its lines."""
-        os.setsid()  # Ctrl-C is the parent's to pass on
+        """Set up a worker's process. Close all sockets of the parent, above all its ends of the socket pairs."""
+        os.setsid()  # the parent passes on Ctrl-C
         for held in (ours, self._keeper, self._woken, self._waking, *(place.line for place in self._places)):
             if held is not None:
                 held.close()
@@ -181,7 +186,7 @@ class LocalWorkers:
         return worker
 
     def _wait(self) -> None:
-        """Wait until a signal comes, a worker is ready, one is to be begun, or time is up."""
+        """Wait for a signal, a ready worker, a due start, or the time to kill stopping workers."""
         starting = [place.line for place in self._places if place.line is not None and not place.ready]
         until = min(self._kill_at, *(place.due for place in self._places))
         seconds = None if until == math.inf else max(0.0, until - time.monotonic())
@@ -199,7 +204,7 @@ class LocalWorkers:
             self._send(signal.SIGKILL)
 
     def _hear(self, place: _Place, line: socket.socket) -> None:
-        """Take notice that a worker answers, or has closed its line: it ends, as a signal will say."""
+        """Handle data from a worker: the worker is ready, or it has closed its socket and SIGCHLD will follow."""
         place.ready = line.recv(1) == READY
         if not place.ready:
             line.close()
@@ -209,7 +214,7 @@ class LocalWorkers:
                 other.due = 0.0
 
     def _stop(self) -> None:
-        """Let all workers drain and end; the second time, at once."""
+        """Stop all workers after draining. The second call stops them immediately."""
         self._stops += 1
         for place in self._places:
             place.due = math.inf
@@ -219,11 +224,11 @@ class LocalWorkers:
 
     def _send(self, number: signal.Signals) -> None:
         for place in self._places:
-            if place.pid:  # not reaped yet, so that the number is nobody else's
+            if place.pid:  # not reaped yet, so the pid cannot belong to another process
                 os.kill(place.pid, number)
 
     def _bury(self) -> None:
-        """Take notice of workers that ended."""
+        """Reap workers that have ended."""
         for place in self._places:
             if not place.pid:
                 continue
@@ -235,9 +240,9 @@ class LocalWorkers:
                 self._follow(place, os.waitstatus_to_exitcode(status))
 
     def _follow(self, place: _Place, code: int) -> None:
-        """Begin the next one in a place; or stop, if the server does not get as far as to serve."""
+        """Schedule a replacement for an ended worker, or stop everything if the server has not started up yet."""
         if self._stops:
-            if code and -code not in STOPS:  # a signal ends one that is starting
+            if code and -code not in STOPS:  # the signal ended a worker that was still starting
                 self._code = self._code or 1
             return
         if not self._serving:
@@ -253,7 +258,11 @@ class LocalWorkers:
 
 
 def _check(settings: Settings) -> None:
-    """Refuse several workers where they would not be one server."""
+    """Refuse several workers if the settings do not let them share their data.
+
+    Raises:
+        BadConfiguration: the database or the index is not a server.
+    """
     for variable, value, form, problem in (
         ("AGENTIC_RAG_DATABASE_URL", settings.database_url, "postgresql://…", "a SQLite file is one process's alone"),
         ("QDRANT_URL", settings.qdrant_url, "a Qdrant server's address", "the embedded index is one process's alone"),
@@ -265,7 +274,7 @@ def _check(settings: Settings) -> None:
 
 
 def settings_of(settings: Settings, number: int) -> Settings:
-    """Return the settings of one worker: a name and a folder of its own, and its share of what the machine carries."""
+    """Return the settings of one worker: its own name and folder, and its share of the machine's limits."""
     name = settings.replica or socket.gethostname().split(".")[0] or "server"
     turns, odd = divmod(settings.max_turns, settings.workers)
     return settings.model_copy(
@@ -281,7 +290,7 @@ def settings_of(settings: Settings, number: int) -> Settings:
 
 @contextmanager
 def _held_signals() -> Iterator[None]:
-    """Hold signals back inside the block: a child would take them as if it were its parent."""
+    """Block signals while forking, because the child would handle them as if it were the parent."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     try:
         yield
@@ -290,4 +299,4 @@ def _held_signals() -> Iterator[None]:
 
 
 def _note(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the signal's number comes by the descriptor that wakes."""
+    """Do nothing. The wakeup descriptor delivers the signal's number."""

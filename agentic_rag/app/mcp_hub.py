@@ -1,7 +1,7 @@
-"""The hub of the process, loaded when it is first needed, and what the business layer may do with it.
+"""The MCP hub of this process. It is loaded on first use and serves the business layer.
 
-Owns the task in which the hub lives, and the way from a turn's definition to its tools. Importing this module is
-cheap: `tool_servers` and the protocol library behind it are loaded in a thread.
+This module runs the task that owns the hub, and opens the tools of a turn's definition. Importing it is cheap, because
+a thread loads `tool_servers` and the protocol library later.
 """
 
 import importlib
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 
 KEPT_TOOLS = 256
-"""Domains of which it is kept what our own servers offer in them."""
+"""Maximum number of domains whose toolsets of our own servers are cached."""
 END_SECONDS = 10.0
-"""How long the deletion of a domain waits for its servers to end; they are killed anyway."""
+"""How long deleting a domain waits for its servers to end. They are killed in any case."""
 
 
 class McpHub:
-    """All MCP connections of the process; one task owns them from their first use to the end.
+    """All MCP connections of this process. One task owns them from their first use to the end.
 
     An async context manager. Implements `agentic_rag.domains.servers.Pool`. `open` is called before each turn.
     """
@@ -71,14 +71,14 @@ class McpHub:
         listener: SignInListener,
         shelf: MemoryCache,
     ) -> None:
-        """``observer`` hears of each entry that may not start, or not go where it leads.
+        """Take the collaborators.
 
-        ``max_memories``: what one role's memory of one user may hold.
-        ``shelf``: where the memories are.
-        ``address``: where browsers come back to from a sign-in; ``listener`` hears of each that was completed.
+        ``observer`` is notified of each entry that may not start or may not connect to its address. ``max_memories``
+        limits one role's memories of one user. ``shelf`` caches the memories. ``address`` is the address to which
+        browsers return from a sign-in. ``listener`` is notified of each completed sign-in.
         """
         self.owner = new_id("run")
-        """This process's name in leases, also in those of its turns."""
+        """This process's name in leases, including those of its turns."""
         self._max_memories = max_memories
         self._threads = threads
         self._shelf = shelf
@@ -95,7 +95,7 @@ class McpHub:
         self._ready = anyio.Event()
         self._leaving = anyio.Event()
         self._own_tools: OrderedDict[str, tuple[tuple[SystemServer, ...], Toolset]] = OrderedDict()
-        """Of turns without servers of users, by domain; those that were used last at the end."""
+        """Toolsets without users' servers by domain, least recently used first."""
         self._hub: Hub
         self._lists: ToolLists
         self._sign_ins: SignIns
@@ -115,13 +115,14 @@ class McpHub:
         return await self._tasks.__aexit__(exc_type, exc, tb)
 
     def load(self) -> None:
-        """Begin to load, if that has not begun."""
+        """Start loading, unless it has started."""
         self._wanted.set()
 
     async def open(self, definition: Definition) -> Toolset:
-        """Return the tools of a turn, once loaded. Secrets are looked up now, and for servers of users only.
+        """Return the tools of a turn when loading is complete. Secrets are read now, and only for users' servers.
 
-        Where only our own servers are used, and none of them lists anything else, they are those of the last turn.
+        If a turn uses only our own servers and their lists have not changed, the toolset of the domain's last turn is
+        returned.
         """
         await self.wait_loaded()
         if not definition.entries and (known := self._find_own(definition)) is not None:
@@ -138,7 +139,7 @@ class McpHub:
         return made
 
     def _find_own(self, definition: Definition) -> Toolset | None:
-        """Return the tools that a domain's last turn had of our own servers, if they are what one would get now."""
+        """Return the cached toolset of our own servers for a domain, or None if it is outdated."""
         system, tools = self._own_tools.get(definition.domain_id, ((), None))
         if tools is None or system != definition.system or not tools.fresh:
             return None
@@ -146,7 +147,7 @@ class McpHub:
         return tools
 
     async def sign_ins(self) -> "SignIns":
-        """Return who is signed in at users' servers, once loaded."""
+        """Return the sign-ins at users' servers, when loading is complete."""
         await self.wait_loaded()
         return self._sign_ins
 
@@ -189,24 +190,25 @@ class McpHub:
         return await self._lists.accept(domain, server, entry, seen, told)
 
     def forget_lists(self, domain: str | None) -> None:
-        """Drop what is remembered of a domain's tool lists; None: of all."""
+        """Drop the cached tool lists of a domain, or of all domains for None."""
         if self._ready.is_set():
             self._lists.forget(domain)
 
     async def servers_changed(self, domain: str, entries: Mapping[str, str] | None) -> None:
-        """End what runs for servers of a domain that are gone or disabled; for a deleted one (None) all of it, with
-        what its servers kept in their private folders.
+        """Stop the servers of a domain that are removed or disabled. ``entries`` is None for a deleted domain.
+
+        For a deleted domain all servers are stopped and their private folders are removed.
         """
         leaving = self._hub.keep(domain, entries or {}) if self._ready.is_set() else []
         if entries is not None:
-            return  # nobody waits for them
+            return  # no caller waits for the servers to end
         with anyio.move_on_after(END_SECONDS):
             for connection in leaving:
                 await connection.wait_ended()
         await self._threads.run(domain, self._policy.remove_homes, domain)
 
     def restart_users(self) -> None:
-        """Restart all servers of users, as far as they may still start."""
+        """Restart all users' servers that may still start."""
         if self._ready.is_set():
             self._hub.restart_users()
 
@@ -217,8 +219,8 @@ class McpHub:
         return self._hub.status()
 
     async def wait_loaded(self) -> None:
-        """Load, if that has not begun, and wait until it is done."""
-        if not self._ready.is_set():  # waiting for what has happened would still be a step of the event loop
+        """Start loading if needed, and wait until it is complete."""
+        if not self._ready.is_set():  # waiting for a set event would still yield to the event loop
             self.load()
             await self._ready.wait()
 
@@ -248,9 +250,10 @@ class McpHub:
 
 
 def launch_policy(settings: Settings, access: Access, any_command: bool, unsandboxed: bool) -> LaunchPolicy:
-    """Return what decides which servers may be started or connected to; all of it lies under ``{data}/mcp``.
+    """Return the policy that decides which servers may start or be connected to. Its data is below ``{data}/mcp``.
 
-    But what is a process's own: the homes of its children, by which it knows those that an earlier one left.
+    Only the homes of child processes are below this process's own folder, where it finds those left by an earlier
+    process.
     """
     folder = settings.data / "mcp"
     return LaunchPolicy(

@@ -1,6 +1,6 @@
-"""The data folder and the database of a start, which may come later than it.
+"""Open the data folder and the database at a start, and wait for them if they are not available yet.
 
-Owns that they are waited for, and what is said and answered meanwhile.
+This module retries, logs the reason, and runs the caller's substitute while it waits.
 """
 
 import logging
@@ -21,7 +21,7 @@ from agentic_rag.store.migrations import Revisions
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 1.0
-"""Between two looks whether the store is there."""
+"""Interval between attempts to open the store."""
 
 
 async def open_store(
@@ -30,12 +30,12 @@ async def open_store(
     meanwhile: AbstractAsyncContextManager[None] | None,
     revisions: Revisions,
 ) -> tuple[DataFolder, Database]:
-    """Take the data folder and open the database, as soon as they are there; ``stack`` gives both up.
+    """Lock the data folder and open the database as soon as they are available. ``stack`` closes both.
 
-    ``meanwhile``: entered where one of them is not there yet, left once they are; None: they are not waited for.
+    ``meanwhile`` is entered while one of them is unavailable. With None, there is no waiting.
 
     Raises:
-        DataFolderOwned, BadConfiguration, StorageError: it does not help to wait, or nobody does.
+        DataFolderOwned, BadConfiguration, StorageError: waiting does not help, or ``meanwhile`` is None.
     """
     folder: DataFolder | None = None
     said = ""

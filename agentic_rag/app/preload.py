@@ -1,6 +1,6 @@
-"""What the first turn would wait for is loaded before the server calls itself ready.
+"""Load the parts that the first turn needs before the server reports that it is ready.
 
-Owns the order and the bound: what cannot be loaded in time keeps nobody out, and turns tell what is wrong with it.
+Loading has a time limit. If it is exceeded, the server is ready anyway, and turns report the problem.
 """
 
 import logging
@@ -16,11 +16,14 @@ from agentic_rag.operations.health import Health
 log = logging.getLogger(__name__)
 
 LOADING_SECONDS = 60.0
-"""Clients of models and of MCP take seconds on an idle machine."""
+"""Time limit for loading. The clients of models and of MCP take seconds on an idle machine."""
 
 
 async def load_what_turns_need(model: Model, tools: McpHub, health: Health, seconds: float = LOADING_SECONDS) -> None:
-    """Load the clients of model and tools; then be ready, and look for no garbage in them."""
+    """Load the clients of model and tools.
+
+    Then report readiness and exclude the loaded objects from garbage collection.
+    """
     try:
         with anyio.move_on_after(seconds) as loading:
             tools.load()

@@ -1,6 +1,6 @@
-"""Running the application under uvicorn: the socket, the signals, the order of stopping.
+"""Run the application under uvicorn: the socket, the signals, and the order of stopping.
 
-Owns how a serving process begins, waits for its store and ends. Knows no route.
+This module starts a serving process, lets it wait for its store, and ends it. It knows no route.
 """
 
 import asyncio
@@ -31,30 +31,34 @@ from agentic_rag.server.startup_app import make_waiting_app
 log = logging.getLogger(__name__)
 
 LEAST_DESCRIPTORS = 256
-"""Some fifty are open in a server at rest. Where none is left, a part of it cannot be loaded, which ends it."""
+"""Minimum limit of open files.
+
+An idle server uses about 50. Without a free one, a module cannot load and the server ends.
+"""
 
 BACKLOG = 2048
 HTTP_CLOSE_SECONDS = 5
-"""How long connections may take to close once no turn runs for them."""
+"""How long connections may take to close after their turns have ended."""
 END_SECONDS = 40.0
-"""How long all the rest of a stop may take after the drain; after a second signal: everything."""
+"""How long a stop may take after the drain. After a second signal, how long it may take altogether."""
 
 
 STOPS = frozenset({signal.SIGINT, signal.SIGTERM})
-"""What ends a server; a second one ends it at once."""
+"""Signals that stop a server. A second one stops it immediately."""
 
 
 def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) -> socket.socket:
     """Return a listening socket.
 
-    ``shared``: other sockets of this user may listen there beside it, among which the system spreads connections.
-    ``listens``: False for one that only keeps the address for those, as long as nobody else has it.
+    ``shared``: other sockets of the same user may listen at the address, too, and the kernel spreads connections over
+    them. ``listens``: False for a socket that only reserves the address for those sockets.
 
-    The protocol is named: with 0 the event loop would not switch Nagle's algorithm off, which costs 40 ms a delta.
+    The protocol is given explicitly. With 0 the event loop would not disable Nagle's algorithm, which costs 40 ms a
+    delta.
 
     Raises:
-        PortInUse: somebody listens there.
-        BadConfiguration: the address is not one of this machine, or too few files can be open for serving at all.
+        PortInUse: another process listens there.
+        BadConfiguration: the address is not one of this machine, or the limit of open files is too low for a server.
     """
     raise_descriptor_limit()
     if descriptor_limit() < LEAST_DESCRIPTORS:
@@ -67,7 +71,7 @@ def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) ->
         if shared and listens:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
-        if shared and not listens:  # after it was bound, which is refused where anybody listens, whoever shares or not
+        if shared and not listens:  # after binding, which fails if any other socket listens there, sharing or not
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if listens:
             listener.listen(BACKLOG)
@@ -84,12 +88,12 @@ def bind(host: str, port: int, *, shared: bool = False, listens: bool = True) ->
 
 
 def address_of(listener: socket.socket) -> str:
-    """Return the URL under which a client on this machine reaches the socket."""
+    """Return the URL at which a client on this machine reaches the socket."""
     return url_of(*listener.getsockname()[:2])
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handling: that one ends the process before our parts are closed."""
+    """uvicorn without its signal handling, which would end the process before our parts are closed."""
 
     def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
         super().__init__(config)
@@ -110,9 +114,9 @@ async def serve(
     on_listening: Callable[[], None],
     at_once: Collection[signal.Signals] = STOPS,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; then drain and stop. A second signal that is one of ``at_once`` stops at once.
+    """Serve until SIGINT or SIGTERM, then drain and stop. A second signal in ``at_once`` stops immediately.
 
-    New connections are refused from the first signal on. What still runs after the drain resumes at the next start.
+    New connections are refused after the first signal. Turns that still run after the drain resume at the next start.
     """
     seconds = application.settings.drain_seconds
 
@@ -131,14 +135,14 @@ async def serve(
 
 @asynccontextmanager
 async def answer_meanwhile(settings: Settings, listener: socket.socket) -> AsyncIterator[None]:
-    """Answer that the store is not there yet, for as long as the block runs.
+    """Answer that the store is unavailable while the block runs.
 
-    Who connects after it is answered by `serve`: the socket stays open, connections wait in it.
+    Later connections wait in the open socket until `serve` answers them.
 
     Raises:
-        ServerStopping: SIGINT or SIGTERM came; the block was cancelled.
+        ServerStopping: SIGINT or SIGTERM arrived and the block was cancelled.
     """
-    garbage.set_aside()  # a start looks for none, but this may take days
+    garbage.set_aside()  # not needed during a start, but waiting for the store may take days
 
     def listening() -> None:
         log.warning("until the store is there, %s answers STORAGE_UNAVAILABLE", address_of(listener))
@@ -182,7 +186,7 @@ def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    """Whether a record is more than that a request was cut off by the stop, which is no error."""
+    """Return False for a log record that only reports a request cancelled by the stop, which is not an error."""
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
@@ -217,9 +221,9 @@ async def _drain(server: uvicorn.Server, application: Application, seconds: floa
 
 
 def end_at_last(seconds: float) -> None:
-    """End the process after so long, if it has not ended by then: nothing else ends a thread that a folder keeps.
+    """End the process after ``seconds`` if it has not ended, because a thread blocked on a folder cannot be stopped.
 
-    What is stored is whole, as after a kill; the next start goes on from it.
+    The stored data stays consistent, as after a kill, and the next start continues from it.
     """
     timer = threading.Timer(seconds, _end, [seconds])
     timer.daemon = True

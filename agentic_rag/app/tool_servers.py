@@ -1,7 +1,7 @@
-"""The project's own MCP servers, and from a definition to the tools of a turn.
+"""Create the project's own MCP servers, and open the tools of a turn from its definition.
 
-Owns which servers run in this process and how an entry becomes a launch spec. Importing this module costs half a
-second (`mcp`): the composition root does so in a thread, after the server listens.
+This module decides which servers run in this process, and makes launch specs from entries. Importing it takes 0.5 s
+(`mcp`), so the hub imports it in a thread after the server listens.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 TRIAL_SECONDS = 25.0
-"""How long a server may take to be ready when an admin asked for it: enough to be asked in both protocol eras."""
+"""How long a server may take to start when an admin requested the start. This suffices to try both protocol eras."""
 
 
 def make_hub(
@@ -65,9 +65,9 @@ def make_hub(
     shelf: MemoryCache,
     homes: Homes | None,
 ) -> Hub:
-    """Build our servers once and return the pool that will connect to them.
+    """Create our own servers and return the pool that connects to them.
 
-    ``roles``: the built-in roles; ``shelf``: the memories of all.
+    ``roles`` is the folder of the built-in roles. ``shelf`` caches everyone's memories.
     """
 
     builtin = {
@@ -86,12 +86,12 @@ def make_hub(
 def make_sign_ins(
     database: Database, vault: Vault, policy: LaunchPolicy, address: OwnAddress, listener: SignInListener
 ) -> SignIns:
-    """Return who is signed in at users' servers; their network rules are the policy's."""
+    """Return the sign-ins at users' servers. They follow the policy's network rules."""
     return SignIns(database, vault, policy, address, listener)
 
 
 class _WorkspaceThreads:
-    """The domains' threads as our roles and memories know them. Implements `mcp_servers.promptx.server.Threads`."""
+    """Adapts the domains' threads for our roles and memories. Implements `mcp_servers.promptx.server.Threads`."""
 
     def __init__(self, threads: DomainThreads) -> None:
         self._threads = threads
@@ -105,7 +105,7 @@ class _WorkspaceThreads:
 
 
 def make_lists(database: Database, redactor: Redactor) -> ToolLists:
-    """Return the tool lists of users' servers, kept in the database without secrets of their domain."""
+    """Return the tool lists of users' servers. The database stores them without the secrets of their domain."""
 
     async def load(key: Key) -> ToolList | None:
         row = await database.read(lambda conn: tool_lists.get(conn, *key))
@@ -141,15 +141,15 @@ def _list(row: ToolListRecord) -> ToolList:
 
 
 async def open_tools(hub: Hub, definition: Definition, secrets: Secrets, lists: ToolLists) -> ServerToolset:
-    """Start what a definition names and return the tools of a turn. ``secrets``: the domain's.
+    """Start the servers of a definition and return the tools of a turn. ``secrets`` are the domain's.
 
-    An entry whose values are not all set fails with the reason; the others go on.
+    An entry with missing values fails with the reason; the others continue.
     """
     return await open_toolset(hub, [*definition.system, *_specs(definition, secrets)], lists=lists)
 
 
 async def known_tools(hub: Hub, definition: Definition, lists: ToolLists) -> tuple[ToolInfo, ...]:
-    """Return the tools of a turn as far as they are known; no server of users is started."""
+    """Return the known tools of a turn without starting users' servers."""
     return await list_known_tools(hub, definition.system, _specs(definition, {}), lists)
 
 
@@ -172,10 +172,10 @@ def running(hub: Hub, domain: str) -> list[ConnectionState]:
 
 
 async def restart(hub: Hub, spec: LaunchSpec) -> ConnectionState:
-    """Start a server anew, wherever it runs for its domain, and wait for it; its package is installed if need be."""
+    """Restart a server and wait for it. A missing package is installed first."""
     try:
         await hub.prepare(spec)
-    except AgenticRagError as exc:  # what runs goes on; the state says why the entry as saved cannot
+    except AgenticRagError as exc:  # the running server continues; the state says why the saved entry cannot start
         return ConnectionState(spec.name, State.FAILED, reason=str(exc))
     hub.restart(spec.name, spec.domain)
     connections = await hub.acquire([spec], TRIAL_SECONDS)
@@ -190,7 +190,7 @@ async def trial(
     accounts: Accounts | None = None,
     seconds: float = TRIAL_SECONDS,
 ) -> ConnectionState:
-    """Start a server in a pool of its own, list its tools, and end it. ``seconds``: how long it may take to start."""
+    """Start a server in a separate pool, list its tools, and stop it. It may take ``seconds`` to start."""
     async with Hub(None, policy, observer=observer, threads=threads, accounts=accounts) as hub:
         try:
             await hub.prepare(spec)
@@ -201,7 +201,10 @@ async def trial(
 
 
 def _in_time(connection: ServerConnection, seconds: float) -> ConnectionState:
-    """Return how a server fares after it had its time to start; one that is still starting has not kept it."""
+    """Return the state of a server after its time to start.
+
+    If it is still starting, the state says that it took too long.
+    """
     state = connection.status()
     if state.state is State.READY or state.reason:
         return state

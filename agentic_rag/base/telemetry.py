@@ -32,13 +32,9 @@ class Kind(StrEnum):
     MCP = "mcp"
     """One request to an MCP server."""
     RETRIEVAL = "retrieval"
-<<<<<<< HEAD
-    """A search of documents or memories, as its turn sees it."""
+    """A search of documents or memories, seen from its turn."""
     EVALUATION = "evaluation"
     """One case of an evaluation run."""
-=======
-    """A search of documents or memories, seen from its turn."""
->>>>>>> wtools
 
 
 class Content(StrEnum):
@@ -79,14 +75,9 @@ class Span(Protocol):
 
         For a turn: ``turn_id``, ``conversation_id``, ``domain_id``, ``delegate``. For a step: ``provider``,
         ``max_tokens``, ``temperature``, ``answered_by``, ``stop_reason``, ``input``, ``cache_read``, ``cache_write``,
-<<<<<<< HEAD
-        ``output``, and where it is inside of no turn ``domain_id``. Of a tool: ``call_id``, ``server``, ``origin``. Of
-        a request: ``server``, ``origin``, ``protocol``. Of a retrieval: ``source``, ``hits``. Of an evaluation:
-        ``case``, ``run``, ``verdict``, ``score``, ``reason``.
-=======
         ``output``, and outside a turn ``domain_id``. For a tool: ``call_id``, ``server``, ``origin``. For a request:
-        ``server``, ``origin``, ``protocol``. For a retrieval: ``source``, ``hits``.
->>>>>>> wtools
+        ``server``, ``origin``, ``protocol``. For a retrieval: ``source``, ``hits``. For an evaluation: ``case``,
+        ``run``, ``verdict``, ``score``, ``reason``.
         """
         ...
 

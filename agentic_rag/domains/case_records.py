@@ -4,7 +4,6 @@ Services, imports and templates of domains share these functions. Callers have c
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sqlalchemy import Connection
 

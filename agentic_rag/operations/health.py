@@ -34,10 +34,9 @@ NEEDS_QDRANT = (
     "lost to the others. Set QDRANT_URL to one Qdrant server for all of them"
 )
 PROBE_SECONDS = 15.0
+"""Interval of the writes that probe the store."""
 ROOM_BYTES = 1024 * 1024
 """Free bytes that the disk must have after a refused write before the server is ready again."""
-
-"""Interval of the writes that probe the store."""
 
 _SERVER_STATES = {
     State.STARTING: PartState.READY,

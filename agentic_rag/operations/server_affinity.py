@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 3.0
 LOST_SECONDS = 9.0
-"""After this long without a renewal the children are ended, which takes less than the rest of the lease."""
+"""After this time without a renewal the children are stopped, which takes less than the rest of the lease."""
 SILENT_SECONDS = 5.0
 """If the owning process has been silent this long, wait for its lease to expire instead of failing."""
 WAIT_SECONDS = 2 * LEASE_SECONDS

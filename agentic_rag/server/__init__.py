@@ -1,1 +1,1 @@
-"""The edge: HTTP, WebSocket, SSE and their dialects."""
+"""HTTP, WebSocket, SSE and their dialects."""

@@ -1,7 +1,7 @@
-"""The AG-UI door over HTTP: a run by POST, and going on with one by GET as TanStack AI does.
+"""AG-UI over HTTP: POST starts a run, and GET resumes one as TanStack AI does.
 
-Owns what these routes take, and how the ids of a client (thread, run, offset) become ours. The events are
-``dialects.ag_ui``'s; the same over a WebSocket is ``ag_ui_socket``.
+This module defines the request forms and maps a client's ids (thread, run, offset) to the server's ids.
+``dialects.ag_ui`` encodes the events. ``ag_ui_socket`` offers the same over a WebSocket.
 """
 
 from collections.abc import AsyncIterator
@@ -34,7 +34,10 @@ FROM_START = "-1"
 
 
 class RunQuery(Form):
-    """Which run, and after what of it: an id of its events, or ``-1`` for all; ``Last-Event-ID`` goes before it."""
+    """The run to resume and the position in it.
+
+    ``offset`` is the id of the last received event, or ``-1`` for the whole run. ``Last-Event-ID`` takes precedence.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -44,14 +47,14 @@ class RunQuery(Form):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run to be told: its events, and what encodes them."""
+    """The events of a run and their encoder."""
 
     events: AsyncIterator[AgentEvent]
     encoder: AgUi
 
 
 class Runs:
-    """Runs of AG-UI clients: each is a turn, and is told as a stream of events and their encoder."""
+    """Runs of AG-UI clients. Each run is a turn, returned as a stream of events with their encoder."""
 
     def __init__(self, conversations: Conversations, names: ClientNames, waits: Waits) -> None:
         self._conversations = conversations
@@ -59,11 +62,13 @@ class Runs:
         self._waits = waits
 
     async def begin(self, user: User, domain_id: str, body: object, last: str | None = None) -> "Run":
-        """Begin a run, or find the one that this ``runId`` has begun. ``last``: what the client has of it.
+        """Start a run, or find the run that this ``runId`` already started.
+
+        ``last`` is the id of the last event that the client has received.
 
         Raises:
-            InvalidInput: the input does not fit, or the client has nothing of this run.
-            AgenticRagError: the message is refused, or an answer to an interrupt; see `Conversations.send` and
+            InvalidInput: the input is invalid, or ``last`` is not an event of this run.
+            AgenticRagError: the message or the answer to an interrupt is refused; see `Conversations.send` and
                 `Waits.answer`.
         """
         await anyio.to_thread.run_sync(input_model)
@@ -84,7 +89,10 @@ class Runs:
         return Run(self._conversations.events(accepted.turn_id), encoder)
 
     async def _go_on(self, user: User, domain_id: str, request: RunRequest, after: Offset | None) -> "Run":
-        """Answer what a turn waits for, and tell what follows. A repeat of the same answers is told the same."""
+        """Answer the waits of a turn and return the events that follow.
+
+        Repeating the same answers returns the same events.
+        """
         conversation = await self._names.find(user, domain_id, request.thread_id)
         asked = [(entry, await self._waits.get(user, WaitId(entry.wait_id))) for entry in request.resume]
         for _, wait in asked:
@@ -102,11 +110,11 @@ class Runs:
         return Run(self._conversations.events(turn_id), encoder)
 
     async def resume(self, user: User, domain_id: str, run_id: str, offset: str | None) -> "Run":
-        """Go on with a run after what the client has of it.
+        """Return the events of a run after the client's position.
 
         Raises:
-            NotFound: there is no such run of this user in this domain.
-            InvalidInput: no offset is given, or one that is none of this run's.
+            NotFound: this user has no such run in this domain.
+            InvalidInput: the offset is missing, or is not an event of this run.
         """
         if offset is None:
             raise InvalidInput("offset", "required: the id of the last event you have, or -1 for all of the run.")
@@ -118,7 +126,11 @@ class Runs:
         return Run(_replay(events, after) if turn.status in FINISHED else events, encoder)
 
     async def interrupt(self, user: User, domain_id: str, run_id: str) -> None:
-        """Stop a run; one that has ended is left as it is. Raises `NotFound` when there is no such run of this user."""
+        """Stop a run. A run that has ended stays unchanged.
+
+        Raises:
+            NotFound: this user has no such run.
+        """
         turn = await self._names.turn(user, domain_id, run_id)
         await self._conversations.interrupt(user, turn.conversation_id, turn_id=turn.id)
 
@@ -140,10 +152,10 @@ def _check_offset(after: Offset, turn: TurnRecord | None) -> None:
 
 
 async def _replay(events: AsyncIterator[AgentEvent], after: Offset | None) -> AsyncIterator[AgentEvent]:
-    """Yield the events of a turn that has ended; one that is read from its start without what was taken back.
+    """Yield the events of a finished turn. A replay from the start leaves out retracted content.
 
     Raises:
-        InvalidInput: it ended before ``after``.
+        InvalidInput: the turn ended before ``after``.
     """
     whole = [event async for event in events]
     if after is not None and whole and after.seq > whole[-1].seq:
@@ -168,18 +180,18 @@ class AgUiRoutes:
         errors=[ImageUnsupported, ImageTooLarge, WaitAnswered, Forbidden],
     )
     async def run(self, request: Request, user: User, domain: str, body: Json) -> EventStream:
-        """Run the agent of a domain on a ``RunAgentInput``: the last message of the user is answered.
+        """Run the agent of a domain on a ``RunAgentInput``, answering the last message of the user.
 
-        ``threadId`` names the conversation, which begins when there is none; ``runId`` the turn, so that a repeat is
-        the same one. With ``Last-Event-ID`` the answer goes on after that event. With ``resume`` interrupts are
-        answered, and the turn that waits goes on.
+        ``threadId`` names the conversation, which is created if it does not exist. ``runId`` names the turn, so a
+        repeated request returns the same turn. With ``Last-Event-ID`` the answer continues after that event. With
+        ``resume`` the request answers interrupts, and the waiting turn continues.
         """
         run = await self._runs.begin(user, domain, body, request.headers.get("last-event-id"))
         return EventStream(run.events, run.encoder)
 
     @route("GET", AG_UI, allow="member", streams=True)
     async def resume(self, request: Request, user: User, domain: str, query: RunQuery) -> EventStream:
-        """Go on with a run after an event, or tell all of it."""
+        """Resume a run after an event, or replay all of it."""
         offset = request.headers.get("last-event-id") or query.offset
         run = await self._runs.resume(user, domain, query.run_id, offset)
         return EventStream(run.events, run.encoder)

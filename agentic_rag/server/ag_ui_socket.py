@@ -1,8 +1,8 @@
-"""The AG-UI door over a WebSocket, as TanStack AI speaks it: a socket of runs, or one that goes on with a run.
+"""AG-UI over a WebSocket, as TanStack AI uses it: a socket for many runs, or one that resumes a run.
 
-Owns its frames and their order. A client sends ``RunAgentInput`` and ``{"type": "abort", "runId"}``; it is sent
-``{"id", "chunk"}``. With ``?runId=&offset=`` in its address a socket tells the rest of that run, takes nothing, and
-closes. A socket that closes ends no run. Knows no turn and no encoding.
+This module defines the frames and their order. A client sends ``RunAgentInput`` and ``{"type": "abort", "runId"}`` and
+receives ``{"id", "chunk"}``. With ``?runId=&offset=`` in its address a socket sends the rest of that run, accepts no
+frames, and closes. Closing a socket does not end a run. This module knows no turn and no encoding.
 """
 
 import logging
@@ -46,16 +46,16 @@ from agentic_rag.store.clock import new_id
 log = logging.getLogger("agentic_rag.server")
 
 SUBPROTOCOL = "agentic-rag.ag-ui"
-"""Answered to a client that offers it, beside its ticket."""
+"""Subprotocol that is selected if the client offers it, besides its ticket."""
 FINISHED = 1000
 COME_AGAIN = 1012
-"""Close code of RFC 6455's registry: the server restarts."""
+"""Close code from RFC 6455's registry: the server restarts."""
 
 _GONE = (WebSocketDisconnect, WebSocketDisconnected, ConnectionGone)
 
 
 def run_socket_endpoint(runs: Runs, redactor: Redactor) -> Callable[[WebSocket], Awaitable[None]]:
-    """Return the endpoint of the door's sockets. The guard around the application has found the user before."""
+    """Return the endpoint for AG-UI sockets. The guard has already identified the user."""
 
     async def endpoint(websocket: WebSocket) -> None:
         caller, reference, scope = caller_of(websocket.scope), request_id(websocket.scope), websocket.scope
@@ -91,12 +91,12 @@ class RunSocket:
         self._domain_id = domain_id
         self._redactor = redactor
         self._told = 0
-        """Runs that are being told."""
+        """Number of runs that are being sent."""
         self._refused = 0
         self._closing: Closing | None = None
 
     async def serve(self) -> Closing | None:
-        """Serve until the connection ends, however it ends; return how to end it if it is to be ended."""
+        """Serve until the connection ends. Return how to close it, or None if it is already closed."""
         asked = self._ws.query_params
         async with anyio.create_task_group() as tasks:
             if "offset" in asked:
@@ -109,12 +109,12 @@ class RunSocket:
         return self._closing
 
     async def _watch(self) -> None:
-        """Wait for the end of a connection that takes nothing."""
+        """Wait until the client disconnects, ignoring its frames."""
         while (await self._ws.receive())["type"] != "websocket.disconnect":
             pass
 
     async def _go_on(self, run_id: str, offset: str, serving: anyio.CancelScope) -> None:
-        """Tell the rest of a run, and close."""
+        """Send the rest of a run and close."""
         try:
             run = await self._runs.resume(self._caller.user, self._domain_id, run_id, offset)
             whole = await self._tell(run)
@@ -161,7 +161,11 @@ class RunSocket:
             await self._refuse(_error_of(exc), "WS abort" if frame.get("type") == "abort" else "WS run", frame)
 
     def _count(self) -> None:
-        """Count a frame; it is not even read when there were too many."""
+        """Count a frame before parsing it.
+
+        Raises:
+            RateLimited: the key sent too many.
+        """
         try:
             self._caller.take_request()
         except RateLimited:
@@ -170,7 +174,7 @@ class RunSocket:
         self._refused = 0
 
     async def _follow(self, run: Run, frame: Json, serving: anyio.CancelScope) -> None:
-        """Tell a run that this socket has begun."""
+        """Send a run that this socket started."""
         self._told += 1
         self._caller.count_subscriptions(1)
         try:
@@ -187,7 +191,7 @@ class RunSocket:
             self._caller.count_subscriptions(-1)
 
     async def _tell(self, run: Run) -> bool:
-        """Send what a run says; return whether it has said all."""
+        """Send the events of a run. Return True if the run was sent to its end."""
         try:
             async for event in run.events:
                 for text in run.encoder.frames(event):
@@ -200,7 +204,7 @@ class RunSocket:
         return False
 
     async def _refuse(self, error: AgenticRagError, action: str, frame: Json) -> None:
-        """Say why there is no run, as the event that ends it."""
+        """Send a refusal as the event that ends a run."""
         await self._caller.note_refusal(error, action, self._domain_id, request_id(self._ws.scope))
         detail = ErrorDetail(error.code, str(error), request_id(self._ws.scope), error.details or None)
         redact = redaction_for(self._redactor, self._caller.user, self._domain_id)
@@ -223,7 +227,7 @@ def _run_of(frame: Json) -> str:
 
 
 def _error_of(exc: Exception) -> AgenticRagError:
-    """Return what the client is told; an error nobody expected is logged under the reference it is told."""
+    """Return the error for the client. An unexpected exception is logged under the reference that the client gets."""
     if isinstance(exc, AgenticRagError):
         return exc
     if (refused := refused_write(exc)) is not None:

@@ -1,7 +1,7 @@
-"""REST of backups: which there are, writing one now, verifying one, stopping either.
+"""REST routes for backups: list, write, verify and stop.
 
-Owns what these routes take and answer. Knows no rule: those are ``backup.jobs``'s. A backup is not sent: it holds what
-everybody said, which no operator is shown. Whoever may read the data folder takes it from there.
+This module defines the answers. ``backup.jobs`` decides the rules. No route sends a backup's content, because it holds
+all conversations, which operators may not read. Anyone with access to the data folder can copy a backup from there.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,10 @@ BACKUPS = "/api/backups"
 
 @answer()
 class Backup:
-    """A backup in the server's folder. ``beforeUpgrade``: it holds the records of before one, and nothing else."""
+    """A backup in the server's folder.
+
+    ``beforeUpgrade``: it was made before an upgrade and holds only the database records.
+    """
 
     name: str
     size_bytes: int
@@ -31,10 +34,10 @@ class Backup:
 
 @answer()
 class Backups(Items[Backup]):
-    """The backups, newest first; ``folder``: where they lie.
+    """The backups, newest first. ``folder`` is their folder.
 
-    ``everyHours``: how far apart the server writes them by itself, absent where it does not; ``keep``: how many of
-    those stay. ``job``: what is being done, or was done last.
+    ``everyHours`` is the interval of automatic backups, absent if there are none. ``keep`` is the number of automatic
+    backups that are kept. ``job`` is the current or last job.
     """
 
     folder: str
@@ -45,13 +48,13 @@ class Backups(Items[Backup]):
 
 @answer()
 class Stopped:
-    """Whether something was being done."""
+    """Whether a job was running."""
 
     stopped: bool
 
 
 class BackupRoutes:
-    """The backups that this server writes."""
+    """Backups that this server writes."""
 
     def __init__(self, jobs: BackupJobs, audit: AuditLog) -> None:
         self._jobs = jobs
@@ -59,27 +62,27 @@ class BackupRoutes:
 
     @route("GET", BACKUPS)
     async def list_all(self) -> Backups:
-        """List the backups in the data folder, and what is being done with one."""
+        """List the backups in the data folder, and the current or last job."""
         items: Sequence[Backup] = [_show(each) for each in await self._jobs.list_all()]
         return Backups(items, str(self._jobs.folder), self._jobs.keep, self._jobs.every_hours, self._jobs.job)
 
     @route("POST", BACKUPS, status=202, errors=[BackupRefused])
     async def write(self, user: User) -> Job:
-        """Begin to write a backup; `GET /api/backups` says how far it is. Secrets in it stay sealed."""
+        """Start writing a backup; `GET /api/backups` shows its progress. Secrets in the backup stay encrypted."""
         job = self._jobs.write(user.id)
         await self._audit.note(change("backup.begin", job.id))
         return job
 
     @route("POST", f"{BACKUPS}/{{backup}}/verify", status=202, errors=[BackupRefused, NotFound])
     async def verify(self, user: User, backup: str) -> Job:
-        """Begin to read a backup to its end: whether it is whole."""
+        """Start to verify a backup by reading it to its end."""
         job = await self._jobs.verify(user.id, backup)
         await self._audit.note(change("backup.verify", backup))
         return job
 
     @route("POST", f"{BACKUPS}/stop")
     async def stop(self) -> Stopped:
-        """Stop what is being done; of a backup that was being written nothing is left."""
+        """Stop the current job. An unfinished backup is removed."""
         stopped = self._jobs.stop()
         if stopped:
             await self._audit.note(change("backup.stop", BACKUPS))

@@ -1,6 +1,6 @@
-"""REST of budgets.
+"""REST routes for budgets.
 
-Owns what these routes take and answer. Who sees what, and what a budget may be, is ``operations.budgets``'s.
+This module defines the forms and answers. ``operations.budgets`` decides who sees a budget, and which ones are allowed.
 """
 
 from decimal import Decimal
@@ -22,7 +22,7 @@ Amount = Annotated[Decimal, Field(ge=0, le=10**15, allow_inf_nan=False, max_digi
 
 
 class WantedBudget(Form):
-    """A budget as it is to be; ``subject``: an id, or ``*`` for each of the scope; amounts as text are exact."""
+    """A budget to set. ``subject`` is an id, or ``*`` for each one in the scope. Amounts given as text are exact."""
 
     scope: Scope
     subject: str = Field(max_length=200)
@@ -34,10 +34,10 @@ class WantedBudget(Form):
 
 @answer()
 class Budget:
-    """A budget; amounts are exact decimal text, of tokens or of money (``currency``), periods are of UTC.
+    """A budget. Amounts are exact decimal text, of tokens or of money (``currency``). Periods are in UTC.
 
-    ``spent`` and ``reserved`` (by calls that run now) are absent where each of a scope has it for itself.
-    ``unpricedModels``: what their calls cost, nobody knows, and they are not counted.
+    ``spent`` and ``reserved`` (by running calls) are absent if the budget applies to each one in its scope separately.
+    ``unpricedModels`` are models without a price, whose calls are not counted.
     """
 
     id: str
@@ -57,19 +57,19 @@ class Budget:
 
 
 class BudgetRoutes:
-    """What may be spent on model calls."""
+    """Limits on spending for model calls."""
 
     def __init__(self, budgets: Budgets) -> None:
         self._budgets = budgets
 
     @route("GET", "/api/budgets", allow="user")
     async def list_budgets(self, user: User) -> Items[Budget]:
-        """List budgets with what is used of them: own, of administered domains, or all."""
+        """List budgets and how much of them is used: own, of administered domains, or all."""
         return Items([self._answer(each) for each in await self._budgets.list_for(user)])
 
     @route("PUT", "/api/budgets")
     async def put(self, body: WantedBudget) -> Budget:
-        """Set a budget, in the place of the one for the same scope, subject, unit and period."""
+        """Set a budget, replacing the one for the same scope, subject, unit and period."""
         wish = BudgetWish(body.scope, body.subject, body.unit, body.period, body.soft, body.hard)
         return self._answer(await self._budgets.put(wish))
 

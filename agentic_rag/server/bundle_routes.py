@@ -1,6 +1,6 @@
-"""REST of bundles: a domain in one file, sent and taken.
+"""REST routes for bundles: a domain exported to one file, and imported from it.
 
-Owns what these routes take and answer, and how a bundle is sent. Knows no rule: those are ``bundles``'.
+This module defines the forms and answers, and sends a bundle as a stream. ``bundles`` decides the rules.
 """
 
 from collections.abc import AsyncIterator
@@ -41,26 +41,33 @@ IMPORT_ERRORS = (
     SecretLimit,
     ServerReserved,
 )
-"""How a bundle may be refused."""
+"""Reasons to refuse a bundle."""
 
 
 class ExportQuery(Form):
-    """``memories``: with the domain's shared memories, or the caller's own where each user has their own."""
+    """Options of an export.
+
+    ``memories``: include the domain's shared memories, or the caller's own if each user has their own.
+    """
 
     memories: bool = False
 
 
 class NewDomainQuery(Form):
-    """``dry_run``: say what would be made, and make nothing. ``name``: the domain's; none: the bundle's."""
+    """Options of an import into a new domain.
+
+    ``dry_run``: only report what would be created. ``name`` is the new domain's name, by default the bundle's.
+    """
 
     dry_run: bool = False
     name: str | None = Field(None, max_length=1_000)
 
 
 class OverQuery(Form):
-    """``dry_run``: say what would change, and change nothing. ``remove_others``: what the bundle has not goes.
+    """Options of an import into an existing domain.
 
-    ``bind``: names of servers, with commas between, that may get this domain's secrets.
+    ``dry_run``: only report what would change. ``remove_others``: remove items that the bundle does not have. ``bind``:
+    comma-separated names of servers that may get this domain's secrets.
     """
 
     dry_run: bool = False
@@ -69,7 +76,7 @@ class OverQuery(Form):
 
 
 class BundleStream:
-    """The ASGI answer that sends a bundle. One that a changed file cuts off is shorter than was said."""
+    """The ASGI answer that sends a bundle. If a file changes meanwhile, the answer ends before its announced length."""
 
     def __init__(self, bundle: OpenBundle) -> None:
         self._bundle = bundle
@@ -105,12 +112,15 @@ class BundleRoutes:
 
     @route("GET", DOMAIN_BUNDLE, allow="admin", audited=True)
     async def export(self, user: User, domain: str, query: ExportQuery) -> BundleStream:
-        """Send a domain as a bundle: settings, prompts, roles, skills, servers, documents; no value of a secret."""
+        """Export a domain as a bundle.
+
+        It contains settings, prompts, roles, skills, servers and documents, but no values of secrets.
+        """
         return BundleStream(await self._exports.prepare(user, domain, memories=query.memories))
 
     @route("POST", "/api/bundles", allow="operator", status=201, takes="application/zip", errors=IMPORT_ERRORS)
     async def make(self, request: Request, user: User, query: NewDomainQuery) -> ImportReport:
-        """Make a domain of a bundle, which is the body, or the one file of a multipart body."""
+        """Create a domain from a bundle. The bundle is the body, or the one file of a multipart body."""
         _check_announced_size(request, self._imports.max_bytes)
         choice = Choice(dry_run=query.dry_run, name=query.name)
         return await self._imports.make(user, _pieces_of(request), choice)
@@ -123,7 +133,7 @@ class BundleRoutes:
         errors=(*IMPORT_ERRORS, BundleBindsSecrets, VersionConflict),
     )
     async def over(self, request: Request, user: User, domain: str, query: OverQuery) -> Redacted[ImportReport]:
-        """Bring a bundle over a domain; see the dry run first. Its conversations and its name stay."""
+        """Import a bundle into a domain, whose conversations and name stay. Use the dry run first."""
         _check_announced_size(request, self._imports.max_bytes)
         bind = frozenset(name.strip() for name in query.bind.split(",") if name.strip())
         choice = Choice(dry_run=query.dry_run, remove_others=query.remove_others, bind=bind)
@@ -131,10 +141,10 @@ class BundleRoutes:
 
 
 def _check_announced_size(request: Request, limit: int) -> None:
-    """Refuse a bundle that announces too many bytes, before any of it is read.
+    """Refuse a bundle whose announced size is too large, before reading any of it.
 
     Raises:
-        BundleTooLarge: its ``Content-Length`` is more than ``limit`` and what a multipart body has around a file.
+        BundleTooLarge: ``Content-Length`` is more than ``limit`` plus the overhead of a multipart body.
     """
     try:
         check_announced(request, limit + MULTIPART_BYTES)
@@ -143,10 +153,10 @@ def _check_announced_size(request: Request, limit: int) -> None:
 
 
 async def _pieces_of(request: Request) -> AsyncIterator[bytes]:
-    """Yield the bytes of a bundle: of the body, or of the first file in a multipart one.
+    """Yield the bytes of a bundle: of the body, or of the file in a multipart body.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: the multipart body does not contain exactly one file.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "multipart/form-data":

@@ -1,6 +1,6 @@
-"""REST of the launch catalogue: which lines may run, and taking back what was allowed.
+"""REST routes for the launch catalogue: list the commands that may run, and revoke an allowed one.
 
-Owns what these routes take and answer. Knows no rule: those are ``tools.launch``'s.
+This module defines the answers. ``tools.launch`` decides the rules.
 """
 
 import shlex
@@ -20,9 +20,12 @@ CATALOGUE = "/api/launch-catalogue"
 
 @answer(kw_only=True)
 class CatalogueLine:
-    """A line that any domain may start. ``origin``: ``builtin``, ``operator`` (the file) or ``allowed`` (taken back by
-    DELETE). ``arguments``: the template, as a person reads it. ``env``: variables that may be set, ``fixed``: those
-    the entry sets. ``folders``: others it may read. ``files``: SHA-256 by path, of a program and what its line names.
+    """A command that any domain may start.
+
+    ``origin``: ``builtin``, ``operator`` (from the operator's file), or ``allowed`` (DELETE revokes it). ``arguments``
+    is the template in readable form. ``env`` lists variables that may be set, ``fixed`` those that the entry sets.
+    ``folders`` are additional folders that the command may read. ``files`` maps paths of the program and of the files
+    on its command line to their SHA-256.
     """
 
     id: str
@@ -48,13 +51,13 @@ class CatalogueRoutes:
 
     @route("GET", CATALOGUE)
     async def list_all(self) -> Items[CatalogueLine]:
-        """List what may run, the operator's own first."""
+        """List the commands that may run, the operator's own first."""
         found = await anyio.to_thread.run_sync(self._catalogue.by_origin)
         return Items([_show(entry, origin) for origin, entries in found.items() for entry in entries])
 
     @route("DELETE", f"{CATALOGUE}/{{entry}}", errors=[NotFound])
     async def revoke(self, entry: str) -> None:
-        """Take back what was allowed; it counts from the next start of a server."""
+        """Revoke an allowed command, effective from the next start of a server."""
         if not await anyio.to_thread.run_sync(self._catalogue.revoke, entry):
             raise NotFound("catalogue_entry", entry)
         await self._audit.note(change("mcp.revoke", entry))

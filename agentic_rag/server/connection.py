@@ -89,12 +89,12 @@ class Arrival(Protocol):
         ...
 
     def peer_uid(self) -> int | None:
-        """Return the user of this machine at the other end; None: the system does not tell."""
+        """Return the local user at the other end, or None if the system does not tell."""
         ...
 
 
 def arrival_of(scope: Scope) -> Arrival | None:
-    """Return the connection a request came on, where the server offers it."""
+    """Return the connection of a request, if the server offers it."""
     offered = (scope.get("extensions") or {}).get(ARRIVAL)
     if offered is None:
         return None
@@ -129,7 +129,7 @@ class PlainConnection:
         return False
 
     def hold(self, texts: Sequence[bytes]) -> None:
-        self.write(texts)  # `relay` sends each by itself
+        self.write(texts)  # `relay` sends each text separately
 
     async def room(self) -> None:
         while self._open and self._size >= BUFFER_BYTES:
@@ -138,9 +138,9 @@ class PlainConnection:
             raise ConnectionGone
 
     async def relay(self) -> None:
-        """Send what is written until the connection ends, or one send takes too long; then nothing is written any more.
+        """Send the written texts until the connection ends or one send takes too long. After that nothing more is sent.
 
-        The peer that does not read is not waited for: what the server still buffers for it is the server's to drop.
+        A peer that does not read is not waited for. The ASGI server decides when to drop its buffered data.
         """
         try:
             while True:
@@ -154,7 +154,7 @@ class PlainConnection:
                 self._size -= len(text)
                 self._notify()
         except (WebSocketDisconnect, WebSocketDisconnected):
-            pass  # the endpoint reads of the end, or is ended with this
+            pass  # the endpoint reads the disconnect itself, or is cancelled together with this
         finally:
             self._open = False
             self._notify()

@@ -1,6 +1,7 @@
-"""REST of conversations, messages and turns; a turn's events as a stream.
+"""REST routes for conversations, messages and turns, with a turn's events as a stream.
 
-Owns what these routes take and answer, and the choice between a stream and a plain answer. Knows no rule."""
+This module defines the forms and answers, and chooses between a stream and a plain answer. It knows no rule.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -94,10 +95,10 @@ SENDING_ERRORS = (
     ImageTooLarge,
     LogGone,
 )
-"""How a message may be refused, at every door; what fails later is in the turn's events."""
+"""Reasons to refuse a message, for every protocol. Later failures are events of the turn."""
 
 WAITING_ERRORS = (*SENDING_ERRORS, ModelError, GenerationTimeout, GenerationAborted)
-"""How a message may be refused or fail where the answer is waited for."""
+"""Reasons to refuse a message or to fail, for requests that wait for the answer."""
 
 COMPACTION_ERRORS = (
     TurnInProgress,
@@ -108,13 +109,14 @@ COMPACTION_ERRORS = (
     GenerationAborted,
 )
 
-# What is taken
+# Requests
 
 
 class NewConversation(Form):
-    """A conversation to begin; without ``domainId`` in the default domain (``AGENTIC_RAG_DEFAULT_DOMAIN``).
+    """A conversation to create, by default in the default domain (``AGENTIC_RAG_DEFAULT_DOMAIN``).
 
-    ``assistantId``: an older name of ``domainId``. ``contextDocumentIds``: its searches find these documents only.
+    ``assistantId`` is an older name of ``domainId``. ``contextDocumentIds`` limits the searches of the conversation to
+    these documents.
     """
 
     domain_id: str | None = None
@@ -125,7 +127,10 @@ class NewConversation(Form):
 
 
 class ConversationQuery(Form):
-    """Which conversations; ``q`` is part of a title, ``assistantId`` an older name of ``domainId``."""
+    """Filters and order of conversations.
+
+    ``q`` is part of a title; ``assistantId`` is an older name of ``domainId``.
+    """
 
     page: int = Field(1, ge=1, le=1_000_000)
     page_size: int = Field(20, ge=1, le=100)
@@ -138,9 +143,9 @@ class ConversationQuery(Form):
 
 
 class ConversationChange(Form):
-    """What to change of a conversation; the rest stays. ``metadata`` is replaced.
+    """Changes to a conversation. Absent fields stay unchanged; ``metadata`` is replaced.
 
-    ``activeLeaf``: the newest branch that has this message is the conversation from now on.
+    ``activeLeaf`` is the id of a message. The newest branch with this message becomes the active one.
     """
 
     title: str | None = None
@@ -150,7 +155,7 @@ class ConversationChange(Form):
 
 
 class Rendering(Form):
-    """``format``: with ``html``, each message's text comes as sanitised HTML beside it."""
+    """Format of messages. With ``html`` each message also has its text as sanitised HTML."""
 
     format: Literal["text", "html"] = "text"
 
@@ -160,22 +165,23 @@ class Rendering(Form):
 
 
 class OneMessageQuery(Rendering):
-    """``dialect``: with ``message``, the object of that contract."""
+    """Format of one message. With ``dialect=message`` the answer is the message contract's object."""
 
     dialect: Literal["native", "message"] = "native"
 
 
 class MessageQuery(Rendering):
-    """The last ``limit`` messages, or those before the message ``before``. ``format``: ``html`` gives HTML, too."""
+    """A page of messages: the last ``limit`` ones, or those before the message ``before``."""
 
     limit: int = Field(50, ge=1, le=200)
     before: MessageId | None = None
 
 
 class BranchQuery(MessageQuery):
-    """``leaf``: of the newest branch that has this message, instead of the active one.
+    """A page of messages of one branch.
 
-    ``dialect``: with ``message``, the objects of that contract.
+    ``leaf`` selects the newest branch with this message instead of the active one. With ``dialect=message`` the items
+    are the message contract's objects.
     """
 
     leaf: MessageId | None = None
@@ -183,21 +189,25 @@ class BranchQuery(MessageQuery):
 
 
 class StreamQuery(Form):
-    """``dialect``: how the events are encoded."""
+    """Encoding of the events."""
 
     dialect: str = DEFAULT_DIALECT
 
 
 class EventQuery(StreamQuery):
-    """``after``: the number of the last event the client has; ``Last-Event-ID`` goes before it."""
+    """Position in a turn's events.
+
+    ``after`` is the number of the last event that the client has. ``Last-Event-ID`` takes precedence.
+    """
 
     after: str = "0"
 
 
 class NewMessage(Form):
-    """A message of the user; one with ``images`` needs no words. The same ``clientMessageId`` never makes two turns.
+    """A message of the user. With ``images`` the text may be empty.
 
-    ``roleDraft``: the turn runs on this draft of a role, for authors of the domain.
+    The same ``clientMessageId`` never starts two turns. ``roleDraft``: the turn uses this draft of a role; only authors
+    of the domain may send one.
     """
 
     cleaned = frozenset({"content"})
@@ -209,20 +219,20 @@ class NewMessage(Form):
 
 
 class Retry(Form):
-    """Answer a message again. The same ``clientMessageId`` never makes two turns."""
+    """A request for a new answer to a message. The same ``clientMessageId`` never starts two turns."""
 
     client_message_id: str | None = Field(None, min_length=1, max_length=200)
 
 
 class Edit(Retry):
-    """Answer a message again, with other words for it."""
+    """A request for a new answer to a message with a new text."""
 
     cleaned = frozenset({"content"})
     content: str
 
 
 class Interruption(Form):
-    """Stop the running turn, or only turn ``turnId``; ``queued`` drops the waiting ones too."""
+    """A request to stop the running turn, or only the turn ``turnId``. ``queued`` also drops the queued ones."""
 
     turn_id: TurnId | None = None
     queued: bool = False
@@ -232,9 +242,10 @@ ToolName = Annotated[str, Field(max_length=200)]
 
 
 class ToolCallQuery(Form):
-    """Which tool calls: the last ones in order. ``agent``: path of a delegate, empty for the main agent.
+    """Filters for tool calls; the last ones are listed in order.
 
-    ``toolName`` may stand there several times. ``turnId``: of one turn; delegates have turns of their own.
+    ``agent`` is the path of a delegate, empty for the main agent. ``toolName`` may be repeated. ``turnId`` selects one
+    turn; delegates have turns of their own.
     """
 
     tool_name: list[ToolName] = Field(default_factory=list, max_length=50)
@@ -245,9 +256,9 @@ class ToolCallQuery(Form):
 
 
 class ToolReportQuery(Form):
-    """Which tool calls of a domain: begun ``from`` a day (or time) on, and before ``to``; the newest ``limit`` of them.
+    """Filters for the tool calls of a domain: started at or after ``from`` and before ``to``, both a day or a time.
 
-    ``toolName`` may stand there several times.
+    The newest ``limit`` calls are listed. ``toolName`` may be repeated.
     """
 
     tool_name: list[ToolName] = Field(default_factory=list, max_length=50)
@@ -267,7 +278,7 @@ class ConversationRoutes:
 
     @route("POST", CONVERSATIONS, allow="user", status=201, errors=[NotFound, QuotaExceeded])
     async def create(self, user: User, body: NewConversation) -> Redacted[Conversation]:
-        """Begin a conversation in a domain."""
+        """Create a conversation in a domain."""
         domain_id = _same_domain(body.domain_id, body.assistant_id)
         record = await self._conversations.create(
             user, domain_id, body.title, body.context_document_ids, metadata=body.metadata
@@ -300,7 +311,7 @@ class ConversationRoutes:
     async def change(
         self, user: User, conversation: ConversationId, body: ConversationChange
     ) -> Redacted[Conversation]:
-        """Change title, status or metadata, or go on with another branch."""
+        """Change title, status or metadata, or switch to another branch."""
         if body.active_leaf is not None:
             await self._conversations.activate(user, conversation, body.active_leaf)
         record = await self._conversations.change(
@@ -310,7 +321,7 @@ class ConversationRoutes:
 
     @route("DELETE", CONVERSATION, allow="user", audited=True)
     async def delete(self, user: User, conversation: ConversationId) -> None:
-        """Delete a conversation with all that belongs to it."""
+        """Delete a conversation with all its data."""
         await self._deletion.conversation(user, conversation)
 
     @route("GET", f"{CONVERSATION}/messages", allow="user")
@@ -329,7 +340,7 @@ class ConversationRoutes:
     async def get_message(
         self, user: User, conversation: ConversationId, message: MessageId, query: OneMessageQuery
     ) -> Redacted[Message] | Redacted[ContractMessage]:
-        """Show one message, of whichever branch."""
+        """Show one message of any branch."""
         shown = await self._conversations.message(user, conversation, message)
         (rendered,) = await self._pages.render(user, [shown], as_html=query.as_html)
         is_contract = query.dialect == MessageDialect.name
@@ -350,8 +361,8 @@ class ConversationRoutes:
     ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
         """Send a message.
 
-        The answer is the turn's event stream; with ``Accept: application/json`` the turn, which goes on by itself, or
-        in the dialect ``message`` its answer, once it has ended.
+        The answer is the turn's event stream. With ``Accept: application/json`` the answer is the turn, which continues
+        in the background; in the dialect ``message`` it is the finished answer.
         """
         dialect = get_dialect(query.dialect)
         joins = body.on_busy == "reject" and joins_repeats(dialect.name)
@@ -384,7 +395,10 @@ class ConversationRoutes:
         query: StreamQuery,
         body: Retry,
     ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
-        """Answer a message of the user again, on a branch that ends before the old answer; answers as sending does."""
+        """Answer a message of the user again, on a new branch without the old answer.
+
+        The response is the same as for sending.
+        """
         dialect = get_dialect(query.dialect)
         accepted = await self._conversations.answer_again(
             user, conversation, message, client_message_id=body.client_message_id
@@ -409,7 +423,7 @@ class ConversationRoutes:
         query: StreamQuery,
         body: Edit,
     ) -> EventStream | CollectedAnswer | Redacted[AcceptedMessage]:
-        """Answer a message of the user again, with other words for it, on a new branch; answers as sending does."""
+        """Replace a message of the user and answer it on a new branch. The response is the same as for sending."""
         dialect = get_dialect(query.dialect)
         accepted = await self._conversations.answer_again(
             user, conversation, message, body.content, client_message_id=body.client_message_id
@@ -418,26 +432,26 @@ class ConversationRoutes:
 
     @route("GET", f"{CONVERSATION}/branches", allow="user")
     async def branches(self, user: User, conversation: ConversationId) -> Redacted[Items[Branch]]:
-        """List the ways through a conversation, the newest last."""
+        """List the branches of a conversation, newest last."""
         found = await self._conversations.branches(user, conversation)
         return await self._within(user, conversation, Items([answer_from(Branch, each) for each in found]))
 
     @route("POST", f"{CONVERSATION}/interrupt", allow="user")
     async def interrupt(self, user: User, conversation: ConversationId, body: Interruption) -> Interrupted:
-        """Stop the running turn; idempotent."""
+        """Stop the running turn. Safe to repeat."""
         return Interrupted(
             await self._conversations.interrupt(user, conversation, turn_id=body.turn_id, queued=body.queued)
         )
 
     @route("POST", f"{CONVERSATION}/compact", allow="user", sends=True, errors=COMPACTION_ERRORS)
     async def compact(self, user: User, conversation: ConversationId) -> Redacted[Archive]:
-        """Summarise what was said: the model reads the summary instead of the messages before it."""
+        """Summarise the conversation. The model then reads the summary instead of the earlier messages."""
         archive = await self._conversations.compact(user, conversation)
         return await self._within(user, conversation, answer_from(Archive, archive))
 
     @route("GET", f"{CONVERSATION}/archives", allow="user")
     async def archives(self, user: User, conversation: ConversationId) -> Redacted[Items[Archive]]:
-        """List the summaries that stand for earlier messages."""
+        """List the summaries that replace earlier messages."""
         archives = await self._conversations.archives(user, conversation)
         return await self._within(user, conversation, Items([answer_from(Archive, each) for each in archives]))
 
@@ -445,7 +459,7 @@ class ConversationRoutes:
     async def list_archived_messages(
         self, user: User, conversation: ConversationId, archive: str, query: MessageQuery
     ) -> Redacted[Messages]:
-        """List the messages that a summary stands for."""
+        """List the messages that a summary replaces."""
         page = await self._conversations.archived_messages(user, conversation, archive, query.limit, query.before)
         return await self._within(user, conversation, await self._pages.show(user, page, as_html=query.as_html))
 
@@ -453,7 +467,7 @@ class ConversationRoutes:
     async def tool_calls(
         self, user: User, conversation: ConversationId, query: ToolCallQuery
     ) -> Redacted[Part[ToolCall]]:
-        """List tool calls, the last ones in order; ``hasMore``: there are earlier ones."""
+        """List the last tool calls in order. ``hasMore``: there are earlier ones."""
         calls = await self._conversations.tool_calls(
             user,
             conversation,
@@ -468,7 +482,7 @@ class ConversationRoutes:
 
     @route("GET", "/api/domains/{domain}/tool-calls", allow="admin")
     async def report_tool_calls(self, domain: str, query: ToolReportQuery) -> Redacted[ToolReport]:
-        """List what tools ran in a domain, without arguments and texts, newest first, with totals."""
+        """List the tool calls of a domain without arguments and texts, newest first, with totals."""
         calls, totals = await self._conversations.tool_report(
             domain,
             query.limit + 1,
@@ -515,7 +529,7 @@ class ConversationRoutes:
         return await self._within(user, conversation, answer)
 
     async def _within(self, user: User, conversation: ConversationId, answer: Any) -> Redacted[Any]:
-        """Return an answer about what was said in a conversation."""
+        """Return an answer from which the secrets of the conversation's domain are removed."""
         record = await self._conversations.get(user, conversation)
         return Redacted(record.domain_id, answer)
 
@@ -535,14 +549,14 @@ class TurnRoutes:
 
     @route("GET", "/api/images/{image}", allow="user")
     async def get_image(self, user: User, image: str) -> Redacted[Image]:
-        """Show what a turn ran on, to admins of its domain."""
+        """Show the settings that a turn ran on, to admins of its domain."""
         record = await self._conversations.image(user, image)
         definition = {name: value for name, value in record.definition.items() if name != "binding"}
         return Redacted(record.domain_id, answer_from(Image, record, definition=definition))
 
     @route("GET", f"{TURN}/children", allow="user")
     async def list_children(self, user: User, turn: TurnId) -> Redacted[Items[Child]]:
-        """List the delegates of a turn with their messages and calls."""
+        """List the delegates of a turn with their messages and tool calls."""
         record = await self._conversations.turn(user, turn)
         conversation = await self._conversations.get(user, record.conversation_id)
         children = await self._conversations.children(user, turn)
@@ -550,7 +564,7 @@ class TurnRoutes:
 
     @route("GET", f"{TURN}/events", allow="user", streams=True, errors=[LogGone])
     async def events(self, request: Request, user: User, turn: TurnId, query: EventQuery) -> EventStream:
-        """Follow a turn: what follows the given event, then what comes, to its end."""
+        """Stream a turn's events after the given one until the turn ends."""
         dialect = get_dialect(query.dialect)
         after = _after(request.headers.get("last-event-id"), query.after, turn)
         await self._conversations.turn(user, turn)
@@ -564,7 +578,7 @@ class TurnRoutes:
 
 
 def _same_domain(domain_id: str | None, assistant_id: str | None) -> str | None:
-    """Return the domain that a client names by its name, by the older one, or by both.
+    """Return the domain that a client names by ``domainId``, by ``assistantId``, or by both.
 
     Raises:
         InvalidInput: the two differ.
@@ -580,7 +594,13 @@ def _wants_json(request: Request) -> bool:
 
 
 def _after(last_event_id: str | None, after: str, turn_id: TurnId) -> int:
-    """Return the number to go on after: ``Last-Event-ID`` (what a reconnecting client got) before ``?after=``."""
+    """Return the number after which to continue.
+
+    ``Last-Event-ID``, sent by a reconnecting client, precedes ``?after=``.
+
+    Raises:
+        InvalidInput: the value is malformed, or ``Last-Event-ID`` belongs to another turn.
+    """
     name, number = "after", after
     if last_event_id is not None:
         name = "Last-Event-ID"

@@ -1,8 +1,9 @@
-"""Cookies of our own page: their names, how they are read and set, and what proves that our own page sends them. Pure.
+"""Cookies of our own page: their names, reading, setting, and the protection against cross-site requests. Pure.
 
-A browser sends a cookie by itself, whoever made it send the request. So it counts only where our own page asks: the
-request names no other origin, the browser (where it tells) says it is of the same origin, and what changes something
-brings a header that no form of another page can send (`PROOF`). A WebSocket brings no such header: it takes a ticket.
+A browser attaches a cookie to a request no matter which site caused the request. So a cookie is accepted only from our
+own page: the request names no other origin, the browser (if it says so) reports the same origin, and a request that
+changes something has a header that no form of another page can send (`PROOF`). A WebSocket cannot send such a header
+and uses a ticket instead.
 """
 
 from typing import Final
@@ -13,25 +14,34 @@ from starlette.types import Scope
 from agentic_rag.base.errors import Forbidden
 
 SIGN_IN: Final = "agentic-rag"
-"""The name of the cookie of a browser that is signed in; on https with `HOST_PREFIX`."""
+"""Cookie name of a signed-in browser. On https it has `HOST_PREFIX`."""
 BEGUN: Final = "agentic-rag-oidc"
-"""The name of the cookie of a browser that is signing in at an OpenID provider."""
+"""Cookie name of a browser that is signing in at an OpenID provider."""
 HOST_PREFIX: Final = "__Host-"
-"""Browsers take a cookie of such a name only over https, from its own host, for all of its paths."""
+"""Browsers accept a cookie with this prefix only over https, from its own host, and for all its paths."""
 PROOF: Final = "x-requested-with"
-"""A header that a form cannot send; its value does not matter."""
+"""A header that a form cannot send. Its value does not matter."""
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 OLDER_DOOR: Final = "/api/conversation"
-"""Clients of the older contract send no header of ours: JSON, which a form cannot say it sends, is their proof."""
+"""Path of the older contract, whose clients do not send our header.
+
+JSON proves their origin, as forms cannot send it.
+"""
 
 
 def is_secure(scope: Scope, headers: Headers, public_host: str) -> bool:
-    """Whether the browser speaks https. ``public_host``: the host (and port) of our https address, if we have one."""
+    """Whether the browser uses https.
+
+    ``public_host`` is the host (and port) of our https address, or empty.
+    """
     return scope.get("scheme") in ("https", "wss") or (bool(public_host) and headers.get("host", "") == public_host)
 
 
 def read_cookie(headers: Headers, name: str, *, secure: bool) -> str | None:
-    """Return the value of a cookie; None where there is none, or several: who set which of them nobody knows."""
+    """Return the value of a cookie.
+
+    None if it is missing or duplicated, as it is unknown who set which.
+    """
     wanted = HOST_PREFIX + name if secure else name
     found = []
     for field in headers.getlist("cookie"):
@@ -43,7 +53,7 @@ def read_cookie(headers: Headers, name: str, *, secure: bool) -> str | None:
 
 
 def make_cookie(name: str, value: str, seconds: float, *, secure: bool, strict: bool = True) -> bytes:
-    """Return the value of a Set-Cookie field. ``strict``: it is not sent where another site leads to us."""
+    """Return a Set-Cookie value. ``strict``: the browser does not send the cookie when another site links to us."""
     parts = [
         f"{HOST_PREFIX if secure else ''}{name}={value}",
         "Path=/",
@@ -55,20 +65,22 @@ def make_cookie(name: str, value: str, seconds: float, *, secure: bool, strict: 
 
 
 def drop_cookie(name: str, *, secure: bool) -> bytes:
-    """Return the value of a Set-Cookie field that removes a cookie."""
+    """Return a Set-Cookie value that removes a cookie."""
     return make_cookie(name, "", 0, secure=secure)
 
 
 def set_cookie(scope: Scope, cookie: bytes) -> None:
-    """Have the answer to this request set a cookie."""
+    """Set a cookie on the answer to this request."""
     scope["state"]["cookies"].append((b"set-cookie", cookie))
 
 
 def check_own_page(scope: Scope, headers: Headers, origin: str) -> None:
-    """Check that a request with a cookie comes from our own page. ``origin``: the listed other one whose page sends it.
+    """Check that our own page sent a request with a cookie.
+
+    ``origin`` is the listed other origin that sent it, or empty.
 
     Raises:
-        Forbidden: it does not, or nothing proves it.
+        Forbidden: another page sent it, or the proof is missing.
     """
     site = headers.get("sec-fetch-site", "same-origin")
     if origin or site not in ("same-origin", "none"):
@@ -81,7 +93,7 @@ def check_proof(scope: Scope, headers: Headers) -> None:
     """Check that no form of another page can have sent a request.
 
     Raises:
-        Forbidden: one can.
+        Forbidden: a form could have sent it.
     """
     is_json = headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
     older = scope["path"] == OLDER_DOOR or scope["path"].startswith(f"{OLDER_DOOR}/")

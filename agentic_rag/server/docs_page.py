@@ -1,7 +1,7 @@
-"""The page of the API's documentation, made of its OpenAPI document: HTML without any script. Pure.
+"""Render the OpenAPI document as an HTML page without scripts. Pure.
 
-Owns what of the document is shown and how, and the policy under which a browser shows it: nothing runs, nothing is
-loaded, the one style sheet is named by its hash. Knows no route.
+This module also defines the page's Content-Security-Policy: no scripts, no loading, and one style sheet allowed by its
+hash. It knows no route.
 """
 
 import base64
@@ -35,11 +35,11 @@ POLICY: Final = (
 
 _CODE = re.compile(r"``?([^`]+)``?")
 _DEEPEST = 4
-"""Levels of an example."""
+"""Maximum nesting of an example."""
 
 
 def make_page(document: Json) -> str:
-    """Return the page of an OpenAPI 3.1 document, as our routes make it."""
+    """Return the page of an OpenAPI 3.1 document that our routes define."""
     info = document["info"]
     title = escape(f"{info['title']} {info['version']}")
     operations = list(_operations(document))
@@ -73,7 +73,7 @@ def _tag(member: tuple[str, str, Json]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return a docstring's text as paragraphs."""
+    """Return a docstring as HTML paragraphs."""
     paragraphs = (escape(each.strip()) for each in text.split("\n\n") if each.strip())
     return "".join("<p>" + _CODE.sub(r"<code>\1</code>", each) + "</p>" for each in paragraphs)
 
@@ -139,7 +139,7 @@ def _table(heads: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 
 
 def _type(schema: Json) -> str:
-    """Return the type of a value in words, with links to the schemas it names."""
+    """Return a readable type of a value, with links to the schemas that it names."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#schema-{name}">{name}</a>'
@@ -172,7 +172,7 @@ def _example(schema: Json, document: Json) -> str:
 
 
 def example_of(schema: Json, components: Json, levels: int = _DEEPEST) -> Any:
-    """Return a value that a schema describes; what is deeper than so many levels is left out where it may be."""
+    """Return an example value for a schema. Optional members nested deeper than ``levels`` are left out."""
     if "$ref" in schema:
         return example_of(components[schema["$ref"].rpartition("/")[2]], components, levels)
     if "const" in schema or "enum" in schema:

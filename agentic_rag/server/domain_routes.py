@@ -1,6 +1,6 @@
-"""REST of domains.
+"""REST routes for domains.
 
-Owns what these routes take and answer. Knows no rule: those are the business layer's.
+This module defines the forms and answers. The business layer decides the rules.
 """
 
 from collections.abc import Sequence
@@ -39,14 +39,14 @@ DOMAINS = "/api/domains"
 DOMAIN = "/api/domains/{domain}"
 
 KEPT_OF_DOMAINS = ("usage records", "rows of the audit log", "backups and bundles written earlier")
-"""What stays of a deleted domain outside its workspace."""
+"""Data of a deleted domain that stays outside its workspace."""
 
 CHANGE_ERRORS = (VersionConflict, ServerReserved, CommandNotAllowed, SecretLimit, ChangeHeld, ChangeOnTrial)
-"""How a change of settings may be refused beside what does not fit."""
+"""Reasons to refuse a change of settings, besides invalid values."""
 
 
 class NewDomain(Form):
-    """A domain to make; ``describe``: nuwa is asked to write its role, in a conversation that begins with it."""
+    """A domain to create. With ``describe`` the role nuwa writes the domain's role, in a first conversation."""
 
     name: str
     describe: str | None = None
@@ -55,7 +55,10 @@ class NewDomain(Form):
 
 
 class DomainChange(Form):
-    """What to change of a domain: an absent key stays, ``null`` resets. What GET adds may come back and is ignored."""
+    """Changes to a domain.
+
+    An absent key stays unchanged, and ``null`` resets it. The extra keys of a GET are ignored.
+    """
 
     name: str | None = None
     description: str | None = None
@@ -70,14 +73,14 @@ class DomainChange(Form):
 
 
 class DeletionQuery(Form):
-    """``workspace``: remove its folder, too."""
+    """``workspace``: also remove the domain's folder."""
 
     workspace: bool = False
 
 
 @answer()
 class Domain:
-    """A domain; ``settings`` are for its admins, ``documentCount`` counts those that can be searched."""
+    """A domain. Only its admins get ``settings``. ``documentCount`` counts the searchable documents."""
 
     id: str
     name: str
@@ -91,20 +94,20 @@ class Domain:
 
 @answer()
 class SavedDomain(Domain):
-    """A domain with what its admin should know of the change that was just stored."""
+    """A domain after a change, with hints for its admin about the change."""
 
     changes: Sequence[Note]
     warnings: Sequence[Note]
     conversation_id: Absent[str] = None
-    """Where nuwa writes the role of a domain that was described, and the turn that began it."""
+    """The conversation in which nuwa writes the role of a described domain. ``turnId`` is its first turn."""
     turn_id: Absent[str] = None
 
 
 @answer()
 class DeletedDomain:
-    """A domain that was deleted. ``workspace``: the folder that is still on disk, null if none is.
+    """A deleted domain. ``workspace`` is the folder that is still on disk, or null.
 
-    ``kept``: what else of it stays.
+    ``kept`` lists the other data that stays.
     """
 
     id: str
@@ -114,7 +117,7 @@ class DeletedDomain:
 
 @answer()
 class Quota:
-    """What a domain holds of something, and how much it may."""
+    """The used amount of one resource in a domain, and its limit."""
 
     noun: str
     used: int
@@ -142,9 +145,12 @@ class DomainRoutes:
 
     @route("GET", "/api/domain-settings", allow="user")
     async def describe_settings(self) -> Json:
-        """Show the JSON Schema of a domain's settings: types, bounds and defaults, null where the operator's counts."""
+        """Show the JSON Schema of domain settings with types, bounds and defaults.
+
+        A null default means the operator's value.
+        """
         schema = DomainSettings.model_json_schema()
-        hidden = {"mcpServers", "adoptRole"}  # entries are read from what other clients write, the other is ours
+        hidden = {"mcpServers", "adoptRole"}  # the first accepts other clients' forms, the second is internal
         properties = {name: each for name, each in schema["properties"].items() if name not in hidden}
         return {**schema, "properties": properties}
 
@@ -156,7 +162,7 @@ class DomainRoutes:
 
     @route("POST", DOMAINS, status=201, errors=[NotFound, ServerReserved, CommandNotAllowed, SecretLimit])
     async def create(self, user: User, body: NewDomain) -> SavedDomain:
-        """Make a domain; one that is described begins with a conversation in which nuwa writes its role."""
+        """Create a domain. A described domain starts with a conversation in which nuwa writes its role."""
         if body.describe is None:
             return await self._show_saved(await self._domains.create(body.name, body.description, body.settings))
         saved = await self._births.begin(body.name, body.description, body.settings, body.describe)
@@ -174,7 +180,7 @@ class DomainRoutes:
 
     @route("GET", f"{DOMAIN}/quotas", allow="admin")
     async def quotas(self, domain: str) -> Items[Quota]:
-        """Show what a domain holds beside what it may hold."""
+        """Show the used amounts and limits of a domain."""
         await self._directory.get(domain)
         held, limits = await self._directory.holdings(domain), self._directory.quotas.limits
         nouns = [field.name for field in fields(Holdings)]
@@ -182,17 +188,17 @@ class DomainRoutes:
 
     @route("PUT", DOMAIN, errors=CHANGE_ERRORS)
     async def put(self, request: Request, domain: str, body: DomainChange) -> SavedDomain:
-        """Change a domain; ``mcpServers``, ``variables`` and ``toolPolicy`` are replaced."""
+        """Change a domain, replacing ``mcpServers``, ``variables`` and ``toolPolicy``."""
         return await self._change(request, domain, body, replace_maps=True)
 
     @route("PATCH", DOMAIN, errors=CHANGE_ERRORS)
     async def patch(self, request: Request, domain: str, body: DomainChange) -> SavedDomain:
-        """Change a domain; ``mcpServers``, ``variables`` and ``toolPolicy`` are merged by name."""
+        """Change a domain, merging ``mcpServers``, ``variables`` and ``toolPolicy`` by name."""
         return await self._change(request, domain, body, replace_maps=False)
 
     @route("DELETE", DOMAIN, allow="operator")
     async def delete(self, domain: str, query: DeletionQuery) -> DeletedDomain:
-        """Delete a domain with its conversations, documents, index and secrets; the answer says what stays on disk."""
+        """Delete a domain with its conversations, documents, index and secrets. The answer lists what stays on disk."""
         folder = await self._deletion.domain(domain, workspace=query.workspace)
         if folder is None:
             return DeletedDomain(domain, None, KEPT_OF_DOMAINS)
@@ -240,7 +246,7 @@ def _domain(view: DomainView, user: User) -> Domain:
 
 
 def _version(if_match: str | None) -> int | None:
-    """Return the version a change was made from, by ``If-Match``."""
+    """Return the version that the change is based on, from ``If-Match``."""
     if if_match is None or if_match.strip() == "*":
         return None
     try:

@@ -1,8 +1,8 @@
-"""The read side of the Durable Streams protocol over a turn's log: its clients catch up, resume and tail.
+"""Read-only Durable Streams protocol over a turn's log, with which clients catch up, resume and tail.
 
-Owns offsets, the three ways of reading, and their headers. A turn is a stream of JSON messages, its events as the
-native dialect has them; it is closed by the turn's end. An offset is the number of the last event that was read. Nobody
-writes here. Knows no event.
+This module handles offsets, the three ways of reading, and their headers. A turn is a stream of JSON messages, which
+are its events in the native dialect. The end of the turn closes the stream. An offset is the number of the last event
+read. This module knows no event types.
 """
 
 import random
@@ -31,25 +31,26 @@ from agentic_rag.server.routes import route
 from agentic_rag.server.sse import HEADERS, SEND_SECONDS
 
 MOST = 1_000
-"""Events in one answer; the client asks on from where it ends."""
+"""Maximum events in one answer. The client continues from its end."""
 POLL_SECONDS = 20.0
-"""How long a long poll waits."""
+"""Seconds that a long poll waits."""
 TAIL_SECONDS = 60.0
-"""How long one connection tails; the client goes on with the next."""
+"""Seconds that one connection tails. The client continues with another one."""
 
 BEGINNING: Final = "-1"
 NOW: Final = "now"
 _DIGITS = 16
 _EPOCH = 1_728_432_000
-"""2024-10-09, from which cursors count."""
+"""2024-10-09 UTC, the origin of cursors."""
 _INTERVAL_SECONDS = 20
 _MOST_JITTER = 180
 
 
 class StreamReading(Form):
-    """``offset``: where the last answer ended, ``-1`` for the beginning, ``now`` for the end.
+    """Position and way of reading.
 
-    ``live``: wait for more, once (``long-poll``) or as server-sent events (``sse``). ``cursor``: of the last answer.
+    ``offset`` is the end of the last answer, ``-1`` for the beginning, or ``now`` for the end. ``live``: wait for more
+    events, once (``long-poll``) or as server-sent events (``sse``). ``cursor`` is that of the last answer.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -60,18 +61,18 @@ class StreamReading(Form):
 
 
 class StreamAnswer(Response):
-    """What a reading is answered: events as JSON or server-sent, or that there is nothing new."""
+    """Answer to a read: events as JSON or as server-sent events, or none."""
 
 
 class DurableStreamRoutes:
-    """Turns as streams of that protocol."""
+    """Turns as durable streams."""
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
 
     @route("GET", "/api/turns/{turn}/stream", allow="user", streams=True, errors=[LogGone])
     async def read(self, request: Request, user: User, turn: TurnId, query: StreamReading) -> StreamAnswer:
-        """Read a turn as a durable stream: what follows an offset, then what comes."""
+        """Read a turn as a durable stream: the events after an offset, then new ones."""
         await self._conversations.turn(user, turn)
         reader = self._conversations.log(turn)
         last = await reader.last()
@@ -93,7 +94,11 @@ class DurableStreamRoutes:
 
 
 def _read_offset(offset: str, last: int) -> int:
-    """Return the number to read after. An offset may lie a little ahead of a log whose end a crash took."""
+    """Return the event number of an offset. An offset may be slightly beyond a log that lost its end in a crash.
+
+    Raises:
+        InvalidInput: the text is no offset, or the offset is too far beyond the log.
+    """
     if offset == BEGINNING:
         return 0
     if offset == NOW:
@@ -107,15 +112,18 @@ def _read_offset(offset: str, last: int) -> int:
 
 
 def offset_of(number: int) -> str:
-    """Return the offset after an event: offsets sort as their texts do."""
+    """Return the offset after an event. Offsets sort as strings."""
     return f"{number:0{_DIGITS}}"
 
 
 def next_cursor(given: str | None, now: float) -> str:
-    """Return the cursor of an answer: one that no client has had, so that no cache answers twice alike."""
+    """Return the cursor of an answer.
+
+    It differs from the client's last one, so that no cache serves the same answer twice.
+    """
     interval = int((now - _EPOCH) // _INTERVAL_SECONDS)
     known = int(given) if given is not None and given.isascii() and given.isdecimal() else -1
-    return str(interval if known < interval else known + random.randint(1, _MOST_JITTER))  # no secret
+    return str(interval if known < interval else known + random.randint(1, _MOST_JITTER))  # not security-relevant
 
 
 def _headers(
@@ -136,7 +144,7 @@ def _body(events: Sequence[AgentEvent]) -> bytes:
 
 
 def _catch_up(reader: LogReader, events: Sequence[AgentEvent], tail: int | None, request: Request) -> StreamAnswer:
-    """Return what there is already. ``tail``: nothing is asked for but where the end is."""
+    """Return the available events. ``tail`` is the end of the log, if the client asks only for the end."""
     if tail is not None:
         return StreamAnswer(b"[]", headers=_headers(tail, up_to_date=True), media_type="application/json")
     headers = _headers(reader.seq, up_to_date=len(events) < MOST or reader.closed, closed=reader.closed)
@@ -148,7 +156,7 @@ def _catch_up(reader: LogReader, events: Sequence[AgentEvent], tail: int | None,
 
 
 class _Held(StreamAnswer):
-    """An answer that waits: it ends with its client or its key."""
+    """An answer that waits for events, until the client disconnects or its key is revoked."""
 
     def __init__(self, reader: LogReader, cursor: str) -> None:
         super().__init__()
@@ -172,7 +180,7 @@ class _Held(StreamAnswer):
 
 
 class LongPoll(_Held):
-    """Waits once for what follows; when nothing does, the client asks again."""
+    """Waits once for new events. Without any, the client asks again."""
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         reader = self._reader
@@ -189,7 +197,7 @@ class LongPoll(_Held):
 
 
 class Tail(_Held):
-    """Sends what follows as server-sent events, each batch with the offset after it."""
+    """Sends new events as server-sent events, each batch with the offset after it."""
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
@@ -213,7 +221,7 @@ class Tail(_Held):
                     return
                 if numbered := [event for event in following if event.seq]:
                     await self._say(send, numbered, up_to_date=True)
-                if reader.closed or len(numbered) < len(following):  # the server goes away: the client asks again
+                if reader.closed or len(numbered) < len(following):  # the server is stopping, and the client asks again
                     return
 
     async def _say(self, send: Send, events: Sequence[AgentEvent], *, up_to_date: bool) -> None:

@@ -1,7 +1,7 @@
-"""How a refusal is written on the paths of other protocols: their own error beside ours, so that a stock client of one
-says what was wrong and a client of ours finds what it finds everywhere.
+"""Add the error fields of other protocols to refusals on their paths.
 
-Owns the list of paths. Pure; knows no route and no error.
+A stock client of the protocol then reads its own error form, and our clients read ours in the same body. This module
+defines the list of paths. Pure; it knows no route and no error.
 """
 
 from typing import Protocol
@@ -14,12 +14,15 @@ class ErrorShape(Protocol):
     """Adds a protocol's own fields to an error's body."""
 
     def __call__(self, body: Json, status: int) -> Json:
-        """``body``: ``{"error": {"code", "message", "requestId", "details"?}}``. ``status``: of the HTTP answer."""
+        """Return the body with the protocol's fields.
+
+        ``body`` is ``{"error": {"code", "message", "requestId", "details"?}}``. ``status`` is the HTTP status.
+        """
         ...
 
 
 def shape_error(path: str, body: Json, status: int) -> Json:
-    """Return the body of a refusal at a path."""
+    """Return the body of a refusal on a path."""
     for prefix, shape in _SHAPES:
         if path == prefix or path.startswith(prefix if prefix.endswith("/") else f"{prefix}/"):
             return shape(body, status)
@@ -27,24 +30,24 @@ def shape_error(path: str, body: Json, status: int) -> Json:
 
 
 def run_error(body: Json, status: int) -> Json:
-    """AG-UI: the event that ends a run."""
+    """Return AG-UI's event that ends a run with an error."""
     error = body["error"]
     return {"type": "RUN_ERROR", "message": error["message"], "code": error["code"], **body}
 
 
 def error_chunk(body: Json, status: int) -> Json:
-    """UI message stream: the chunk that says why there is no answer."""
+    """Return the error chunk of the UI message stream."""
     return {"type": "error", "errorText": body["error"]["message"], **body}
 
 
 def chat_error(body: Json, status: int) -> Json:
-    """Chat: the last of its lines before ``[DONE]``; there is no session yet."""
+    """Return chat's error line, which precedes ``[DONE]``. There is no session yet."""
     error = body["error"]
     return {"type": "error", "data": {"error": error["message"], "code": error["code"]}, **body}
 
 
 def knowledge_error(body: Json, status: int) -> Json:
-    """Knowledge: the data of its ``error`` event."""
+    """Return the data of knowledge's ``error`` event."""
     return {"message": body["error"]["message"], "code": body["error"]["code"], **body}
 
 
@@ -53,18 +56,18 @@ _PARAMETERS = {
     "TURN_NOT_FOUND": ("previous_response_id", "previous_response_not_found"),
     "CONVERSATION_NOT_FOUND": ("conversation", "conversation_not_found"),
 }
-"""Codes that OpenAI's clients know by another word, with the parameter that was wrong."""
+"""Our codes that have other names in OpenAI's API, with the parameter at fault."""
 
 
 def openai_error(body: Json, status: int) -> Json:
-    """OpenAI: type, parameter and code beside the message; an unknown domain is an unknown model."""
+    """Add OpenAI's type, parameter and code. An unknown domain becomes an unknown model."""
     error = body["error"]
     param, code = _PARAMETERS.get(error["code"], (error.get("details", {}).get("path"), error["code"]))
     return {"error": {**error, "type": error_type(status), "param": param, "code": code}}
 
 
 def response_error(body: Json, status: int) -> Json:
-    """OpenAI, of one response: it is what is not there."""
+    """Return OpenAI's error for a single response. A missing turn becomes a missing response."""
     shaped = openai_error(body, status)
     if body["error"]["code"] == "TURN_NOT_FOUND":
         shaped["error"] |= {"param": "response_id", "code": "response_not_found"}
@@ -72,13 +75,13 @@ def response_error(body: Json, status: int) -> Json:
 
 
 def rpc_error(body: Json, status: int) -> Json:
-    """MCP: an error of JSON-RPC to no request in particular."""
+    """Return MCP's JSON-RPC error, which refers to no particular request."""
     error = body["error"]
     return {"jsonrpc": "2.0", "id": None, "error": {**error, "code": RPC_REFUSED, "data": error}}
 
 
 RPC_REFUSED = -32000
-"""JSON-RPC's code for what a server refuses for reasons of its own; ours stands in ``data``."""
+"""JSON-RPC code for errors that a server defines itself. Our own error is in ``data``."""
 OPENAI = "/v1/"
 _SHAPES: tuple[tuple[str, ErrorShape], ...] = (
     ("/api/ag-ui/", run_error),
@@ -92,11 +95,14 @@ _SHAPES: tuple[tuple[str, ErrorShape], ...] = (
 
 
 def status_at(path: str, status: int) -> int:
-    """Return the status of a refusal at a path: clients of two protocols know what does not fit as 400."""
+    """Return the HTTP status of a refusal on a path.
+
+    Clients of two protocols expect 400 for invalid input instead of 422.
+    """
     is_theirs = path.startswith(OPENAI) or (path.startswith("/api/turns/") and path.endswith("/stream"))
     return 400 if status == 422 and is_theirs else status
 
 
 def headers_at(path: str, *, retryable: bool) -> dict[str, str]:
-    """Return the header lines of a refusal at a path: OpenAI's clients repeat by themselves, unless they are told."""
+    """Return the headers of a refusal on a path. OpenAI's clients retry automatically unless a header forbids it."""
     return {"x-should-retry": "true" if retryable else "false"} if path.startswith(OPENAI) else {}

@@ -96,7 +96,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()
             raise ClientDisconnected
 
-    # The short way: a `Connection`
+    # Direct sending: a `Connection`
 
     def data_received(self, data: bytes) -> None:
         """Read data, and reject an invalid handshake, for which uvicorn would wait forever."""

@@ -1,6 +1,6 @@
-"""REST of feedback on answers.
+"""REST routes for feedback on answers.
 
-Owns what these routes take and answer. Knows no rule: those are the business layer's.
+This module defines the forms and answers. The business layer decides the rules.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ CONVERSATION = "/api/conversations/{conversation}"
 
 
 class NewFeedback(Form):
-    """What an answer is worth: ``up``, ``down``, or null, which takes it back. ``reason``: in one's own words."""
+    """A rating of an answer: ``up``, ``down``, or null to remove the rating. ``reason`` is free text."""
 
     cleaned = frozenset({"reason"})
     rating: Rating | None
@@ -29,14 +29,14 @@ class NewFeedback(Form):
 
 
 class FeedbackQuery(Form):
-    """How many of the newest."""
+    """Number of entries, newest first."""
 
     limit: int = Field(100, ge=1, le=500)
 
 
 @answer()
 class GivenFeedback:
-    """What was thought of an answer; ``rating`` null: nothing any more. ``userId`` is told to admins."""
+    """Feedback on an answer. A null ``rating`` means that the feedback was removed. Only admins get ``userId``."""
 
     message_id: MessageId
     rating: Rating | None
@@ -55,18 +55,18 @@ class FeedbackRoutes:
     async def give(
         self, user: User, conversation: ConversationId, message: MessageId, body: NewFeedback
     ) -> GivenFeedback:
-        """Say what an answer is worth, in place of what was said of it before."""
+        """Rate an answer, replacing the caller's earlier rating."""
         made = await self._feedback.give(user, conversation, message, body.rating, body.reason)
         return GivenFeedback(message, None, "") if made is None else _show(made)
 
     @route("GET", f"{CONVERSATION}/feedback", allow="user")
     async def list_own(self, user: User, conversation: ConversationId) -> Items[GivenFeedback]:
-        """List what the caller said of the answers of a conversation."""
+        """List the caller's feedback on the answers of a conversation."""
         return Items(_show_all(await self._feedback.of_conversation(user, conversation)))
 
     @route("GET", "/api/domains/{domain}/feedback")
     async def list_of_domain(self, domain: str, query: FeedbackQuery) -> Redacted[Part[GivenFeedback]]:
-        """List what people said of answers in a domain, the newest first; the answers are theirs and not shown."""
+        """List feedback on answers in a domain, newest first. The answers are private and not shown."""
         found = await self._feedback.of_domain(domain, query.limit + 1)
         shown = [answer_from(GivenFeedback, each, message_id=each.id) for each in found[: query.limit]]
         return Redacted(domain, Part(shown, len(found) > query.limit))

@@ -1,7 +1,7 @@
-"""What a client may say on `/ws`, and what the server answers besides events.
+"""Frames of `/ws`: the client's requests, and the server's replies other than events.
 
-Owns the frames: their shapes, their checks, their JSON. Knows no socket, no
-conversation and no dialect; events are encoded by ``dialects``.
+This module defines their shapes, checks and JSON. It knows no socket, no conversation and no dialect. ``dialects``
+encodes the events.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.conversations.sent_images import MAX_IMAGES, GivenImage
 
 MAX_ID = 200
-"""Longest id a client may name or choose, in characters."""
+"""Maximum length of a client's id, in characters."""
 
 
 def _refuse_nul(text: str) -> str:
@@ -35,7 +35,7 @@ MessageIdent = Annotated[MessageId, *_CHECKS]
 
 
 class Frame(Form):
-    """Base. ``requestId`` is the client's own and comes back in the answer.
+    """Base class. ``requestId`` is the client's own id and is returned in the reply.
 
     `read_frame` decides about unknown keys. The native protocol ignores them, so that newer clients can talk to older
     servers.
@@ -47,15 +47,15 @@ class Frame(Form):
 
 
 class TurnFrame(Frame):
-    """Base of those that begin a turn. ``traceparent``: where in a trace of the client's it belongs (W3C)."""
+    """Base class of frames that start a turn. ``traceparent`` is the W3C trace context of the client."""
 
     traceparent: Ident | None = None
 
 
 class MessageFrame(TurnFrame):
-    """Send a message and follow its turn from event 1; one with ``images`` needs no words.
+    """Send a message and follow its turn from event 1. With ``images`` the text may be empty.
 
-    NULs in ``content`` are removed by its taker.
+    NULs in ``content`` are removed later.
     """
 
     conversation_id: ConversationIdent
@@ -66,7 +66,7 @@ class MessageFrame(TurnFrame):
 
 
 class RetryFrame(TurnFrame):
-    """Answer a message of the user again, on a branch that ends before the old answer, and follow that turn."""
+    """Answer a message of the user again, on a new branch without the old answer, and follow that turn."""
 
     conversation_id: ConversationIdent
     message_id: MessageIdent
@@ -74,13 +74,13 @@ class RetryFrame(TurnFrame):
 
 
 class EditFrame(RetryFrame):
-    """The same with other words for the message."""
+    """Replace a message of the user, answer it on a new branch, and follow that turn."""
 
     content: str
 
 
 class SubscribeFrame(Frame):
-    """Follow a conversation: strictly after event ``after`` of turn ``turnId``, or from what runs now."""
+    """Follow a conversation after event ``after`` of turn ``turnId``, or from the currently running turn."""
 
     conversation_id: ConversationIdent
     turn_id: TurnIdent | None = None
@@ -94,7 +94,7 @@ class UnsubscribeFrame(Frame):
 
 
 class InterruptFrame(Frame):
-    """Stop the running turn, or only turn ``turnId``; ``queued`` drops the waiting ones too."""
+    """Stop the running turn, or only the turn ``turnId``. ``queued`` also drops the queued ones."""
 
     conversation_id: ConversationIdent
     turn_id: TurnIdent | None = None
@@ -102,7 +102,7 @@ class InterruptFrame(Frame):
 
 
 class AnswerFrame(Frame):
-    """Answer what a turn waits for; the first answer counts. ``content`` is as in ``POST /api/waits/{id}``."""
+    """Answer a wait of a turn. The first answer counts. ``content`` is as in ``POST /api/waits/{id}``."""
 
     wait_id: Ident
     action: Literal["accept", "decline", "cancel"]
@@ -137,10 +137,10 @@ _ECHOED = {
 
 
 def read_object(text: str | None) -> Json:
-    """Parse a frame's text; None stands for a binary frame.
+    """Parse a frame's text. None stands for a binary frame.
 
     Raises:
-        InvalidInput: it is no JSON object.
+        InvalidInput: the text is not a JSON object.
     """
     if text is None:
         raise InvalidInput("frame", "frames are JSON text; binary frames are not taken.")
@@ -156,10 +156,10 @@ def read_object(text: str | None) -> Json:
 def read_frame(value: Json, *, forbid_unknown: bool = False) -> ClientFrame:
     """Check a parsed frame.
 
-    ``forbid_unknown``: refuse keys that the frame does not have. A request to stop is never refused for them.
+    ``forbid_unknown``: refuse unknown keys. An interrupt is never refused for them.
 
     Raises:
-        InvalidInput: names the first field that does not fit and says what would.
+        InvalidInput: names the first invalid field and says which values are valid.
     """
     kind = value.get("type")
     model = FRAMES.get(kind) if isinstance(kind, str) else None
@@ -180,7 +180,7 @@ def read_frame(value: Json, *, forbid_unknown: bool = False) -> ClientFrame:
 
 
 def origin_of(value: Json) -> dict[str, str]:
-    """Return the ids of a frame that may not be well-formed, for its error to name."""
+    """Return the ids in a possibly malformed frame, to be repeated in its error."""
     ids = {}
     for name, spellings in _ECHOED.items():
         ident = next((value[spelling] for spelling in spellings if spelling in value), None)
@@ -191,7 +191,7 @@ def origin_of(value: Json) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedReply:
-    """A message is stored and its turn will come; the turn's events follow."""
+    """Reply: the message is stored, and the events of its turn will follow."""
 
     conversation_id: ConversationId
     turn_id: TurnId
@@ -204,7 +204,10 @@ class AcceptedReply:
 
 @dataclass(frozen=True, slots=True)
 class SubscribedReply:
-    """A conversation is followed: strictly after event ``seq`` of a turn, or (None) from the next one that starts."""
+    """Reply: the conversation is followed after event ``seq`` of a turn.
+
+    Without a turn, from the next one that starts.
+    """
 
     conversation_id: ConversationId
     turn_id: TurnId | None
@@ -214,7 +217,7 @@ class SubscribedReply:
 
 @dataclass(frozen=True, slots=True)
 class ResyncReply:
-    """The log of a turn is gone: the messages have to be loaded anew."""
+    """Reply: the log of a turn is gone, and the client has to reload the messages."""
 
     conversation_id: ConversationId
     turn_id: TurnId
@@ -223,7 +226,7 @@ class ResyncReply:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredReply:
-    """An answer to a wait is stored; ``input_answered`` follows among the turn's events."""
+    """Reply: the answer to a wait is stored. ``input_answered`` follows among the turn's events."""
 
     wait_id: WaitId
     state: str
@@ -232,16 +235,16 @@ class AnsweredReply:
 
 @dataclass(frozen=True, slots=True)
 class PongReply:
-    """The answer to a ping."""
+    """Reply to a ping."""
 
     request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """A frame was refused, or a conversation cannot be followed any more; no turn has ended by it.
+    """Reply: the frame was refused, or the conversation can no longer be followed. No turn has ended because of it.
 
-    ``origin``: the ids that the frame named, by their camelCase names.
+    ``origin`` holds the ids in the frame, by their camelCase names.
     """
 
     code: str
@@ -264,12 +267,12 @@ class NativeFrames:
         return read_frame(value, forbid_unknown=self._forbid_unknown)
 
     def encode(self, reply: Reply) -> tuple[bytes, ...]:
-        """Return ``accepted``, ``subscribed``, ``resync``, ``answered``, ``pong`` or ``error``."""
+        """Encode a reply: ``accepted``, ``subscribed``, ``resync``, ``answered``, ``pong`` or ``error``."""
         return (to_text(reply_fields(reply)).encode(),)
 
 
 def reply_fields(reply: Reply) -> Json:
-    """Return the JSON of an answer; absent (None) fields are left out."""
+    """Return the JSON fields of a reply. Fields that are None are left out."""
     match reply:
         case AcceptedReply():
             fields: Json = {
@@ -315,10 +318,10 @@ def reply_fields(reply: Reply) -> Json:
 
 
 def refuse(error: AgenticRagError, origin: dict[str, str], redact: Callable[[Any], Any], *, whole: bool) -> ErrorReply:
-    """Return the answer of a refusal.
+    """Return the reply for a refusal.
 
-    ``redact`` takes secrets out of its words; the client's own ids in ``origin`` come back as they were. ``whole``:
-    with the reasons that are for operators.
+    ``redact`` removes secrets from its texts; the client's own ids in ``origin`` are returned unchanged. ``whole``:
+    include details that are only for operators.
     """
     message, details = redact([str(error) if whole else error.plain, error.details or None])
     return ErrorReply(error.code, message, details, origin)

@@ -1,6 +1,6 @@
-"""REST of a domain's history: what changed, what it was before, and back to that.
+"""REST routes for a domain's history: list changes, compare them, and restore an earlier state.
 
-Owns what these routes take and answer. Knows no rule: who sees what is `operations.history`'s.
+This module defines the forms and answers. `operations.history` decides who sees which changes.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ LARGEST = 2**31 - 1
 
 
 class HistoryQuery(Form):
-    """Which changes: of one kind, of one server or file; those with a smaller number than ``below``."""
+    """Filters for changes: by kind, by server or file. Only changes with a number less than ``below`` are listed."""
 
     kind: HistoryKind | None = None
     subject: str | None = Field(None, max_length=2_000)
@@ -33,17 +33,17 @@ class HistoryQuery(Form):
 
 
 class Comparison(Form):
-    """``against``: the number of another change of the same thing; none: the one before."""
+    """``against`` is the number of another change of the same item; by default the previous one."""
 
     against: int | None = Field(None, ge=1, le=LARGEST)
 
 
 @answer()
 class Change:
-    """A change: of ``settings``, a ``server``, a ``prompt`` component or a file of a ``role``.
+    """A change of ``settings``, a ``server``, a ``prompt`` component or a file of a ``role``.
 
-    ``author``: a user, `disk` for a file that nobody changed through us, `system`, or empty where nobody knows.
-    ``gone``: the thing was removed by it. ``redacted``: a secret stood in it, which is not kept.
+    ``author`` is a user, `disk` for a file changed outside this server, `system`, or empty if unknown. ``gone``: the
+    change removed the item. ``redacted``: the text contained a secret, which is not stored.
     """
 
     n: int
@@ -58,9 +58,9 @@ class Change:
 
 @answer(kw_only=True)
 class ComparedChange(Change):
-    """A change with what the thing was after it, and how that differs from ``before``, the number of another change.
+    """A change with the content after it, compared with the change number ``before``.
 
-    ``changes`` are of settings and servers, ``lines`` a unified difference of texts.
+    ``changes`` are the differences of settings and servers; ``lines`` is a unified diff of texts.
     """
 
     content: Any
@@ -70,7 +70,7 @@ class ComparedChange(Change):
 
 
 class HistoryRoutes:
-    """The history of a domain: for admins of everything, for authors of prompt components and roles."""
+    """The history of a domain. Admins see everything, authors see prompt components and roles."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -86,7 +86,7 @@ class HistoryRoutes:
 
     @route("GET", CHANGE, allow="author")
     async def get(self, user: User, domain: str, change: str, query: Comparison) -> Redacted[ComparedChange]:
-        """Show a change beside the one before it, or beside another of the same thing."""
+        """Show a change compared with the previous one, or with another change of the same item."""
         return Redacted(domain, _show(await self._history.get(user, domain, _number(change), query.against)))
 
     @route(
@@ -96,7 +96,7 @@ class HistoryRoutes:
         errors=[VersionConflict, ServerReserved, CommandNotAllowed, SecretLimit],
     )
     async def restore(self, user: User, domain: str, change: str) -> None:
-        """Make the thing what it was after a change; that is checked as any change, and is one itself."""
+        """Restore an item to its state after a change. This is checked and recorded like any other change."""
         await self._history.restore(user, domain, _number(change))
 
 

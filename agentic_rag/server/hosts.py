@@ -1,9 +1,9 @@
-"""Which names this server answers to, whose pages may use it, and what their browsers are told of that (CORS). Pure.
+"""Check the Host and Origin of requests, and build the CORS headers for pages of other origins. Pure.
 
-A page of a foreign site can make a browser send requests here, under our name (its Origin differs) or under a name
-of its own that resolves to our address (its Host differs). Both are refused before anything else is looked at, but for
-pages of origins that the operator has listed: their browsers are told, for exactly that origin, that they may read the
-answers and send credentials (https://fetch.spec.whatwg.org/#http-cors-protocol).
+A page of a foreign site can make a browser send requests to this server, either under our name (its Origin differs) or
+under its own name that resolves to our address (its Host differs). Both are refused before any other check. Exceptions
+are the origins that the operator has listed. For exactly these, the answer's headers allow the browser to read answers
+and to send credentials (https://fetch.spec.whatwg.org/#http-cors-protocol).
 """
 
 import ipaddress
@@ -19,12 +19,13 @@ from agentic_rag.base.settings import Settings
 
 
 class Hosts:
-    """The names of one server.
+    """The host names of a server, and the origins that may use it.
 
     Args:
-        loopback: it listens on loopback only; else every address is its own (a rebinding page has a name).
-        names: further names, for example those of the proxy in front of it.
-        origins: whose pages may use it besides its own, as a setting has them; see `normal_origin`.
+        loopback: the server listens on loopback only. Otherwise every IP address is accepted as Host, because a page
+            that rebinds DNS has a name.
+        names: further host names, for example that of a reverse proxy.
+        origins: other origins whose pages may use the server, as written in the setting; see `normal_origin`.
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class Hosts:
         return bool(self._origins)
 
     def check(self, headers: Headers) -> str:
-        """Check the Host and Origin of a request; return the listed origin whose page sends it.
+        """Check the Host and Origin of a request, and return the listed origin that sends it.
 
-        Empty: it is our own page's, or no page's.
+        Returns an empty string for our own page and for requests that no page sends.
 
         Raises:
-            Forbidden: it was meant for another server, or comes from another site's page.
+            Forbidden: the Host is not this server, or the Origin is another site that is not listed.
         """
         given = headers.getlist("host")
         if len(given) > 1:
@@ -77,7 +78,7 @@ class Hosts:
 
 
 Field = tuple[bytes, bytes]
-"""A header field as ASGI has it."""
+"""A header field as ASGI represents it."""
 
 ORIGIN_ADVICE: Final = "Pages of other origins are let in by AGENTIC_RAG_ALLOWED_ORIGINS."
 
@@ -85,35 +86,35 @@ ORIGIN_HINT: Final = b"add-this-origin-to-AGENTIC_RAG_ALLOWED_ORIGINS"
 """Sent as the allowed origin in a refused preflight. It equals no origin, and browsers print it in their console."""
 
 PREFLIGHT_SECONDS: Final = 600
-"""How long a browser need not ask again whether a page may send a request."""
+"""How long a browser may cache the answer to a preflight request."""
 
 METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _NAMES = re.compile(r"[\w!#$%&'*+.^`|~-]+( *, *[\w!#$%&'*+.^`|~-]+)*", re.ASCII)
-"""Names of header fields (RFC 9110), as a browser lists them."""
+"""A comma-separated list of header field names (RFC 9110), as a browser sends it."""
 _READABLE = frozenset(
     {"cache-control", "content-language", "content-length", "content-type", "expires", "last-modified", "pragma"}
 )
-"""Fields that a page may read of any answer that is shared with it."""
+"""Header fields that a page may always read from an answer shared with it."""
 _UNSHARED = frozenset({"set-cookie", "vary"})
 VARY: Final[Field] = (b"vary", b"origin")
 
 
 def normal_origin(origin: str) -> str:
-    """Return an origin as browsers write it: in small letters, without a slash at its end and the scheme's own port."""
+    """Return an origin as browsers write it: lowercase, without a trailing slash and the scheme's default port."""
     text = origin.strip().lower().rstrip("/")
     return text.removesuffix(_DEFAULT_PORTS.get(text.partition("://")[0], ""))
 
 
 def is_preflight(method: str, headers: Headers) -> bool:
-    """Whether a browser asks whether a page may send a request, before it does."""
+    """Return True for a CORS preflight request."""
     return method == "OPTIONS" and "access-control-request-method" in headers
 
 
 def preflight_fields(headers: Headers) -> list[Field]:
-    """Return what a browser is told that asks for a listed origin: any method of ours, and the fields it names.
+    """Return the headers that answer a listed origin's preflight: all our methods, and the header fields it asks for.
 
-    `shared_fields` come besides. What a request may do is decided when it comes, with its credentials.
+    The caller adds `shared_fields`. The actual request is authorised later, with its credentials.
     """
     fields = [
         (b"access-control-allow-methods", METHODS.encode()),
@@ -127,7 +128,7 @@ def preflight_fields(headers: Headers) -> list[Field]:
 
 
 def shared_fields(origin: str, answer: Iterable[Field]) -> list[Field]:
-    """Return what lets a page of a listed origin read an answer, with those of its fields that no standard lets it."""
+    """Return the headers that let a page of a listed origin read an answer and its non-standard header fields."""
     names = {name.decode("latin-1").lower() for name, _ in answer} - _READABLE - _UNSHARED
     readable = sorted(name for name in names if not name.startswith("access-control-"))
     return [
@@ -138,7 +139,7 @@ def shared_fields(origin: str, answer: Iterable[Field]) -> list[Field]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address (without port and brackets) means this machine only."""
+    """Return True if a host name or address (without port and brackets) is this machine's loopback."""
     if host.lower() == "localhost":
         return True
     try:
@@ -148,7 +149,7 @@ def is_loopback(host: str) -> bool:
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the URL under which a server is reached at a host name or address."""
+    """Return the URL of a server at a host name or address."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -161,7 +162,7 @@ def _is_address(host: str) -> bool:
 
 
 def _hostname(url: str) -> str:
-    """Return the name of an address, or nothing when it is no address at all."""
+    """Return the host name of a URL; empty if the URL has more than host and port, or is invalid."""
     try:
         parts = urlsplit(url)
         odd = parts.username is not None or parts.path or parts.query or parts.fragment
@@ -171,7 +172,7 @@ def _hostname(url: str) -> str:
 
 
 def _netloc(origin: str) -> str:
-    """Return the host and port of an origin, or nothing when it is none (``null`` is one of these)."""
+    """Return the host and port of an origin; empty if it is not an http or https origin, such as ``null``."""
     try:
         parts = urlsplit(origin)
     except ValueError:
@@ -180,7 +181,7 @@ def _netloc(origin: str) -> str:
 
 
 def hosts_of(settings: Settings) -> Hosts:
-    """Return the names that a server with these settings answers to."""
+    """Return the host names and origins that a server with these settings accepts."""
     public = urlsplit(settings.public_url).hostname
     names = frozenset(name.strip() for name in settings.allowed_hosts.split(",") if name.strip())
     names |= frozenset([public] if public else [])

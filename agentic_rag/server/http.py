@@ -109,7 +109,7 @@ def make_app(
     provider: "ProviderLogins | None" = None,
     public_url: str = "",
 ) -> Starlette:
-    """Return the ASGI application over a running business layer. It has no lifespan of its own.
+    """Return the ASGI application over a running business layer. The application has no lifespan.
 
     ``socket_dialect`` is the default dialect of `/ws`. ``provider`` signs people in at an OpenID provider, if there is
     one. ``public_url`` is the server's public address; if empty, the browser's address is used.

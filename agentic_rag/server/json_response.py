@@ -1,7 +1,7 @@
-"""A turn's answer as one JSON document, for a client that waits for its end.
+"""Return a turn's answer as one JSON document, for clients that wait for the end.
 
-Owns the waiting: it ends with the turn, with the client, or with its key. Knows no route and no format; what is made of
-the events is a `Collector`'s.
+The wait ends with the turn, when the client disconnects, or when its key is revoked. This module knows no route and no
+format; a `Collector` builds the document from the events.
 """
 
 from collections.abc import AsyncGenerator
@@ -20,23 +20,23 @@ from agentic_rag.server.replies import json_response
 
 
 class Collector(Protocol):
-    """Makes one answer of the events of a turn."""
+    """Builds one document from the events of a turn."""
 
     def collect(self, event: AgentEvent) -> None:
-        """Take an event."""
+        """Add an event."""
         ...
 
     def result(self) -> Json:
-        """Return the answer, once the turn has ended.
+        """Return the document after the end of the turn.
 
         Raises:
-            AgenticRagError: why there is none.
+            AgenticRagError: the turn has no answer.
         """
         ...
 
 
 class CollectedAnswer(Response):
-    """The ASGI answer that reads ``events`` to their end and sends what ``collector`` makes of them."""
+    """The ASGI answer that reads ``events`` to their end and sends the ``collector``'s document."""
 
     def __init__(self, events: AsyncGenerator[AgentEvent], collector: Collector) -> None:
         super().__init__()
@@ -44,10 +44,10 @@ class CollectedAnswer(Response):
         self._collector = collector
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Wait for the end and answer.
+        """Wait for the end and send the document.
 
         Raises:
-            AgenticRagError: there is no answer, or the key was revoked; the caller answers with it.
+            AgenticRagError: there is no answer, or the key was revoked. The caller sends this error.
         """
         refused: AgenticRagError | None = None
         left = anyio.Event()

@@ -1,6 +1,6 @@
-"""REST of access: keys, the audit log, tickets for WebSockets.
+"""REST routes for keys, the audit log, and tickets for WebSockets.
 
-Owns what these routes take and answer. Knows no rule: those are ``access``'s.
+This module defines the forms and answers. ``access`` decides the rules.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,10 @@ from agentic_rag.store.keys import KeyRole
 
 
 class NewKey(Form):
-    """A key to make; an operator's is for all domains, one without a role permits what its user may do."""
+    """A key to create.
+
+    An operator's key is valid for all domains. A key without a role permits what its user may do.
+    """
 
     user: str
     role: KeyRole | None = None
@@ -31,7 +34,7 @@ class NewKey(Form):
 
 
 class AuditQuery(Form):
-    """Which rows: the newest, or those before the row ``before``."""
+    """Filters for rows of the audit log: the newest ones, or those before the row ``before``."""
 
     limit: int = Field(50, ge=1, le=200)
     before: int | None = Field(None, ge=0, le=2**62)
@@ -40,14 +43,14 @@ class AuditQuery(Form):
 
 
 class VerifyQuery(Form):
-    """``head``: one noted before, which proves the rows up to it."""
+    """``head`` is a head noted earlier. It proves the rows up to it."""
 
     head: str | None = Field(None, pattern=r"^\d{1,18}:[0-9a-f]{64}$")
 
 
 @answer()
 class Key:
-    """What is known of a key; the key itself is not."""
+    """The stored facts of a key, without the key itself."""
 
     id: str
     user_id: str
@@ -59,7 +62,7 @@ class Key:
 
 @answer()
 class CreatedKey(Key):
-    """A new key, shown this once. ``first``: the server needed no keys before; from now on every caller needs one."""
+    """A new key, shown only once. ``first``: the server needed no keys before; from now on every caller needs one."""
 
     key: str
     first: bool
@@ -83,7 +86,7 @@ class AuditEntry:
 
 @answer()
 class AuditProblem:
-    """A place where the chain is broken."""
+    """A row at which the chain is broken."""
 
     seq: int
     problem: str
@@ -91,7 +94,7 @@ class AuditProblem:
 
 @answer()
 class AuditVerdict:
-    """What a check of the whole log found."""
+    """Result of checking the whole log."""
 
     intact: bool
     rows: int
@@ -118,12 +121,12 @@ class KeyRoutes:
 
     @route("GET", "/api/keys")
     async def list_keys(self) -> Items[Key]:
-        """List all keys, revoked ones too."""
+        """List all keys, including revoked ones."""
         return Items([answer_from(Key, record) for record in await self._access.list_all()])
 
     @route("POST", "/api/keys", status=201, errors=[NotFound])
     async def create(self, request: Request, body: NewKey, caller: Caller) -> CreatedKey:
-        """Make a key, and its user if there is none; an existing user gets the rights of the key that are missing.
+        """Create a key, and its user if missing. An existing user gets the rights of the key that are missing.
 
         The first key ends access without one; the answer then signs the local user's browser in.
         """
@@ -135,7 +138,7 @@ class KeyRoutes:
 
     @route("DELETE", "/api/keys/{key}")
     async def revoke(self, key: str) -> None:
-        """Revoke a key: at once for new requests and for what is open with it."""
+        """Revoke a key at once, for new requests and for open connections."""
         await self._access.revoke(key)
 
 
@@ -153,14 +156,14 @@ class AuditRoutes:
 
     @route("GET", "/api/audit/verify")
     async def verify(self, query: VerifyQuery) -> AuditVerdict:
-        """Read the whole chain and say where it is broken."""
+        """Check the whole chain and report where it is broken."""
         verdict = await self._audit.verify(query.head)
         problems = [AuditProblem(each.seq, each.what) for each in verdict.problems]
         return AuditVerdict(not problems, verdict.rows, verdict.head, problems)
 
 
 class TicketRoutes:
-    """Tickets: how a browser, which can set no header on a WebSocket, shows who it is."""
+    """Tickets authenticate a browser's WebSocket, because a browser cannot set a header on it."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate

@@ -1,6 +1,6 @@
-"""REST of launch requests: an admin asks for a line that the catalogue does not have, an operator decides.
+"""REST routes for launch requests: an admin requests a command that the catalogue lacks, and an operator decides.
 
-Owns what these routes take and answer. Knows no rule: those are ``domains.launch_requests``'s.
+This module defines the forms and answers. ``domains.launch_requests`` decides the rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,17 +44,17 @@ ToolName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 
 
 class RequestQuery(Form):
-    """Which requests: those of one state, or all."""
+    """State of the requests to list; by default all."""
 
     state: RequestState | None = None
 
 
 class Approval(Form):
-    """What an operator allows. ``fingerprint``: as the request was shown.
+    """An operator's permission. ``fingerprint`` identifies the request as it was shown.
 
-    ``args``: the template of its arguments, in which ``{path:workspace}``, ``{text}`` and ``{url}`` are slots; None:
-    as it was proposed. ``network``: it may use the network. ``write``: folders in slots are writable. ``read_only``:
-    tools that have no effects, by the server's own names.
+    ``args`` is the template of the arguments, in which ``{path:workspace}``, ``{text}`` and ``{url}`` are slots; None
+    means the proposed template. ``network``: the program may use the network. ``write``: folders in slots are writable.
+    ``read_only`` lists tools without side effects, by the server's own names.
     """
 
     fingerprint: Annotated[str, StringConstraints(max_length=64)]
@@ -65,16 +65,17 @@ class Approval(Form):
 
 
 class Refusal(Form):
-    """Why a request is refused; its admin reads it."""
+    """Reason of a refusal, shown to the admin who made the request."""
 
     reason: Annotated[str, StringConstraints(min_length=1, max_length=500)]
 
 
 @answer(kw_only=True)
 class LaunchRequest:
-    """A line that was asked for, and what would run.
+    """A requested command, and facts about the program that would run.
 
-    ``entry``: what to save once it may run; ``${NAME}`` stands for what the domain sets; ``secrets`` are secret.
+    ``entry`` is the entry to save once the command is allowed. ``${NAME}`` in it stands for a value that the domain
+    sets. ``secrets`` names the secret ones.
     """
 
     id: str
@@ -109,24 +110,30 @@ class LaunchRequestRoutes:
 
     @route("POST", f"{SERVER}/request", status=201, errors=ASKING)
     async def request(self, user: User, domain: str, name: str, body: object) -> LaunchRequest:
-        """Ask the operator for a line that the catalogue does not have: an entry, or a server.json; {}: as saved."""
+        """Request a command that the catalogue lacks.
+
+        The body is an entry, a server.json, or {} for the saved entry.
+        """
         return _show(await self._requests.request(user, domain, name, body))
 
     @route("POST", f"{SERVER}/bundle", status=201, takes="application/zip", errors=(*ASKING, BodyTooLarge))
     async def propose_bundle(self, request: Request, user: User, domain: str, name: str) -> LaunchRequest:
-        """Ask the operator for the server in a bundle (.mcpb), which is the body; the name - is the bundle's own."""
+        """Request the server in a bundle (.mcpb), which is the body.
+
+        With the name ``-`` the server gets the bundle's own name.
+        """
         check_announced(request, MAX_BUNDLE_BYTES)
         name = "" if name == "-" else name
         return _show(await self._requests.propose_bundle(user, domain, name, request.stream()))
 
     @route("GET", OF_DOMAIN)
     async def list_of_domain(self, domain: str) -> Items[LaunchRequest]:
-        """List what the domain's admins asked for, newest first, with the reasons of refusals."""
+        """List the requests of a domain, newest first, with the reasons of refusals."""
         return Items([_show(each) for each in await self._requests.of_domain(domain)])
 
     @route("DELETE", f"{OF_DOMAIN}/{{launch_request}}", errors=[LaunchRequestClosed])
     async def withdraw(self, domain: str, launch_request: str) -> None:
-        """Take back an open request."""
+        """Withdraw an open request."""
         await self._requests.withdraw(domain, launch_request)
 
     @route("GET", REQUESTS)
@@ -136,16 +143,17 @@ class LaunchRequestRoutes:
 
     @route("GET", f"{REQUESTS}/{{launch_request}}")
     async def get(self, launch_request: str) -> LaunchRequest:
-        """Show a request and what would run."""
+        """Show a request and the program that would run."""
         return _show(await self._requests.get(launch_request))
 
     @route("POST", f"{REQUESTS}/{{launch_request}}/approve", errors=[LaunchRequestClosed, LaunchRequestChanged])
     async def approve(
         self, request: Request, user: User, caller: Caller, launch_request: str, body: Approval
     ) -> LaunchRequest:
-        """Allow exactly what was shown. The server installs it in the background; the state tells when that is done.
+        """Allow exactly the request that was shown.
 
-        A program that may use the network ends access without keys. The answer then signs the local user's browser in.
+        The server installs it in the background and updates the request's state. A program that may use the network
+        ends access without keys. The answer then signs the local user's browser in.
         """
         grant = None
         if body.args is not None or body.network or body.write or body.read_only:

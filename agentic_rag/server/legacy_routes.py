@@ -1,6 +1,6 @@
-"""The older contracts that have paths of their own: knowledge's conversations, and chat's one call.
+"""Routes of the two older contracts with their own paths: knowledge's conversations, and chat's single call.
 
-Owns what these paths take and answer, in the words of their contracts. The conversations are the same as everywhere;
+This module defines the forms and answers in the words of these contracts. The conversations are the same as everywhere;
 knowledge's are those in the default domain.
 """
 
@@ -33,19 +33,21 @@ CHAT = "/api/v1/chat"
 
 HAS_MORE = "x-has-more"
 TOTAL = "x-total-count"
-"""Header lines of a list: the contract's lists are bare, so what is beyond a page stands beside them."""
+"""Header names for lists. The contract's lists are bare arrays, so headers tell whether there are more items."""
 
 
 class OlderForm(Form):
-    """Base of what an older client sends. ``userId`` is the caller's own id, or absent."""
+    """Base class for requests of older clients. ``userId`` is the caller's own id, or absent."""
 
     user_id: str | None = None
 
     def check_user(self, user: User, path: str = "userId") -> None:
-        """Check that the client names no other user than the one its key belongs to.
+        """Check that the client names no user other than the owner of its key.
+
+        ``path`` is the contract's name of the field.
 
         Raises:
-            InvalidInput: the client names another one; ``path`` is what the contract calls the field.
+            InvalidInput: the client names another user.
         """
         if self.user_id is not None and self.user_id != user.id:
             problem = f"{self.user_id[:200]!r} is not the user of this request, {user.id!r}. Leave {path} out."
@@ -53,9 +55,9 @@ class OlderForm(Form):
 
 
 class NewKnowledgeConversation(OlderForm):
-    """A conversation to begin. ``contextEntityIds``: its searches find these documents only.
+    """A conversation to create. ``contextEntityIds`` limits its searches to these documents.
 
-    ``metadata``: an object of the client's own, stored and returned as given.
+    ``metadata`` is an object of the client's, stored and returned as given.
     """
 
     title: str | None = None
@@ -64,7 +66,7 @@ class NewKnowledgeConversation(OlderForm):
 
 
 class KnowledgeQuery(OlderForm):
-    """Which page of the conversations, from 1, and in which order."""
+    """Page of conversations, counted from 1, and their order."""
 
     page: int = Field(1, ge=1, le=1_000_000)
     page_size: int = Field(20, ge=1, le=100)
@@ -73,15 +75,18 @@ class KnowledgeQuery(OlderForm):
 
 
 class KnowledgeMessageQuery(Form):
-    """The last ``limit`` messages, or those before the message ``before``."""
+    """A page of messages: the last ``limit`` ones, or those before the message ``before``."""
 
     limit: int = Field(50, ge=1, le=200)
     before: MessageId | None = None
 
 
 class KnowledgeMessage(OlderForm):
-    """A message (``content``, or ``message``). ``contextEntityIds``: the searches of its answer find these documents
-    only; none means those of the conversation."""
+    """A message in ``content`` or ``message``.
+
+    ``contextEntityIds`` limits the searches of the answer to these documents. Without them the conversation's documents
+    apply.
+    """
 
     cleaned = frozenset({"content", "message"})
     content: str = Field(validation_alias=AliasChoices("content", "message"))
@@ -89,7 +94,10 @@ class KnowledgeMessage(OlderForm):
 
 
 class ChatMessage(OlderForm):
-    """A message: in session ``session_id``, or in a new one with the domain ``agent_id`` (or the default one)."""
+    """A message in the session ``session_id``, or in a new session.
+
+    A new session uses the domain ``agent_id``, or the default domain.
+    """
 
     cleaned = frozenset({"message"})
     message: str
@@ -113,9 +121,9 @@ class KnowledgeConversation:
 
 @answer()
 class ShownKnowledgeMessage:
-    """A message; ``references`` are what it cites.
+    """A message with its cited ``references``.
 
-    ``metadata`` of an answer: ``model, tokensUsed, retrievalTimeMs, generationTimeMs``; of a question it is empty.
+    ``metadata`` of an answer is ``model, tokensUsed, retrievalTimeMs, generationTimeMs``. For a question it is empty.
     """
 
     id: MessageId
@@ -128,7 +136,7 @@ class ShownKnowledgeMessage:
 
 
 class KnowledgeRoutes:
-    """Conversations of the default domain, as the knowledge contract has them."""
+    """Conversations of the default domain in the form of the knowledge contract."""
 
     def __init__(self, conversations: Conversations, deletion: Deletion) -> None:
         self._conversations = conversations
@@ -136,7 +144,7 @@ class KnowledgeRoutes:
 
     @route("POST", KNOWLEDGE, allow="user", status=201, errors=[NotFound, QuotaExceeded])
     async def create(self, user: User, body: NewKnowledgeConversation) -> Redacted[KnowledgeConversation]:
-        """Begin a conversation in the default domain."""
+        """Create a conversation in the default domain."""
         body.check_user(user)
         record = await self._conversations.create(
             user, None, body.title, body.context_entity_ids, metadata=body.metadata
@@ -147,7 +155,7 @@ class KnowledgeRoutes:
     async def list_page(self, user: User, query: KnowledgeQuery) -> Headed[Redacted[list[KnowledgeConversation]]]:
         """List the caller's conversations in the default domain.
 
-        The headers ``X-Total-Count`` and ``X-Has-More`` say what is beyond the page.
+        The headers ``X-Total-Count`` and ``X-Has-More`` tell how many there are, and whether there are more pages.
         """
         query.check_user(user)
         domain = self._conversations.default_domain
@@ -170,7 +178,7 @@ class KnowledgeRoutes:
 
     @route("DELETE", KNOWLEDGE_CONVERSATION, allow="user", audited=True)
     async def delete(self, user: User, conversation: ConversationId) -> None:
-        """Delete a conversation of the default domain with all that belongs to it."""
+        """Delete a conversation of the default domain with all its data."""
         await self._find(user, conversation)
         await self._deletion.conversation(user, conversation)
 
@@ -180,7 +188,7 @@ class KnowledgeRoutes:
     ) -> Headed[Redacted[list[ShownKnowledgeMessage]]]:
         """List messages of a conversation of the default domain, oldest first.
 
-        The header ``X-Has-More`` says whether there are earlier ones.
+        The header ``X-Has-More`` tells whether there are earlier messages.
         """
         record = await self._find(user, conversation)
         page = await self._conversations.messages(user, conversation, query.limit, query.before)
@@ -201,7 +209,7 @@ class KnowledgeRoutes:
         """Return a conversation of the default domain.
 
         Raises:
-            NotFound: there is no such conversation of this user there.
+            NotFound: this user has no such conversation in the default domain.
         """
         record = await self._conversations.get(user, conversation)
         if record.domain_id != self._conversations.default_domain:
@@ -210,7 +218,7 @@ class KnowledgeRoutes:
 
 
 class ChatRoutes:
-    """The chat contract's one call."""
+    """The single call of the chat contract."""
 
     def __init__(self, conversations: Conversations) -> None:
         self._conversations = conversations
@@ -219,12 +227,12 @@ class ChatRoutes:
     async def send(self, user: User, body: ChatMessage) -> EventStream:
         """Send a message; the answer is the turn's event stream in the dialect ``chat``.
 
-        Without ``session_id`` a conversation is begun, in the domain ``agent_id`` or the default one.
+        Without ``session_id`` a conversation is created in the domain ``agent_id``, or in the default domain.
         """
         body.check_user(user, "user_id")
         session = body.session_id
         if session is None:
-            check_content(body.message)  # before there is a conversation without any message
+            check_content(body.message)  # checked first, so that no conversation without messages is left behind
             session = (await self._conversations.create(user, body.agent_id)).id
         elif body.agent_id is not None:
             record = await self._conversations.get(user, session)
@@ -236,7 +244,7 @@ class ChatRoutes:
 
 
 def _events(conversations: Conversations, accepted: Accepted) -> AsyncGenerator[AgentEvent]:
-    """Return the events of a message's turn: of one that the message joined, without what was taken back."""
+    """Return the events of a message's turn. If the message joined a running turn, retracted content is left out."""
     if accepted.duplicate:
         return read_settled(conversations.log(accepted.turn_id))
     return conversations.events(accepted.turn_id)
@@ -260,7 +268,7 @@ def _conversation(record: ConversationRecord) -> KnowledgeConversation:
 
 
 def _with_names(message: ShownMessage) -> str:
-    """Return a message's text with names at its citations, as its stream has them."""
+    """Return a message's text with the document name at each citation, as in its stream."""
     names = {each.number: each.document_name for each in message.references}
     text, at = "", 0
     for citation in message.citations:
@@ -270,7 +278,7 @@ def _with_names(message: ShownMessage) -> str:
 
 
 def _metadata(message: ShownMessage) -> Json:
-    """Return what the contract says about how an answer was made; a failed one has its ``error`` too."""
+    """Return the contract's metadata of an answer; for a failed answer also its ``error``."""
     if message.role == "user":
         return {}
     known = message.metadata

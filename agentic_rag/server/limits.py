@@ -1,6 +1,6 @@
-"""How much one key may take of the server. Pure: time is an argument, in seconds of a clock that does not go back.
+"""Rate and connection limits of one key. Pure: the current time, in seconds of a monotonic clock, is an argument.
 
-Owns what is counted for a key. Knows no socket and no request.
+This module counts the requests and connections of a key. It knows no socket and no request.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,17 @@ from agentic_rag.base.errors import RateLimited
 from agentic_rag.base.token_bucket import TokenBucket
 
 CONNECTION_RETRY_SECONDS = 10.0
-"""What a client is told to wait when it holds as many connections as it may: nobody knows when one ends."""
+"""Seconds after which a client with too many connections should retry. The end of a connection cannot be predicted."""
 BURST_SECONDS = 2.0
-"""Requests may come so many seconds' worth at once."""
+"""Requests may come in bursts of this many seconds' worth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one key may take. ``connections``: sockets and event streams together, and as many requests beside them."""
+    """Limits of one key.
+
+    ``connections`` counts sockets and event streams together. As many other requests may run at once.
+    """
 
     requests_per_second: float = 50
     messages_per_minute: float = 60
@@ -25,14 +28,14 @@ class Limits:
 
 
 class Load:
-    """What one key takes at present."""
+    """Current load of one key."""
 
     __slots__ = ("_messages", "_requests", "at_once", "connections", "limits", "subscriptions")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.at_once = 0
-        """Requests that are read or answered, those of ``connections`` among them."""
+        """Requests that are being read or answered, including those in ``connections``."""
         self.connections = 0
         self.subscriptions = 0
         self._requests = TokenBucket(limits.requests_per_second, limits.requests_per_second * BURST_SECONDS)
@@ -42,7 +45,7 @@ class Load:
         """Count a request or a frame.
 
         Raises:
-            RateLimited: there were too many.
+            RateLimited: the key sent too many.
         """
         _refuse(self._requests.take(now))
 
@@ -50,27 +53,33 @@ class Load:
         """Count a message.
 
         Raises:
-            RateLimited: there were too many.
+            RateLimited: the key sent too many.
         """
         _refuse(self._messages.take(now))
 
     def check_at_once(self) -> None:
-        """Raises:
-        RateLimited: one more request, beside the connections, would be too many.
+        """Check that one more request besides the connections may run.
+
+        Raises:
+            RateLimited: too many requests are running.
         """
         if self.at_once - self.connections >= self.limits.connections:
             raise RateLimited(CONNECTION_RETRY_SECONDS)
 
     def check_connections(self) -> None:
-        """Raises:
-        RateLimited: one more would be too many.
+        """Check that one more connection may be opened.
+
+        Raises:
+            RateLimited: too many connections are open.
         """
         if self.connections >= self.limits.connections:
             raise RateLimited(CONNECTION_RETRY_SECONDS)
 
     def check_subscriptions(self) -> None:
-        """Raises:
-        RateLimited: one more would be too many.
+        """Check that one more conversation may be followed.
+
+        Raises:
+            RateLimited: too many conversations are followed.
         """
         if self.subscriptions >= self.limits.subscriptions:
             raise RateLimited(CONNECTION_RETRY_SECONDS)

@@ -1,7 +1,7 @@
-"""REST of signing in: who is signed in, signing in with a name and a key, renewing, signing out.
+"""REST routes for signing in with a name and a key, renewing a sign-in, and signing out.
 
-Owns what these routes take and answer, and how often one address may be wrong. How it is done at an OpenID provider is
-``oidc_routes``'s.
+This module defines the forms and answers, and limits the failed attempts of one address. ``oidc_routes`` has the routes
+for OpenID providers.
 """
 
 import time
@@ -32,25 +32,25 @@ AUTH = "/api/auth"
 WRONG_AT_ONCE: Final = 10.0
 WRONG_A_SECOND: Final = 0.1
 MAX_SOURCES: Final = 10_000
-"""Addresses that are remembered."""
+"""Maximum number of addresses whose attempts are counted."""
 
 
 class NewLogin(Form):
-    """Whose browser it is, and a key of that user."""
+    """A user's name and one of that user's keys."""
 
     name: str = Field(max_length=200)
     key: str = Field(max_length=200)
 
 
 class TicketLogin(Form):
-    """A ticket, such as ``agentic-rag open`` puts into an address."""
+    """A ticket, such as the one in the address that ``agentic-rag open`` prints."""
 
     ticket: str = Field(max_length=200)
 
 
 @answer()
 class Signed:
-    """A browser that is signed in. ``expiresAt`` moves when it is renewed, at most to ``endsAt``."""
+    """A browser's sign-in. Renewing it moves ``expiresAt``, at most to ``endsAt``."""
 
     name: str
     expires_at: str
@@ -59,9 +59,9 @@ class Signed:
 
 @answer()
 class Presence:
-    """Who sends the request. ``name``: null if the server does not know.
+    """The caller, and how a caller can sign in. ``name`` is null if the server does not know the caller.
 
-    ``signedIn``: the sign-in whose cookie the request shows. ``provider``: whether an OpenID provider signs people in.
+    ``signedIn`` is the sign-in of the request's cookie. ``provider``: whether an OpenID provider signs people in.
     ``needsKey``: whether every caller needs a key or a sign-in. ``grants``: the user's grant in each domain
     (``member``, ``author`` or ``admin``); empty for operators, who may do everything. ``refusal``: why a caller without
     a key or sign-in is refused; null for a known caller. ``openCommand``: the command that signs a browser in, for
@@ -80,23 +80,26 @@ class Presence:
 
 @answer()
 class SignedOut:
-    """``logoutUrl``: where the browser ends its session at the OpenID provider, if it came from there."""
+    """Result of signing out.
+
+    ``logoutUrl`` is the address that ends the session at the OpenID provider, if the sign-in came from there.
+    """
 
     logout_url: str | None
 
 
 class LogoutRedirect:
-    """Where a browser goes that signs out; without an OpenID provider, nowhere."""
+    """The logout address of a provider. This base class stands for servers without an OpenID provider."""
 
     present = False
 
     async def logout_url(self) -> str | None:
-        """Return the address at which a browser ends its session at the provider."""
+        """Return the address that ends a browser's session at the provider, or None."""
         return None
 
 
 class Attempts:
-    """How often each address tried something lately: so much at once, and so much a second. Time is an argument."""
+    """A rate limit for attempts of each address, with a burst and a rate a second. The current time is an argument."""
 
     def __init__(self, a_second: float, at_once: float) -> None:
         self._a_second = a_second
@@ -104,8 +107,10 @@ class Attempts:
         self._sources: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def check(self, now: float, source: str) -> None:
-        """Raises:
-        RateLimited: the address tried too often.
+        """Check that an address may try again.
+
+        Raises:
+            RateLimited: the address tried too often.
         """
         bucket = self._sources.get(source)
         owed = 0.0 if bucket is None else bucket.spend(now, 0)
@@ -113,7 +118,10 @@ class Attempts:
             raise RateLimited(owed)
 
     def count(self, now: float, source: str) -> None:
-        """Note that an address tried; of too many addresses, the one that did so longest ago is forgotten."""
+        """Count an attempt of an address.
+
+        If too many addresses are stored, the one with the oldest attempt is dropped.
+        """
         bucket = self._sources.pop(source, None) or TokenBucket(self._a_second, self._at_once)
         bucket.spend(now, 1)
         self._sources[source] = bucket
@@ -132,7 +140,7 @@ class LoginRoutes:
 
     @route("GET", AUTH, allow="anyone")
     async def presence(self, request: Request, user: User, caller: Caller) -> Presence:
-        """Show who sends the request, and how to sign in."""
+        """Show the caller, and how to sign in."""
         signed = None if caller.login is None else _show_login(caller.login)
         name = None if caller.is_nobody else user.id
         provider, needs_key = self._departures.present, self._gate.needs_key
@@ -142,7 +150,7 @@ class LoginRoutes:
 
     @route("POST", f"{AUTH}/sign-in", allow="anyone", audited=False, status=201)
     async def begin(self, request: Request, body: NewLogin) -> Signed:
-        """Sign this browser in; the answer sets its cookie. Needs the header `X-Requested-With`."""
+        """Sign this browser in and set its cookie. Needs the header `X-Requested-With`."""
         _check_own_page(request)
         source = source_of(request.scope)
         self._wrong.check(time.monotonic(), source)
@@ -156,7 +164,7 @@ class LoginRoutes:
 
     @route("POST", f"{AUTH}/ticket", allow="anyone", audited=False, status=201)
     async def begin_with_ticket(self, request: Request, body: TicketLogin) -> Signed:
-        """Sign this browser in with a ticket that a key got, instead of a WebSocket. Needs `X-Requested-With`, too."""
+        """Sign this browser in with a ticket instead of a key. Needs the header `X-Requested-With`."""
         _check_own_page(request)
         source = source_of(request.scope)
         self._wrong.check(time.monotonic(), source)
@@ -170,7 +178,7 @@ class LoginRoutes:
 
     @route("POST", f"{AUTH}/renew", allow="user", audited=False)
     async def renew(self, request: Request, caller: Caller) -> Signed:
-        """Let this browser's sign-in last longer."""
+        """Extend this browser's sign-in."""
         if caller.login is None:
             raise Unauthenticated("This request shows no cookie of a browser that is signed in.")
         renewed = await self._logins.renew(caller.login)
@@ -179,7 +187,7 @@ class LoginRoutes:
 
     @route("POST", f"{AUTH}/sign-out", allow="user", audited=False)
     async def end(self, request: Request, caller: Caller) -> SignedOut:
-        """Sign this browser out; sockets and streams that it holds open end now."""
+        """Sign this browser out. Its open sockets and streams end at once."""
         if caller.login is None:
             raise Unauthenticated("This request shows no cookie of a browser that is signed in.")
         await self._logins.end(caller.login)
@@ -191,15 +199,15 @@ class LoginRoutes:
 
 
 def keep_cookie(gate: Gate, request: Request, token: str, login: LoginRecord) -> None:
-    """Have the answer to a request set the cookie of a sign-in."""
+    """Set the cookie of a sign-in on the answer to a request."""
     seconds = seconds_until(login.expires_at)
     set_cookie(request.scope, make_cookie(SIGN_IN, token, seconds, secure=gate.is_secure(request.scope)))
 
 
 async def sign_in_local_browser(gate: Gate, logins: Logins, request: Request, caller: Caller) -> None:
-    """Sign the local user's browser in before an act ends access without a key; the answer sets the cookie.
+    """Sign in the local user's browser before an action ends access without a key. The answer sets the cookie.
 
-    Other callers, and programs that are no page (they send no `X-Requested-With`), are left alone.
+    Nothing happens for other callers, and for programs other than our page, which do not send `X-Requested-With`.
     """
     if caller.entrant.key_id == KEYLESS and PROOF in request.headers and not request.state.origin:
         made, token = await logins.begin_with(caller.entrant)
@@ -207,11 +215,11 @@ async def sign_in_local_browser(gate: Gate, logins: Logins, request: Request, ca
 
 
 def _check_own_page(request: Request) -> None:
-    """Check that our own page asks to be signed in.
+    """Check that our own page sends the sign-in request.
 
     Raises:
-        Forbidden: a page of a listed other origin asks, whose browser would never get to use the cookie; or nothing
-            proves that a page asks.
+        Forbidden: a page of a listed other origin sends the request and its browser could never use the cookie, or the
+            request lacks the proof that a page sends it.
     """
     if request.state.origin:
         raise Forbidden("A sign-in is for this server's own page. Pages of other origins show a key.")

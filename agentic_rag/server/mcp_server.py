@@ -201,7 +201,7 @@ class _Offer:
     async def list_tools(self, context: _Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         async with Client(self._retriever) as client:
             tools = (await client.list_tools()).tools
-        # Without schemas of their results: clients hold errors against them, too, which have a form of their own.
+        # Without output schemas, because clients would validate errors against them, which have another form.
         reading = [tool.model_copy(update={"output_schema": None}) for tool in tools if tool.name in READING]
         return types.ListToolsResult(
             tools=[

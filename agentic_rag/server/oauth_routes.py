@@ -1,7 +1,7 @@
-"""Signing in at MCP servers: the addresses a person's browser sees, and who is signed in where.
+"""Routes for signing in at MCP servers: the addresses for a person's browser, and the list of sign-ins.
 
-Owns the cookie that binds a sign-in to the browser in which it was begun, and the plain page at its end. Knows no
-rule: those are `domains.sign_ins`'.
+This module defines the cookie that binds a sign-in to the browser that began it, and the plain page at the end.
+`domains.sign_ins` decides the rules.
 """
 
 import html
@@ -30,15 +30,15 @@ COOKIE_SECONDS = 600
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 MAX_PARAMETER = 8_000
 OURS, MINE = "domain", "me"
-"""Stand for the domain's own account and for the caller's in the path of a sign-in."""
+"""Path values that stand for the domain's own account and for the caller's account."""
 
 
 @answer()
 class SignedIn:
-    """Who is signed in at an MCP server. ``account``: in the words of its authorization server, which may say nothing.
+    """A sign-in at an MCP server. ``account`` is the name that the authorization server gives it, possibly empty.
 
-    ``user``: whose sign-in it is; empty: the domain's, for everybody. ``until``: when its token ends, which is renewed
-    where that is possible.
+    ``user`` is the owner of the sign-in; empty if it is the domain's, which all members use. ``until`` is the expiry of
+    the token, which is renewed if possible.
     """
 
     user: str
@@ -52,7 +52,10 @@ class SignedIn:
 
 @answer()
 class EndedSignIn:
-    """``revoked``: the authorization server took the tokens back, too; here they are gone in any case."""
+    """Result of ending a sign-in. ``revoked``: the authorization server revoked the tokens, too.
+
+    This server deletes them in any case.
+    """
 
     revoked: bool
 
@@ -66,21 +69,21 @@ class OAuthRoutes:
 
     @route("GET", BEGIN, allow="user", status=303, errors=[NotFound])
     async def follow(self, user: User, sign_in: str) -> Response:
-        """Bind a sign-in to this browser, and lead it to the authorization server."""
+        """Bind a sign-in to this browser and redirect to the authorization server."""
         found = await self._source.sign_ins()
         address, cookie = await found.start(user, sign_in)
         return _bind(RedirectResponse(address, 303), cookie, secure=found.document_url is not None)
 
     @route("POST", BEGIN, allow="user", errors=[NotFound])
     async def begin(self, user: User, sign_in: str) -> Response:
-        """Bind a sign-in to this browser; answer with the ``address`` to go to."""
+        """Bind a sign-in to this browser and return the ``address`` to open."""
         found = await self._source.sign_ins()
         address, cookie = await found.start(user, sign_in)
         return _bind(JSONResponse({"address": address}), cookie, secure=found.document_url is not None)
 
     @route("GET", CALLBACK, allow="anyone", errors=[InvalidInput])
     async def callback(self, request: Request, caller: Caller) -> HTMLResponse:
-        """Complete a sign-in: here an authorization server sends the browser back to."""
+        """Complete a sign-in. The authorization server redirects the browser to this address."""
         pairs = request.query_params.multi_items()
         answered = dict(pairs)
         if len(answered) != len(pairs) or any(len(text) > MAX_PARAMETER for text in answered.values()):
@@ -96,7 +99,10 @@ class OAuthRoutes:
 
     @route("GET", "/client-metadata.json", allow="anyone", errors=[NotFound])
     async def document(self) -> Response:
-        """Show our client metadata document, by which authorization servers know us without a registration."""
+        """Show our client metadata document.
+
+        It identifies this client to authorization servers without registration.
+        """
         found = (await self._source.sign_ins()).document()
         if found is None:
             raise NotFound("client_document", "client-metadata.json")
@@ -104,7 +110,7 @@ class OAuthRoutes:
 
     @route("GET", SIGN_INS, allow="member")
     async def list_sign_ins(self, user: User, domain: str, name: str) -> Items[SignedIn]:
-        """List who is signed in at an MCP server: oneself, for an admin everybody."""
+        """List the sign-ins at an MCP server: the caller's own, or all of them for an admin."""
         await self._directory.get(domain)
         found = await (await self._source.sign_ins()).accounts(user, domain, name)
         return Items(
@@ -131,14 +137,14 @@ class OAuthRoutes:
 
     @route("DELETE", f"{SIGN_INS}/{{owner}}", allow="member", status=200, errors=[NotFound])
     async def revoke(self, user: User, domain: str, name: str, owner: str) -> EndedSignIn:
-        """End a sign-in: ``me``, ``domain`` for the one that serves everybody, or a user's id."""
+        """End a sign-in. ``owner`` is ``me``, ``domain`` for the shared account, or a user's id."""
         await self._directory.get(domain)
         whose = {OURS: "", MINE: user.id}.get(owner, owner)
         return EndedSignIn(await (await self._source.sign_ins()).revoke(user, domain, name, whose))
 
 
 def _bind(response: R, cookie: str, *, secure: bool) -> R:
-    """Return an answer that gives this browser, and no page in it, what completes the sign-in."""
+    """Set the cookie that completes the sign-in on a response. Scripts cannot read the cookie."""
     response.set_cookie(
         COOKIE, cookie, max_age=COOKIE_SECONDS, path=CALLBACK, secure=secure, httponly=True, samesite="lax"
     )
@@ -148,7 +154,7 @@ def _bind(response: R, cookie: str, *, secure: bool) -> R:
 
 
 def _page(title: str, words: str, status: int) -> HTMLResponse:
-    """Return a page that loads nothing and tells no other site where it stands: its address holds a code."""
+    """Return a page that loads nothing and sends no referrer, because its address contains a code."""
     said = f"<h1>{html.escape(title)}</h1><p>{html.escape(words)}</p>"
     page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>{said}</html>'
     headers = {"content-security-policy": POLICY, "referrer-policy": "no-referrer", "cache-control": "no-store"}

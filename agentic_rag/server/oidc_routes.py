@@ -1,7 +1,7 @@
-"""REST of signing in at an OpenID provider: to it, and back.
+"""REST routes for signing in at an OpenID provider.
 
-Owns what these routes take and answer, and the cookie that binds a sign-in to its browser. Each step is
-``access.oidc.logins``'s.
+This module defines the forms and answers, and the cookie that binds a sign-in to its browser. ``access.oidc.logins``
+does the steps of the sign-in.
 """
 
 import time
@@ -26,7 +26,7 @@ from agentic_rag.server.replies import answer, request_id
 from agentic_rag.server.routes import route
 from agentic_rag.store.users import Grant
 
-if TYPE_CHECKING:  # joserfc takes a tenth of a second, which only those pay who have a provider
+if TYPE_CHECKING:  # importing joserfc takes 0.1 s, so only servers with a provider import it
     from agentic_rag.access.oidc.logins import ProviderLogins
 
 OIDC = f"{AUTH}/oidc"
@@ -34,17 +34,20 @@ CALLBACK: Final = f"{OIDC}/callback"
 BEGUN_SECONDS: Final = 600
 BEGUN_A_SECOND: Final = 1.0
 BEGUN_AT_ONCE: Final = 60.0
-"""Of one address: each is a row, and nobody has shown anything yet."""
+"""Sign-ins that one address may begin in a burst. Each one stores a row before the caller has proved anything."""
 
 
 class BeginQuery(Form):
-    """``returnTo``: the path of this server to which the browser goes once it is signed in."""
+    """Parameters for beginning a sign-in.
+
+    ``returnTo`` is the path on this server to which the browser goes after the sign-in.
+    """
 
     return_to: str = Field("/", max_length=1_000)
 
 
 class CallbackQuery(Form):
-    """What the provider adds to our address; further parameters of its own are let pass."""
+    """Parameters that the provider adds to the callback address. Others are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -55,14 +58,14 @@ class CallbackQuery(Form):
 
 
 class MappingQuery(Form):
-    """``groups``: somebody's, a line each."""
+    """Groups whose rights to show. ``groups`` has one group per line."""
 
     groups: str = Field("", max_length=10_000)
 
 
 @answer()
 class MappingLine:
-    """What groups may do; ``groups`` is a pattern in which ``*`` stands for any characters."""
+    """Rights of a group. ``groups`` is a pattern in which ``*`` stands for any characters."""
 
     groups: str
     domain: str | None
@@ -72,7 +75,7 @@ class MappingLine:
 
 @answer()
 class MappedRights:
-    """What all groups of somebody permit together."""
+    """Combined rights of a set of groups."""
 
     operator: bool
     grants: Mapping[str, Grant]
@@ -80,9 +83,10 @@ class MappedRights:
 
 @answer(kw_only=True)
 class ProviderMapping:
-    """The provider as it is set up, and the operator's file; ``problem``: why nobody can come in by it.
+    """The provider's settings and the operator's mapping file.
 
-    ``redirect``: the address that the provider has to know. ``rights``: of the groups that were asked for.
+    ``problem`` says why the mapping file cannot be used, so that nobody can sign in through the provider. ``redirect``
+    is the callback address to register at the provider. ``rights`` are those of the groups in the query.
     """
 
     issuer: str
@@ -98,7 +102,7 @@ class ProviderMapping:
 
 
 class ProviderDepartures(LogoutRedirect):
-    """Where a browser goes that came from an OpenID provider. ``public_url``: our own address, empty: not known."""
+    """The logout address at an OpenID provider. ``public_url`` is this server's address; empty if unknown."""
 
     present = True
 
@@ -111,7 +115,7 @@ class ProviderDepartures(LogoutRedirect):
 
 
 class OidcRoutes:
-    """Signing in at an OpenID provider; ``login`` None: there is none."""
+    """Signing in at an OpenID provider. ``login`` is None if no provider is configured."""
 
     def __init__(self, login: "ProviderLogins | None", gate: Gate, public_url: str = "") -> None:
         self._login = login
@@ -121,7 +125,7 @@ class OidcRoutes:
 
     @route("GET", f"{OIDC}/begin", allow="anyone", errors=[NotFound])
     async def begin(self, request: Request, caller: Caller, query: BeginQuery) -> RedirectResponse:
-        """Send this browser to the provider to sign in."""
+        """Redirect this browser to the provider to sign in."""
         there, source, at = self._there(), source_of(request.scope), time.monotonic()
         try:
             self._begun.check(at, source)
@@ -130,14 +134,15 @@ class OidcRoutes:
         except AgenticRagError as exc:
             return RedirectResponse(await _refused_at(request, caller, exc), status_code=303)
         secure = self._gate.is_secure(request.scope)
-        # not strict: the provider's page leads back here, and this cookie has to come along
+        # Lax, not strict: the provider's page redirects here, and the browser has to send this cookie with that
+        # request.
         cookie = make_cookie(BEGUN, begun.browser, BEGUN_SECONDS, secure=secure, strict=False)
         set_cookie(request.scope, cookie)
         return RedirectResponse(begun.url, status_code=303)
 
     @route("GET", CALLBACK, allow="anyone", errors=[NotFound])
     async def finish(self, request: Request, caller: Caller, query: CallbackQuery) -> HTMLResponse:
-        """Sign this browser in, which comes back from the provider, and lead it to where it wanted to go."""
+        """Sign in the browser that returns from the provider, then send it to the page it asked for."""
         from agentic_rag.access.oidc.logins import Returned
 
         there, secure = self._there(), self._gate.is_secure(request.scope)
@@ -149,12 +154,13 @@ class OidcRoutes:
             return _page_to(await _refused_at(request, caller, exc), "Not signed in", exc.status)
         keep_cookie(self._gate, request, ended.token, ended.login)
         set_cookie(request.scope, drop_cookie(BEGUN, secure=secure))
-        # A page, not a redirect: where another site's page leads to, the strict cookie does not go along
+        # A page instead of a redirect: a browser does not send a strict cookie on a navigation that another site
+        # started.
         return _page_to(ended.return_to, "Signed in")
 
     @route("GET", f"{OIDC}/mapping", allow="operator", errors=[NotFound])
     async def mapping(self, request: Request, query: MappingQuery) -> ProviderMapping:
-        """Show the provider and what its groups permit; `groups` asks what somebody in them may do."""
+        """Show the provider and the rights of its groups; `groups` shows the combined rights of these groups."""
         there = self._there()
         client = there.client
         shown = ProviderMapping(
@@ -182,16 +188,19 @@ class OidcRoutes:
         return self._login
 
     def _redirect(self, request: Request) -> str:
-        """Return our own address to which the provider leads back. The Host was checked: it is one of our names."""
+        """Return the callback address on this server.
+
+        The guard has already checked that the Host is one of our names.
+        """
         own = self._public_url or f"{'https' if self._gate.is_secure(request.scope) else 'http'}://{request.url.netloc}"
         return own + CALLBACK
 
 
 async def _refused_at(request: Request, caller: Caller, refused: AgenticRagError) -> str:
-    """Return the address of our page that says why a browser was refused, in its reader's language.
+    """Return the address of the page that explains a refusal in the reader's language.
 
     Raises:
-        AgenticRagError: the refusal; whoever asks is no browser that shows a page.
+        AgenticRagError: the refusal, if the client does not accept HTML.
     """
     if "text/html" not in request.headers.get("accept", ""):
         raise refused

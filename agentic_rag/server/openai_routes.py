@@ -1,8 +1,7 @@
-"""OpenAI's models, chat completions and responses, for clients of theirs that nobody changes.
+"""OpenAI's models, chat completions and responses, for unmodified OpenAI clients.
 
-Owns these routes. A domain is a model; tools run on the server. Knows no rule: `openai_requests` says what a call
-means, `operations.calls` what becomes of it, and the encoders what its answer looks like. Errors have OpenAI's form,
-which `error_shapes` gives them.
+A domain is a model, and tools run on this server. `openai_requests` parses a call, `operations.calls` executes it, and
+the encoders build the answer. `error_shapes` gives errors the form of OpenAI's API.
 """
 
 from datetime import datetime
@@ -73,11 +72,14 @@ ASKING_ERRORS = (
     QuotaExceeded,
     TurnInProgress,
 )
-"""How a question may be refused or fail. What OpenAI's clients know as a bad request is 400, not 422."""
+"""Reasons why a question is refused or fails. OpenAI's clients expect 400 for invalid input instead of 422."""
 
 
 class ResponseQuery(Form):
-    """``stream``: its events, those that follow the number ``starting_after``. Other parameters are let pass."""
+    """Form of a stored response.
+
+    ``stream``: send its events after the number ``starting_after``. Other parameters are ignored.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -86,7 +88,7 @@ class ResponseQuery(Form):
 
 
 class OpenAiRoutes:
-    """What clients of OpenAI's API reach below ``/v1``."""
+    """Routes below ``/v1`` for clients of OpenAI's API."""
 
     def __init__(self, directory: Directory, conversations: Conversations, calls: Calls) -> None:
         self._directory = directory
@@ -95,13 +97,13 @@ class OpenAiRoutes:
 
     @route("GET", "/v1/models", allow="user")
     async def list_models(self, user: User) -> Response:
-        """List the domains of the caller as OpenAI's models."""
+        """List the caller's domains as OpenAI models."""
         records = [record for record in await self._directory.list_all() if user.sees(record.id)]
         return json_response({"object": "list", "data": [_model(record) for record in records]})
 
     @route("GET", "/v1/models/{domain}", allow="member")
     async def get_model(self, domain: str) -> Response:
-        """Show one domain as OpenAI's model."""
+        """Show one domain as an OpenAI model."""
         return json_response(_model(await self._directory.get(domain)))
 
     @route(
@@ -114,9 +116,9 @@ class OpenAiRoutes:
         errors=ASKING_ERRORS,
     )
     async def complete(self, request: Request, user: User, body: ChatCall) -> EventStream | Response:
-        """Answer the last of some messages, as OpenAI's chat completions do.
+        """Answer the last of some messages, like OpenAI's chat completions.
 
-        Without ``store`` or ``conversation`` nothing is kept of it.
+        Without ``store`` or ``conversation`` nothing is stored.
         """
         asked = read_chat(body)
         call = await self._ask(user, body.model, asked, store=bool(body.store), conversation=body.conversation)
@@ -136,9 +138,9 @@ class OpenAiRoutes:
         errors=ASKING_ERRORS,
     )
     async def respond(self, user: User, body: ResponseCall) -> EventStream | Response:
-        """Answer an input, as OpenAI's responses do.
+        """Answer an input, like OpenAI's responses.
 
-        Without ``store``, ``conversation`` or ``previous_response_id`` nothing is kept of it.
+        Without ``store``, ``conversation`` or ``previous_response_id`` nothing is stored.
         """
         asked = read_response(body)
         if body.previous_response_id is not None:
@@ -155,7 +157,7 @@ class OpenAiRoutes:
 
     @route("GET", RESPONSE, allow="user", streams=True, errors=[NotFound, LogGone])
     async def get_response(self, user: User, response: str, query: ResponseQuery) -> EventStream | Redacted[Json]:
-        """Show a response that was kept, as it stands now, or its events."""
+        """Show the current state of a stored response, or its events."""
         kept = await self._calls.find_kept(user, TurnId(turn_of(response)))
         if query.streamed:
             await check_place(self._conversations, user, kept, query.starting_after)
@@ -165,7 +167,7 @@ class OpenAiRoutes:
 
     @route("DELETE", RESPONSE, allow="user", audited=True, status=200, errors=[NotFound, OtherResponses])
     async def delete_response(self, user: User, response: str) -> Json:
-        """Delete a response that was kept with its conversation, in which it has to be the only one."""
+        """Delete a stored response with its conversation, which must not contain other responses."""
         await self._calls.forget(user, TurnId(turn_of(response)))
         return {"id": response, "object": "response", "deleted": True}
 
@@ -213,7 +215,12 @@ class _Response:
 
 
 def _check(answer: Answer) -> None:
-    """Raise why there is no whole answer."""
+    """Check that the answer is complete.
+
+    Raises:
+        AnswerFailed: the turn failed.
+        ServerStopping: the events ended before the turn.
+    """
     failure = answer.failure
     if failure is not None:
         raise AnswerFailed(failure.code, failure.message, failure.retryable)
@@ -227,5 +234,5 @@ def _model(record: DomainRecord) -> Json:
 
 
 def _passages(request: Request, domain: str) -> str:
-    """Return the address below which the passages of a domain can be read."""
+    """Return the base address of a domain's passages."""
     return str(request.url.replace(path=f"/api/domains/{domain}/chunks", query="", fragment=""))

@@ -1,8 +1,7 @@
-"""The OpenAPI 3.1 document of the declared routes.
+"""Build the OpenAPI 3.1 document of the declared routes.
 
-Owns the translation: a declaration becomes an operation, the forms it takes and the records it answers become
-components, with schemas by pydantic. Knows no route by name. The document is made when it is first asked for: all
-models together would cost every start a tenth of a second.
+A declaration becomes an operation; its forms and answers become components with pydantic's schemas. This module knows
+no route by name. The document is built on first use, because it would add 0.1 s to every start.
 """
 
 import inspect
@@ -34,14 +33,14 @@ from agentic_rag.server.web_routes import PageAnswer
 
 REFS = "#/components/schemas/{model}"
 FILES: Json = {"type": "object", "additionalProperties": {"type": "string", "format": "binary"}}
-"""A multipart body: files under any names."""
+"""Schema of a multipart body with files under any names."""
 
 _Key = tuple[str, Literal["query", "body", "answer"]]
-"""Which schema: an operation's id, and what of it."""
+"""Key of a schema: the operation's id, and its part."""
 
 
 class OpenApi:
-    """The document of some declarations; safe to be asked for from several threads."""
+    """The OpenAPI document of some declarations. Thread-safe."""
 
     def __init__(self, declarations: Sequence[Declaration]) -> None:
         self._declarations = declarations
@@ -71,11 +70,11 @@ class OpenApi:
 
     @cached_property
     def page(self) -> str:
-        """The document as a page for people."""
+        """The document as an HTML page."""
         return make_page(orjson.loads(self.document))
 
     def _schemas(self) -> tuple[dict[_Key, Json], dict[str, Json]]:
-        """Return the schemas of bodies and answers, and the components they refer to."""
+        """Return the schemas of bodies and answers, and their shared components."""
         inputs: list[Any] = [(_ERROR, "serialization", TypeAdapter(ErrorAnswer))]
         for declared in self._declarations:
             ident = operation_id(declared)
@@ -107,7 +106,7 @@ _COMMON = {
     503: "`OIDC_UNAVAILABLE`, `STORAGE_UNAVAILABLE`, `STORAGE_DAMAGED`, `SERVER_BUSY`, `SERVER_STOPPING`: not now.",
     507: "`STORAGE_FULL`: the server's disk is full.",
 }
-"""How any operation may be refused, by status; see `_common` for those that not all have."""
+"""Refusals common to all operations, by status. `_common` selects those that apply to an operation."""
 
 _RPC = {
     "202": "A notification was taken.",
@@ -115,7 +114,7 @@ _RPC = {
     "406": "`Accept` has to name both kinds of answers, JSON and event streams.",
     "413": "The body is too long.",
 }
-"""How MCP's streamable HTTP answers beside what any operation does."""
+"""Additional answers of MCP's streamable HTTP, by status."""
 
 _INTRODUCTION = """\
 Errors have one form: `{"error": {"code", "message", "details?", "requestId"}}`. `x-allow` says who may use an
@@ -125,7 +124,7 @@ event streams described here."""
 
 
 def operation_id(declared: Declaration) -> str:
-    """Return the name of an operation: its noun and its verb."""
+    """Return the id of an operation, made from the class and the method."""
     return declared.handler.__qualname__.replace("Routes.", "_")
 
 
@@ -170,7 +169,7 @@ def _query_parameters(form: Json) -> list[Json]:
 
 
 _TEXTS = {HTMLResponse: "text/html", CsvTable: "text/csv", MetricsText: "text/plain"}
-"""Answers that are text, with their media types."""
+"""Media types of text answers."""
 
 
 def _responses(declared: Declaration, schema: Json | None) -> Json:
@@ -215,7 +214,7 @@ def _responses(declared: Declaration, schema: Json | None) -> Json:
 
 
 def _file_responses(kind: type) -> Json:
-    """Return how a route answers that sends bytes."""
+    """Return the responses of a route that sends a file."""
     content = {"image/png" if kind is PageFile else "*/*": {"schema": {"type": "string", "format": "binary"}}}
     responses: Json = {"200": {"description": "The file.", "content": content}}
     if kind is OriginalFile:
@@ -227,7 +226,7 @@ def _file_responses(kind: type) -> Json:
 
 
 def _refusals(declared: Declaration, schema: Json) -> Json:
-    """Return how an operation may be refused or fail, by status."""
+    """Return the refusals and failures of an operation, by status."""
     refusals: Json = {
         str(status): {"$ref": f"#/components/responses/{_name_of(status)}"} for status in _common(declared)
     }
@@ -241,7 +240,7 @@ def _refusals(declared: Declaration, schema: Json) -> Json:
 
 
 def _common(declared: Declaration) -> list[int]:
-    """Return the statuses with which any operation of this shape may be refused."""
+    """Return the statuses of the common refusals that apply to an operation."""
     names = set(re.findall(r"{(\w+)", declared.path))
     body, query = declared.reads.keys() & {"body"}, declared.reads.keys() & {"query"}
     some = {
@@ -264,12 +263,12 @@ def _code_of(error: type[AgenticRagError]) -> str:
 
 
 def documented_statuses(declared: Declaration) -> set[int]:
-    """Return every status that an operation may answer with."""
+    """Return every documented status of an operation."""
     return {int(status) for status in {**_responses(declared, None), **_refusals(declared, {})}}
 
 
 def _kinds(answer: Any) -> tuple[Any, ...]:
-    """Return the alternatives of an answer."""
+    """Return the alternatives of an answer type."""
     if answer is None:
         return (types.NoneType,)
     return typing.get_args(answer) if typing.get_origin(answer) in (types.UnionType, typing.Union) else (answer,)
@@ -295,12 +294,12 @@ _NO_JSON = (
 
 
 def _json_kinds(answer: Any) -> list[Any]:
-    """Return the alternatives of an answer that have a schema."""
+    """Return the alternatives of an answer type that have a JSON schema."""
     return [_answer_type(kind) for kind in _kinds(answer) if kind not in _NO_JSON]
 
 
 def _answer_type(kind: Any) -> Any:
-    """Return the type of what is sent, where the server still has to take secrets out of it."""
+    """Return the type of the sent JSON, without wrappers such as `Headed` and `Redacted`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Headed, Redacted):
         return _answer_type(arguments[0])
@@ -317,7 +316,7 @@ def _content(schema: Json) -> Json:
 
 
 def _name_in_camel_case(schema: Any) -> Any:
-    """Return a schema whose properties have the names of the JSON form (see ``json_form``)."""
+    """Return a schema with property names in camelCase, as in the JSON form (see ``json_form``)."""
     if isinstance(schema, list):
         return [_name_in_camel_case(each) for each in schema]
     if not isinstance(schema, dict):

@@ -1,6 +1,6 @@
-"""A document's file as an answer: whole or one range of it, piece by piece, by its own name, never run by a browser.
+"""Send a document's original file, whole or as one range, under its own name and never executed by a browser.
 
-Owns its headers and what a ``Range`` header means. Knows no folder and no domain.
+This module sets the headers and parses the ``Range`` header. It knows no folder and no domain.
 """
 
 import re
@@ -15,14 +15,14 @@ from agentic_rag.server.replies import SANDBOX
 PIECE = 256 * 1024
 """Bytes that are read and sent at once."""
 SEND_SECONDS = 60.0
-"""A piece that takes longer means a client that stopped reading: the connection is cut."""
+"""Time limit for sending one piece. A slower client has stopped reading, and the connection is closed."""
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 class OriginalFile:
-    """The ASGI answer that sends a document's file, or the part that ``asked`` (a ``Range`` header) names.
+    """The ASGI answer that sends a document's file, or the range in ``asked`` (a ``Range`` header).
 
-    A header that is not understood, or that names several ranges, counts as none. The file is closed at the end.
+    A malformed header, or one with several ranges, is ignored. The file is closed at the end.
     """
 
     def __init__(self, original: Original, asked: str | None) -> None:
@@ -48,7 +48,7 @@ class OriginalFile:
         while start < end:
             piece = await self._original.read(start, min(PIECE, end - start))
             if not piece:
-                return  # it was cut off meanwhile: the client sees an answer that is shorter than was said
+                return  # the file was truncated meanwhile; the client notices the short answer
             start += len(piece)
             with SilenceScope(SEND_SECONDS) as sending:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -68,9 +68,9 @@ class OriginalFile:
 
 
 def part_named(asked: str, size: int) -> tuple[int, int] | None:
-    """Return the part of ``size`` bytes that a ``Range`` header names: its start, and where it ends.
+    """Return the start and end of the range in a ``Range`` header, for a file of ``size`` bytes.
 
-    None: the whole. Both alike: there is no such part.
+    Returns None for the whole file, and start equal to end if the range is not satisfiable.
     """
     found = _RANGE.fullmatch(asked.strip())
     if found is None or found.groups() == ("", ""):
@@ -86,7 +86,7 @@ def part_named(asked: str, size: int) -> tuple[int, int] | None:
 
 
 def disposition(name: str) -> str:
-    """Return a ``Content-Disposition`` that keeps a file under its name, in ASCII for those that know no more."""
+    """Return a ``Content-Disposition`` that saves a file under its name, with an ASCII fallback for older clients."""
     stem, ending = split_name(name)
     plain = "".join(re.sub(r"[^A-Za-z0-9._ -]", "_", part)[:100] for part in (stem, ending))
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

@@ -1,6 +1,6 @@
-"""A document's page as an answer: a PNG that a browser may keep, but asks about each time.
+"""Send the image of a document's page as a PNG that browsers may store but revalidate on each use.
 
-Owns its headers and the tag by which a browser says what it has. Knows no document and no PDF.
+This module sets the headers and the entity tag. It knows no document and no PDF.
 """
 
 import hashlib
@@ -11,22 +11,22 @@ from starlette.types import Receive, Scope, Send
 from agentic_rag.server.replies import SANDBOX
 
 DRAWN_AS = "1"
-"""Part of every tag: change it when pages would come out differently."""
+"""Version of the rendering, part of every tag. Change it when pages would look different."""
 
 
 def tag_of(*facts: object) -> str:
-    """Return the ETag of what follows from some facts."""
+    """Return an ETag derived from some facts."""
     return '"' + hashlib.sha256("\0".join(map(str, (DRAWN_AS, *facts))).encode()).hexdigest()[:32] + '"'
 
 
 def knows(request: Request, tag: str) -> bool:
-    """Whether the sender of a request has what a tag stands for."""
+    """Return True if the client already has the content with this tag (``If-None-Match``)."""
     named = request.headers.get("if-none-match", "")
     return tag in [each.strip().removeprefix("W/") for each in named.split(",")]
 
 
 class PageFile:
-    """The ASGI answer that sends an image, or says that the client's is the same (``png`` None)."""
+    """The ASGI answer that sends an image, or 304 if ``png`` is None."""
 
     def __init__(self, png: bytes | None, tag: str) -> None:
         self._png = png
@@ -35,7 +35,7 @@ class PageFile:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [
             (b"etag", self._tag.encode()),
-            (b"cache-control", b"private, no-cache"),  # it is kept, and whoever may see it no more does not see it
+            (b"cache-control", b"private, no-cache"),  # revalidated, because the permission may have ended
             (b"content-security-policy", SANDBOX.encode()),
             (b"x-content-type-options", b"nosniff"),
         ]

@@ -1,8 +1,8 @@
-"""Whose process is at the other end of a connection from this machine.
+"""Find the local user whose process is at the other end of a connection.
 
-Owns the question to the system. Knows no request and no right: the guard decides what a user of this machine may do.
-Only Linux tells: for one connection (``sock_diag``, netlink 4), or, where that is not there, in a table of all
-(``/proc/net/tcp``), whose reading takes longer the more there are. Elsewhere nobody is known.
+This module only queries the operating system; the guard decides what a local user may do. It works on Linux only:
+``sock_diag`` (netlink 4) answers for one connection. If it is missing, the table of all connections (``/proc/net/tcp``)
+is read, which is slower with many connections. On other systems the user is unknown.
 """
 
 import functools
@@ -18,31 +18,31 @@ Address = tuple[str, int]
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _UID, _INODE = 7, 9
-"""Fields of a row that begin after its number."""
+"""Indexes of two fields of a row, whose number is field 0."""
 
 _SOCK_DIAG, _BY_FAMILY, _ERROR, _REQUEST = 4, 20, 2, 1
 _LISTENS = 10
 _HEADER, _WISH, _PLACES = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), struct.Struct("!HH16s16s")
 _REST = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-"""Of a socket's name: no interface, no cookie."""
+"""The rest of a socket's name: any interface, no cookie."""
 
 
 def system_tells() -> bool:
-    """Whether this system tells whose a connection is."""
+    """Return True if this system can name a connection's user."""
     return TABLES[0].exists()
 
 
 def uid_of(peer: Address, own: Address) -> int | None:
-    """Return the user whose socket ``peer`` is, connected to our ``own``; None when the system does not tell.
+    """Return the uid of the socket ``peer`` that is connected to our ``own`` address, or None if unknown.
 
-    A socket that its process has closed already is nobody's.
+    The uid is also unknown if the process has already closed the socket.
     """
     return ask_system(peer, own) if _answers() else look_up(peer, own)
 
 
 @functools.cache
 def _answers() -> bool:
-    """Whether the system answers for one connection: asked once, of a connection of our own."""
+    """Return True if netlink works. This is tested once with a connection of our own."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as own, socket.create_connection(own.getsockname()) as made:
             return ask_system(made.getsockname(), own.getsockname()) == os.geteuid()
@@ -51,14 +51,14 @@ def _answers() -> bool:
 
 
 def ask_system(peer: Address, own: Address) -> int | None:
-    """As `uid_of`, by a question about this connection: 0.1 ms, however many there are."""
+    """Return the uid as `uid_of` does, by netlink. This takes 0.1 ms for any number of connections."""
     try:
         hosts = [_plain(address) for address in (peer, own)]
         family = socket.AF_INET if hosts[0].version == 4 else socket.AF_INET6
         names = _PLACES.pack(peer[1], own[1], *(host.packed.ljust(16, b"\0") for host in hosts)) + _REST
         wish = _WISH.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + names
         with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as system:
-            system.setblocking(False)  # the answer is there when the question was taken
+            system.setblocking(False)  # the answer is available as soon as the request was accepted
             system.send(_HEADER.pack(_HEADER.size + len(wish), _BY_FAMILY, _REQUEST, 1, 0) + wish)
             answer = system.recv(8192)
         if _HEADER.unpack_from(answer)[1] != _BY_FAMILY or answer[17] == _LISTENS:
@@ -76,7 +76,7 @@ def _plain(address: Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
 
 
 def look_up(peer: Address, own: Address) -> int | None:
-    """As `uid_of`, from the tables of all connections."""
+    """Return the uid as `uid_of` does, from the tables of all connections."""
     for table in TABLES:
         try:
             rows = table.read_bytes()
@@ -91,7 +91,7 @@ def look_up(peer: Address, own: Address) -> int | None:
 
 
 def _text_of(address: Address, table: str) -> str:
-    """Return an address as the table writes it: words of 32 bits in the machine's order, and the port."""
+    """Return an address in the table's format: 32-bit words in native byte order, and the port."""
     host = ipaddress.ip_address(address[0].partition("%")[0])
     if table == "tcp6" and host.version == 4:
         host = ipaddress.IPv6Address(f"::ffff:{host}")

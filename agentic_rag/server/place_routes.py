@@ -1,6 +1,6 @@
-"""REST of where a citation stands: a page's image, and the place of a passage.
+"""REST routes for the place of a citation: the image of a page, and the position of a passage.
 
-Owns what these routes take and answer. Knows no PDF and no table.
+This module defines the forms and answers. It knows neither PDF nor table formats.
 """
 
 from collections.abc import Sequence
@@ -24,19 +24,20 @@ from agentic_rag.server.routes import route
 DOMAIN = "/api/domains/{domain}"
 PAGE = f"{DOMAIN}/documents/{{document}}/pages/{{page}}"
 
-# What is taken
+# Requests
 
 
 class PageSize(Form):
-    """``width`` in pixels; a page that would be too large at it is smaller."""
+    """Image width in pixels. The image is smaller if the page would become too large."""
 
     width: int = Field(1_000, ge=200, le=2_000)
 
 
 class PlaceQuery(Form):
-    """Which part of the passage: ``start`` and ``end`` in its text, or ``text``, a citation's ``citedText``.
+    """The cited part of a passage, given by offsets or by its text.
 
-    ``format=html``: with ``html`` beside the texts.
+    ``start`` and ``end`` are offsets in the passage. ``text`` is a citation's ``citedText``. With ``format=html`` the
+    answer also contains ``html``.
     """
 
     start: int | None = Field(None, ge=0)
@@ -45,10 +46,10 @@ class PlaceQuery(Form):
     format: Literal["text", "html"] = "text"
 
     def part(self) -> Range | None:
-        """Return the part that is asked for by its offsets.
+        """Return the range given by the offsets, or None without offsets.
 
         Raises:
-            InvalidInput: they are none.
+            InvalidInput: the offsets are no range, or ``text`` is given, too.
         """
         if self.start is None and self.end is None:
             return None
@@ -59,12 +60,12 @@ class PlaceQuery(Form):
         return Range(self.start, self.end)
 
 
-# What is answered
+# Answers
 
 
 @answer()
 class CitedRange:
-    """The part that was asked for: offsets in the passage's ``text``, and what stands there."""
+    """The cited part: offsets in the passage's ``text``, and the text between them."""
 
     start: int
     end: int
@@ -83,7 +84,10 @@ class Near:
 
 @answer()
 class TableRow:
-    """A row; ``start`` and ``end`` are offsets in the passage's ``text``, ``number`` is its row in the sheet."""
+    """A row of a table.
+
+    ``start`` and ``end`` are offsets in the passage's ``text``; ``number`` is the row in the sheet.
+    """
 
     cells: Sequence[str]
     start: int
@@ -94,7 +98,7 @@ class TableRow:
 
 @answer()
 class SheetTable:
-    """The rows of a passage below their header, which is empty where none is known."""
+    """The rows of a passage and their header. The header is empty if unknown."""
 
     header: Sequence[str]
     rows: Sequence[TableRow]
@@ -102,7 +106,7 @@ class SheetTable:
 
 @answer()
 class Box:
-    """A rectangle as shares of the page, 0 to 1, from its upper left corner."""
+    """A rectangle in shares of the page, 0 to 1, measured from the upper left corner."""
 
     x: float
     y: float
@@ -112,8 +116,11 @@ class Box:
 
 @answer()
 class PagePlace:
-    """A passage on a page. ``image``: where its picture is; ``width`` and ``height`` in points, of a page that can be
-    read. ``found``: how much of the passage ``passage`` marks, the cited part of it ``cited``."""
+    """A passage on a page. ``image`` is the address of the page's image.
+
+    ``width`` and ``height`` are in points, and absent if the page cannot be read. ``passage`` and ``cited`` mark the
+    passage and its cited part; ``found`` tells how much of the passage they cover.
+    """
 
     number: int
     image: str
@@ -126,11 +133,12 @@ class PagePlace:
 
 @answer()
 class PassagePlace:
-    """A passage in its place. ``kind``: what it is best shown as; ``page`` and ``table`` are there for those kinds.
+    """A passage and its place in the document.
 
-    ``cited`` is null where no part was asked for, or the passage does not have it. ``html`` is safe to be put into a
-    page: the passage, with ``mark`` around the cited part. ``notes``: what could not be shown, and what is known of the
-    document that explains it.
+    ``kind`` is the best way to show it; `page` and `table` are set accordingly. ``cited`` is null if no part was asked
+    for, or if the passage does not contain it. ``html`` is the passage with ``mark`` around the cited part, and is safe
+    to insert into a page. ``notes`` tell which parts could not be shown, and what is known about the document that
+    explains it.
     """
 
     chunk_id: str
@@ -152,10 +160,13 @@ class PassagePlace:
 
 
 class PlaceRoutes:
-    """Where citations stand."""
+    """Places of citations in their documents."""
 
     def __init__(self, documents: Documents, places: Places, redactor: Redactor) -> None:
-        """``redactor``: takes secrets out of a text before it is made HTML, where they would look different."""
+        """Take the services.
+
+        ``redactor`` removes secrets from a text before it becomes HTML, where they would look different.
+        """
         self._documents = documents
         self._places = places
         self._redactor = redactor
@@ -176,13 +187,13 @@ class PlaceRoutes:
 
     @route("GET", f"{DOMAIN}/chunks/{{chunk}}/place", allow="member")
     async def get_place(self, domain: str, chunk: str, query: PlaceQuery) -> Redacted[PassagePlace]:
-        """Show where the passage of a citation stands: on its page, in its table or between its neighbours."""
+        """Show the place of a cited passage: on its page, in its table, or between its neighbouring paragraphs."""
         place = await self._places.of(domain, chunk, query.part(), query.text)
         html = self._html(domain, place) if query.format == "html" else None
         return Redacted(domain, _show(domain, place, html))
 
     def _html(self, domain: str, place: CitationPlace) -> str:
-        # with what it needs: a start does not wait for it
+        # imported here, because the import is slow and the server's start should not wait for it
         from agentic_rag.documents.passage_html import passage_html, table_html
 
         redact = self._redactor.of(domain)

@@ -1,6 +1,6 @@
-"""REST of rendering: Markdown as the HTML that a page may show, for texts that are not messages yet.
+"""REST route that renders Markdown as sanitised HTML, for texts that are not messages yet.
 
-Owns what the route takes and how much of it. What is left of a text is ``message_html``'s.
+This module defines the form and its size limits. ``message_html`` renders and sanitises.
 """
 
 from pydantic import Field, field_validator
@@ -15,13 +15,13 @@ from agentic_rag.server.routes import route
 
 MAX_TEXTS = 50
 MAX_CHARACTERS = 65_536
-"""Of one text, as of a message: a longer one is shown as it was written."""
+"""Maximum length of one text, the same as of a message. Longer messages are shown unrendered."""
 MAX_ALL_CHARACTERS = 131_072
-"""Of all texts of a request."""
+"""Maximum total length of the texts in a request."""
 
 
 class Mark(Form):
-    """A citation that ends at a place of the text: an offset in Unicode code points."""
+    """A citation in a text. ``end`` is its offset in Unicode code points."""
 
     end: int = Field(ge=0)
     number: int = Field(ge=1, le=100_000)
@@ -31,7 +31,7 @@ class Mark(Form):
 
 
 class Text(Form):
-    """A text, and the citations in it. ``breaks``: a line end is one in the HTML, too."""
+    """A text with its citations. ``breaks``: a newline in the text is a line break in the HTML."""
 
     text: str = Field(max_length=MAX_CHARACTERS)
     citations: list[Mark] = Field(default_factory=list, max_length=500)
@@ -39,7 +39,7 @@ class Text(Form):
 
 
 class Texts(Form):
-    """What to render."""
+    """Texts to render."""
 
     texts: list[Text] = Field(max_length=MAX_TEXTS)
 
@@ -66,12 +66,12 @@ class RenderRoutes:
 
     @route("POST", "/api/render", allow="user")
     async def render(self, user: User, body: Texts) -> Items[Rendered]:
-        """Render texts as messages are with `format=html`; nothing is kept."""
+        """Render texts as messages are rendered with `format=html`. Nothing is stored."""
         return Items([await self._thread.run(user.id, _render, each) for each in body.texts])
 
 
 def _render(given: Text) -> Rendered:
-    from agentic_rag.conversations.message_html import to_html  # with what it needs, a tenth of a second of a start
+    from agentic_rag.conversations.message_html import to_html  # imported here, because it adds 0.1 s to a start
 
     citations = [Citation(each.end, each.number) for each in given.citations]
     references = [

@@ -1,6 +1,6 @@
-"""What routes take of a role: its files, written or only tried.
+"""Forms for the files of a role, to write or only to try.
 
-Owns these forms. Knows no rule and no route.
+This module knows no rule and no route.
 """
 
 from typing import Annotated
@@ -26,7 +26,7 @@ class NewFile(Form):
 
 
 class DraftedFiles(Form):
-    """Files as they would be written; without ``files`` the template of a new role."""
+    """Files of a role that are not written yet. Without ``files`` the draft is the template of a new role."""
 
     files: tuple[NewFile, ...] | None = Field(None, min_length=1, max_length=MAX_FILES)
 
@@ -35,13 +35,16 @@ class DraftedFiles(Form):
 
 
 class NewRole(DraftedFiles):
-    """Without ``files`` the template of a new role is written. ``replace`` false: a file that exists is a refusal."""
+    """Files of a role to write. Without ``files`` the template of a new role is written.
+
+    If ``replace`` is false, an existing file is an error.
+    """
 
     replace: bool = True
 
 
 class TriedFiles(Form):
-    """A draft of ``role``: this turn runs on it as if its files had been written. For authors of the domain."""
+    """A draft of ``role``. The turn runs as if its files were written. Only authors of the domain may send one."""
 
     role: RoleId
     files: tuple[NewFile, ...] = Field(min_length=1, max_length=MAX_FILES)

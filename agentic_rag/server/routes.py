@@ -1,19 +1,20 @@
-"""How a route is declared, and what stands in front of every route.
+"""Declare routes and run the checks in front of each of them.
 
-Owns `route`: a method of a class of routes carries where it is reached, who may use it, what it takes and what it
-answers; from that follow the checks before it runs, its audit row, and its line in the OpenAPI document
-(``openapi``). What a declaration leaves unsaid is closed: below a domain it is for the domain's admins, elsewhere for
-operators, and whatever they change is audited. Knows no route by name.
+The decorator `route` declares a method of a route class: its path, its rule (who may use the route), its parameters and
+its answer. From the declaration follow the checks before the handler runs, the audit row and the operation in the
+OpenAPI document (``openapi``). The defaults are strict: a route below a domain is for the domain's admins, any other
+route is for operators, and their changes are audited. This module knows no route by name.
 
 ::
 
     class Conversations:
         @route("POST", "/api/conversations", allow="user", status=201)
         async def create(self, user: User, body: NewConversation) -> Redacted[Conversation]:
-            '''Begin a conversation in a domain.'''
+            '''Create a conversation in a domain.'''
 
-A handler's parameters say what it reads: ``user``, ``caller``, ``request``, ``body`` and ``query`` (a form each; a body
-of another type is given as the JSON it is), and by their own names the ids in the path.
+The names of a handler's parameters say which values it gets: ``user``, ``caller``, ``request``, ``body`` and ``query``.
+Ids in the path are passed by their own names. The annotations of ``body`` and ``query`` are forms. A body whose
+annotation is not a form is passed as parsed JSON.
 """
 
 import inspect
@@ -50,29 +51,29 @@ from agentic_rag.server.replies import Attachment, Headed, Replies, json_respons
 from agentic_rag.tools.entries.json_text import read_json_text
 
 Allow = Literal["anyone", "user", "member", "author", "admin", "operator"]
-"""``anyone``: also without a key; ``user``: with any key; ``member``, ``author`` and ``admin``: of the domain the path
-names.
+"""The callers that a route permits.
 
-Whose conversation a path names is the business layer's to check.
+``anyone`` includes callers without a key. ``user`` means any user with a key. ``member``, ``author`` and ``admin``
+refer to the domain in the path. The business layer checks who owns a conversation.
 """
 
 MAX_JSON_BYTES = 1024 * 1024
 
 GONE = 499
-"""A status of nginx's: the client closed the request."""
+"""Status code of nginx: the client closed the request."""
 
 _DOMAIN = re.compile(r"/api/domains/{domain}(/|$)")
 FREE_NAMES = frozenset({"name", "role"})
-"""Path parameters that are no ids: forms check them."""
+"""Path parameters that are checked by forms, because they are not ids."""
 _GIVEN = frozenset({"user", "caller", "request", "body", "query"})
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may use a route, and what it takes.
+    """Who may use a route, and how its requests are counted.
 
-    ``sends`` a message; ``streams`` events, so that it holds a connection; ``audited``: a change that belongs into the
-    audit log, also when the layer below wrote no row of it.
+    ``sends``: each request counts as a message. ``streams``: each request holds a connection, because the answer is an
+    event stream. ``audited``: the route writes an audit row if the business layer wrote none.
     """
 
     allow: Allow
@@ -81,11 +82,11 @@ class Rule:
     streams: bool = False
 
     def check(self, user: User, domain_id: str | None) -> None:
-        """Refuse what the rule does not permit. ``domain_id``: the domain that the path names.
+        """Check that the rule permits a user. ``domain_id`` is the domain in the path.
 
         Raises:
-            NotFound: the domain does not exist for this user.
-            Forbidden: it does, but this is for others.
+            NotFound: the domain does not exist, or the user may not see it.
+            Forbidden: the user may see the domain but lacks the required role.
         """
         if domain_id is not None and not user.sees(domain_id):
             raise NotFound("domain", domain_id, hidden=True)
@@ -108,12 +109,12 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A route as it was declared. ``reads``: its parameters' types by name; ``answer``: what it returns.
+    """A declared route. ``reads`` maps the handler's parameters to their types; ``answer`` is its return type.
 
-    ``status`` is that of a JSON answer. ``takes``: the media type of its body, ``max_bytes``: how long that may be,
-    ``max_values``: of how many items and members; ``lenient``: a body of JSON may have comments and trailing commas.
-    ``large``: encoding the answer may take a while, so that it is done
-    in a thread. ``errors``: what it is refused with beside what its rule and its parameters say.
+    ``status`` is the status of a JSON answer. ``takes`` is the media type of the body. ``max_bytes`` limits the body's
+    size, ``max_values`` its number of items and members. ``lenient`` allows comments and trailing commas in a JSON
+    body. ``large``: a thread encodes the answer, because that may take a while. ``errors`` lists refusals beyond those
+    that follow from the rule and the parameters.
     """
 
     method: str
@@ -132,13 +133,16 @@ class Declaration:
 
     @property
     def refuses_parameters(self) -> bool:
-        """Whether parameters of its address are refused: it takes none. A health probe may add what it likes."""
+        """Whether requests with query parameters are refused, because the route takes none.
+
+        Health probes may add any.
+        """
         is_ours = self.path.startswith("/api/") and self.rule.allow != "anyone"
         return is_ours and not self.reads.keys() & {"query", "request"}
 
     @property
     def doc(self) -> str:
-        """The documentation: the handler's docstring."""
+        """The handler's docstring, which documents the route."""
         return inspect.cleandoc(self.handler.__doc__ or "")
 
 
@@ -158,10 +162,10 @@ def route(
     lenient: bool = False,
     errors: Sequence[type[AgenticRagError]] = (),
 ) -> Callable[[Handler], Declaration]:
-    """Declare the decorated method of a class as a route; see the module for what its parameters mean.
+    """Declare the decorated method as a route. The module docstring explains the method's parameters.
 
     Raises:
-        TypeError: a parameter is neither a known one nor in the path, or nothing says what is answered.
+        TypeError: a parameter is unknown and not in the path, or the return annotation or the docstring is missing.
     """
     if allow is None:
         allow = "admin" if _DOMAIN.match(path) else "operator"
@@ -197,12 +201,12 @@ def route(
 
 
 def declarations_of(kind: type) -> list[Declaration]:
-    """Return what a class of routes declares, in its order."""
+    """Return the routes that a class declares, in order."""
     return [each for each in vars(kind).values() if isinstance(each, Declaration)]
 
 
 class Edge:
-    """What every route shares: the form of its answers, and the audit log."""
+    """The shared parts of all routes: answers, error handling and the audit log."""
 
     def __init__(
         self,
@@ -212,9 +216,9 @@ class Edge:
         observer: Observer = NOBODY,
         note_refused: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """``thread``: where large answers are encoded; ``observer``: who counts refusals.
+        """Take the collaborators. ``thread`` encodes large answers; ``observer`` counts refusals.
 
-        ``note_refused`` is called with the reason when the disk refused a write.
+        ``note_refused`` is called with the reason when the disk refuses a write.
         """
         self._note_refused = note_refused
         self._observer = observer
@@ -223,14 +227,14 @@ class Edge:
         self.thread = thread
 
     def routes_of(self, owner: object) -> list[Route]:
-        """Return the routes that the class of ``owner`` declares, in their order."""
+        """Return the routes that the class of ``owner`` declares, in order."""
         return [
             Route(declared.path, Endpoint(declared, owner, self), methods=[declared.method])
             for declared in declarations_of(type(owner))
         ]
 
     def exception_handlers(self) -> dict[Any, ExceptionHandler]:
-        """Return what answers the exceptions of routes and of their finding."""
+        """Return the handlers for exceptions of routes and of routing."""
         return {
             AgenticRagError: self._refuse,
             OSError: self._refuse_write,
@@ -239,7 +243,7 @@ class Edge:
         }
 
     async def _refuse_write(self, request: Request, exc: Exception) -> Response:
-        """Answer a write that the disk refused, where the route did not; any other error is the server's mistake."""
+        """Answer a write that the disk refused. Any other `OSError` is raised again, as a server error."""
         refused = refused_write(exc)
         if refused is None:
             raise exc
@@ -247,7 +251,7 @@ class Edge:
         return await self._refuse(request, refused)
 
     async def _refuse(self, request: Request, exc: Exception) -> Response:
-        """Write a refusal into the audit log and answer with it."""
+        """Write a refusal to the audit log and send it."""
         assert isinstance(exc, AgenticRagError)
         if isinstance(exc, StorageFull) and isinstance(exc.__cause__, OSError):
             self._note_refused(exc.reason)
@@ -260,7 +264,7 @@ class Edge:
 
 
 class Endpoint:
-    """The ASGI application of one route. ``owner``: the object whose method handles it."""
+    """The ASGI application of one route. The handler is a method of ``owner``."""
 
     def __init__(self, declared: Declaration, owner: object, edge: Edge) -> None:
         self.declared = declared
@@ -280,12 +284,12 @@ class Endpoint:
         values = {name: await self._read(name, kind, request, caller) for name, kind in declared.reads.items()}
         response = await self._response(await declared.handler(self._owner, **values), caller.user)
         if declared.rule.audited and not acting().noted:
-            # before the answer: a client that reads it finds the change in the log
+            # Before the answer: a client that reads the answer must find the change in the audit log.
             await self._edge.audit.note(change(f"{request.method} {declared.path}", scope["path"]))
         await response(scope, receive, send)
 
     async def _read(self, name: str, kind: Any, request: Request, caller: Caller) -> object:
-        """Return the value of a handler's parameter."""
+        """Return the argument for a handler's parameter."""
         match name:
             case "user":
                 return caller.user
@@ -303,7 +307,7 @@ class Endpoint:
 
     async def _response(self, answer: object, user: User) -> ASGIApp:
         if callable(answer):
-            return answer  # an answer of its own kind: an event stream
+            return answer  # already an ASGI application, for example an event stream
         if isinstance(answer, Attachment):
             return await self._edge.thread.run(user.id, self._edge.replies.attachment, answer)
         if answer is None:
@@ -321,11 +325,11 @@ class Endpoint:
 
 
 async def _read_json(request: Request, declared: Declaration) -> object:
-    """Return the parsed body; an absent one is ``{}``.
+    """Return the parsed body. An empty body is read as ``{}``.
 
     Raises:
-        BodyTooLarge: longer than ``max_bytes``.
-        InvalidInput: not JSON, nested too deep, or of more than ``max_values`` values.
+        BodyTooLarge: the body is longer than ``max_bytes``.
+        InvalidInput: the body is not JSON, is nested too deeply, or has more than ``max_values`` values.
     """
     limit, body = declared.max_bytes, bytearray()
     check_announced(request, limit)
@@ -347,10 +351,10 @@ async def _read_json(request: Request, declared: Declaration) -> object:
 
 
 def check_announced(request: Request, limit: int) -> None:
-    """Refuse a body that says it is too long before any of it is read: a client may wait for `100 Continue`.
+    """Refuse a too large body before reading it, because the client may be waiting for `100 Continue`.
 
     Raises:
-        BodyTooLarge: its ``Content-Length`` is more than ``limit`` bytes.
+        BodyTooLarge: ``Content-Length`` is more than ``limit`` bytes.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
@@ -358,10 +362,10 @@ def check_announced(request: Request, limit: int) -> None:
 
 
 def _parameters(kind: type[BaseModel], request: Request) -> dict[str, Any]:
-    """Return the query parameters: lists with all their values, also from "a,b".
+    """Return the query parameters by name. A list parameter collects all its values and splits each at commas.
 
     Raises:
-        InvalidInput: a parameter that takes one value stands there twice.
+        InvalidInput: a parameter that takes one value is given twice.
     """
     lists = {
         alias
@@ -381,7 +385,7 @@ def _parameters(kind: type[BaseModel], request: Request) -> dict[str, Any]:
 
 
 def _refuse_parameters(request: Request) -> None:
-    """Refuse the query parameters of a route that takes none, such as a `page` that nothing would honour.
+    """Refuse query parameters on a route that takes none, such as a `page` that would have no effect.
 
     Raises:
         InvalidInput: names the first parameter.
@@ -391,12 +395,19 @@ def _refuse_parameters(request: Request) -> None:
 
 
 def _check_ids(params: Mapping[str, str]) -> None:
-    """Refuse what PostgreSQL does not take: nothing has an id with a NUL. Other names are not looked for in it."""
+    """Refuse ids with a NUL, which PostgreSQL does not accept. Names in `FREE_NAMES` are not ids and are not checked.
+
+    Raises:
+        NotFound: an id contains a NUL, so no such record exists.
+    """
     for noun, ident in params.items():
         if "\0" in ident and noun not in FREE_NAMES:
             raise NotFound(noun, ident)
 
 
 async def _leave(request: Request, exc: Exception) -> Response:
-    """Answer a client that left while it was sending: nobody reads it, and nothing failed here."""
+    """Answer a client that disconnected while sending.
+
+    The client does not read the answer, and the server did not fail.
+    """
     return Response(status_code=GONE)

@@ -1,7 +1,7 @@
-"""What the protocol's library says of a message that does not fit, in words for people.
+"""Rewrite the MCP library's validation errors in readable words.
 
-Owns the rewriting of that one answer: which part of the message does not fit, without the library's types and
-addresses. Every other answer passes as it is.
+The rewritten error names the invalid part of the message, without the library's type names and links. Other answers
+pass unchanged.
 """
 
 import re
@@ -18,7 +18,7 @@ _PLACE = re.compile(r"^JSONRPCRequest\.(\S+)\n +(.+?) \[type=", re.MULTILINE)
 
 
 def plain_words(error: str) -> str | None:
-    """Return what is wrong with a message, by the library's words for it; None: these are no such words."""
+    """Return a readable form of the library's validation error, or None for other texts."""
     if not error.startswith(_LIBRARY):
         return None
     found = _PLACE.search(error)
@@ -30,18 +30,18 @@ def plain_words(error: str) -> str | None:
 
 
 class PlainAnswer:
-    """An ASGI ``send`` that passes on what the library answers, in plain words where it refuses a message's form."""
+    """An ASGI ``send`` that rewrites validation errors of the library and passes all other answers."""
 
     def __init__(self, send: Send, reference: str) -> None:
-        """``reference``: the id under which the request is logged."""
+        """Wrap ``send``. ``reference`` is the id under which the request is logged."""
         self._send = send
         self._reference = reference
         self._held: Message | None = None
 
     async def __call__(self, message: Message) -> None:
-        """Send a message of ASGI."""
+        """Send an ASGI message."""
         if message["type"] == "http.response.start" and message["status"] == 400:
-            self._held = message  # until its body is there
+            self._held = message  # held until its body arrives
             return
         start, self._held = self._held, None
         if start is None:
@@ -57,7 +57,7 @@ class PlainAnswer:
         await self._send(message)
 
     def _rewrite(self, body: bytes) -> bytes:
-        """Return the body in plain words; empty: it stays as it is."""
+        """Return the rewritten body, or empty bytes to keep the original."""
         try:
             answer: Json = orjson.loads(body)
             words = plain_words(answer["error"]["message"])

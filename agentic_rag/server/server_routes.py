@@ -1,7 +1,6 @@
-"""REST of a domain's secrets and of its MCP servers while they run.
+"""REST routes for the secrets of a domain and for its running MCP servers.
 
-Owns what these routes take and answer. Knows no rule: those are the business layer's. A secret goes in and never
-comes out.
+This module defines the forms and answers. The business layer decides the rules. No route returns the value of a secret.
 """
 
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ SECRETS = "/api/domains/{domain}/secrets"
 SERVERS = "/api/domains/{domain}/mcp-servers"
 
 PASTED_VALUES = 100_000
-"""Items and members of a pasted document: enough to count its servers, and say that there are too many."""
+"""Maximum items and members of a pasted document, so that a document with too many servers can still be counted."""
 
 START_ERRORS = (
     ServerReserved,
@@ -54,17 +53,17 @@ START_ERRORS = (
     ServerSilent,
     ServerElsewhere,
 )
-"""Why a server of an entry cannot be started."""
+"""Reasons why a server cannot be started."""
 
 
 class SecretName(Form):
-    """The last part of ``/api/domains/{id}/secrets/{name}``: what a placeholder can name."""
+    """The last part of ``/api/domains/{id}/secrets/{name}``: a name that a placeholder can use."""
 
     name: VariableName
 
 
 class NewSecret(Form):
-    """A value, or the mask of a GET, which keeps the stored one."""
+    """A new value, or the mask from a GET, which keeps the stored value."""
 
     value: Annotated[str, StringConstraints(min_length=1, max_length=8_000)] | None = Field(None, repr=False)
     set: bool | None = None
@@ -73,7 +72,7 @@ class NewSecret(Form):
 
 @answer()
 class Secret:
-    """What may be shown of a secret; ``last4`` when the value is long enough."""
+    """The visible part of a secret. ``last4`` is given only if the value is long enough."""
 
     name: str
     set: bool
@@ -82,9 +81,10 @@ class Secret:
 
 @answer()
 class OpenSignIn:
-    """A sign-in that an MCP server waits for. ``begin``: our address, which leads the person's browser to ``address``.
+    """A sign-in that an MCP server waits for.
 
-    ``who``: ``owner``, or ``admin`` where one account serves the whole domain. ``host``: where the person is asked.
+    ``begin`` is this server's address that redirects the person's browser to ``address``. ``who`` is ``owner``, or
+    ``admin`` if one account serves the whole domain. ``host`` is the site where the person signs in.
     """
 
     id: str
@@ -97,10 +97,10 @@ class OpenSignIn:
 
 @answer()
 class Connection:
-    """One connection to an MCP server: its tools as the server listed them, the end of its log.
+    """One connection to an MCP server, with the listed tools and the end of its log.
 
-    ``dropped_tools``: tools that the server lists and no model is shown, each with its reason.
-    ``notes``: what an admin should know although the connection works.
+    ``dropped_tools`` are listed tools that no model gets, each with the reason. ``notes`` are hints for the admin
+    although the connection works.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Connection:
 
 @answer()
 class ServerTrial:
-    """How the servers of a pasted document fared, and what was changed or not used of it."""
+    """Result of testing the servers of a pasted document, with the changes to it and its ignored parts."""
 
     items: Sequence[Connection]
     changes: Sequence[Note]
@@ -125,11 +125,12 @@ class ServerTrial:
 
 @answer()
 class PastedServer:
-    """One entry of a pasted document: its state, all its problems, and what it needs.
+    """One entry of a pasted document: its state, all its problems, and its missing inputs.
 
     ``status``: ``ready``, ``needs_secret``, ``needs_approval``, ``needs_sign_in``, ``change_proposed`` or
-    ``not_possible``. ``entry``: as it would be stored, ``proposed``: after the proposed change; secrets are masked.
-    ``saveable``: `add` takes it. ``tested``: the server was started; ``connection``: how that ended.
+    ``not_possible``. ``entry`` is the entry as it would be stored, ``proposed`` the entry after the proposed change;
+    secrets are masked in both. ``saveable``: `add` accepts the entry. ``tested``: the server was started, with the
+    result in ``connection``.
     """
 
     key: str
@@ -151,7 +152,7 @@ class PastedServer:
 
 @answer()
 class CheckedPaste:
-    """The rows of a pasted document in its order, and what was changed or not used of the document as a whole."""
+    """The rows of a pasted document in order, with the changes to the whole document and its ignored parts."""
 
     items: Sequence[PastedServer]
     changes: Sequence[Note]
@@ -159,8 +160,10 @@ class CheckedPaste:
 
 
 class AcceptedServers(Form):
-    """Which servers of a document are saved, by their names in the rows. ``document``: as it was checked, JSON or its
-    text."""
+    """The servers to save, by their names in the rows.
+
+    ``document`` is the checked document, as JSON or as its text.
+    """
 
     document: Any = None
     accept: Annotated[tuple[Annotated[str, StringConstraints(max_length=200)], ...], Field(max_length=100)]
@@ -168,7 +171,7 @@ class AcceptedServers(Form):
 
 @answer()
 class AddedServers:
-    """The servers that were saved, and what was changed or not used of their entries."""
+    """The saved servers, with the changes to their entries and the ignored parts."""
 
     names: Sequence[str]
     version: int
@@ -177,16 +180,16 @@ class AddedServers:
 
 
 class AcceptedList(Form):
-    """What is accepted: the ``fingerprint`` under which the waiting tools were shown."""
+    """Consent to a list of tools. ``fingerprint`` identifies the tools as they were shown."""
 
     fingerprint: Annotated[str, StringConstraints(max_length=64)]
 
 
 @answer()
 class PendingList:
-    """The tools of a server that wait for an admin, and the fingerprint of exactly these words.
+    """The tools of a server that wait for an admin's consent, and the fingerprint of exactly these descriptions.
 
-    ``doubled``: names that the server lists more than once; no model is shown them.
+    ``doubled``: names that the server lists more than once. No model gets these tools.
     """
 
     tools: Sequence[WaitingTool]
@@ -196,7 +199,7 @@ class PendingList:
 
 @answer()
 class AcceptedTools:
-    """The tools of a server that a turn may call from now on."""
+    """The tools of a server that turns may call from now on."""
 
     name: str
     accepted: Sequence[str]
@@ -255,12 +258,12 @@ class ServerRoutes:
 
     @route("GET", SERVERS)
     async def list_servers(self, domain: str) -> Items[Json]:
-        """List the merged set, each entry with what its connections are doing."""
+        """List the effective servers of a domain, each with the state of its connections."""
         return Items([each.to_json() for each in await self._servers.effective(domain)])
 
     @route("POST", f"{SERVERS}/check", lenient=True, max_values=PASTED_VALUES)
     async def check(self, user: User, domain: str, body: object) -> Redacted[CheckedPaste]:
-        """Check a pasted document: one row per entry with all its problems; nothing is saved.
+        """Check a pasted document and return one row per entry with all its problems. Nothing is saved.
 
         The body is JSON as other clients write it, with comments and trailing commas.
         """
@@ -270,7 +273,7 @@ class ServerRoutes:
 
     @route("POST", f"{SERVERS}/add", errors=[ServerReserved, CommandNotAllowed, SecretLimit])
     async def add(self, user: User, domain: str, body: AcceptedServers) -> AddedServers:
-        """Save those servers of a checked document that are accepted, with the changes that were proposed for them."""
+        """Save the accepted servers of a checked document, with the changes proposed for them."""
         document = body.document
         if isinstance(document, str):
             document = read_json_text(document, "document")
@@ -280,23 +283,23 @@ class ServerRoutes:
 
     @route("POST", f"{SERVERS}/test", lenient=True, errors=START_ERRORS)
     async def test(self, user: User, domain: str, body: object) -> ServerTrial:
-        """Try the entries of a document without saving them."""
+        """Start the servers of a document without saving their entries."""
         trial = await self._servers.trial(user, domain, body)
         return ServerTrial([_connection(each) for each in trial.servers], trial.changes, trial.warnings)
 
     @route("POST", f"{SERVERS}/{{name}}/restart", errors=START_ERRORS)
     async def restart(self, user: User, domain: str, name: str) -> Connection:
-        """Start a server anew."""
+        """Restart a server."""
         return _connection(await self._servers.restart(user, domain, name))
 
     @route("GET", f"{SERVERS}/{{name}}/pending")
     async def pending(self, domain: str, name: str) -> Redacted[PendingList]:
-        """Show the tools that wait to be accepted, each as it was accepted before and as it is now."""
+        """Show the tools that wait for consent, each as last accepted and as it is now."""
         return Redacted(domain, answer_from(PendingList, await self._servers.pending(domain, name)))
 
     @route("POST", f"{SERVERS}/{{name}}/accept", errors=[ServerReserved, ToolsChanged])
     async def accept(self, domain: str, name: str, body: AcceptedList) -> AcceptedTools:
-        """Accept the tools that wait, exactly as they were shown."""
+        """Accept the waiting tools exactly as they were shown."""
         return AcceptedTools(name, await self._servers.accept(domain, name, body.fingerprint))
 
 

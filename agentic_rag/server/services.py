@@ -1,6 +1,6 @@
-"""The business layer as one value, for the edges that answer with it.
+"""The services of the business layer, collected for routes, sockets and commands.
 
-Owns nothing; made by the composition root.
+The composition root creates the collection.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ from agentic_rag.tools.launch.allowed import LaunchCatalogue
 
 @dataclass(frozen=True, slots=True)
 class RouteServices:
-    """What routes, sockets and commands work with."""
+    """All services that routes, sockets and commands use."""
 
     people: People
     logins: Logins

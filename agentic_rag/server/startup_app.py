@@ -1,6 +1,6 @@
-"""What is answered while the store is waited for: the version, and to all else that it is not there yet.
+"""Answer requests while the server waits for its database: the version, and 503 for anything else.
 
-Knows no reason: before there is a store nobody can show a key, so why it is not there stands in the log only.
+The answers give no reason, because no caller can be authenticated without a database. The log has the reason.
 """
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,11 +14,11 @@ from agentic_rag.server.http import Version
 from agentic_rag.server.replies import json_response, refusal, request_id, send_refusal
 
 RETRY_SECONDS = 5
-"""What clients are told to wait."""
+"""Seconds after which clients should retry."""
 
 
 def make_waiting_app(hosts: Hosts) -> ASGIApp:
-    """Return the ASGI application of a server without a store; it has no lifespan of its own."""
+    """Return the ASGI application of a server without a database. The application has no lifespan."""
     return Guard(_answer, Gate(hosts=hosts))
 
 
@@ -29,5 +29,5 @@ async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
         response = refusal(StorageUnavailable("it is not there yet"), request_id(scope))
         response.headers["retry-after"] = str(RETRY_SECONDS)
     if scope.get("http_version", "1").startswith("1"):
-        response.headers["connection"] = "close"  # the next request may be answered by the application itself
+        response.headers["connection"] = "close"  # closed, because the real application may answer the next request
     await send_refusal(response, scope, receive, send)

@@ -1,7 +1,7 @@
-"""A turn that a client asks for again as OpenAI's response: from its log, and later from the messages that are kept.
+"""Rebuild a stored turn as an OpenAI response, from its log or, once the log is deleted, from the stored messages.
 
-Owns what the kept messages say in the place of a log that is gone: the same text, citations and calls, the text in one
-piece behind its calls. Knows no route.
+The rebuilt events contain the same text, citations and calls. The text is in one piece after the calls. This module
+knows no route.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -37,17 +37,17 @@ from agentic_rag.store.tool_calls import ToolCallRecord
 from agentic_rag.store.turns import FINISHED, TurnRecord, TurnStatus
 
 MAX_CALLS = 1_000
-"""Calls of a conversation among which those of a turn are looked for."""
+"""Maximum calls of a conversation in which to look for those of a turn."""
 
 
 def frame_of(kept: KeptTurn) -> ResponseFrame:
-    """Return what a response says beside its turn. What instructions came with it is not kept."""
+    """Return the parts of a response that do not come from the turn. The instructions of the request are not stored."""
     before = None if kept.follows is None else response_id(kept.follows)
     return ResponseFrame(kept.conversation.domain_id, None, before, kept.conversation.id)
 
 
 async def stored_response(conversations: Conversations, user: User, kept: KeptTurn) -> Json:
-    """Return the response of a turn as it stands, without waiting for its end."""
+    """Return the response of a turn in its current state, without waiting for its end."""
     encoder = OpenAiResponses(frame_of(kept), retracts=True)
     for event in await _events(conversations, user, kept):
         encoder.take(event)
@@ -55,10 +55,10 @@ async def stored_response(conversations: Conversations, user: User, kept: KeptTu
 
 
 async def check_place(conversations: Conversations, user: User, kept: KeptTurn, after: int) -> None:
-    """Check that the events of a finished response reach to number ``after``, the last one that the client has.
+    """Check that a finished response has events after number ``after``, the last one that the client has.
 
     Raises:
-        BeyondLog: the response ended before.
+        BeyondLog: the response has no event with this number.
     """
     if after < 0 or kept.turn.status not in FINISHED:
         return
@@ -69,7 +69,7 @@ async def check_place(conversations: Conversations, user: User, kept: KeptTurn, 
 
 
 async def stored_events(conversations: Conversations, user: User, kept: KeptTurn) -> AsyncGenerator[AgentEvent]:
-    """Yield the events of a turn from its first one; of one that has ended without what was taken back."""
+    """Yield the events of a turn from the start. For a finished turn, retracted content is left out."""
     if kept.turn.status in FINISHED:
         for event in await _events(conversations, user, kept):
             yield event
@@ -97,7 +97,7 @@ async def _events(conversations: Conversations, user: User, kept: KeptTurn) -> S
 
 
 def events_of(turn: TurnRecord, message: ShownMessage, calls: Sequence[ToolCallRecord]) -> Iterator[AgentEvent]:
-    """Yield what the events of a turn come to that has ended, from what is kept of it."""
+    """Yield events equivalent to those of a finished turn, rebuilt from its stored records."""
     encoder = Encoder(turn.conversation_id, turn.id)
     for seq, (body, agent) in enumerate(_bodies(turn, message, calls), 1):
         yield encoder.encode(body, seq, turn.started_at, agent)

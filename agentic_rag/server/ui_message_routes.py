@@ -1,7 +1,7 @@
-"""The door of Vercel's AI SDK: what its ``DefaultChatTransport`` posts, and where it goes on with an answer.
+"""Routes for Vercel's AI SDK: the requests of its ``DefaultChatTransport``, and resuming an answer.
 
-Owns what these routes take, and how the ids of a client (chat, message) become ours. The stream is
-``dialects.ui_message``'s. The conversation is kept here: of the messages that are posted the last one is read.
+This module defines the request forms and maps a client's ids (chat, message) to ours. ``dialects.ui_message`` encodes
+the stream. The server stores the conversation, so of the posted messages only the last one is read.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _OURS = "msg_"
 
 
 class UiMessageForm(Form):
-    """A message as the SDK keeps it."""
+    """A message in the SDK's form."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -43,10 +43,13 @@ class UiMessageForm(Form):
 
 
 class ChatRequest(Form):
-    """What the SDK's transport posts. ``messages``: all of the chat; the last one is read. It has to be the user's, or
-    the answer with the user's word on calls that wait for approval (``addToolApprovalResponse``).
+    """A request of the SDK's transport.
 
-    ``trigger`` ``regenerate-message``: answer it again; ``messageId`` with ``submit-message``: it was edited.
+    ``messages`` is the whole chat, of which only the last message is read. It must be the user's message, or an answer
+    with the user's decisions on calls that wait for approval (``addToolApprovalResponse``).
+
+    The ``trigger`` ``regenerate-message`` asks for a new answer. ``messageId`` with ``submit-message`` means that this
+    message was edited.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -59,7 +62,7 @@ class ChatRequest(Form):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The message that is to be answered, under the id its client has given it."""
+    """The message to answer, with its client's id."""
 
     id: str
     content: str
@@ -68,7 +71,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A user's word on a call that waits for approval. ``input``: the call's arguments as the client has them now."""
+    """A user's decision on a call that waits for approval.
+
+    ``input`` is the arguments of the call as the client now has them.
+    """
 
     wait_id: WaitId
     approved: bool
@@ -94,10 +100,10 @@ class UiMessageRoutes:
         errors=[ImageUnsupported, ImageTooLarge, WaitAnswered, Forbidden],
     )
     async def chat(self, user: User, domain: str, body: ChatRequest) -> EventStream:
-        """Answer the last message of a chat, which begins when there is none of this id.
+        """Answer the last message of a chat. A chat with an unknown id is created.
 
-        A repeat of the same message is the same turn. Where the last message is an answer with calls that were approved
-        or declined, the turn that waits for that goes on with it.
+        A repeated message returns the same turn. If the last message is an answer with approved or declined calls, the
+        turn that waits for these decisions continues.
         """
         responses = _responses_of(body.messages)
         if responses:
@@ -110,7 +116,7 @@ class UiMessageRoutes:
 
     @route("GET", f"{CHAT}/{{chat}}/stream", allow="member", streams=True, status=204)
     async def resume(self, user: User, domain: str, chat: str) -> EventStream | None:
-        """Go on with the answer that is being given in a chat, from its start; 204 when none is."""
+        """Resume the answer that is being generated in a chat, from its start; 204 if there is none."""
         conversation = await self._names.find(user, domain, chat)
         if conversation is None:
             return None
@@ -121,7 +127,10 @@ class UiMessageRoutes:
         return EventStream(self._conversations.events(turn.id), UiMessage(KnownWaits(ended)))
 
     async def _go_on(self, user: User, domain: str, chat: str, responses: Sequence[Response]) -> EventStream:
-        """Answer what a turn waits for, and tell what follows. A repeat of the same answers is told the same."""
+        """Answer the waits of a turn and return the events that follow.
+
+        Repeating the same answers returns the same events.
+        """
         conversation = await self._names.find(user, domain, chat)
         asked = [(response, await self._waits.get(user, response.wait_id)) for response in responses]
         turn_id = asked[0][1].root_turn_id
@@ -156,7 +165,7 @@ class UiMessageRoutes:
         )
 
     async def _message(self, conversation: ConversationRecord, ident: str) -> MessageId | None:
-        """Return our id of a message, None when there is none: it may be a client's, of a question that it sent."""
+        """Return our id of a message, or None. ``ident`` may be a client's id of a question that it sent."""
         if ident.startswith(_OURS):
             return MessageId(ident)
         turn = await self._names.turn_in(conversation, ident)
@@ -164,10 +173,10 @@ class UiMessageRoutes:
 
 
 def _responses_of(messages: Sequence[UiMessageForm]) -> list[Response]:
-    """Return what the user says in the last message to calls that wait for approval; empty: it is a question.
+    """Return the user's decisions in the last message. The list is empty if the message is a question.
 
     Raises:
-        InvalidInput: it says nothing that can be understood.
+        InvalidInput: a decision is malformed.
     """
     last, found = messages[-1], list[Response]()
     for number, part in enumerate(last.parts if last.role == "assistant" else ()):
@@ -186,7 +195,7 @@ def _responses_of(messages: Sequence[UiMessageForm]) -> list[Response]:
 
 
 def _answer_of(response: Response, arguments: object) -> tuple[WaitAction, Json]:
-    """Return the answer that a response gives. ``arguments``: those that were asked about; others were edited."""
+    """Return the answer for a decision. Its arguments count as edited if they differ from the call's ``arguments``."""
     if not response.approved:
         return WaitAction.DECLINE, {"reason": response.reason} if response.reason else {}
     edited = response.input is not None and response.input != arguments
@@ -194,10 +203,11 @@ def _answer_of(response: Response, arguments: object) -> tuple[WaitAction, Json]
 
 
 def _question_of(messages: list[UiMessageForm]) -> Question:
-    """Return the last message.
+    """Return the last message as a question.
 
     Raises:
-        InvalidInput: it is not the user's, has more than text and images, or somebody wants to instruct the model.
+        InvalidInput: the last message is not the user's or has parts other than text and images, or the chat has a
+            system message.
     """
     for at, message in enumerate(messages):
         if message.role == "system":

@@ -1,7 +1,7 @@
-"""The files of one upload, taken one after the other: each comes in or is refused by itself.
+"""Receive the files of one upload one after another. Each file is accepted or refused independently.
 
-Owns the reading of multipart bodies as streams, what happens to the others when one file cannot be taken, and how much
-is read for nothing. Knows no file format and no route.
+This module reads multipart bodies as streams, decides what happens to the remaining files after a refusal, and limits
+the bytes read in vain. It knows no file format and no route.
 """
 
 from collections.abc import AsyncGenerator
@@ -20,14 +20,14 @@ from agentic_rag.server.routes import check_announced
 from agentic_rag.store.documents import DocumentRecord
 
 MAX_FILES = 100
-"""Of one upload."""
+"""Maximum files in one upload."""
 MULTIPART_BYTES = 64 * 1024
-"""What a multipart body may have around each file: its headers, and fields that are skipped."""
+"""Maximum overhead of a multipart body for each file: its headers, and skipped fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedFile:
-    """A file that was not taken, as the client called it; ``name`` is empty when the body broke between two files."""
+    """A refused file with its client's name for it. ``name`` is empty if the body broke between two files."""
 
     name: str
     error: AgenticRagError
@@ -36,14 +36,14 @@ class RefusedFile:
 async def receive_files(
     request: Request, documents: Documents, domain_id: str, *, replace: bool
 ) -> list[DocumentRecord | RefusedFile]:
-    """Take the files of a multipart body; return what became of each, in their order.
+    """Receive the files of a multipart body, and return a record or a refusal for each, in order.
 
-    What cannot be read on ends with the file that is the reason: those after it are not in the answer.
+    If the body cannot be read any further, the result ends with the file that caused this.
 
     Raises:
-        BodyTooLarge: the body announces more bytes than `MAX_FILES` files may have; none of it was read.
-        NotFound: there is no such domain (any more).
-        AgenticRagError: no file at all could be taken; the reason of the first.
+        BodyTooLarge: the body announces more bytes than `MAX_FILES` files may have. None of it was read.
+        NotFound: the domain does not exist (any more).
+        AgenticRagError: all files were refused; this is the reason of the first.
     """
     check_announced(request, MAX_FILES * (documents.max_bytes + MULTIPART_BYTES))
     taking = _Taking(documents, domain_id, replace, _length(request))
@@ -71,13 +71,13 @@ async def receive_files(
 
 
 def _length(request: Request) -> int | None:
-    """Return the announced size of the body."""
+    """Return the announced size of the body, or None."""
     announced = request.headers.get("content-length", "")
     return int(announced) if announced.isdecimal() else None
 
 
 class _Taking:
-    """The file that is being read, and what became of those before it."""
+    """State of an upload: the current file, and the results of the earlier ones."""
 
     def __init__(self, documents: Documents, domain_id: str, replace: bool, length: int | None) -> None:
         self.items: list[DocumentRecord | RefusedFile] = []
@@ -133,14 +133,14 @@ class _Taking:
         self._error = None
 
     async def drop(self) -> None:
-        """Leave nothing of the file that is being read but what it became."""
+        """Close the current file and discard its temporary data."""
         if self._incoming is not None:
             await self._incoming.__aexit__()
             self._incoming = None
 
     @property
     def _is_nearly_over(self) -> bool:
-        """Whether what is still to come is no more than one file may have: then it is read for the files in it."""
+        """Whether the rest of the body is no larger than one file, so that reading on for further files is cheap."""
         return self._left is not None and self._left <= self._documents.max_bytes
 
 
@@ -149,14 +149,14 @@ class _Taking:
 
 @dataclass(slots=True)
 class FilePart:
-    """A file of a multipart body begins. ``name`` is what the client called it: data, never a path."""
+    """The start of a file in a multipart body. ``name`` is the client's name for it. Never use it as a path."""
 
     name: str
 
 
 @dataclass(slots=True)
 class _Parts:
-    """Collects what the parser reports between two reads of the body."""
+    """Collects the parser's events between two reads of the body."""
 
     items: list[FilePart | bytes | None] = field(default_factory=list)
     _header: bytes = b""
@@ -197,10 +197,10 @@ class _Parts:
 async def read_files(request: Request) -> AsyncGenerator[FilePart | bytes | None, None]:
     """Yield each file of a multipart body: a `FilePart`, its bytes in pieces, then None.
 
-    Other fields are skipped. Nothing is kept: a body may be as large as the taker of the pieces allows.
+    Other fields are skipped. Nothing is buffered, so the caller decides how large a body may be.
 
     Raises:
-        InvalidInput: the body is not ``multipart/form-data``, is broken, or ends too early.
+        InvalidInput: the body is not ``multipart/form-data``, is malformed, or is truncated.
     """
     kind, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")

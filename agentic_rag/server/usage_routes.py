@@ -1,6 +1,6 @@
-"""REST of usage.
+"""REST route for usage.
 
-Owns what this route takes and answers. Who sees what is ``operations.usage``'s.
+This module defines the form and the answer. ``operations.usage`` decides who sees which calls.
 """
 
 from typing import Annotated, Literal
@@ -18,7 +18,10 @@ Moment = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\d(T[\d:.]{1,1
 
 
 class UsageQuery(Form):
-    """Calls ``from`` a day (or time) on, and before ``to``; summed for each value of what ``groupBy`` names."""
+    """Calls started at or after ``from`` and before ``to``, both a day or a time.
+
+    ``groupBy`` names the columns to sum by.
+    """
 
     since: Moment | None = Field(None, alias="from")
     until: Moment | None = Field(None, alias="to")
@@ -39,16 +42,19 @@ class UsageQuery(Form):
 
 
 class UsageRoutes:
-    """What model calls have cost."""
+    """Cost of model calls."""
 
     def __init__(self, usage: UsageReports) -> None:
         self._usage = usage
 
     @route("GET", "/api/usage", allow="user")
     async def totals(self, user: User, query: UsageQuery) -> Items[UsageTotal] | CsvTable:
-        """Show tokens of model calls, deleted conversations' too: own, of administered domains, or all.
+        """Show the tokens of model calls: the caller's own, those of administered domains, or all.
 
-        Where the operator named prices, what they cost too: exact decimal text. ``format=csv`` is for spreadsheets.
+        Calls of deleted conversations are included.
+
+        If the operator has set prices, the answer includes costs as exact decimal text. ``format=csv`` is for
+        spreadsheets.
         """
         found = await self._usage.totals(user, query.groups, query.since or "", query.until or "")
         return CsvTable("usage", table_of(query.groups, found)) if query.format == "csv" else Items(found)

@@ -1,6 +1,6 @@
-"""REST of users.
+"""REST routes for users.
 
-Owns what these routes take and answer. Knows no rule: those are ``access.people``'s.
+This module defines the forms and answers. ``access.people`` decides the rules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ Grants = dict[str, Grant]
 
 
 class NewUser(Form):
-    """A user to make. ``grants``: by the ids of domains; an operator needs none."""
+    """A user to create. ``grants`` maps domain ids to rights; an operator needs none."""
 
     name: str
     display_name: str = Field("", max_length=MAX_NAME)
@@ -33,7 +33,7 @@ class NewUser(Form):
 
 
 class ChangedUser(Form):
-    """What is to be changed of a user; ``grants`` are then all there are."""
+    """Changes to a user. ``grants`` replaces all existing grants."""
 
     display_name: str | None = Field(None, max_length=MAX_NAME)
     operator: bool | None = None
@@ -42,7 +42,7 @@ class ChangedUser(Form):
 
 @answer()
 class Person:
-    """A user; ``origin`` says who decides on the grants: an operator, or the groups of an OpenID provider."""
+    """A user. ``origin`` tells who decides on the grants: an operator, or the groups of an OpenID provider."""
 
     name: str
     display_name: str
@@ -56,20 +56,20 @@ class Person:
 
 @answer()
 class PersonWithKeys(Person):
-    """A user with their keys, revoked ones too."""
+    """A user with their keys, including revoked ones."""
 
     keys: Sequence[Key]
 
 
 @answer()
 class Erased:
-    """``number``: what usage and reports have in place of the name."""
+    """Result of erasing a user. ``number`` replaces the name in usage records and reports."""
 
     number: int
 
 
 class UserRoutes:
-    """Users: who may come in, and what they may do."""
+    """Users and their rights."""
 
     def __init__(self, people: People, access: Access, erasure: Erasure) -> None:
         self._people = people
@@ -83,7 +83,7 @@ class UserRoutes:
 
     @route("POST", USERS, status=201)
     async def create(self, body: NewUser) -> Person:
-        """Make a user, who comes in once there is a key."""
+        """Create a user. The user can sign in once there is a key."""
         made = await self._people.create(body.name, body.display_name, operator=body.operator, grants=body.grants)
         return _person(made)
 
@@ -96,22 +96,22 @@ class UserRoutes:
 
     @route("PATCH", ONE)
     async def change(self, person: str, body: ChangedUser) -> Person:
-        """Change a user; what they may no longer do ends now, also what is open."""
+        """Change a user. Withdrawn rights end at once, also on open connections."""
         return _person(await self._people.update(person, UserChange(body.display_name, body.operator, body.grants)))
 
     @route("DELETE", ONE)
     async def erase(self, person: str) -> Erased:
-        """Remove a person's conversations, memories, logins and keys; usage stays, under a number. Safe to repeat."""
+        """Erase a person's conversations, memories, logins and keys. Usage is kept under a number. Safe to repeat."""
         return Erased(await self._erasure.erase(person))
 
     @route("POST", f"{ONE}/disable", errors=[UserErasing])
     async def disable(self, person: str) -> Person:
-        """Let a user in no more: keys, sign-ins, tickets, sockets and streams end now."""
+        """Disable a user: keys, sign-ins, tickets, sockets and streams end at once."""
         return _person(await self._people.disable(person))
 
     @route("POST", f"{ONE}/enable", errors=[UserErasing])
     async def enable(self, person: str) -> Person:
-        """Let a disabled user in again, with the keys that were not revoked."""
+        """Enable a disabled user, with the keys that were not revoked."""
         return _person(await self._people.enable(person))
 
 

@@ -1,6 +1,6 @@
-"""REST of waits: what turns ask people for, and the answers.
+"""REST routes for waits: requests for input that turns make, and the answers.
 
-Owns what these routes take and answer. Who may see and answer what is ``conversations.waits``'s.
+This module defines the forms and answers. ``conversations.waits`` decides who may see and answer a wait.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ WAITS = "/api/waits"
 
 
 class WaitQuery(Form):
-    """Which waits; without ``state`` all that are kept."""
+    """Filters for waits. Without ``state`` all stored waits are listed."""
 
     state: WaitState | None = None
     conversation_id: ConversationId | None = None
@@ -32,8 +32,11 @@ class WaitQuery(Form):
 
 
 class Answer(Form):
-    """An answer. ``content`` of an accepted approval: ``{"arguments"?, "scope"?: "once" | "conversation"}``; of a form
-    its fields; of a question ``{"choices"?, "text"?}``; of what is not accepted ``{"reason"?}``."""
+    """An answer to a wait.
+
+    ``content`` of an accepted approval: ``{"arguments"?, "scope"?: "once" | "conversation"}``. Of a form: its fields.
+    Of a question: ``{"choices"?, "text"?}``. Of any other action than ``accept``: ``{"reason"?}``.
+    """
 
     action: Literal["accept", "decline", "cancel"]
     content: AnswerJson = None
@@ -41,7 +44,10 @@ class Answer(Form):
 
 @answer(kw_only=True)
 class Wait:
-    """What a turn asks a person for; ``answerer`` may answer until ``expiresAt``. See the event ``input_required``."""
+    """A turn's request for input from a person.
+
+    ``answerer`` may answer until ``expiresAt``. See the event ``input_required``.
+    """
 
     id: str
     kind: WaitKind
@@ -83,7 +89,7 @@ _SHOWN = {
 
 
 def show_wait(record: WaitRecord) -> Redacted[Wait]:
-    """Return a wait as it is shown, without secrets of its domain."""
+    """Return a wait as an answer, without the secrets of its domain."""
     request = record.request
     others = {name: request.get(key) for name, key in _SHOWN.items()}
     shown = answer_from(
@@ -93,14 +99,14 @@ def show_wait(record: WaitRecord) -> Redacted[Wait]:
 
 
 class WaitRoutes:
-    """What turns wait for."""
+    """Requests for input that turns make."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
 
     @route("GET", WAITS, allow="user")
     async def list(self, user: User, query: WaitQuery) -> Page[Redacted[Wait]]:
-        """List what turns of the caller wait for, and what the caller may answer as an admin; newest first."""
+        """List the waits of the caller's turns, and those that the caller may answer as an admin; newest first."""
         found = await self._waits.list_page(
             user, query.state, query.conversation_id, page=query.page, page_size=query.page_size
         )
@@ -114,5 +120,5 @@ class WaitRoutes:
 
     @route("POST", f"{WAITS}/{{wait}}", allow="user", errors=(WaitAnswered, Forbidden))
     async def answer(self, user: User, wait: WaitId, body: Answer) -> Redacted[Wait]:
-        """Answer a wait; the first answer counts, and the turn goes on."""
+        """Answer a wait. The first answer counts, and the turn continues."""
         return show_wait(await self._waits.answer(user, wait, WaitAction(body.action), dict(body.content or {})))

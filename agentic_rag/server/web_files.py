@@ -1,4 +1,4 @@
-"""The files of the console: read from the package, named by their content.
+"""Read the console's files from the package.
 
 Decides which file a path names, its media type, its entity tag and the headers under which a browser runs it. Knows no
 route. A changed file is read again at the next load of the page, so that its authors see their change.
@@ -27,7 +27,7 @@ MEDIA_TYPES: Final = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-"""What is served, by its ending; a file of another kind is none of the page's."""
+"""Media types by file ending. Files with other endings are not served."""
 
 POLICY: Final = "; ".join(
     (
@@ -46,7 +46,7 @@ POLICY: Final = "; ".join(
         "trusted-types console",
     )
 )
-"""The ``Content-Security-Policy``: nothing inline, nothing from elsewhere, HTML only by way of one named policy."""
+"""The ``Content-Security-Policy``: no inline code, no foreign resources, and HTML only through one named policy."""
 
 HEADERS: Final = {
     "content-security-policy": POLICY,
@@ -56,7 +56,7 @@ HEADERS: Final = {
     "cache-control": "no-cache",
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
-"""Of every file. ``no-cache``: a browser keeps it, and asks each time whether it is still the same."""
+"""Headers of every file. With ``no-cache`` a browser stores the file but revalidates it on each use."""
 
 IMMUTABLE: Final = "public, max-age=31536000, immutable"
 """The ``Cache-Control`` of a file below its present version."""

@@ -1,6 +1,6 @@
-"""The console: its page and the files it is made of. For everybody, as they show nothing of this server's own.
+"""Routes for the files of the console. They are public, because they contain none of this server's data.
 
-Owns how a file is answered, and when a browser is told that it has it already. Which files there are is ``web_files``'.
+This module answers with a file, or with 304 if the browser has it. ``web_files`` finds the files.
 """
 
 import anyio.to_thread
@@ -16,11 +16,11 @@ FOLDER = "/web/"
 
 
 class PageAnswer(Response):
-    """A file of the page, or that the browser has it."""
+    """A file of the page, or 304 if the browser already has it."""
 
 
 class WebRoutes:
-    """The page of this server."""
+    """The console of this server."""
 
     def __init__(self, files: WebFiles | None = None) -> None:
         self._files = files or WebFiles()

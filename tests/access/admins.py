@@ -1,4 +1,4 @@
-"""A server with keys and mallory, admin of one domain: what he was refused, and what it left behind."""
+"""A server with keys, and mallory, a malicious admin of one domain. It returns his refusals and their traces."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,15 +15,15 @@ from tests.server.rig import Json, Rig
 from tests.tools.captives import beats, marked
 
 CANARY = "swordfish-0123456789-canary"
-"""A value no row, file or answer may hold."""
+"""A value that must not appear in any row, file or answer."""
 
 STORES = ("agentic-rag.db", "agentic-rag.db-wal", "agentic-rag.db-shm")
-"""Files that grow by the rows themselves."""
+"""Files that grow with the rows themselves."""
 
 
 @dataclass
 class Admin:
-    """Mallory, with his key and his domain."""
+    """Mallory with his key and his domain."""
 
     rig: Rig
     key: str
@@ -45,18 +45,18 @@ class Admin:
         return await self.ask("POST", f"{self.path}/mcp-servers/test", {"mcpServers": servers})
 
     async def told(self) -> list[AuditRecord]:
-        """Return the rows that came since the last call, oldest first."""
+        """Return the audit rows added since the last call, oldest first."""
         found = [row for row in await self.rig.application.ground.audit.page(200) if row.seq > self.seen]
         self.seen = max([self.seen, *(row.seq for row in found)])
         return found[::-1]
 
     async def state(self) -> list[Any]:
-        """Return all that an entry could leave: settings, secrets, tool lists, files, processes, heartbeats."""
+        """Return all possible traces of an entry: settings, secrets, tool lists, files, processes, heartbeats."""
         policy = self.rig.application.machinery.policy
         database = self.rig.application.database
         lists = await database.read(lambda conn: tool_lists.of_domain(conn, self.domain))
         folder = self.rig.settings.data
-        # The index is written by a process of its own, at times of its own.
+        # A separate process writes the index, at any time.
         found = (path for path in folder.rglob("*") if path.name not in STORES)
         files = sorted(str(path) for path in found if not path.is_relative_to(folder / "index"))
         shown: list[Json] = [(await self.ask("GET", place)).json() for place in (self.path, f"{self.path}/secrets")]
@@ -65,7 +65,7 @@ class Admin:
 
 @asynccontextmanager
 async def admin(folder: Path, *steps: Any, **settings: Any) -> AsyncIterator[Admin]:
-    """Mallory's server; at its end the chain of the log is whole."""
+    """Run mallory's server. At the end the audit log's chain must be intact."""
     async with Rig(folder, *steps, requests_per_second=10_000, **settings) as rig:
         domain = await rig.domain()
         found = Admin(rig, await make_key(rig, "mallory", "admin", domain), domain)

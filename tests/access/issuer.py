@@ -1,4 +1,4 @@
-"""An OpenID provider over real HTTP that signs whatever a test wants signed, with whichever key."""
+"""An OpenID provider over real HTTP that signs anything a test asks for, with any key."""
 
 import base64
 import hmac
@@ -23,9 +23,10 @@ Claims = dict[str, Any]
 
 
 class Issuer:
-    """``keys``: those it shows; ``answer``: the id token it gives for any code; ``asked``: paths, in order.
+    """The provider.
 
-    ``hang``: the keys are shown only once it is set; ``status``: what they are answered with.
+    ``keys`` are those it publishes, ``answer`` is its id token for any code, ``asked`` lists paths in order. The keys
+    are published only when ``hang`` is set, with the HTTP status ``status``.
     """
 
     def __init__(self) -> None:
@@ -48,26 +49,26 @@ class Issuer:
         )
 
     def claims(self, **others: Any) -> Claims:
-        """Return the claims of ann, who is in legal; None takes one away."""
+        """Return the claims of ann, a member of legal. None removes a claim."""
         now = int(time.time())
         given = {"iss": self.url, "sub": "a-1", "aud": CLIENT, "iat": now, "exp": now + 300, "groups": ["legal"]}
         given = {**given, "preferred_username": "ann", "name": "Ann", **others}
         return {name: value for name, value in given.items() if value is not None}
 
     def sign(self, claims: Claims, key: Any = None, alg: str = "RS256", **header: Any) -> str:
-        """Return a token that is signed with a key; the issuer's first one if none is given."""
+        """Return a token signed with a key, by default with the issuer's first one."""
         key = key or self.first
         return jwt.encode({"alg": alg, "kid": key.as_dict().get("kid"), **header}, claims, key, algorithms=[alg])
 
     def confused(self, claims: Claims) -> str:
-        """Return a token that is signed with the public key as if that were a shared secret."""
+        """Return a token signed with the public key as if it were a shared secret."""
         header = {"alg": "HS256", "kid": "first", "typ": "JWT"}
         text = ".".join(map(_encoded, (orjson.dumps(header), orjson.dumps(claims))))
         signature = hmac.digest(self.first.as_pem(private=False), text.encode(), "sha256")
         return f"{text}.{_encoded(signature)}"
 
     def unsigned(self, claims: Claims, alg: str = "none") -> str:
-        """Return a token that nobody has signed."""
+        """Return an unsigned token."""
         return ".".join(map(_encoded, (orjson.dumps({"alg": alg, "typ": "JWT"}), orjson.dumps(claims)))) + "."
 
     async def _describe(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Two tenants on one server: ann, who has one of everything, and mallory, who knows all of ann's ids."""
+"""Two tenants on one server: ann, who has one object of every kind, and mallory, who knows all of ann's ids."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,7 +22,7 @@ from tests.server.rig import Json, Rig
 from tests.ws.serving import Client
 
 SECRET_WORDS = ("Annsdomain", "Annstitle", "Annsquestion", "Annsdocument", "Annsanswer", "Annsresult")
-"""What only ann may read; her ids are no secret, since mallory has them."""
+"""Words that only ann may read. Her ids are not secret, because mallory has them."""
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -30,19 +30,19 @@ def bearer(key: str) -> dict[str, str]:
 
 
 def as_operator(rig: Rig) -> None:
-    """Let the rig's own requests come in as the local operator also when there are keys."""
+    """Send the rig's own requests as the local operator, even if there are keys."""
     rig.http.headers.update(bearer(rig.application.access.local_key))
 
 
 async def make_key(rig: Rig, user: str, role: str, *domains: str) -> str:
-    """Make a key and return it."""
+    """Create a key and return it."""
     as_operator(rig)
     made = await rig.ok("POST", "/api/keys", {"user": user, "role": role, "domains": list(domains)})
     return str(made["key"])
 
 
 async def audited(rig: Rig, **wanted: Any) -> list[Json]:
-    """Return the audit rows with these fields, newest first; the chain must be whole."""
+    """Return the audit rows with these fields, newest first. The chain must be intact."""
     as_operator(rig)
     verdict = await rig.ok("GET", "/api/audit/verify")
     assert verdict["intact"], verdict
@@ -57,14 +57,14 @@ async def audited(rig: Rig, **wanted: Any) -> list[Json]:
 
 
 async def count_refused(rig: Rig, actor: str, code: str | None = None) -> int:
-    """Return how many refusals of an actor the log tells of."""
+    """Return the number of an actor's refusals in the log."""
     rows = await audited(rig, actor=actor, outcome="refused")
     return sum(row["count"] for row in rows if code in (None, row["details"]["code"]))
 
 
 @dataclass
 class Tenants:
-    """``ids`` are ann's, by the name of a path parameter."""
+    """Both tenants. ``ids`` are ann's, by the names of path parameters."""
 
     rig: Rig
     ann: str
@@ -75,7 +75,7 @@ class Tenants:
     ids: dict[str, str] = field(default_factory=dict)
 
     async def ask(self, key: str | None, method: str, path: str, json: Any = None) -> httpx2.Response:
-        """Make a request with a key (None: without one)."""
+        """Send a request with a key, or without one (None)."""
         headers = {} if key is None else bearer(key)
         body: dict[str, Any] = {} if json is None else {"json": json}
         transport = httpx2.ASGITransport(self.rig.application.app)
@@ -83,7 +83,7 @@ class Tenants:
             return await http.request(method, path, **body)
 
     async def state(self) -> list[Any]:
-        """Return what ann sees of all that is hers."""
+        """Return everything that ann sees of her data."""
         domain, conversation = f"/api/domains/{self.ids['domain']}", f"/api/conversations/{self.ids['conversation']}"
         paths = [domain, f"{domain}/documents", f"{domain}/roles", conversation, f"{conversation}/messages"]
         return [(await self.ask(self.ann, "GET", path)).json() for path in (*paths, "/api/conversations")]
@@ -93,7 +93,10 @@ class Tenants:
 async def tenants(
     folder: Path, role: str = "admin", steps: Sequence[Scripted] = (), **settings: Any
 ) -> AsyncIterator[Tenants]:
-    """Ann administers her domain; mallory has ``role`` in another one. ``steps``: of the model, after its first."""
+    """Run the server. Ann administers her domain, and mallory has ``role`` in another one.
+
+    ``steps`` are those of the model after its first one.
+    """
     wide: dict[str, Any] = {"requests_per_second": 10_000, **settings}
     async with Rig(folder, say("Annsanswer."), *steps, **wide) as rig:
         theirs = str((await rig.ok("POST", "/api/domains", {"name": "Annsdomain"}))["id"])
@@ -146,7 +149,7 @@ async def tenants(
 
 @asynccontextmanager
 async def socket(address: str, *protocols: str, key: str | None = None, **headers: str) -> AsyncIterator[Client]:
-    """Connect to `/ws` with a key or whatever else is offered."""
+    """Connect to `/ws` with a key or with other offered protocols."""
     given = {**({} if key is None else bearer(key)), **headers}
     offered = [Subprotocol(protocol) for protocol in protocols] or None
     url = f"ws://{address}/ws"

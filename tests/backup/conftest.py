@@ -1,4 +1,4 @@
-"""A folder that everything is in, made once, and its backup."""
+"""Fixtures of the backup tests: a data folder with everything in it, created once, and its backup."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +15,14 @@ from .making import closed_files, fill
 
 @pytest.fixture(autouse=True)
 def private_files() -> Iterator[None]:
-    """What a test makes is as closed to others as what the server writes."""
+    """Close the test's files to other users, as the server does."""
     with closed_files():
         yield
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A filled folder whose server has ended, and its backup with the key; neither is changed by a test."""
+    """Return a filled data folder whose server has stopped, and its backup with the key. No test changes them."""
     if POSTGRESQL:
         pytest.skip("SQLite: the folder has a file")
     folder = tmp_path_factory.mktemp("ground")

@@ -1,7 +1,7 @@
-"""A data folder with a row in every table and a file of every kind, as people and models leave them.
+"""A data folder with a row in every table and a file of every kind, as people and models create them.
 
-What only an outside party brings about is done with a real one on this machine (an MCP server that wants a sign-in).
-Nothing in it ends by time soon, so that it can be looked at years later; its keys and secrets are its own.
+Where an outside party is needed, a real one runs on this machine (an MCP server that requires a sign-in). Nothing in
+the folder expires soon, so that it can be opened years later. Its keys and secrets are valid only there.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ NOTED = "Ann likes tea."
 SUMMARY = "The pump was asked about."
 BRANCHED = "And the valve?"
 CENTURY_HOURS = 24 * 365 * 100.0
-"""How long waits, sign-ins of browsers and run logs last there."""
+"""Lifetime of waits, sign-ins of browsers and run logs in the folder."""
 
 _ENGRAM = {"schema": "pump\n  2020", "strength": 0.9, "type": "ATOMIC"}
 _ROLE_FILE = b"<role><personality>Calm.</personality></role>"
@@ -53,7 +53,7 @@ _ALLOWED = {"toolPolicy": {"promptx_remember": "allow"}, "subRoleIds": ["researc
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """What was made: the data folder, a key of `USER`, and the ids by which it is found again."""
+    """A created data folder, a key of `USER`, and the ids of its content."""
 
     data: Path
     key: str
@@ -62,12 +62,12 @@ class Filled:
     waiting: str
 
     def to_json(self) -> dict[str, str]:
-        """Return all but the folder, as it goes along with it."""
+        """Return all fields except the folder, which may move."""
         return {"user": USER, "key": self.key, "domain": self.domain, "talk": self.talk, "waiting": self.waiting}
 
 
 def answer(request: ModelRequest) -> Step:
-    """Do what the user's words ask for, once; else say `ANSWER`."""
+    """Do once what the user's words ask for; otherwise say `ANSWER`."""
     last = request.messages[-1]
     if "Summarise" in f"{request.system}{last}":
         return say(f'{{"facts": ["{SUMMARY}"]}}')
@@ -79,7 +79,7 @@ def answer(request: ModelRequest) -> Step:
 
 
 async def fill_all(folder: Path) -> Filled:
-    """Make a data folder below ``folder`` that everything is in."""
+    """Create a full data folder below ``folder``."""
     lasting: dict[str, Any] = {
         "wait_hours": CENTURY_HOURS,
         "sign_in_hours": CENTURY_HOURS,
@@ -116,7 +116,7 @@ async def fill_all(folder: Path) -> Filled:
 
 
 async def _talk(rig: Rig, talk: str) -> None:
-    """Say what makes tool calls, a delegate, images, branches and a compaction."""
+    """Cause tool calls, a delegate, images, branches and a compaction."""
     picture = {"mediaType": "image/png", "data": base64.b64encode(png()).decode()}
     for words in ("Search", "Remember at once", "Delegate"):
         await rig.say(talk, words)
@@ -134,7 +134,7 @@ async def _talk(rig: Rig, talk: str) -> None:
 
 
 async def _sign_in_at_a_server(rig: Rig) -> None:
-    """Sign in at one MCP server for a domain, and begin it at another."""
+    """Sign in at one MCP server for a domain, and begin a sign-in at another."""
     async with places() as found, places() as later_found:
         web, after = {"url": found.url}, {"url": later_found.url}
         domain = await rig.domain(mcpServers={"web": web})
@@ -142,11 +142,11 @@ async def _sign_in_at_a_server(rig: Rig) -> None:
         await sign_in(rig, (await rig.ok("POST", f"{servers}/web/restart"))["signIn"])
         state = await rig.ok("POST", f"{servers}/web/restart")
         assert state["state"] == "ready", state
-        await rig.say(await rig.conversation(domain), "Hello")  # from then on the list of its tools is kept
+        await rig.say(await rig.conversation(domain), "Hello")  # this stores the list of its tools
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"web": web, "later": after}}})
         assert (await rig.ok("POST", f"{servers}/later/restart"))["state"] == "needs_auth"
         off = {name: {**entry, "disabled": True} for name, entry in (("web", web), ("later", after))}
-        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": off}})  # they are nowhere later
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": off}})  # the servers are gone later
 
 
 async def _ask_for_a_program(rig: Rig, domain: str) -> None:
@@ -155,7 +155,7 @@ async def _ask_for_a_program(rig: Rig, domain: str) -> None:
 
 
 async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
-    """Store what takes an OpenID provider, minutes, a kill or a large result to come about."""
+    """Store rows that otherwise need an OpenID provider, minutes, a kill or a large result."""
     record = await rig.application.database.read(lambda conn: conversations.get(conn, ConversationId(talk)))
     assert record is not None
     ref, data = new_id("ref"), b"a large result " * 2000

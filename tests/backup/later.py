@@ -1,4 +1,4 @@
-"""A version of the tables after this one, which only tests have."""
+"""A later version of the tables, for tests only."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,10 @@ def upgrade() -> None:
 
 
 def make_later(folder: Path, *, serves_before: bool = False) -> Revisions:
-    """Write the steps of this version and one more into a folder. ``serves_before``: programs of this version, too."""
+    """Write this version's migrations and one more into a folder.
+
+    ``serves_before``: programs of this version may use the later tables, too.
+    """
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "versions" / "v9002_later.py").write_text(STEP + (f'\n\noldest = "{HEAD}"\n' if serves_before else ""))
     return Revisions(folder, NEXT)

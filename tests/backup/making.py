@@ -1,4 +1,4 @@
-"""A data folder with content of every kind, and what an outside reader sees of one."""
+"""Create a data folder with content of every kind, and read one as an outside program would."""
 
 import hashlib
 import os
@@ -27,7 +27,7 @@ ANSWER = "It holds three litres, and \u00fcber \u4e2d\u6587 too."
 
 @contextmanager
 def closed_files() -> Iterator[None]:
-    """What a test makes is as closed to others as what the server writes."""
+    """Close the test's files to other users, as the server does."""
     before = os.umask(0o077)
     try:
         yield
@@ -36,7 +36,7 @@ def closed_files() -> Iterator[None]:
 
 
 async def fill(folder: Path, **settings: Any) -> Path:
-    """Make a data folder with a domain, documents, memories, a conversation and the rest; return it."""
+    """Create a data folder with a domain, documents, memories, a conversation and more, and return it."""
     async with Rig(folder, say(ANSWER), **settings) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -65,14 +65,14 @@ def _write_files(data: Path, domain: str) -> None:
 
 
 def read_rows(database: Path) -> dict[str, list[tuple[object, ...]]]:
-    """Return all rows of a SQLite file by table, as nobody but SQLite reads them."""
+    """Return all rows of a SQLite file by table, read by SQLite alone."""
     with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {name: sorted(connection.execute(f'SELECT * FROM "{name}"'), key=repr) for name in names}
 
 
 def read_files(data: Path) -> dict[str, str]:
-    """Return the digests of all files that a backup keeps, by name; memories by their rows."""
+    """Return the digests of all files that a backup contains, by name. Memories are represented by their rows."""
     found = {}
     for place in ("workspaces", "payloads", "mcp"):
         for path in sorted((data / place).rglob("*")):

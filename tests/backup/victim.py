@@ -1,7 +1,7 @@
-"""Run as a program by `test_kills`: backs up and restores, killed at each place, and says what was wrong afterwards.
+"""A program for `test_kills` that backs up and restores, is killed at each place, and reports the problems afterwards.
 
-``python -m tests.backup.victim DATA FOLDER``. It imports everything once and forks for each run, before any thread is
-there.
+``python -m tests.backup.victim DATA FOLDER``. It imports everything once and forks for each run, before any thread
+starts.
 """
 
 import json
@@ -33,7 +33,7 @@ SETTLED = {"origin", "audit", "audit_head", "documents", "turns"}
 
 
 def run(work: Callable[[], object], place: str = "") -> int:
-    """Do work in a process of its own, which dies at a place; return how it ended."""
+    """Run work in a separate process that dies at a place. Return its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -47,7 +47,7 @@ def run(work: Callable[[], object], place: str = "") -> int:
 
 
 def count(work: Callable[[], object], report: Path) -> Counter[str]:
-    """Return how often work that ends well reaches each place."""
+    """Return how often successful work reaches each place."""
     reached: Counter[str] = Counter()
 
     def listen(name: str) -> None:
@@ -63,7 +63,7 @@ def count(work: Callable[[], object], report: Path) -> Counter[str]:
 
 
 def places(reached: Counter[str], prefix: str) -> list[str]:
-    """Each place of ours, at the time in the middle."""
+    """Return each of our places, with the middle number of its occurrences."""
     return [
         f"{name}:{number}"
         for name, times in sorted(reached.items())
@@ -128,7 +128,7 @@ def kill_restores(data: Path, folder: Path) -> tuple[int, list[str]]:
 
 
 def starve(data: Path, folder: Path) -> tuple[int, list[str]]:
-    """Back up and restore where no file may have more than so many bytes, as on a disk that fills up."""
+    """Back up and restore with a limit on the size of files, as on a disk that fills up."""
     target, problems = folder / "starved.tar.zst", []
     whole = folder / "b.tar.zst"
 

@@ -1,4 +1,4 @@
-"""What a test makes is as closed to others as what the server writes."""
+"""Fixtures of the bundle tests: a umask that closes files to other users, as the server's does."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Domains with content of every kind, bundles of them, and bundles that somebody spoiled."""
+"""Domains with content of every kind, their bundles, and malformed bundles."""
 
 import hashlib
 import io
@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
 
 
 async def fill(rig: Rig, name: str = "Law") -> str:
-    """Make a domain with content of every kind; return its id."""
+    """Create a domain with content of every kind and return its id."""
     body = {"name": name, "description": "What holds.\nAnd what not.", "settings": SETTINGS}
     domain = str((await rig.ok("POST", "/api/domains", body))["id"])
     files = [{"kind": "role", "id": "lawyer", "content": ROLE}]
@@ -86,7 +86,7 @@ def members_of(data: bytes) -> dict[str, bytes]:
 
 
 def pack(members: Mapping[str, bytes], *, listed: Mapping[str, bytes] | None = None, **manifest: Any) -> bytes:
-    """Return a bundle of members as any other program would write it; ``listed``: what its manifest says."""
+    """Return a bundle of members as another program would write it. ``listed`` are the members in its manifest."""
     files = [
         {"path": path, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for path, content in (members if listed is None else listed).items()

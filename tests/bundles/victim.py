@@ -1,7 +1,6 @@
-"""Run as a program by `test_kills`: imports and exports, killed at each place, and says what was wrong afterwards.
+"""A program for `test_kills` that imports and exports, is killed at each place, and reports the problems afterwards.
 
-``python -m tests.bundles.victim FOLDER``. It imports everything once and forks for each run, before any thread is
-there.
+``python -m tests.bundles.victim FOLDER``. It imports everything once and forks for each run, before any thread starts.
 """
 
 import json
@@ -29,7 +28,7 @@ BUNDLE, AFTER = "bundle.zip", "after.zip"
 
 
 def make(folder: Path) -> None:
-    """Make a server with a domain, its bundle, and one that changes something of every kind."""
+    """Create a server with a domain, its bundle, and a bundle that changes something of every kind."""
 
     async def work() -> None:
         async with Rig(folder / "base") as rig:
@@ -52,7 +51,7 @@ def make(folder: Path) -> None:
 
 
 def on_copy(folder: Path, name: str, work: Callable[[Rig], Awaitable[object]]) -> Callable[[], object]:
-    """Return what works on a copy of the data folder, which is made before."""
+    """Return a function that works on a copy of the data folder. The copy is made before."""
 
     async def begin() -> None:
         async with Rig(folder / name) as rig:
@@ -78,7 +77,7 @@ async def import_over(rig: Rig, folder: Path) -> None:
 
 
 def look(folder: Path, name: str, report: Path) -> dict[str, object]:
-    """Start again on what a kill left; return the members of each domain's bundle, and what the doctor finds."""
+    """Restart after a kill. Return the members of each domain's bundle, and the findings of the doctor."""
 
     result: dict[str, object] = {}
 

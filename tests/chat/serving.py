@@ -1,4 +1,4 @@
-"""A server for the client to talk to: the real `/ws` over conversations in memory, and the REST it needs."""
+"""A server for the chat client: the real `/ws` over conversations in memory, and the REST routes it needs."""
 
 import io
 from collections.abc import AsyncGenerator
@@ -26,7 +26,7 @@ LOCAL = User("local")
 
 
 class Connections(SocketProtocol):
-    """Every connection, so that a test can break them as a network does."""
+    """Records every connection, so that a test can break it as a network does."""
 
     seen: list["Connections"]
 

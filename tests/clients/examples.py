@@ -1,8 +1,8 @@
-"""The complete examples of the pages about doors: found in their text, run as programs.
+"""Find the complete examples in the pages about protocols, and run them as programs.
 
-Owns what marks an example, what its page promises of its output, and the command that runs it. An example is a fence
-marked ``python complete`` or ``javascript complete``; the fence ``text output`` after it has lines that the program
-prints, in this order, among others; ``…`` stands for any text. Knows no server.
+An example is a fence marked ``python complete`` or ``javascript complete``. The following fence ``text output``
+contains lines that the program prints in this order, possibly among others. ``…`` stands for any text. This module
+knows no server.
 """
 
 import re
@@ -20,7 +20,7 @@ _ENDINGS = {"python": "py", "javascript": "mjs"}
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A program of a page. ``number`` counts those of its page from 1; ``promised`` are lines of its output."""
+    """A program of a page. ``number`` counts from 1 on each page; ``promised`` are lines of its output."""
 
     page: str
     number: int
@@ -33,7 +33,7 @@ class Example:
         return f"{self.page}-{self.number}-{self.language}"
 
     def write(self, folder: Path) -> list[str]:
-        """Write the program into a folder and return the command that runs it there."""
+        """Write the program into a folder and return the command that runs it."""
         path = folder / f"example.{_ENDINGS[self.language]}"
         path.write_text(self.text, encoding="utf-8")
         if self.language == "python":
@@ -43,7 +43,7 @@ class Example:
         return command
 
     def find_unprinted(self, output: str) -> str | None:
-        """Return the first promised line that is not where it should be in the output; None: all are."""
+        """Return the first promised line that is missing at its position in the output, or None."""
         lines = iter(output.splitlines())
         for promise in self.promised:
             pattern = re.compile(".*".join(map(re.escape, promise.split("…"))))

@@ -1,4 +1,4 @@
-"""A live server for stock clients, with a domain that knows something, and a model that says what a test wrote down."""
+"""A live server for stock clients, with a domain that has a document, and a scripted model."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,13 +15,13 @@ from tests.server.rig import Rig
 from tests.ws.serving import serving
 
 FOUND: tuple[Scripted, ...] = (use("search_documents", query="paid leave"), say("You get 25 days.", Cite(0)))
-"""A question that is looked up and answered with a citation."""
+"""Steps that search for a question and answer it with a citation."""
 BROKEN: tuple[Scripted, ...] = (Broken(say("First words here and on"), 4), say("Other words."))
 HANDBOOK = b"# Leave\n\nEvery employee gets 25 days of paid leave.\n"
 
 
 def delegated() -> tuple[Scripted, ...]:
-    """Return the steps of an answer for which two delegates work at once."""
+    """Return the steps of an answer with two parallel delegates."""
     tasks = {"researcher": "One", "assistant": "Two"}
     ask = Step(tuple(Use("delegate", {"role": role, "task": task}) for role, task in tasks.items()))
     answers: dict[str, Plain] = {"One": say("First."), "Two": say("Second.")}
@@ -34,7 +34,7 @@ def delegated() -> tuple[Scripted, ...]:
 
 @dataclass(frozen=True)
 class Live:
-    """``address``: ``http://…`` of the server."""
+    """A served rig. ``address`` is the server's ``http://…`` address."""
 
     rig: Rig
     address: str
@@ -43,7 +43,7 @@ class Live:
 
 @asynccontextmanager
 async def live(folder: Path, *steps: Scripted) -> AsyncIterator[Live]:
-    """Serve a rig. ``POST /go-on`` lets the stalled steps go on."""
+    """Serve a rig. ``POST /go-on`` releases the stalled steps."""
     stalled = [step for step in steps if isinstance(step, Stalled)]
     async with Rig(folder, *steps) as rig:
         domain = await rig.domain(subRoleIds=["researcher", "assistant"])

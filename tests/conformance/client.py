@@ -1,8 +1,8 @@
 """The product as the client of the public conformance suite: ``python -m tests.conformance.client ADDRESS``.
 
-The suite starts a server and this, with the server's address. The address is pasted as an ``http`` entry of a domain, a
-turn's scripted model calls every tool that it is offered, and a person answers what the turn waits for: forms with
-their defaults, pages by going there as a browser does. Nothing here speaks MCP.
+The suite starts a server, and starts this program with the server's address. The program pastes the address as an
+``http`` entry of a domain. A scripted model then calls every offered tool in a turn, and a simulated person answers the
+turn's waits: forms with their defaults, pages by following them as a browser does. This module does not speak MCP.
 """
 
 import json
@@ -30,17 +30,20 @@ NAME = "suite"
 OURS = "http://127.0.0.1"
 PUBLIC = "conformance-test.local"
 TOLD = ("127.0.0.1:8000", PUBLIC)
-"""Where the product believes that browsers reach it; the second where its published document is to be the client."""
+"""Addresses at which the product believes that browsers reach it.
+
+The second one is used if its published document identifies the client.
+"""
 PATIENCE = 240.0
 REDIRECTS = 10
 SIGN_INS = 5
-"""More than so many are not followed: a person would have given up."""
+"""Maximum number of sign-ins that the simulated person follows."""
 
 SAMPLES: Mapping[str, Any] = {"string": "text", "number": 5, "integer": 5, "boolean": True, "array": [], "object": {}}
 
 
 class Caller:
-    """A model that calls each tool of the suite once, with what the suite wants as its arguments or a sample."""
+    """A model that calls each tool of the suite once, with the arguments that the suite requires, or with samples."""
 
     def __init__(self, wanted: Sequence[Json]) -> None:
         self._wanted = wanted
@@ -56,19 +59,19 @@ class Caller:
 
 
 def sample_of(schema: Json) -> Json:
-    """Return arguments that fit a plain schema."""
+    """Return arguments that fit a simple schema."""
     properties = schema.get("properties") or {}
     return {name: SAMPLES.get(str(properties.get(name, {}).get("type")), "text") for name in schema.get("required", ())}
 
 
 class Person:
-    """Answers what turns wait for."""
+    """Answers the waits of turns."""
 
     def __init__(self, http: httpx2.AsyncClient) -> None:
         self._http = http
 
     async def attend(self) -> None:
-        """Answer each wait as it comes, until cancelled."""
+        """Answer each wait when it appears, until cancelled."""
         while True:
             for wait in (await self._http.get("/api/waits", params={"state": "open"})).json()["items"]:
                 await self._answer(wait)
@@ -83,11 +86,11 @@ class Person:
         elif wait["kind"] == "url":
             await self.visit(wait["url"])
         body = {"action": "accept", "content": content}
-        answer = await self._http.post(f"/api/waits/{wait['id']}", json=body)  # 409: what was done there has ended it
+        answer = await self._http.post(f"/api/waits/{wait['id']}", json=body)  # 409: the visit has ended the wait
         sys.stderr.write(f"answered {wait['kind']}: {answer.status_code}\n")
 
     async def visit(self, address: str) -> None:
-        """Open a page and go where it leads, as a browser does."""
+        """Open a page and follow its redirects, as a browser does."""
         async with httpx2.AsyncClient(trust_env=False) as browser:
             for _ in range(REDIRECTS):
                 parts = urlsplit(address)
@@ -145,7 +148,7 @@ async def run(url: str, context: Json, folder: Path) -> list[Json]:
 
 
 def main() -> None:
-    """Run as the suite runs a client."""
+    """Run as the suite starts a client."""
     logging.basicConfig(level=logging.WARNING)
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     with tempfile.TemporaryDirectory() as folder:

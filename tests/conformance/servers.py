@@ -1,7 +1,6 @@
-"""The product's own MCP servers as processes on loopback: a domain's door, and the built-in servers on their own.
+"""The product's own MCP servers as processes on loopback: a domain's endpoint, and the built-in servers standalone.
 
-Owns their start, their addresses and their end. They are served as a user serves them, with an empty domain and without
-a model.
+They are started as a user would start them, with an empty domain and without a model.
 """
 
 import os
@@ -29,7 +28,7 @@ SERVE = "import sys; from agentic_rag.cli import main; sys.exit(main())"
 
 @contextmanager
 def served() -> Iterator[dict[str, str]]:
-    """Run all servers inside the block; yields their addresses by name."""
+    """Run all servers in the block. Yields their addresses by name."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "data" / "workspaces").mkdir(parents=True)
@@ -63,7 +62,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _running(port: int, *arguments: str, **environment: str) -> Iterator[None]:
-    """Run a program of the product until the block ends; inside it, it listens."""
+    """Run a program of the product until the block ends. Yields when it listens."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
     kept |= {"PYTHONPATH": str(ROOT), **environment}
     with tempfile.TemporaryFile("w+") as said:

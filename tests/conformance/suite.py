@@ -1,7 +1,7 @@
-"""The public conformance suite of MCP, run against the product scenario by scenario.
+"""Run MCP's public conformance suite against the product, scenario by scenario.
 
-Owns which scenarios a revision requires, how the suite is called, and what it said. The package is locked in
-``tests/clients``; see `tests.node`.
+This module selects the scenarios that a revision requires, calls the suite, and parses its output. The package is
+locked in ``tests/clients``; see `tests.node`.
 """
 
 import os
@@ -22,12 +22,12 @@ PATIENCE = 240
 """Seconds for one scenario."""
 
 INSTALL = "npm ci --prefix tests/clients --no-audit --no-fund --ignore-scripts"
-"""Installs the suite. The tests that need it do so by themselves."""
+"""Command that installs the suite. Tests that need the suite run it themselves."""
 
 Leg = Literal["client", "server"]
 
 FIXTURE = re.compile(r"^Not testable|'test_\w+'")
-"""What the suite says of a check for which a server would need the tools of the suite's reference server."""
+"""The suite's message for checks that need the tools of its reference server."""
 
 GENERIC = (
     "server-",
@@ -41,8 +41,10 @@ GENERIC = (
     "input-required-result-unsupported",
     "input-required-result-ignore",
 )
-"""What the names of those server scenarios begin with that any server can pass; the others call tools, prompts and
-resources of the suite's reference server."""
+"""Prefixes of server scenarios that any server can pass.
+
+The other scenarios use tools, prompts and resources of the suite's reference server.
+"""
 
 _CHECK = re.compile(r"^  - (\w+: .*)(?:\n    Error: (.*))?$", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -50,7 +52,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one scenario. ``failed``: the checks that did, with their reasons; ``said``: all it printed."""
+    """The result of one scenario. ``failed`` lists failed checks with reasons; ``said`` is the whole output."""
 
     scenario: str
     passed: bool
@@ -74,11 +76,14 @@ def required(revision: str, leg: Leg) -> list[str]:
 
 
 def run_scenario(scenario: str, revision: str, leg: Leg, *, url: str = "") -> Result:
-    """Run one scenario at the revision's own protocol version; ``url``: of the server, for those of servers."""
+    """Run one scenario with the revision's protocol version.
+
+    ``url`` is the server's address, for scenarios of servers.
+    """
     command = [str(node()), str(SUITE / "dist" / "index.js"), leg, "--scenario", scenario, "--spec-version", revision]
     whom = ["--url", url] if leg == "server" else ["--command", f"{sys.executable} -m tests.conformance.client"]
     whom += ["--timeout", str(PATIENCE * 1000)]
-    with tempfile.TemporaryDirectory() as folder:  # where the suite writes its results
+    with tempfile.TemporaryDirectory() as folder:  # folder for the suite's results
         done = subprocess.run(
             [*command, *whom, "-o", folder],
             cwd=ROOT,
@@ -92,10 +97,10 @@ def run_scenario(scenario: str, revision: str, leg: Leg, *, url: str = "") -> Re
 
 
 def verdict(said: str, code: int) -> tuple[bool, tuple[str, ...]]:
-    """Return whether a scenario is passed, and its failed checks with what the suite says of each.
+    """Return whether a scenario passed, and its failed checks with the suite's reasons.
 
-    ``said``: what the suite printed, without colours; ``code``: with which it ended. A check that only the suite's
-    reference server can pass does not count.
+    ``said`` is the suite's output without colours, ``code`` its exit code. A check that only the suite's reference
+    server can pass does not count.
     """
     _, _, end = said.partition("Failed Checks")
     found = [(name, why) for name, why in _CHECK.findall(end.partition("Warning Checks")[0])]

@@ -1,4 +1,4 @@
-"""axe-core on a page: what a person with a screen reader, a keyboard or weak eyes would stumble over."""
+"""Check pages with axe-core for accessibility: screen readers, keyboards and low vision."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ SCRIPT = "node_modules/axe-core/axe.min.js"
 
 
 async def check_accessible(page: Page, where: str = "") -> None:
-    """Fail with what axe finds on the page as it is shown now.
+    """Fail with axe's findings on the page in its current state.
 
-    The script is evaluated by the browser's own tools, past the page's policy, which it would break.
+    The browser's debugging protocol evaluates the script, because the page's policy forbids it.
     """
     node()  # installs the packages
     session = await page.context.new_cdp_session(page)

@@ -1,6 +1,6 @@
-"""One Chromium for all tests of a process: each connects to it, and what it opened there is closed with its connection.
+"""One Chromium for all tests of a process. Each test connects to it and closes its own pages with the connection.
 
-Contexts share nothing, so that tests do not either. A browser that has died is replaced by the next who asks.
+Contexts share nothing, so tests are independent. The next test replaces a browser that has died.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from tests.clients.test_browser import FLAGS
 CHROMIUM = shutil.which("chromium")
 DRIVER = Path(playwright.__file__).parent / "driver"
 STARTING = 120.0
-"""Seconds that a browser may take to start."""
+"""Time limit in seconds for the start of a browser."""
 
 SERVE = """
 const { chromium } = require(process.argv[1]);
@@ -31,28 +31,28 @@ const { chromium } = require(process.argv[1]);
   console.log(server.wsEndpoint());
 })();
 """
-"""What starts the browser, and ends it with the pipe from the process that asked: also where that was killed."""
+"""Starts the browser, and ends it when the pipe from the starting process closes, even if that process is killed."""
 
 
 class Chromium:
-    """The browser of this process: started when first asked for."""
+    """The browser of this process, started on first use."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._address = ""
 
     async def connect(self, kind: BrowserType) -> Browser:
-        """Connect to the browser that runs, or to a new one where that is gone."""
+        """Connect to the running browser, or to a new one if it is gone."""
         if self._process is not None and self._process.poll() is None:
             try:
                 return await kind.connect(self._address)
-            except Error:  # it died a moment ago
+            except Error:  # it has just died
                 self.end()
         self._start()
         return await kind.connect(self._address)
 
     def end(self) -> None:
-        """End the browser, if one runs, and wait for it."""
+        """Stop the browser, if it runs, and wait for it."""
         if self._process is None:
             return
         with self._process:
@@ -81,7 +81,7 @@ atexit.register(shared.end)
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
-    """Connect to this process's browser; whatever was opened through the connection ends with it."""
+    """Connect to this process's browser. Everything opened through the connection is closed at the end."""
     async with async_playwright() as driver:
         connected = await shared.connect(driver.chromium)
         try:

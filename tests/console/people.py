@@ -1,4 +1,4 @@
-"""People who come to the console with their keys, and ways of theirs: signing in, and going by keyboard alone."""
+"""Actions of people in the console: signing in with a key, and navigating by keyboard only."""
 
 from playwright.async_api import Page, expect
 
@@ -9,7 +9,7 @@ MOST_TABS = 80
 
 
 async def sign_in(desk: Desk, name: str, role: str, *domains: str, at: str = "#/") -> str:
-    """Make a key, open a place of the page and sign in with it; return the key."""
+    """Create a key, open an address of the page and sign in. Return the key."""
     key = await make_key(desk.rig, name, role, *domains)
     await desk.goto(at)
     await fill_in(desk.page, name, key)
@@ -18,14 +18,14 @@ async def sign_in(desk: Desk, name: str, role: str, *domains: str, at: str = "#/
 
 
 async def fill_in(page: Page, name: str, key: str) -> None:
-    """Fill the form of a sign-in and send it."""
+    """Fill in and send the sign-in form."""
     await page.get_by_label("Name", exact=True).fill(name)
     await page.get_by_label("Key", exact=True).fill(key)
     await page.get_by_role("button", name="Sign in", exact=True).click()
 
 
 async def tab_to(page: Page, name: str) -> None:
-    """Press Tab until what is so called has the focus."""
+    """Press Tab until the element with this name has the focus."""
     for _ in range(MOST_TABS):
         await page.keyboard.press("Tab")
         if await page.evaluate(CALLED) == name:

@@ -1,6 +1,6 @@
-"""A relay of connections to a server that may move: the address stays, whatever dies behind it.
+"""A relay with a fixed address that forwards connections to a server which may restart elsewhere.
 
-`Relay.cut` drops what is open, and refuses what comes until `Relay.mend`: a network that is gone.
+`Relay.cut` closes open connections and refuses new ones until `Relay.mend`, like a network failure.
 """
 
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute, Socket
 
 
 class Relay:
-    """What is open, and where it leads. ``target``: the port of the server on this machine."""
+    """The open connections and their target. ``target`` is the port of the server on this machine."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -19,17 +19,17 @@ class Relay:
         self._open: set[SocketStream] = set()
 
     async def cut(self) -> None:
-        """Drop all connections, and refuse further ones."""
+        """Close all connections and refuse new ones."""
         self._is_cut = True
         for each in [*self._open]:
             await anyio.aclose_forcefully(each)
 
     def mend(self) -> None:
-        """Let connections through again."""
+        """Accept connections again."""
         self._is_cut = False
 
     async def serve(self, client: SocketStream) -> None:
-        """Carry one connection to its end."""
+        """Forward one connection to its end."""
         async with client:
             if self._is_cut:
                 return

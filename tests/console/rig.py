@@ -1,4 +1,4 @@
-"""The console in a real browser: the application over real sockets, only the model scripted; a page that hears all.
+"""The console in a real browser: the application over real sockets with a scripted model, and a page that logs errors.
 
 ::
 
@@ -6,8 +6,8 @@
         await desk.goto("#/chat")
         await desk.page.get_by_role("textbox").fill("Hi")
 
-Whatever the page writes as an error, every exception nobody caught, and every violation of its policy fails the test
-when the block ends; what a test means to provoke it takes out of `Desk.heard` itself, or names in ``expected``.
+At the end of the block the test fails if the page logged an error, threw an uncaught exception, or violated its policy.
+A test that provokes such an error removes it from `Desk.heard`, or lists a part of its text in ``expected``.
 """
 
 import os
@@ -27,14 +27,14 @@ from tests.ws.serving import serving
 
 HANG_SECONDS = 900.0
 PATIENCE = 120_000
-"""Milliseconds that a test waits for what the page should show."""
+"""Milliseconds that a test waits for something to appear on the page."""
 LOCALES = {"en": "en-GB", "zh": "zh-CN"}
 
 EVERY = os.environ.get("CONSOLE_TESTS") == "every"
-"""Whether each page is walked in every language and shape; else in one, by turns: a walk takes seconds."""
+"""Whether tests walk each page in every language and shape. By default only in one, because a walk takes seconds."""
 WIDE, NARROW = (False, (1280, 800)), (True, (360, 740))
 in_shapes = pytest.mark.parametrize(("dark", "size"), [WIDE, NARROW] if EVERY else [NARROW])
-"""Light and wide, and dark and narrow."""
+"""Run in light and wide, and in dark and narrow."""
 
 
 def in_languages(first: str) -> pytest.MarkDecorator:
@@ -50,11 +50,11 @@ addEventListener("securitypolicyviolation", (event) => {
 });
 """
 EXPECTED = ("Failed to load resource",)
-"""What chromium itself writes of any answer that is no success."""
+"""Chromium's own message for every unsuccessful answer."""
 
 
 class Desk:
-    """A page of the console, and the application behind it. ``rig`` is None where the server is another process."""
+    """A page of the console and its application. ``rig`` is None if the server is another process."""
 
     def __init__(self, page: Page, url: str, rig: Rig | None, expected: tuple[str, ...]) -> None:
         self.page = page
@@ -67,17 +67,17 @@ class Desk:
 
     @property
     def rig(self) -> Rig:
-        """The application, in this process."""
+        """The application in this process."""
         assert self._rig is not None
         return self._rig
 
     async def goto(self, place: str = "#/") -> None:
-        """Open an address of the page, such as ``#/chat``; the page is loaded anew."""
+        """Open an address of the page, such as ``#/chat``. The page is reloaded."""
         await self.page.goto("about:blank")
         await self.page.goto(f"{self.url}/{place}")
 
     def check_silent(self) -> None:
-        """Fail if the page wrote an error, threw one, or something broke its policy."""
+        """Fail if the page logged an error, threw an exception, or violated its policy."""
         assert not self.heard, "\n".join(self.heard)
 
     def _hear(self, message: ConsoleMessage) -> None:
@@ -96,7 +96,7 @@ async def desk_at(
     expected: tuple[str, ...] = (),
     **context: Any,
 ) -> AsyncIterator[Desk]:
-    """Open a page at a server's address; ``expected``: parts of errors that the page may write."""
+    """Open a page at a server's address. ``expected`` lists parts of errors that the page may log."""
     expect.set_options(timeout=PATIENCE)
     async with browser() as started:
         opened = await started.new_context(
@@ -124,11 +124,11 @@ async def console(
     permissions: Sequence[str] = (),
     **settings: Any,
 ) -> AsyncGenerator[Desk]:
-    """Serve the application with a scripted model, and open a page on it. ``settings``: as `Rig` takes them.
+    """Serve the application with a scripted model, and open a page on it. ``settings`` are those of `Rig`.
 
-    ``permissions``: what the browser lets the page do, such as reading the clipboard.
+    ``permissions`` are those of the page, such as reading the clipboard.
     """
-    with anyio.fail_after(HANG_SECONDS):  # a test that waits for what does not come would hang for ever
+    with anyio.fail_after(HANG_SECONDS):  # a test that waits in vain would hang forever
         async with Rig(folder, *steps, **settings) as rig, serving(rig.application.app) as address:
             url = f"http://{address}"
             async with desk_at(

@@ -1,6 +1,6 @@
-"""Texts that would run in a page that takes them for HTML, a script, an address or a name of its own.
+"""Texts that would execute in a page that treats them as HTML, a script, an address or a name.
 
-`HIT` is what they call; `LISTEN_FOR_HITS` hears it. A page must show them as they were written, or leave them out.
+They call `HIT`, and `LISTEN_FOR_HITS` records the calls. A page must show them as written or leave them out.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
-"""The twenty questions of the demo domain and how answers to them are counted.
+"""The twenty questions of the demo domain, and the evaluation of their answers.
 
-Owns the questions' shape and the rule for a right citation. Deliberately knows no server and no model: whoever
-measures gives a callable that asks one question and returns the references of the answer.
+This module defines the form of the questions and the rule for a correct citation. It deliberately knows no server and
+no model. The caller passes a function that asks one question and returns the references of the answer.
 """
 
 import json
@@ -27,7 +27,7 @@ class DemoQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CitedPassage:
-    """One reference of an answer, whatever wire format it came in."""
+    """One reference of an answer, independent of its wire format."""
 
     document_name: str
     cited_text: str
@@ -36,7 +36,7 @@ class CitedPassage:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A question with the references of its answer; ``right`` when one of them is the expected passage."""
+    """A question with the references of its answer. ``right``: one of them is the expected passage."""
 
     asked: DemoQuestion
     references: tuple[CitedPassage, ...]
@@ -66,5 +66,5 @@ async def ask_all(ask: Ask) -> list[Outcome]:
 
 
 def right_ones(outcomes: Sequence[Outcome]) -> int:
-    """Return how many answers cite what they should."""
+    """Return the number of answers with the expected citation."""
     return sum(outcome.right for outcome in outcomes)

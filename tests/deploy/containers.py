@@ -1,4 +1,4 @@
-"""A container's conditions on this machine, made by ``unshare``: what the files of `docs/deploy` ask a runtime for."""
+"""The conditions of a container on this machine, created by ``unshare`` as the files of `docs/deploy` require them."""
 
 import functools
 import shutil
@@ -20,14 +20,14 @@ exec unshare --user --map-user=%s --map-group=%s -- setpriv --no-new-privs --bou
 
 
 def temporary(data: Path) -> Path:
-    """Return the folder for temporary files that goes with a data folder."""
+    """Return the folder for temporary files of a data folder."""
     return data.parent / "tmp"
 
 
 def container(data: Path, *command: str, masked: str = "") -> list[str]:
-    """Return what runs a command as another user, with no capability, where only two folders can be written.
+    """Return a command that runs as another user without capabilities, and can write to only two folders.
 
-    It has a process namespace and a whole ``/proc`` of its own. ``masked``: a program that is not there.
+    It has its own process namespace and a complete ``/proc``. ``masked`` is a program to hide.
     """
     own = ("--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
     inside = ("sh", "-c", _INSIDE % (USER, USER), "sh", str(data), str(temporary(data)), masked)
@@ -35,13 +35,13 @@ def container(data: Path, *command: str, masked: str = "") -> list[str]:
 
 
 def process_in(outside: int) -> int:
-    """Return the number of the process that a container was started for, as this machine counts."""
+    """Return the process id, on this machine, of a container's main process."""
     return int(Path(f"/proc/{outside}/task/{outside}/children").read_text().split()[0])
 
 
 @functools.cache
 def problem() -> str:
-    """Return why there can be no such container on this machine; empty: there can."""
+    """Return the reason why this machine cannot run such a container, or an empty string."""
     if not (shutil.which("unshare") and shutil.which("setpriv")):
         return "unshare or setpriv is not on this machine"
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ from tests.waiting import pause_thread
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 NAME = "rag.example"
 START_LOOKS = 1500
-"""Looks, with a pause between two, after which a proxy that does not listen has failed."""
+"""Number of checks, with pauses, after which a proxy that does not listen has failed."""
 
 _NGINX = """\
 daemon off;
@@ -37,7 +37,7 @@ http {{
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A running proxy: where it listens on this machine, and what clients call it."""
+    """A running proxy: its port on this machine, and the origin for clients."""
 
     port: int
     origin: str
@@ -52,7 +52,7 @@ class Proxy:
 
 
 def nginx_program() -> str | None:
-    """Return nginx: the machine's, or that of the wheel; None where there is neither."""
+    """Return the path of the machine's or the wheel's nginx, or None."""
     if found := shutil.which("nginx"):
         return found
     try:
@@ -75,7 +75,7 @@ def _replace(text: str, *changes: tuple[str, str]) -> str:
 
 @contextmanager
 def nginx(folder: Path, server: str) -> Iterator[Proxy]:
-    """Run nginx with its snippet as it stands, but for addresses and the certificate, before ``host:port``."""
+    """Run nginx in front of ``host:port`` with its snippet. Only addresses and the certificate are changed."""
     program = nginx_program()
     assert program is not None
     folder.mkdir()
@@ -97,7 +97,7 @@ def nginx(folder: Path, server: str) -> Iterator[Proxy]:
 
 @contextmanager
 def caddy(folder: Path, server: str) -> Iterator[Proxy]:
-    """Run Caddy with its file as it stands; over http, since it would ask for a certificate."""
+    """Run Caddy with its file unchanged, over http, because it would request a certificate otherwise."""
     program = shutil.which("caddy")
     assert program is not None
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The real server as a subprocess, and a client that speaks to it as anybody would."""
+"""The real server as a subprocess, and a client that uses its public interface."""
 
 import json
 import os
@@ -23,9 +23,10 @@ Event = dict[str, Any]
 
 
 def environment(**given: str) -> dict[str, str]:
-    """Return this process's environment without what would configure a server, plus the given.
+    """Return this process's environment without server settings, plus the given variables.
 
-    No model is asked for titles: scripted ones answer what a test asks."""
+    No model is used for titles, because scripted models answer only the test's messages.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -35,7 +36,7 @@ def environment(**given: str) -> dict[str, str]:
 
 
 class Server:
-    """One running server process; ``url`` is where it listens."""
+    """One running server process at ``url``."""
 
     def __init__(self, child: Program | subprocess.Popen[str], url: str, data: Path) -> None:
         self.child = child
@@ -73,7 +74,7 @@ class Server:
 
 
 class Chat:
-    """A socket that talks to one conversation."""
+    """A socket with one conversation."""
 
     def __init__(self, socket: ClientConnection, conversation: str) -> None:
         self.socket = socket
@@ -88,7 +89,7 @@ class Chat:
         return received
 
     async def say(self, content: str, on_event: Callable[[Event], Any] | None = None, **options: Any) -> list[Event]:
-        """Send a message and return the turn's events; ``on_event`` may answer with a frame to send."""
+        """Send a message and return the turn's events. ``on_event`` may return a frame to send."""
         await self.send(type="message", conversationId=self.conversation, content=content, **options)
         events: list[Event] = []
         while True:

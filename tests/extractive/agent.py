@@ -1,7 +1,7 @@
-"""A few lines that stand in for the agent: they run the calls of the extractive model until it answers.
+"""A minimal agent that runs the calls of the extractive model until it answers.
 
-Owns the loop and the transcript. Tools are callables that return the content of a ``tool_result``; a `ToolFailure`
-becomes an error result, as the runtime makes one.
+This module contains the loop and the transcript. Tools are callables that return the content of a ``tool_result``. A
+`ToolFailure` becomes an error result, as in the runtime.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ PROMPT = (
 
 
 class ToolFailure(Exception):
-    """A tool answers with an error; the text is for the model."""
+    """An error result of a tool. The text is for the model."""
 
 
 def schema(*required: str, **properties: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def search_result(title: str, *sentences: str, source: str = "doc_1") -> Block:
 
 
 class Conversation:
-    """A transcript that grows with each question; `calls` are the tool calls made so far, one list a step."""
+    """A transcript that grows with each question. `calls` are the tool calls so far, one list for each step."""
 
     def __init__(self, tools: Mapping[str, Tool], **more: Any) -> None:
         self.messages: list[Message] = []
@@ -124,7 +124,7 @@ class Conversation:
 
 
 def answering(*content: Block | str) -> Tool:
-    """Return a tool that always gives this content; a string is a text block."""
+    """Return a tool that always returns this content. A string is a text block."""
 
     async def tool(arguments: dict[str, Any]) -> list[Block]:
         return [text_block(part) if isinstance(part, str) else part for part in content]

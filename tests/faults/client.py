@@ -1,4 +1,4 @@
-"""A client's socket, for plain functions: frames in order, every event checked by a `Reader`."""
+"""A client's socket with a synchronous interface. Frames arrive in order, and a `Reader` checks every event."""
 
 import json
 import logging
@@ -19,11 +19,11 @@ from tests.faults.server import Dead, Server
 
 _QUIET = logging.getLogger("tests.faults.client")
 _QUIET.addHandler(logging.NullHandler())
-_QUIET.propagate = False  # that a socket was dropped is no news here
+_QUIET.propagate = False  # dropped sockets are expected here
 
 
 class Chat:
-    """One socket that follows one conversation. A context manager; every call raises `Dead` when it is gone."""
+    """A socket that follows one conversation. A context manager. Every call raises `Dead` if the server is gone."""
 
     def __init__(self, server: Server, conversation: str, ledger: Ledger) -> None:
         self.conversation = conversation
@@ -32,9 +32,9 @@ class Chat:
         self.raw: list[str] = []
         self.ledger = ledger
         self.asides: list[str] = []
-        """Codes of the notices that are no part of a turn's log."""
+        """Codes of notices that are not part of a turn's log."""
         self.closed: int | None = None
-        """The code with which the server closed the socket."""
+        """Close code that the server sent."""
         self._replies: deque[Event] = deque()
         try:
             url = server.url.replace("http", "ws") + "/ws"
@@ -57,20 +57,20 @@ class Chat:
         self.drop()
 
     def drop(self) -> None:
-        """Lose the connection without a word (a reset): a closing handshake would wait for what is unread."""
-        with suppress(OSError):  # it may have ended
+        """Reset the connection, because a closing handshake would wait for unread data."""
+        with suppress(OSError):  # already ended
             self._socket.socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
             self._socket.socket.shutdown(SHUT_RDWR)
         self._socket.close()
 
     @property
     def port(self) -> int:
-        """The client's own."""
+        """The client's local port."""
         return int(self._socket.socket.getsockname()[1])
 
     @property
     def gone_wrong(self) -> bool:
-        """Whether the server has said that something failed, which nobody has asked about."""
+        """Whether the server sent an error that is not the reply to a request."""
         return any(reply["type"] == "error" for reply in self._replies)
 
     # Frames
@@ -84,7 +84,7 @@ class Chat:
             raise Dead from exc
 
     def hear(self) -> Event | None:
-        """Take one frame: return the event, None when it was an answer (kept for `ask`)."""
+        """Receive one frame. Return an event, or None for a reply, which is stored for `ask`."""
         try:
             raw = self._socket.recv(PATIENCE)
         except (ConnectionClosed, OSError) as exc:
@@ -104,7 +104,7 @@ class Chat:
         return event
 
     def ask(self, kind: str, **fields: Any) -> Event:
-        """Send one frame and return its answer; events that come before it are taken."""
+        """Send one frame and return its reply. Events before it are recorded."""
         ident = uuid4().hex
         self.say(kind, requestId=ident, **fields)
         while True:
@@ -117,14 +117,14 @@ class Chat:
     # Turns
 
     def send(self, content: str, key: str, **options: Any) -> Event:
-        """Send a message and return ``accepted`` or the refusal. A repeated one is read from its event 1 again."""
+        """Send a message and return ``accepted`` or the refusal. A repeated message is read again from event 1."""
         reply = self.ask("message", content=content, clientMessageId=key, **options)
         if reply["type"] == "accepted":
             self.reader.again = reply["turnId"]
         return reply
 
     def subscribe(self, turn: str | None = None, after: int = 0) -> Event:
-        """Follow a turn strictly after a number, or whatever runs or comes next."""
+        """Follow a turn after a number, or the current or next turn."""
         fields = {} if turn is None else {"turnId": turn, "after": after}
         reply = self.ask("subscribe", **fields)
         if reply["type"] == "subscribed":
@@ -132,14 +132,14 @@ class Chat:
         return reply
 
     def until(self, met: Callable[[Event], bool]) -> Event:
-        """Take events up to one that meets a condition."""
+        """Record events up to one that meets a condition, and return it."""
         while True:
             event = self.hear()
             if event is not None and met(event):
                 return event
 
     def finish(self, turn: str) -> Event:
-        """Take events to the end of a turn, which may have been taken already; return the last one."""
+        """Record events to the end of a turn, unless it was already recorded. Return the last one."""
         while turn not in self.reader.ended:
             self.hear()
         return event_of(self.ledger.seen[turn][self.ledger.ends[turn]])

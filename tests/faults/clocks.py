@@ -1,7 +1,7 @@
-"""A conversation while the clock steps and the server restarts: all that has an order keeps it.
+"""A conversation while the clock steps and the server restarts. All ordered lists must keep their order.
 
-Messages are queued behind a slow answer; before each of them the clock is set, and at the end the server is restarted
-with a clock that is behind. Every list is compared with the order in which things were sent.
+Messages are queued behind a slow answer, and the clock is set before each of them. At the end the server restarts with
+a clock that is behind. Every list is compared with the order of sending.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from tests.faults.ledger import Ledger
 from tests.faults.sweep import Rig
 
 STEPS = (-3600.0, -61.0, -2.0, -0.5, 0.0, 2.0, 61.0, 3600.0)
-"""By how many seconds the clock is wrong after a step."""
+"""Errors of the clock in seconds after a step."""
 
 QUEUED = 4
-"""Messages that wait behind the first one."""
+"""Messages that are queued behind the first one."""
 
 
 def run(made: Rig, steps: Sequence[float], restart_at: float) -> None:
-    """Queue a message after each step and check the order of all that follows; restart with another clock."""
+    """Queue a message after each step and check the order of everything. Restart with another clock."""
     made.server.set_clock(0)
     conversation = made.conversation()
     sent = [f"{conversation}-{number}" for number in range(len(steps) + 1)]
@@ -51,7 +51,10 @@ def _check_order(made: Rig, conversation: str, sent: Sequence[str], turns: Seque
 
 
 def _check_newest_branch(made: Rig, conversation: str, clock: float) -> None:
-    """Answer the last question twice more, the second time with a clock that is behind: that is the newest branch."""
+    """Answer the last question twice more, the second time with a clock that is behind.
+
+    The last one is the newest branch.
+    """
     question = [each for each in made.server.messages(conversation) if each["role"] == "user"][-1]
     for wrong in (clock, clock - 2, clock - 4):
         made.server.set_clock(wrong)

@@ -1,4 +1,4 @@
-"""One server, model and tool server for all tests of this folder: each takes a conversation of its own."""
+"""One server, model and tool server for all tests of this folder. Each test uses its own conversation."""
 
 from collections.abc import Iterator
 

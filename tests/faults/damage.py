@@ -1,8 +1,8 @@
-"""Damage one file of an index or of the kept results, start the server, look for everything that was in it.
+"""Damage one file of an index or of the stored results, start the server, and look for the file's content.
 
-A `Trial` is one file and what is done to it. What must hold: the server starts; a search that does not find a document
-it holds says that it is being made anew, or that the index cannot answer; in the end each is found, with its own words;
-and what is read of a kept result is what was kept, or nothing.
+A `Trial` is one file and one kind of damage. The server must start. A search that misses an existing document must say
+that the index is being rebuilt or cannot answer. In the end the search finds each document with its own words. Reading
+a stored result returns its original content or nothing.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ KINDS = ("empty", "half", "flipped", "gone")
 DOCUMENTS = 12
 PASSAGES = 8
 SECONDS = 60.0
-"""What a search may take until it finds again what was lost."""
+"""Time limit for a search to find lost content again."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """``file``: relative to the data folder."""
+    """Damage to one file. ``file`` is relative to the data folder."""
 
     file: str
     kind: str
@@ -42,7 +42,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Ground:
-    """A data folder whose server has ended, and what was in it."""
+    """A data folder of a stopped server, and its expected content."""
 
     folder: Path
     domain: str
@@ -58,7 +58,7 @@ class Ground:
 
 
 def word(document: int, passage: int) -> str:
-    """A word that stands in one passage alone."""
+    """Return a word that occurs in one passage only."""
     return "w" + hashlib.sha256(f"{document}/{passage}".encode()).hexdigest()[:12].translate(
         str.maketrans("0123456789", "ghijklmnop")
     )
@@ -72,7 +72,7 @@ def text_of(document: int) -> bytes:
 
 
 async def prepare(folder: Path) -> Ground:
-    """Make a data folder with documents and a result that is kept whole."""
+    """Create a data folder with documents and a result that is stored whole."""
     async with Rig(folder) as rig:
         rig.application.begin()
         domain = await rig.domain()
@@ -104,7 +104,7 @@ def damage(file: Path, kind: str, random: Random) -> None:
 
 
 async def run(ground: Ground, trial: Trial, folder: Path, random: Random) -> list[str]:
-    """Run one trial in a copy of the ground below ``folder`` and return what went wrong."""
+    """Run one trial in a copy of the ground below ``folder``, and return the problems."""
     shutil.copytree(ground.folder, folder, symlinks=True, dirs_exist_ok=True)
     damage(folder / "data" / trial.file, trial.kind, random)
     problems: list[str] = []
@@ -121,7 +121,7 @@ async def run(ground: Ground, trial: Trial, folder: Path, random: Random) -> lis
 
 
 async def _find(rig: Rig, domain: str, document: int, passage: int) -> str | None:
-    """Search for a passage until it is found; return what a search said that was not true."""
+    """Search for a passage until it is found. Return an untrue answer of a search, if any."""
     wanted = word(document, passage)
     path = f"/api/domains/{domain}/documents/search"
     with anyio.move_on_after(SECONDS):

@@ -1,6 +1,6 @@
-"""A hostile server floods one domain while another domain calls its own: how free the event loop stays.
+"""Measure the event loop's delay while a hostile server floods one domain and another domain calls its own server.
 
-Owns the measuring. Nothing here is a test: times are figures for a report; what must hold is in tests/tools.
+This module contains no tests; times are figures for a report. The tests of invariants are in tests/tools.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -22,15 +22,15 @@ FLOODS: Sequence[tuple[str, int]] = (
     ("nothing", 0), ("requests", 0), ("progress", 0), ("log", 0), ("log", 200_000), ("changes", 0), ("answers", 0),
     ("answers", 900_000), ("garbage", 0),
 )  # fmt: skip
-"""What is sent, and how many bytes each message carries; nothing: the same without a flood."""
+"""Kinds of floods, and the bytes of each message. ``nothing`` is the measurement without a flood."""
 
 CALLS = 200
-"""Of the other domain, one after the other, while the flood lasts."""
+"""Sequential calls of the other domain during the flood."""
 
 
 @dataclass
 class Gaps:
-    """Seconds by which the event loop was late, each time it was looked at."""
+    """Delays of the event loop in seconds, one for each sample."""
 
     seconds: list[float] = field(default_factory=list)
 
@@ -40,7 +40,7 @@ class Gaps:
 
 @asynccontextmanager
 async def watch_loop(gaps: Gaps, pause: float = 0.001) -> AsyncIterator[None]:
-    """Look at the event loop all the time until the block ends."""
+    """Sample the event loop's delay until the block ends."""
 
     async def look() -> None:
         while True:
@@ -56,7 +56,10 @@ async def watch_loop(gaps: Gaps, pause: float = 0.001) -> AsyncIterator[None]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``calls``: seconds of each call of the other domain; ``reason``: why the flooding server was cut off."""
+    """Result of a flood.
+
+    ``calls`` holds the seconds of each call of the other domain; ``reason`` says why the flooding server was stopped.
+    """
 
     gaps: Gaps
     calls: list[float]
@@ -64,7 +67,7 @@ class Outcome:
 
 
 async def flood_beside(folder: Path, what: str, size: int) -> Outcome:
-    """Let one domain's server flood us while another domain makes its calls; return what that cost the other one."""
+    """Let one domain's server flood while another domain makes its calls. Return the cost for the other domain."""
     policy = LaunchPolicy(folder, allow_any_command=True, loopback=True)
     flooding: dict[str, Any] = {"what": what, "size": size} if what != "nothing" else {"what": "log", "count": 0}
     gaps, calls = Gaps(), list[float]()

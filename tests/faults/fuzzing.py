@@ -1,8 +1,8 @@
-"""Whatever the OpenAPI document allows, and much that it does not, sent to every operation of the whole application.
+"""Send valid and invalid requests by the OpenAPI document to every operation of the whole application.
 
-Owns what is sent (schemathesis makes it of the document), and what every answer must be: of a status and a shape that
-the document says, never a failure of ours, never with anything of our insides. Ids in paths are mostly those of things
-that are there, so that requests come past the look-up.
+Schemathesis generates the requests from the document. This module checks the answers: their status and shape must be in
+the document, and they must be neither a server error nor contain internal details. Most ids in paths exist, so that
+requests pass the look-up.
 """
 
 import logging
@@ -31,7 +31,7 @@ from tests.server.rig import Json, Rig
 
 URL = "http://127.0.0.1"
 REAL_IDS = 0.7
-"""Of a request's ids, how many are those of things that are there."""
+"""Share of ids in requests that exist."""
 INSIDES = ("Traceback", "sqlalchemy", "site-packages", "agentic_rag/", "sqlite3.", "psycopg")
 
 schemathesis.serializer.alias("application/zip", "application/octet-stream")  # any bytes
@@ -39,7 +39,7 @@ schemathesis.serializer.alias("application/zip", "application/octet-stream")  # 
 
 @dataclass(slots=True)
 class Fuzzing:
-    """What was sent and what was wrong with the answers, a line each."""
+    """The counts of a run, and one line for each problem with an answer."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     operations: int = 0
@@ -47,10 +47,10 @@ class Fuzzing:
 
 
 def fuzz(folder: Path, examples: int, number: int, *, every: int = 1) -> Fuzzing:
-    """Send each operation ``examples`` requests that the document allows and as many that it does not.
+    """Send each operation ``examples`` valid and as many invalid requests.
 
-    ``number`` seeds them. ``every``: only each so-manieth operation, beginning with that number; most of the time goes
-    into finding out what an operation takes, before the first request.
+    ``number`` seeds them. With ``every``, only each n-th operation is tested, starting with that number. Most of the
+    time is spent on analysing an operation's parameters before the first request.
     """
     found = Fuzzing()
     with _quiet(), anyio.from_thread.start_blocking_portal() as portal:
@@ -69,7 +69,7 @@ def fuzz(folder: Path, examples: int, number: int, *, every: int = 1) -> Fuzzing
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Have only errors logged meanwhile: a line for each request would be most of the time."""
+    """Log only errors meanwhile, because a line for each request would take most of the time."""
     chatty = [logging.getLogger(name) for name in ("agentic_rag", "httpx2", "mcp")]
     before = [each.level for each in chatty]
     for each in chatty:
@@ -82,15 +82,15 @@ def _quiet() -> Iterator[None]:
 
 
 def _operations(document: Json) -> Iterator[Any]:
-    """Yield the operations; what ends a thing for good comes last."""
+    """Yield the operations. Those that delete come last."""
     given: list[Any] = list(schemathesis.openapi.from_dict(document).get_all_operations())
     operations = [each.ok() for each in given]
     yield from sorted(operations, key=lambda each: each.method.upper() == "DELETE")
 
 
 async def _furnish(rig: Rig) -> dict[str, str]:
-    """Make one of everything and return their ids by the names of path parameters."""
-    as_operator(rig)  # keys that are made on the way must not shut us out
+    """Create one object of every kind. Return their ids by the names of path parameters."""
+    as_operator(rig)  # keys created during the run must not lock us out
     domain = await rig.domain()
     document = await rig.upload(domain, "leave.md", b"# Leave\n\nTwenty-five days.")
     conversation = await rig.conversation(domain)
@@ -140,7 +140,7 @@ def _fuzz_operation(
         prepared = requests.Request(**_plain(case.as_transport_kwargs(base_url=URL))).prepare()
         portal.call(_send, rig, prepared, judge, operation)
 
-    with suppress(Unsatisfiable):  # nothing is wrong where nothing can be sent
+    with suppress(Unsatisfiable):  # an operation without possible requests is no problem
         send()
 
 
@@ -157,15 +157,15 @@ async def _send(rig: Rig, prepared: requests.PreparedRequest, judge: "Judge", op
     try:
         request = rig.http.build_request(str(prepared.method), str(prepared.url), content=content, headers=kept)
     except (httpx2.InvalidURL, UnicodeError):
-        return  # nothing that can be sent
+        return  # cannot be sent
     try:
         judge.judge(label, operation, await rig.http.send(request))
-    except AssertionError as exc:  # the rig's: an answer that the document does not say
+    except AssertionError as exc:  # from the rig: the document does not contain this answer
         judge.found.problems.append(f"{label}: {exc} ({prepared.url} {content[:300]!r})")
 
 
 class Judge:
-    """Says what is wrong with an answer."""
+    """Checks answers."""
 
     def __init__(self, document: Json, found: Fuzzing) -> None:
         self._document = document

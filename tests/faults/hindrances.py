@@ -1,6 +1,6 @@
-"""What hinders a whole server: a deaf child, a suspension, a clock that steps, a disk without room or inodes.
+"""Faults of a whole server: a deaf child, a suspension, a stepping clock, a disk without space or inodes.
 
-Each sweep of `scripts/faults` here is a generator of lines for its reader; a broken promise raises `AssertionError`.
+Each sweep here is a generator of output lines for `scripts/faults`. A broken invariant raises `AssertionError`.
 """
 
 import subprocess
@@ -39,7 +39,7 @@ def step_clocks(folder: Path, rounds: int, seed: int) -> Iterator[str]:
 
 
 def suspend(folder: Path, rounds: int, seed: int, idle: float) -> Iterator[str]:
-    """Suspend the server in the middle of an answer for longer than a model may be silent."""
+    """Suspend the server in the middle of an answer for longer than the model's idle limit."""
     random = Random(seed)
     with rig(folder, AGENTIC_RAG_MODEL_IDLE_SECONDS=str(idle)) as made:
         for number in range(rounds):
@@ -66,7 +66,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, *, inodes: bool) -> list[Path]:
-    """Take all inodes or all room of a disk; return the files that did."""
+    """Use up all inodes or all space of a disk. Return the files that do so."""
     made: list[Path] = []
     try:
         while True:
@@ -79,7 +79,7 @@ def fill(disk: Path, *, inodes: bool) -> list[Path]:
 
 
 def start_full(folder: Path, *, inodes: bool) -> Iterator[str]:
-    """Start a server on a full disk, after a kill and after a clean stop; read, be refused, make room, write."""
+    """Start a server on a full disk, after a kill and after a clean stop. Read, expect refusals, free space, write."""
     what = "inodes" if inodes else "room"
     with (
         outside(folder) as around,
@@ -113,7 +113,7 @@ def start_full(folder: Path, *, inodes: bool) -> Iterator[str]:
 
 
 def _write_until_refused(server: Server) -> int:
-    """Make domains until the disk takes no more; return how many were made."""
+    """Create domains until the disk is full. Return the number of created domains."""
     made = 0
     while (refused := _make_domain(server)) is None:
         made += 1
@@ -138,7 +138,10 @@ def _ready(server: Server) -> int:
 
 
 def deafen(folder: Path, rounds: int) -> Iterator[str]:
-    """Let a stdio server go deaf in every way; it is found out, restarted, and its next call answered."""
+    """Let a stdio server stop responding in every way.
+
+    It must be detected and restarted, and its next call answered.
+    """
     for number in range(rounds):
         for way in DEAF:
             seconds = anyio.run(_deafen, folder / f"{number}-{way}", way)

@@ -1,7 +1,7 @@
-"""What may be seen of turns: the rules of numbers, kept over sockets, processes and kills.
+"""Rules for the numbers of events, checked across sockets, processes and kills.
 
-Pure: frames in, `AssertionError` for the first one that breaks a rule. A `Ledger` knows everything that anybody has
-seen, a `Reader` what one subscription was sent.
+Pure: frames in, `AssertionError` for the first one that breaks a rule. A `Ledger` has all events that any client has
+seen. A `Reader` has those of one subscription.
 """
 
 import json
@@ -11,13 +11,13 @@ from typing import Any
 
 TERMINAL = ("done", "error", "interrupted")
 DELTAS = ("text", "thinking", "tool_call_started", "tool_arguments")
-"""What may be delivered before it is journalled."""
+"""Types of events that may be delivered before they are journalled."""
 
 Event = dict[str, Any]
 
 
 def is_event(frame: Event) -> bool:
-    """Whether a frame is an event of a turn, and not an answer to the client."""
+    """Whether a frame is an event of a turn, not a reply to the client."""
     return "turnId" in frame and "seq" in frame and frame["type"] not in ("accepted", "subscribed", "resync")
 
 
@@ -29,14 +29,14 @@ def event_of(raw: str) -> Event:
 
 
 class Ledger:
-    """All events that were seen, by turn and number, as they were sent."""
+    """All seen events as they were sent, by turn and number."""
 
     def __init__(self) -> None:
         self.seen: dict[str, dict[int, str]] = defaultdict(dict)
         self.ends: dict[str, int] = {}
 
     def record(self, raw: str) -> Event:
-        """Take one event; no number means two events, a turn ends once and nothing follows its end."""
+        """Record one event. A number has one event, a turn ends once, and nothing follows its end."""
         event = event_of(raw)
         turn, number = event["turnId"], event["seq"]
         known = self.seen[turn].setdefault(number, raw)
@@ -48,9 +48,9 @@ class Ledger:
         return event
 
     def check_log(self, log: Sequence[str]) -> list[Event]:
-        """Compare a whole log, read after the turn's end, with what was seen; return its events.
+        """Compare a whole log, read after the turn's end, with the seen events, and return its events.
 
-        What was seen and is not in it must be void, and a delta: only those are delivered before they are durable.
+        Seen events missing in the log must be void deltas, because only deltas are delivered before they are durable.
         """
         reader = Reader(self)
         events = [reader.take(raw) for raw in log]
@@ -71,19 +71,19 @@ class Ledger:
 
 
 class Reader:
-    """One subscription: what follows what."""
+    """The order of events in one subscription."""
 
     def __init__(self, ledger: Ledger, turn: str | None = None, after: int = 0) -> None:
         self._ledger = ledger
         self.turn = turn
         self.last = after
         self.ended: list[str] = [turn] if turn is not None and ledger.ends.get(turn) == after else []
-        """Turns whose end it has seen, in order."""
+        """Turns whose end was seen, in order."""
         self.again: str | None = None
-        """A turn whose message was sent again: it may begin anew at any moment."""
+        """A turn whose message was sent again. It may restart from event 1 at any moment."""
 
     def take(self, raw: str) -> Event:
-        """Take the next event; a gap exists only where ``resumed`` names it."""
+        """Record the next event. Gaps must be named by a ``resumed`` event."""
         event = self._ledger.record(raw)
         if event["turnId"] == self.again and event["seq"] == 1:
             self.turn, self.last, self.again = self.again, 0, None
@@ -108,20 +108,20 @@ class Reader:
 
 
 def voids_of(events: Iterable[Event]) -> list[range]:
-    """Return the numbers that ``resumed`` events name as void; they are far too many for a set."""
+    """Return the ranges of numbers that ``resumed`` events declare void. They are too large for a set."""
     return [range(event["voids"][0], event["voids"][1] + 1) for event in events if event["type"] == "resumed"]
 
 
 def is_void(number: int, voids: Sequence[range]) -> bool:
-    """Whether a ``resumed`` event names the number."""
+    """Whether a ``resumed`` event declares the number void."""
     return any(number in void for void in voids)
 
 
 def check_messages(messages: Sequence[Event], turns: Sequence[tuple[str, Sequence[Event]]]) -> None:
-    """Check a conversation's messages against its turns' logs (turn id, events), in order: two a turn.
+    """Check a conversation's messages against its turns' logs (turn id, events) in order. Each turn has two messages.
 
-    The user's message is there exactly once; the answer is missing only where the end says that there is none. A
-    message taken back while it waited has no place.
+    The user's message exists exactly once. The answer is missing only if the end of the turn says so. A message
+    withdrawn from the queue has no place.
     """
     expected: list[tuple[str, str]] = []
     for _, events in turns:

@@ -1,12 +1,12 @@
-"""A state machine that uses and breaks the real server; after every step and at the end it checks the invariants.
+"""A state machine that uses and breaks the real server. After every step and at the end it checks the invariants.
 
-Which invariant (spec README, "Invariants") is checked where:
+Invariants (spec README, "Invariants") and the place of their checks:
 
 1   sockets are dropped at any moment, and every accepted turn still reaches its end (`teardown`)
 2   the model refuses no request of any conversation, also after interrupts and kills (`rig`, `teardown`)
-3   a message that was accepted is in the transcript once; sent again it is the same turn (`resend`, `teardown`)
+3   an accepted message is in the transcript once; sent again it is the same turn (`resend`, `teardown`)
 4   `Ledger` and `Reader` see every frame of every socket, and whole logs over SSE
-5   a viewer that reads nothing while turns run goes on later by number (`look`, `drop`)
+5   a viewer that reads nothing while turns run resumes later by number (`look`, `drop`)
 6   tools answer after every kill (`tools` turns end with results)
 7   no tool offered to the model has an argument that isolates tenants (`check_requests`)
 8   the tool with effects runs at most once a message, and a result that is not its own says so (`teardown`)
@@ -36,7 +36,7 @@ from tests.faults.sweep import PLACES, Rig
 
 VIEWERS = 2
 BOUND = frozenset({"collection", "scope", "memory_scope", "parent_turn_id", "turn", "user_id", "domain_id"})
-"""Names of arguments that our side binds."""
+"""Names of arguments that the server binds."""
 MAX_RESUMES = 3
 
 numbers = st.integers(0, 30)
@@ -46,7 +46,7 @@ viewers = st.integers(0, VIEWERS - 1)
 
 @dataclass
 class Sent:
-    """A message that was sent. ``turn`` is None until it is known to be accepted; ``unsure``: nobody answered."""
+    """A sent message. ``turn`` is None until its acceptance is known. ``unsure``: there was no answer."""
 
     key: str
     content: str
@@ -57,7 +57,7 @@ class Sent:
 
 
 class Conversation(RuleBasedStateMachine):
-    """One conversation on a server that many of them share one after another."""
+    """One conversation. Many of them share a server one after another."""
 
     rig: ClassVar[Rig]
     made: ClassVar[int] = 0
@@ -77,7 +77,7 @@ class Conversation(RuleBasedStateMachine):
         self.chats: list[Chat | None] = [None] * VIEWERS
         self.send(0, script, False)
 
-    # What a user does
+    # The user's actions
 
     @rule(viewer=viewers, queue=st.booleans())
     def send_for_tools(self, viewer: int, queue: bool) -> None:
@@ -92,7 +92,7 @@ class Conversation(RuleBasedStateMachine):
     @precondition(lambda self: self.sent)
     @rule(viewer=viewers, which=numbers, other=st.booleans())
     def resend(self, viewer: int, which: int, other: bool) -> None:
-        """Send a message again, or something else under its id."""
+        """Send a message again, or another message with its id."""
         message = self.sent[which % len(self.sent)]
         if not other:
             self._send(viewer, message, True)
@@ -147,7 +147,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(viewer=viewers, which=st.none() | numbers, back=numbers)
     def drop(self, viewer: int, which: int | None, back: int) -> None:
-        """Lose a socket; with ``which`` reconnect to a turn that somebody has seen, after a number that was seen."""
+        """Drop a socket. With ``which``, reconnect to a known turn after a number that was seen."""
         lost, self.chats[viewer] = self.chats[viewer], None
         if lost is not None:
             lost.drop()
@@ -165,7 +165,7 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(viewer=viewers, count=st.integers(1, 12))
     def look(self, viewer: int, count: int) -> None:
-        """Read some frames of what this viewer is in the middle of."""
+        """Read some frames of the turn that this viewer is reading."""
         chat = self.chats[viewer]
         try:
             while chat is not None and count and self._more(chat):
@@ -176,20 +176,20 @@ class Conversation(RuleBasedStateMachine):
 
     @staticmethod
     def _more(chat: Chat) -> bool:
-        """Whether more frames must come: a turn was begun and its end has not been read."""
+        """Whether more frames must come, because the end of the current turn has not been read."""
         return chat.reader.turn is not None and chat.reader.turn not in chat.reader.ended
 
     @precondition(lambda self: any(message.turn for message in self.sent))
     @rule()
     def finish(self) -> None:
-        """Let the last message's turn come to its end."""
+        """Wait for the end of the last message's turn."""
         turn = next(message.turn for message in reversed(self.sent) if message.turn)
         try:
             self.server.log(turn)
         except Dead:
             self._gone()
 
-    # What an admin and an operator do
+    # The actions of an admin and an operator
 
     @rule(action=st.sampled_from(("settings", "reserved", "compact")), steps=st.integers(2, 12))
     def administer(self, action: str, steps: int) -> None:
@@ -211,7 +211,7 @@ class Conversation(RuleBasedStateMachine):
         self.compacted = self.compacted or code == ""
 
     def _call(self, method: str, path: str, body: Any = None) -> str:
-        """Send a request; return its error's code, ``dead`` when nobody answered, ``missing`` without a route."""
+        """Send a request. Return its error code, ``dead`` without an answer, or ``missing`` without a route."""
         self._live()
         try:
             self.server.call(method, path, body)
@@ -224,13 +224,13 @@ class Conversation(RuleBasedStateMachine):
 
     @rule(again=st.just("") | places)
     def kill(self, again: str) -> None:
-        """``kill -9``; ``again``: the next process dies at a place of its own."""
+        """Kill the server with ``kill -9``. ``again`` is a place where the next process dies."""
         self.server.kill()
         self._gone(again)
 
     @rule(place=places)
     def arm(self, place: str) -> None:
-        """The process dies when what follows reaches this place."""
+        """Let the process die when it reaches this place."""
         self._live()
         self.server.arm(place)
 
@@ -241,14 +241,14 @@ class Conversation(RuleBasedStateMachine):
             self._gone()
 
     def _gone(self, again: str = "") -> None:
-        """The server ended: nobody's socket is left, and it is started again."""
+        """Handle the server's end: close all sockets and start it again."""
         self.server.died()
         for viewer in range(VIEWERS):
             self._close(viewer)
         self.server.start(again)
 
     def _dead(self, viewer: int) -> None:
-        """A socket ended although nobody dropped it: only the death of the server does that."""
+        """Handle the end of a socket that was not dropped. Only the server's death causes this."""
         self._close(viewer)
         self._gone()
 
@@ -259,7 +259,7 @@ class Conversation(RuleBasedStateMachine):
                 self.chats[viewer] = None
 
     def _chat(self, viewer: int) -> Chat | None:
-        """Return the viewer's socket, opened if need be; None when the server died of it."""
+        """Return the viewer's socket, opened if needed, or None if the server died."""
         self._live()
         if self.chats[viewer] is None:
             try:
@@ -271,7 +271,7 @@ class Conversation(RuleBasedStateMachine):
     # The end
 
     def teardown(self) -> None:
-        """Let everything end, and compare what was seen, logged, stored and sent to the model."""
+        """Finish everything, and compare the seen, logged and stored messages with the model's requests."""
         if not hasattr(self, "sent"):
             return
         self._live()
@@ -280,7 +280,7 @@ class Conversation(RuleBasedStateMachine):
         except Dead:
             self._gone()
         for message in [message for message in self.sent if message.unsure]:
-            self._send(0, message, True)  # nobody answered: a client sends it again
+            self._send(0, message, True)  # a client repeats a message without an answer
         logs = {message.turn: self._log(message) for message in self.sent if message.turn}
         for viewer in range(VIEWERS):
             chat = self.chats[viewer]
@@ -330,11 +330,11 @@ class Conversation(RuleBasedStateMachine):
         seen = [raw for turn in self.ledger.seen.values() for raw in turn.values()]
         shown = [str(self.server.call("GET", f"/api/domains/{self.rig.domain}")), self.server.said.read_text()]
         assert all(SECRET not in text for text in (*seen, *shown, str(api.requests)))
-        api.calls.clear()  # the next conversation's are its own
+        api.calls.clear()  # so that the next conversation counts only its own calls
 
 
 def run_machine(made: Rig, *, examples: int, steps: int, seed: int | None = None) -> None:
-    """Run so many conversations of so many steps; the same ones each time, or those of a seed."""
+    """Run ``examples`` conversations of ``steps`` steps: always the same ones, or those of a seed."""
     Conversation.rig = made
     options = settings(
         max_examples=examples,

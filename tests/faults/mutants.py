@@ -1,7 +1,7 @@
-"""Known bugs, planted one at a time in a copy of the repository: the tests must find every one.
+"""Known bugs, planted one at a time in a copy of the repository. The tests must find every one.
 
-Owns the bugs and the copy. A bug is a replacement of text that must be there exactly once, so that a change of the
-product cannot turn a mutant into a no-op unnoticed.
+A bug is a replacement of text that must exist exactly once, so that a change of the product cannot disable a mutant
+unnoticed.
 """
 
 import os
@@ -30,7 +30,7 @@ SUITE_SECONDS = 600
 
 @dataclass(frozen=True)
 class Mutant:
-    """One bug: in this file of ``agentic_rag/`` this text becomes that."""
+    """One bug: a text in a file of ``agentic_rag/``, and its replacement."""
 
     name: str
     file: str
@@ -122,14 +122,14 @@ MUTANTS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant; ``found_by`` is empty when it survived."""
+    """The result for a mutant. ``found_by`` is empty if no test found it."""
 
     mutant: Mutant
     found_by: str
 
 
 def copy_to(folder: Path) -> Path:
-    """Copy what runs and what tests it."""
+    """Copy the product and its tests."""
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
@@ -140,7 +140,7 @@ def copy_to(folder: Path) -> Path:
 
 
 def planted(copy: Path, mutant: Mutant) -> str:
-    """Plant a bug and return the text of the file as it was."""
+    """Plant a bug and return the original text of the file."""
     path = copy / "agentic_rag" / mutant.file
     before = path.read_text("utf-8")
     found = before.count(mutant.text)
@@ -150,7 +150,7 @@ def planted(copy: Path, mutant: Mutant) -> str:
 
 
 def first_failure(copy: Path, suite: tuple[str, ...], without: Sequence[str] = ()) -> str:
-    """Run tests in the copy up to the first failure and return its name; empty when all pass."""
+    """Run tests in the copy up to the first failure and return its name; empty if all pass."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
     command = [sys.executable, "-m", "pytest", *suite, "-x", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
     command += [f"--deselect={name}" for name in without]
@@ -173,10 +173,10 @@ def first_failure(copy: Path, suite: tuple[str, ...], without: Sequence[str] = (
 
 
 def verdicts(folder: Path, only: str = "") -> Iterator[Verdict]:
-    """Plant each bug in a copy and yield which test found it.
+    """Plant each bug in a copy and yield the test that found it.
 
     Raises:
-        AssertionError: a bug's text is not there.
+        AssertionError: a bug's text does not exist.
     """
     copy = copy_to(folder)
     for mutant in MUTANTS:
@@ -186,7 +186,7 @@ def verdicts(folder: Path, only: str = "") -> Iterator[Verdict]:
 
 
 def finder(copy: Path, mutant: Mutant, suite: tuple[str, ...]) -> str:
-    """Return the test that finds a bug: one that fails with it each time, and passes without it."""
+    """Return the test that finds a bug: it fails with the bug each time, and passes without it."""
     unsteady: list[str] = []
     while True:
         before = planted(copy, mutant)

@@ -1,7 +1,7 @@
-"""What stands around the server under test and survives its kills: the fake Messages API and an MCP server.
+"""The surroundings of the server under test, which survive its kills: the fake Messages API and an MCP server.
 
-Both run in one thread's event loop, so that tests and scripts may be plain functions. The model does what the last
-word of a message says, see `SCRIPTS`; the word before it is the message's key, by which effects are counted.
+Both run in the event loop of one thread, so that tests and scripts can be plain functions. The last word of a message
+selects the model's script, see `SCRIPTS`. The word before it is the message's key, by which effects are counted.
 """
 
 import socket
@@ -24,34 +24,37 @@ from agentic_rag.testing.steps import Say, Step, Think, Use, say
 from tests.waiting import pause
 
 SECRET = "s3cr3t-of-the-tool-server-7f1c"
-"""Goes with each request to the MCP server; must be seen nowhere else."""
+"""Sent with each request to the MCP server. It must appear nowhere else."""
 BULK = "row of the big table\n" * 1200
-"""A result past the budget, so that a payload is written too."""
+"""A result above the size limit, so that a payload is written, too."""
 PATIENCE = 240.0
-"""Seconds after which what a test waits for has failed."""
+"""Seconds after which a waiting test fails."""
 
 SCRIPTS = ("plain", "tools", "long", "slow", "cut")
-"""``plain``: a short text. ``tools``: thinking and two calls, then a text. ``long``: a second of deltas. ``slow``:
-some seconds. ``cut``: a stream that breaks off once, after deltas were seen. Beside them ``ask``: a call that asks a
-person, ``keep``: a call that keeps the key, ``deltas=N``, as fast as they are read, and ``pages=N`` with 4 KB each."""
+"""Scripts of the model.
+
+``plain``: a short text. ``tools``: thinking and two calls, then a text. ``long``: a second of deltas. ``slow``: some
+seconds. ``cut``: a stream that breaks once, after some deltas. Further scripts: ``ask``, a call that asks a person;
+``keep``, a call that stores the key; ``deltas=N``, as fast as they are read; and ``pages=N`` with 4 KB each.
+"""
 
 
 @dataclass
 class Outside:
-    """The model and the tools; ``spent`` counts the runs of the tool with effects by key."""
+    """The model and the tools. ``spent`` counts the runs of the tool with effects by key."""
 
     api: FakeMessagesAPI
     tools_url: str
     journal: Path
     asked: Counter[str] = field(default_factory=Counter)
     first_steps: dict[str, Step] = field(default_factory=dict)
-    """By key: the first step of a turn whose script is ``first``."""
+    """The first step of a turn whose script is ``first``, by key."""
     answers: dict[str, CallToolResult] = field(default_factory=dict)
-    """By key: the result of the tool ``answer``."""
+    """The result of the tool ``answer``, by key."""
 
     @property
     def spent(self) -> Counter[str]:
-        """How often the tool with effects ran, by key: it writes a line to a file each time."""
+        """Number of runs of the tool with effects, by key. Each run writes a line to a file."""
         return Counter(self.journal.read_text().split() if self.journal.exists() else ())
 
     @property
@@ -65,17 +68,17 @@ class Outside:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a server needs to know of this."""
+        """Environment of a server that uses these surroundings."""
         host = self.tools_url.split("/")[2]
         return {
             "ANTHROPIC_API_KEY": self.api.key,
             "ANTHROPIC_BASE_URL": self.api.url,
             "AGENTIC_RAG_MCP_HOSTS": host,
-            "AGENTIC_RAG_TITLES": "message",  # the model does what the last word of a message says
+            "AGENTIC_RAG_TITLES": "message",  # the model only knows scripts, not titles
         }
 
     def answer(self, request: dict[str, Any]) -> Reply:
-        """Do what the last word of the last message says; a summary is given where one is asked for."""
+        """Run the script in the last word of the last message. Requests for a summary get one."""
         if "Summarise the conversation" in str(request["messages"][-1]) + str(request.get("system")):
             return Reply(say('{"facts": ["They spoke."]}'))
         place = max(number for number, message in enumerate(request["messages"]) if _speaks(message))
@@ -108,14 +111,14 @@ class Outside:
 
 
 def _speaks(message: dict[str, Any]) -> bool:
-    """Whether a user speaks here, and not only tools."""
+    """Whether the message contains a user's text, not only tool results."""
     return message["role"] == "user" and any(block["type"] == "text" for block in message["content"])
 
 
 def _tools(journal: Path, answers: dict[str, CallToolResult]) -> MCPServer:
     server = MCPServer("counter", log_level="ERROR")
 
-    @server.tool(annotations=ToolAnnotations(read_only_hint=True))  # so that it runs unasked
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))  # so that it runs without approval
     async def spend(key: str) -> str:
         """Spend one unit."""
         with journal.open("a") as file:
@@ -144,7 +147,7 @@ async def _serve(app: Any, task_status: TaskStatus[tuple[int, uvicorn.Server]]) 
 
 @contextmanager
 def outside(folder: Path) -> Iterator[Outside]:
-    """Run model and tools until the block ends; fails if a script did."""
+    """Run model and tools until the block ends. Fails if a script failed."""
     journal = folder / "spent.txt"
     with start_blocking_portal() as portal:
         found: list[Outside] = []

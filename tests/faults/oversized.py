@@ -1,10 +1,10 @@
-"""Oversized text at every door of a running server, with a pinger beside it.
+"""Send oversized text to every entry point of a running server, and ping it from another process.
 
-Owns the texts, the doors and the pinger. A door is one field of one request: every string field of every operation in
-the OpenAPI document (bodies, query, path), headers, every field of every socket frame, uploaded files and their names,
-MCP messages, and what the model or an MCP server answers. The pinger is a process of its own that asks for
-`/api/version` all the time; the delay of a door is the slowest of its requests while the door's text was answered.
-Nothing here is a test: delays are figures for a report.
+A `Door` is one field of one request: every string field of every operation in the OpenAPI document (bodies, query,
+path), headers, every field of every socket frame, uploaded files and their names, MCP messages, and answers of the
+model or of an MCP server. The pinger is a separate process that continuously requests `/api/version`. The delay of a
+door is its slowest ping while the door's text was processed. This module contains no tests; delays are figures for a
+report.
 """
 
 import http.client
@@ -32,9 +32,9 @@ Json = dict[str, Any]
 
 BODY_BYTES = 900_000
 ADDRESS_BYTES = 20_000
-"""Of a header or an address: the whole head of a request has at most 64 KiB."""
+"""Size of a text in a header or an address. The whole head of a request may have 64 KiB."""
 SETTLED_SECONDS = 0.1
-"""How long the pinger goes on after an answer: some work follows it."""
+"""How long the pinger continues after an answer, because some work follows it."""
 
 TEXTS = {
     "nested tags": ("<ѕуѕ", "tem＞"),
@@ -44,11 +44,11 @@ TEXTS = {
     "spaces": ("\u3000 \t\n", ""),
     "one word": ("ő", ""),
 }
-"""A text is the first part again and again, then the second as often."""
+"""A text repeats the first part, and then the second part as often."""
 
 
 def text_of(kind: str, size: int) -> str:
-    """Return a text of a kind, of about so many bytes in UTF-8."""
+    """Return a text of a kind with about ``size`` bytes in UTF-8."""
     opening, closing = TEXTS[kind]
     times = size // len((opening + closing).encode())
     return opening * times + closing * times
@@ -77,19 +77,19 @@ T = TypeVar("T")
 
 
 def with_values(function: Callable[..., T], *values: object) -> Callable[[str], T]:
-    """Return a function of a text alone: ``function`` with the other arguments as they are now."""
+    """Return a function of a text only, with the current values as the other arguments."""
     return lambda text: function(text, *values)
 
 
 @dataclass
 class Pinger:
-    """The process that pings; ``slowest`` reads what it wrote."""
+    """The pinging process. ``slowest`` reads its output."""
 
     process: subprocess.Popen[str]
     pings: list[tuple[float, float]] = field(default_factory=list)
 
     def slowest(self, since: float) -> float:
-        """Return the seconds of the slowest ping that ended after a moment, once one has begun after now."""
+        """Return the seconds of the slowest ping that ended after ``since``. Wait for a ping that begins after now."""
         now = time.monotonic()
         assert self.process.stdout is not None
         while not self.pings or self.pings[-1][0] < now:
@@ -102,7 +102,7 @@ class Pinger:
 
 @contextmanager
 def pinging(url: str) -> Iterator[Pinger]:
-    """Ping a server from a process of its own until the block ends."""
+    """Ping a server from a separate process until the block ends."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     process = subprocess.Popen([sys.executable, "-c", PINGER, host, port], stdout=subprocess.PIPE, text=True)
     try:
@@ -116,7 +116,7 @@ def pinging(url: str) -> Iterator[Pinger]:
 
 @dataclass(frozen=True)
 class Door:
-    """One place that takes a text. ``knock`` sends it and returns what was answered."""
+    """One entry point for a text. ``knock`` sends the text and returns the answer."""
 
     name: str
     knock: Callable[[str], str]
@@ -125,7 +125,7 @@ class Door:
 
 @dataclass(frozen=True)
 class Delay:
-    """What a text at a door cost others, in seconds: the least of several attempts, since machines are busy."""
+    """The delay in seconds that a text at a door causes for others, as the minimum of several attempts."""
 
     door: str
     kind: str
@@ -134,7 +134,7 @@ class Delay:
 
 
 def idle(made: Rig, pinger: Pinger, seconds: float = 5.0) -> list[float]:
-    """Return the slowest ping of each tenth of a second while nothing else is asked."""
+    """Return the slowest ping of each tenth of a second without other requests."""
     slowest = []
     for _ in range(round(seconds / SETTLED_SECONDS)):
         began = time.monotonic()
@@ -144,7 +144,7 @@ def idle(made: Rig, pinger: Pinger, seconds: float = 5.0) -> list[float]:
 
 
 def measure(door: Door, kind: str, pinger: Pinger, bound: float, attempts: int = 4) -> Delay:
-    """Send a text to a door; one that delays others longer than ``bound`` is sent again, and the least counts."""
+    """Send a text to a door. If it delays others longer than ``bound``, send it again and use the minimum."""
     least, answered = float("inf"), ""
     for _ in range(attempts):
         began = time.monotonic()
@@ -157,7 +157,7 @@ def measure(door: Door, kind: str, pinger: Pinger, bound: float, attempts: int =
 
 
 class Http:
-    """Sends requests over one connection, each as it stands."""
+    """Sends requests unchanged, each over its own connection."""
 
     def __init__(self, url: str) -> None:
         host, _, port = url.removeprefix("http://").rpartition(":")
@@ -165,7 +165,7 @@ class Http:
         self.url = url
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> str:
-        """Send a request; return its status, or how it failed."""
+        """Send a request and return its status, or its failure."""
         line = http.client.HTTPConnection(*self._address, timeout=PATIENCE)
         try:
             line.request(method, path, body, {"Content-Type": "application/json", **headers})
@@ -187,7 +187,7 @@ class Http:
 
 
 def fields_of(schema: Json, document: Json, depth: int = 4) -> Iterator[tuple[str, Callable[[str], object]]]:
-    """Yield the name of each place of a text in a JSON value, and what makes the value with a text there."""
+    """Yield the name of each string field in a JSON schema, and a function that creates the value with a text there."""
     if "$ref" in schema:
         schema = _resolve(schema, document)
     for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
@@ -218,7 +218,7 @@ def _resolve(schema: Json, document: Json) -> Json:
 
 
 def example(schema: Json, document: Json, depth: int = 6) -> object:
-    """Return a small value that a schema allows, as far as its types say."""
+    """Return a small value that fits a schema's types."""
     if "$ref" in schema:
         schema = _resolve(schema, document)
     if "const" in schema or "enum" in schema:
@@ -243,7 +243,7 @@ def example(schema: Json, document: Json, depth: int = 6) -> object:
 
 
 def operation_doors(http: Http, document: Json, ids: dict[str, str]) -> Iterator[Door]:
-    """Yield a door for each text in the body, the query and the path of each operation that ends nothing."""
+    """Yield a door for each text in body, query and path of each operation that deletes nothing."""
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             if method not in ("get", "post", "put", "patch"):
@@ -252,7 +252,7 @@ def operation_doors(http: Http, document: Json, ids: dict[str, str]) -> Iterator
 
 
 KNOWN: Json = {}
-"""Values that fields of these names need for the request to come further than their check; `furnish` fills it."""
+"""Values for fields with these names that let a request pass its first checks. `furnish` fills it."""
 
 
 def _doors_of(
@@ -314,7 +314,7 @@ HEADERS = (
 
 
 def header_doors(http: Http) -> Iterator[Door]:
-    """Yield a door for each header that something reads; bytes beyond ASCII go as they are."""
+    """Yield a door for each header that the server reads. Bytes beyond ASCII are sent unchanged."""
     for name in HEADERS:
         for prefix in ("Bearer ", "agentic-rag=", "") if name in ("Authorization", "Cookie") else ("",):
             yield Door(
@@ -335,7 +335,7 @@ def _one_line(text: str) -> str:
 
 
 def message_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
-    """Yield a door for each text of a whole request of the protocols that a generic body does not reach."""
+    """Yield a door for each text in whole requests of protocols for which generic bodies do not suffice."""
     domain = ids["domain"]
     hello = {"role": "user", "content": "Hello x plain"}
     chats: dict[str, Callable[[str], Json]] = {
@@ -556,11 +556,11 @@ def upload_doors(http: Http, ids: dict[str, str]) -> Iterator[Door]:
         )
 
 
-# What the model and an MCP server say
+# Answers of the model and of an MCP server
 
 
 def model_doors(made: Rig) -> Iterator[Door]:
-    """Yield a door for each text that a model may answer with."""
+    """Yield a door for each text in a model's answer."""
     scripts: dict[str, Callable[[str], Step]] = {
         "text": lambda text: Step((Say(text, pieces=(text,)),)),
         "text in pieces": lambda text: Step((Say(text, pieces=tuple(_cut(text, 400))),)),
@@ -585,7 +585,7 @@ def model_doors(made: Rig) -> Iterator[Door]:
 
 
 def answer_doors(made: Rig) -> Iterator[Door]:
-    """Yield a door for each text that an MCP server may answer a call with."""
+    """Yield a door for each text in an MCP server's answer to a call."""
     answers: dict[str, Callable[[str], CallToolResult]] = {
         "text": lambda text: CallToolResult(content=[TextContent(text=text)]),
         "error": lambda text: CallToolResult(content=[TextContent(text=text)], is_error=True),
@@ -620,7 +620,7 @@ def _cut(text: str, count: int) -> Iterator[str]:
 
 
 def furnish(made: Rig) -> dict[str, str]:
-    """Make what the paths of operations name; return ids by the names of path parameters."""
+    """Create the objects in the paths of operations. Return ids by the names of path parameters."""
     conversation = made.conversation()
     body = json.dumps({"content": f"Hello {conversation} plain"}).encode()
     Http(made.server.url).send("POST", f"/api/conversations/{conversation}/messages", body)

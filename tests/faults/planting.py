@@ -1,8 +1,8 @@
-"""Plant links, pipes and swaps at every name below a workspace that the server uses, run every operation, look outside.
+"""Plant links, pipes and swaps at every name that the server uses below a workspace, and check the data outside.
 
-A `Trial` is one name, one thing planted there, and what is done: everything a server does with roles, memories, prompt
-components, documents and the workspace itself. ``outside`` holds what must be neither read nor changed: another
-tenant's workspace and a key. A swap puts file and link at the name in turn, from a thread, while the operations run.
+A `Trial` is one name, one planted object, and all operations of a server on roles, memories, prompt components,
+documents and the workspace itself. ``outside`` holds data that must be neither read nor changed: another tenant's
+workspace and a key. For a swap, a thread alternates file and link at the name while the operations run.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ NAMES = (
 """Every name below a workspace that the server itself uses."""
 KINDS = ("link", "folder link", "dangling", "hard link", "pipe", "socket", "folder", "file", "swap", "folder swap")
 SECONDS = 30.0
-"""What all operations of one trial may take; a pipe that is waited for takes for ever."""
+"""Time limit for all operations of one trial. Waiting for a pipe would take forever."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Ground:
-    """A tenant's workspace, and what lies outside of it."""
+    """A tenant's workspace, and the data outside it."""
 
     workspace: Path
     outside: Path
@@ -82,7 +82,7 @@ def every_trial() -> list[Trial]:
 
 
 def chosen(count: int, seed: int) -> list[Trial]:
-    """Return ``count`` trials, every name and every kind among them."""
+    """Return ``count`` trials that include every name and every kind."""
     draw = Random(seed)
     kinds = [*KINDS] * (len(NAMES) // len(KINDS) + 1)
     draw.shuffle(kinds)
@@ -91,7 +91,7 @@ def chosen(count: int, seed: int) -> list[Trial]:
 
 
 def run(trial: Trial, folder: Path) -> list[str]:
-    """Plant, do everything, look; return what went wrong: what was changed or read outside, what hung."""
+    """Plant, run all operations, and return the problems: changes outside, reads from outside, and hangs."""
     ground = prepare(folder)
     before = state_of(ground.outside)
     said: list[str] = []
@@ -102,13 +102,13 @@ def run(trial: Trial, folder: Path) -> list[str]:
     wrong = [f"{trial}: hung"] if work.is_alive() else []
     if state_of(ground.outside) != before:
         wrong.append(f"{trial}: changed outside")
-    own_secret = trial.kind == "file"  # then the text is in the workspace itself
+    own_secret = trial.kind == "file"  # then the workspace itself contains the text
     wrong += [f"{trial}: read outside" for text in said if SECRET in text and not own_secret][:1]
     return wrong
 
 
 def prepare(folder: Path) -> Ground:
-    """Make two workspaces with everything in them; the other tenant's holds the secret everywhere."""
+    """Create two full workspaces. The other tenant's one contains the secret everywhere."""
     ground = Ground(folder / "workspaces" / "mine", folder / "outside")
     fill(ground.workspace, "mine")
     fill(ground.theirs, SECRET)
@@ -130,7 +130,7 @@ def fill(workspace: Path, text: str) -> None:
 
 
 def state_of(folder: Path) -> dict[str, str]:
-    """Return what there is below a folder, with hashes and modes; a database's lock files come and go by themselves."""
+    """Return the content of a folder with hashes and modes, without a database's lock files, which come and go."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
         for path in sorted(folder.rglob("*"))
@@ -138,7 +138,7 @@ def state_of(folder: Path) -> dict[str, str]:
 
 
 def target_of(trial: Trial, ground: Ground) -> Path:
-    """Return what a link at the name leads to: the same name of the other tenant, or the key."""
+    """Return the target of a link at the name: the same name of the other tenant, or the key."""
     same = ground.theirs / trial.name
     if trial.kind in ("folder link", "folder swap"):
         return same if same.is_dir() else ground.theirs
@@ -173,7 +173,7 @@ def planted(trial: Trial, ground: Ground) -> Iterator[None]:
 
 
 def stand_in_for_socket(at: Path) -> None:
-    """Bind a socket there; its path may be too long for an address, so that it is made elsewhere and moved."""
+    """Create a socket at a path. Its address may be too long, so bind it elsewhere and move it."""
     short = Path("/tmp") / f"s{os.getpid()}-{id(at):x}"
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(short))
@@ -189,7 +189,7 @@ def clear(at: Path) -> None:
 
 @contextmanager
 def swapped(at: Path, target: Path) -> Iterator[None]:
-    """Exchange what is there for a link and back, without pause, until the block ends."""
+    """Alternate the object with a link, without pause, until the block ends."""
     over = Event()
     aside, link = at.with_name(f".aside-{at.name}"), at.with_name(f".link-{at.name}")
 
@@ -211,13 +211,13 @@ def swapped(at: Path, target: Path) -> Iterator[None]:
 
 
 def do_everything(ground: Ground, folder: Path) -> Iterator[str]:
-    """Do all that the server does below a workspace; yield every text that a user or a model would get."""
+    """Run all operations of the server below a workspace. Yield every text that a user or a model would get."""
     for deed in (use_roles, use_memory, use_components, use_documents, use_workspace):
         yield from deed(ground, folder)
 
 
 def attempt(work: Callable[[], object]) -> str:
-    """Return what was answered, or the words of the refusal: no word of either may come from outside."""
+    """Return the answer, or the text of the refusal. Neither may contain data from outside."""
     try:
         return repr(work())
     except (AgenticRagError, PromptXError, DocumentError, OSError) as exc:

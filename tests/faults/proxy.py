@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves on demand: it cuts, delays, and falls silent without closing anything."""
+"""A TCP proxy that misbehaves on demand: it cuts, delays, or stops forwarding without closing connections."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ SECONDS = 30
 
 
 class Proxy:
-    """Forwards to a port of this machine, in a thread of its own. A context manager."""
+    """Forwards to a port of this machine, in a separate thread. A context manager."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -35,20 +35,20 @@ class Proxy:
         self._loop.close()
 
     def cut(self) -> None:
-        """End every connection at once; new ones are taken."""
+        """Close every connection at once. New ones are accepted."""
         self._call(self._cut())
 
     def hold(self) -> None:
-        """Forward nothing any more, and close nothing: what is sent is swallowed for as long."""
+        """Stop forwarding without closing connections. Data sent meanwhile is swallowed."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def release(self) -> None:
-        """Forward again, on new connections: those that were silent are cut."""
+        """Forward again on new connections. The old ones are closed."""
         self._call(self._cut())
         self._loop.call_soon_threadsafe(self._open.set)
 
     def delay(self, seconds: float) -> None:
-        """Let each piece wait for so long."""
+        """Delay each piece by some seconds."""
         self._delay = seconds
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:

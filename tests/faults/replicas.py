@@ -1,7 +1,7 @@
-"""Three servers on one database, clients that only see what they are sent, and faults between them.
+"""Run three servers on one database, with clients that see only their own frames, and with faults between the servers.
 
-Owns the cluster and the seeded run. What must hold is what clients can see: no number with two meanings, one end of
-each turn, no message lost that was acknowledged, no effect twice, the same log from every server.
+This module defines the cluster and the seeded run. The checks cover what clients can see: no number with two meanings,
+one end for each turn, no acknowledged message lost, no effect twice, and the same log from every server.
 """
 
 import base64
@@ -30,20 +30,20 @@ from tests.store.conftest import PostgresqlServer, postgresql_server
 
 SERVERS = 3
 CLOCKS = (0, 3600, -3600)
-"""By how many seconds the clocks of their machines are wrong."""
+"""Errors of the machines' clocks in seconds."""
 TURN_SECONDS = 180.0
-"""How long a client tries to see a turn's end, over whatever happens."""
+"""How long a client tries to see a turn's end despite faults."""
 AGAIN = ("SERVER_STOPPING", "STORAGE_UNAVAILABLE", "STORAGE_FULL", "TURN_IN_PROGRESS", "INTERNAL_ERROR", "NOT_FOUND")
 FAULTS = ("kill", "term", "cut", "silence", "delay", "database", "pause", "newer")
 LONG_PAUSE = 40.0
 AGAIN_SECONDS = 0.1
 WARM = 10
-"""Turns before processor time is counted."""
+"""Turns before CPU time is counted."""
 
 
 @dataclass
 class Cluster:
-    """The servers, which share a folder, each behind a proxy of its own to the database."""
+    """Servers with a shared folder. Each one reaches the database through its own proxy."""
 
     servers: list[Server]
     proxies: list[Proxy]
@@ -58,7 +58,7 @@ class Cluster:
         return [server for number, server in enumerate(self.servers) if server.alive and number not in self.paused]
 
     def ask(self, work: Callable[[Server], Any]) -> Any:
-        """Ask any server, again and again until one answers."""
+        """Ask the servers repeatedly until one answers."""
         until = time.monotonic() + TURN_SECONDS
         while True:
             for server in self.alive():
@@ -73,7 +73,7 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path, count: int = SERVERS, **environment: str) -> Iterator[Cluster]:
-    """Servers that listen, with a domain of the counting tool."""
+    """Run servers with a domain that has the counting tool."""
     with ExitStack() as stack:
         around = stack.enter_context(outside(folder))
         database = stack.enter_context(postgresql_server())
@@ -93,7 +93,7 @@ def cluster(folder: Path, count: int = SERVERS, **environment: str) -> Iterator[
                 **environment,
             }
             servers.append(Server(folder, around, **given))
-        servers[0].start()  # who comes first makes the tables
+        servers[0].start()  # the first server creates the tables
         starting = [threading.Thread(target=server.start) for server in servers[1:]]
         for thread in starting:
             thread.start()
@@ -116,7 +116,7 @@ def _end(servers: Sequence[Server]) -> None:
 
 @dataclass
 class Said:
-    """One message of a client: what was asked, and the turn that answered."""
+    """A client's message and the turn that answered it."""
 
     key: str
     script: str
@@ -124,7 +124,7 @@ class Said:
 
 
 class Client(threading.Thread):
-    """One conversation, spoken in through whichever server answers, read through another."""
+    """One conversation. The client sends through any server that answers, and reads through another one."""
 
     def __init__(self, made: Cluster, seed: int, turns: int, scripts: tuple[str, ...]) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Client(threading.Thread):
         self.conversation = made.ask(lambda server: server.conversation(made.domain))
         self.said: list[Said] = []
         self.moves = 0
-        """How often it had to go to another server in the middle."""
+        """How often it had to change the server during a turn."""
         self.failure: BaseException | None = None
 
     def run(self) -> None:
@@ -150,7 +150,7 @@ class Client(threading.Thread):
             self.failure = exc
 
     def _speak(self, key: str, script: str) -> str:
-        """Send a message and see its turn's end."""
+        """Send a message and read to the end of its turn."""
         until = time.monotonic() + TURN_SECONDS
         turn, last = "", 0
         while True:
@@ -168,7 +168,7 @@ class Client(threading.Thread):
                             time.sleep(AGAIN_SECONDS)
                             continue
                         turn = str(reply["turnId"])
-                        if self._random.random() < 0.5:  # from here on another one tells it
+                        if self._random.random() < 0.5:  # from here on read through another server
                             continue
                     else:
                         reply = chat.subscribe(turn, last)
@@ -192,7 +192,7 @@ class Client(threading.Thread):
                 raise Dead
 
     def check(self) -> Counter[str]:
-        """Read all of it once more from each server, and return what came of its turns."""
+        """Read all turns again from each server, and count their results."""
         assert self.failure is None, f"{self._name}: {self.failure!r}"
         logs: list[tuple[str, list[Event]]] = []
         for each in self.said:
@@ -208,7 +208,7 @@ class Client(threading.Thread):
 
 
 def strike(made: Cluster, kind: str, number: int, *, pause: float = LONG_PAUSE) -> None:
-    """Let one fault befall a server, and mend it."""
+    """Cause one fault of a server, and repair it."""
     server, proxy = made.servers[number], made.proxies[number]
     if kind == "kill":
         server.kill()
@@ -216,7 +216,7 @@ def strike(made: Cluster, kind: str, number: int, *, pause: float = LONG_PAUSE) 
     elif kind == "term":
         server.terminate()
         server.start()
-    elif kind == "newer":  # of the next version, whose tables serve this one, too
+    elif kind == "newer":  # the next version, whose tables also fit this version
         server.terminate()
         server.set_tables(made.newer)
         server.start()
@@ -251,10 +251,10 @@ def run(
     pause: float = LONG_PAUSE,
     say: Callable[[str], None] = lambda _: None,
 ) -> Counter[str]:
-    """Let clients speak while these faults come, one after the other; return what came of the turns.
+    """Let clients speak while faults occur one after another. Return the counts of turns by result.
 
     Raises:
-        AssertionError: something that must hold did not.
+        AssertionError: an invariant broke.
     """
     random = Random(seed)
     scripts = ("plain", "tools", "tools", "long", "cut")
@@ -283,7 +283,7 @@ IDLE_SECONDS = 5.0
 
 
 def time_cpu(made: Cluster, alone: Server, times: int) -> tuple[float, float]:
-    """Return how many milliseconds of processor time a turn takes on PostgreSQL and on a SQLite file, by turns."""
+    """Return the CPU milliseconds of a turn on PostgreSQL and on SQLite, measured alternately."""
     shared = made.servers[0]
     talks = {shared: shared.conversation(made.domain), alone: alone.conversation(alone.domain(made.outside))}
     spent = dict.fromkeys(talks, 0.0)
@@ -297,14 +297,14 @@ def time_cpu(made: Cluster, alone: Server, times: int) -> tuple[float, float]:
 
 
 def weigh_idle_sockets(made: Cluster, servers: int, each: int) -> tuple[float, float]:
-    """Return what idle sockets take that follow conversations, so many ``each`` at so many servers at once.
+    """Return the cost of idle sockets that follow conversations, ``each`` at every one of ``servers`` servers.
 
-    KB of memory a socket, and the share of a core that a server takes with them and without a turn.
+    The first value is KB of memory for a socket, the second the share of a core that a server uses without a turn.
     """
     used = made.servers[:servers]
     talks = [server.conversation(made.domain) for server in used]
     with ExitStack() as stack:
-        for server, talk in zip(used, talks, strict=True):  # what the first ones bring along is no socket's
+        for server, talk in zip(used, talks, strict=True):  # the first sockets also load modules, which does not count
             for _ in range(20):
                 stack.enter_context(Chat(server, talk, Ledger())).subscribe()
         before = [server.resident for server in used]
@@ -324,7 +324,7 @@ def _first_text(chat: Chat) -> float:
 
 
 def time_interrupts(made: Cluster, times: int) -> list[float]:
-    """Return how many milliseconds an interrupt that one server takes needs to end a turn that another one runs."""
+    """Return how many milliseconds an interrupt through one server takes to end a turn on another one."""
     a, b, _ = made.servers
     conversation, found = a.conversation(made.domain), []
     with Chat(a, conversation, Ledger()) as chat:
@@ -339,7 +339,7 @@ def time_interrupts(made: Cluster, times: int) -> list[float]:
 
 
 def time_first_texts(made: Cluster, times: int) -> list[float]:
-    """Return how many milliseconds later a turn's first text is seen through a server that does not run it."""
+    """Return by how many milliseconds a turn's first text is later through another server."""
     a, b, _ = made.servers
     conversation, found, ledger = a.conversation(made.domain), [], Ledger()
     with Chat(a, conversation, ledger) as sender, Chat(b, conversation, ledger) as reader:
@@ -358,7 +358,7 @@ def time_first_texts(made: Cluster, times: int) -> list[float]:
 
 
 def time_takeover(made: Cluster, end: Callable[[Server], object]) -> float:
-    """Return how many seconds a reader of another server sees nothing when the one that runs its turn ends."""
+    """Return the seconds without events for a reader of another server when the server of its turn ends."""
     a, b, _ = made.servers
     conversation, ledger = a.conversation(made.domain), Ledger()
     key = f"t{time.monotonic()}"

@@ -1,6 +1,6 @@
-"""The victim as a process, for plain functions: start it, kill it, ask it, read a turn's log.
+"""The victim as a process, with a synchronous interface: start it, kill it, send requests, read a turn's log.
 
-Owns the process and HTTP. Sockets are `client`'s.
+This module handles the process and HTTP. `client` handles sockets.
 """
 
 import http.client
@@ -22,13 +22,13 @@ from tests.programs import Program
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STARTS = 5
-"""How often a start that dies at an armed place is tried again."""
+"""Maximum attempts of a start that dies at an armed place."""
 
 Json = dict[str, Any]
 
 
 class Refused(Exception):
-    """An HTTP answer that is an error."""
+    """An HTTP error answer."""
 
     def __init__(self, status: int, body: Json) -> None:
         super().__init__(status, body)
@@ -41,7 +41,7 @@ class Dead(Exception):
 
 
 class Server:
-    """One data folder and the process that serves it. A context manager: leaving it ends the process (SIGTERM)."""
+    """A data folder and the process that serves it. A context manager: on exit it stops the process with SIGTERM."""
 
     def __init__(self, folder: Path, outside: Outside, **environment: str) -> None:
         self.data = folder / "data"
@@ -52,10 +52,10 @@ class Server:
         self._child: Program
         kept = {name: text for name, text in os.environ.items() if not name.startswith(("AGENTIC_RAG_", "ANTHROPIC_"))}
         self._environment = kept | outside.environment | {"AGENTIC_RAG_DRAIN_SECONDS": "1", **environment}
-        self._environment["PYTHONPATH"] = str(ROOT)  # also in a copy of the repository: its own package
-        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # many starts of one program
+        self._environment["PYTHONPATH"] = str(ROOT)  # a copy of the repository uses its own package
+        self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the program is started many times
         (self.data / "workspaces").mkdir(parents=True, exist_ok=True)
-        (self.data / "workspaces" / ".demo-loaded").touch()  # the demo has tests of its own
+        (self.data / "workspaces" / ".demo-loaded").touch()  # the demo domain has its own tests
 
     def __enter__(self) -> Self:
         self.start()
@@ -67,7 +67,7 @@ class Server:
     # The process
 
     def start(self, failpoint: str = "") -> None:
-        """Start it and wait until it listens; one that dies at an armed place is started again, unarmed."""
+        """Start the process and wait until it listens. If it dies at an armed place, start it again without one."""
         if not self.starts and "AGENTIC_RAG_DATABASE_URL" not in self._environment:
             prepare_data(self.data)
         for _ in range(STARTS):
@@ -104,17 +104,17 @@ class Server:
         return self._child.poll() is None
 
     def kill(self) -> None:
-        """End the process as ``kill -9`` does, if it has not ended."""
+        """Kill the process as ``kill -9`` does, unless it has ended."""
         self._child.kill()
         self._reap()
 
     def died(self, seconds: float = PATIENCE) -> None:
-        """Wait for the process to die of itself, as ``kill -9`` leaves it."""
+        """Wait for the process to kill itself at an armed place."""
         assert self._child.wait(seconds) == -signal.SIGKILL, self.said.read_text()[-2000:]
         self._reap()
 
     def terminate(self) -> int:
-        """Ask it to stop (SIGTERM) and return its exit code."""
+        """Stop the process with SIGTERM and return its exit code."""
         if self.alive:
             self._child.terminate()
         try:
@@ -126,7 +126,7 @@ class Server:
             self._reap()
 
     def signal(self) -> None:
-        """Send SIGTERM and do not wait."""
+        """Send SIGTERM without waiting."""
         self._child.terminate()
 
     def _reap(self) -> None:
@@ -135,18 +135,18 @@ class Server:
             self._child.stdout.close()
 
     def set_tables(self, revisions: Revisions) -> None:
-        """Let it have tables of another version from its next start on."""
+        """Use the tables of another version from the next start on."""
         self._environment["VICTIM_TABLES"] = f"{revisions.folder}:{revisions.head}"
 
     @property
     def cpu_seconds(self) -> float:
-        """Processor time that the process has taken, in its own code and in the kernel."""
+        """CPU time of the process, user and system."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def resident(self) -> int:
-        """Bytes of memory the process holds."""
+        """Resident memory of the process in bytes."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS"):
                 return int(line.split()[1]) * 1024
@@ -155,17 +155,17 @@ class Server:
     # HTTP
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        """Send one JSON request; return the answer's JSON.
+        """Send one JSON request and return the JSON of the answer.
 
         Raises:
             Refused: the answer is an error.
-            Dead: there was none.
+            Dead: the server did not answer.
         """
         data = None if body is None else json.dumps(body).encode()
         return self.send(method, path, data, {"Content-Type": "application/json", **headers})
 
     def send(self, method: str, path: str, data: bytes | None, headers: dict[str, str]) -> Any:
-        """Send one request as it stands; return the answer's JSON."""
+        """Send one request unchanged and return the JSON of the answer."""
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
@@ -178,17 +178,17 @@ class Server:
         return json.loads(text) if text else None
 
     def arm(self, failpoint: str) -> None:
-        """Let the process die at ``name:n`` counted from now (empty: never)."""
+        """Let the process die at ``name:n`` counted from now. An empty string disarms it."""
         self.call("PUT", "/failpoint", failpoint)
 
     def set_clock(self, wrong: float) -> None:
-        """Let the machine's clock be so many seconds wrong from now on, also after a restart."""
+        """Set the error of the machine's clock in seconds, also for the time after a restart."""
         self._environment["VICTIM_CLOCK"] = str(wrong)
         if self.alive:
             self.call("PUT", "/clock", wrong)
 
     def suspend(self, seconds: float) -> None:
-        """Stop the process (SIGSTOP) for so many seconds."""
+        """Suspend the process (SIGSTOP) for some seconds."""
         os.kill(self.pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(self.pid, signal.SIGCONT)
@@ -199,7 +199,7 @@ class Server:
         return counts
 
     def domain(self, outside: Outside, name: str = "proof") -> str:
-        """Make a domain with the tool server, and wait until its tools are known."""
+        """Create a domain with the tool server, and wait until its tools are known."""
         made = self.call("POST", "/api/domains", {"name": name, "settings": outside.settings})
         return str(made["id"])
 
@@ -211,14 +211,14 @@ class Server:
         return items
 
     def log(self, turn: str, after: int = 0) -> list[str]:
-        """Read a turn's events over SSE to its end; return each one's JSON as it was sent."""
+        """Read a turn's events over SSE to its end. Return the JSON text of each."""
         lines: list[str] = []
         try:
             with urllib.request.urlopen(
                 f"{self.url}/api/turns/{turn}/events?after={after}", timeout=PATIENCE
             ) as answer:
                 found = (line[6:].decode().rstrip("\n") for line in answer if line.startswith(b"data: "))
-                lines.extend(line for line in found if "seq" in json.loads(line))  # the others are not of the log
+                lines.extend(line for line in found if "seq" in json.loads(line))  # the others are not part of the log
         except urllib.error.HTTPError as exc:
             with exc:
                 raise Refused(exc.code, _json(exc.read())) from exc

@@ -1,7 +1,7 @@
-"""Floods at the socket from clients without a key, while one with a key has turns streaming.
+"""Floods of the socket by clients without a key, while a client with a key streams turns.
 
-Owns the kinds of floods and the client beside them. Each kind yields what one connection sends, piece by piece; what
-the server answers or closes is counted, and a new connection takes its place.
+This module defines the kinds of floods and the client with the key. Each kind yields the data of one connection piece
+by piece. Answers and closes by the server are counted, and a new connection replaces the old one.
 """
 
 import json
@@ -29,7 +29,10 @@ HANDSHAKE = (
 )
 Pieces = Iterator[bytes]
 BURST = 10
-"""New connections at once. Who shows a key must have done so before as many came as the server holds for strangers."""
+"""New connections at once.
+
+A client must show its key before more new connections arrive than the server holds for unauthenticated clients.
+"""
 
 
 def idle(random: Random) -> Pieces:
@@ -79,7 +82,7 @@ KINDS: dict[str, Callable[[Random], Pieces]] = {
 
 @dataclass
 class Figures:
-    """What a flood sent and was answered, and how the client with the key fared: its turns, and pings in seconds."""
+    """The sent data and the answers of a flood, with the turns and pings (in seconds) of the client with the key."""
 
     opened: int = 0
     sent: int = 0
@@ -96,7 +99,7 @@ class Figures:
 
 
 class Flood:
-    """So many connections of one kind at a time, in a thread, until the block ends."""
+    """Keeps a number of connections of one kind open, in a thread, until the block ends."""
 
     def __init__(self, url: str, kind: str, sockets: int, seed: int) -> None:
         host, _, port = url.removeprefix("http://").rpartition(":")
@@ -116,7 +119,7 @@ class Flood:
 
     def _run(self) -> None:
         held: dict[socket.socket, Pieces] = {}
-        while not self._over.wait(0.01):  # the other client lives in this process, too
+        while not self._over.wait(0.01):  # the other client runs in this process, too
             for _ in range(min(BURST, self._sockets - len(held))):
                 made = socket.create_connection(self._address, PATIENCE)
                 made.setblocking(False)
@@ -130,7 +133,7 @@ class Flood:
             each.close()
 
     def _step(self, each: socket.socket, pieces: Pieces) -> bool:
-        """Send one piece; False once the server has answered with an end, or ended."""
+        """Send one piece. Returns False if the server has ended the connection."""
         try:
             with suppress(BlockingIOError):
                 self.figures.sent += each.send(next(pieces))
@@ -145,7 +148,7 @@ class Flood:
 
 
 def flood_beside_turns(made: Rig, key: str, kind: str, *, seed: int, sockets: int, turns: int) -> Figures:
-    """Let one kind flood while a client with a key has turns; fails if anything is refused to that one."""
+    """Flood with one kind while a client with a key has turns. Fails if that client is refused anything."""
     server, shown = made.server, {"Authorization": f"Bearer {key}"}
     with Flood(server.url, kind, sockets, seed) as flood:
         figures = flood.figures
@@ -154,7 +157,7 @@ def flood_beside_turns(made: Rig, key: str, kind: str, *, seed: int, sockets: in
             conversation = server.call("POST", "/api/conversations", body, **shown)["id"]
             content = f"Hello {conversation}-{number} long"
             address = server.url.replace("http", "ws") + "/ws"
-            # No pings of its own: the flood's thread may keep this process from hearing their answers.
+            # No pings by this client, because the flood's thread may keep this process from reading their answers.
             options: dict[str, Any] = {"compression": None, "proxy": None, "ping_interval": None}
             with connect(address, additional_headers=shown, **options) as talk:
                 talk.send(json.dumps({"type": "message", "conversationId": conversation, "content": content}))
@@ -172,5 +175,5 @@ def flood_beside_turns(made: Rig, key: str, kind: str, *, seed: int, sockets: in
 
 
 def make_key(made: Rig) -> str:
-    """Make the first key, after which nobody comes in without one."""
+    """Create the first key. From then on every client needs one."""
     return str(made.server.call("POST", "/api/keys", {"user": "ann", "role": "operator"})["key"])

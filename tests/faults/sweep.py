@@ -1,7 +1,7 @@
-"""Kill the server at a named place of a turn, start it again, and check that nothing was lost, doubled or garbled.
+"""Kill the server at a named place of a turn, restart it, and check that nothing is lost, duplicated or garbled.
 
-The turn has two tools, one that only reads and one with effects that counts its runs (its result is kept as a
-payload). A place is ``name:n``: the n-th time that the turn reaches it. How often each is reached a dry run tells.
+The turn calls two tools: one is read-only, the other has effects and counts its runs (its result is stored as a
+payload). A place is ``name:n``, the n-th time that the turn reaches it. A dry run counts how often each is reached.
 """
 
 from collections import Counter
@@ -17,15 +17,15 @@ from tests.faults.outside import SECRET, Outside, outside
 from tests.faults.server import Dead, Server
 
 PLACES = ("commit.begin", "commit.ready", "commit.done", "send.begin", "send.end", "tool.begin", "tool.end")
-"""Around every commit, every send and every tool call."""
+"""Before and after every commit, every send and every tool call."""
 UNKNOWN = "outcome unknown"
 REFUSALS = 3
-"""Writes that a full disk refuses before there is room again, at most."""
+"""Maximum number of writes that a full disk refuses before space is available again."""
 
 
 @dataclass
 class Rig:
-    """A running server, what stands around it, and a domain with the tools whose lists are known."""
+    """A running server, its surroundings, and a domain with tools whose lists are known."""
 
     server: Server
     outside: Outside
@@ -37,14 +37,14 @@ class Rig:
 
 @contextmanager
 def rig(folder: Path, **environment: str) -> Iterator[Rig]:
-    """Run a server with a warm domain until the block ends; fails if the model refused any request."""
+    """Run a server with a warmed-up domain until the block ends. Fails if the model refused a request."""
     with outside(folder) as around, Server(folder, around, **environment) as server:
         domain = server.domain(around)
         made = Rig(server, around, domain)
         with Chat(server, made.conversation(), Ledger()) as chat:
             chat.finish(chat.send("Hello warm plain", "warm")["turnId"])
         yield made
-        # An answer of megabytes is longer than a model reads: the summary of it is refused for its length, and left.
+        # An answer of megabytes exceeds the model's input limit, so its summary is refused and skipped.
         refused = [each for each in around.api.refused if not each.startswith("prompt is too long")]
         assert refused == []
         assert all(SECRET not in str(request) for request in around.api.requests)
@@ -52,7 +52,7 @@ def rig(folder: Path, **environment: str) -> Iterator[Rig]:
 
 @dataclass(frozen=True)
 class Crash:
-    """What came of one place: whether it was reached, and how the turn went on."""
+    """The result at one place: whether it was reached, and how the turn continued."""
 
     place: str
     died: bool
@@ -63,7 +63,7 @@ class Crash:
 
 
 def dry_run(made: Rig) -> Counter[str]:
-    """Return how often a turn that nothing kills reaches each place."""
+    """Return how often a turn reaches each place without a kill."""
     conversation = made.conversation()
     made.server.arm("")
     with Chat(made.server, conversation, Ledger()) as chat:
@@ -72,7 +72,7 @@ def dry_run(made: Rig) -> Counter[str]:
 
 
 def crash_at(made: Rig, place: str, again: str = "") -> Crash:
-    """Kill the server at a place of a turn and check what is left; ``again``: a place of the start after it."""
+    """Kill the server at a place of a turn and check the remains. ``again`` is a place in the start after it."""
     conversation, ledger = made.conversation(), Ledger()
     made.server.arm(place)
     turn, seen = _until_death(made, conversation, ledger)
@@ -95,21 +95,21 @@ def crash_at(made: Rig, place: str, again: str = "") -> Crash:
 
 
 def _until_death(made: Rig, conversation: str, ledger: Ledger) -> tuple[str | None, list[str]]:
-    """Send the message and read until the turn or the server ends; return the turn, if it was told, and frames."""
+    """Send the message and read until the turn or the server ends. Return the turn, if known, and the frames."""
     turn, seen = None, []
     try:
         with Chat(made.server, conversation, ledger) as chat:
             seen = chat.raw
             turn = _accepted(chat, conversation)
             chat.finish(turn)
-            made.server.reached()  # it may die of having sent the last frame
+            made.server.reached()  # the armed place may be the end of the last send
     except Dead:
         made.server.died()
     return turn, seen
 
 
 def _accepted(chat: Chat, conversation: str) -> str:
-    """Send the message until it is accepted: a full disk refuses it with a code, and nothing of it is kept."""
+    """Send the message until it is accepted. A full disk refuses it with a code, and nothing is stored."""
     for _ in range(REFUSALS + 1):
         reply = chat.send(_message(conversation), conversation)
         if reply["type"] == "accepted":
@@ -123,7 +123,7 @@ def _message(conversation: str) -> str:
 
 
 def _recovered(made: Rig, conversation: str, ledger: Ledger, turn: str | None, seen: list[str]) -> list[Event]:
-    """Reconnect as a client does and read to the end; compare all ways to read the turn; return its log."""
+    """Reconnect and read to the end as a client does. Compare all ways to read the turn, and return its log."""
     with Chat(made.server, conversation, ledger) as chat:
         if turn is None:
             sent = chat.send(_message(conversation), conversation)
@@ -143,7 +143,7 @@ def _recovered(made: Rig, conversation: str, ledger: Ledger, turn: str | None, s
 
 
 def _next_message(made: Rig, conversation: str, ledger: Ledger) -> None:
-    """The conversation goes on: its transcript is taken by the model."""
+    """Send another message in the conversation. The model must accept its transcript."""
     with Chat(made.server, conversation, ledger) as chat:
         sent = chat.send(f"And now? {conversation}-next plain", f"{conversation}-next")
         assert chat.finish(sent["turnId"])["type"] == "done"
@@ -152,9 +152,9 @@ def _next_message(made: Rig, conversation: str, ledger: Ledger) -> None:
 
 
 def sweep(made: Rig, places: Iterable[str] = PLACES) -> Iterator[Crash]:
-    """Crash at every place in turn, each name until a turn ends without having reached it so often.
+    """Crash at every place in turn: for each name, until a turn ends without reaching it that often.
 
-    How often a commit is reached depends on how deltas fall into groups, so the count of a dry run is the least.
+    The number of commits depends on how deltas are grouped, so the count of a dry run is a minimum.
     """
     least = dry_run(made)
     for name in places:
@@ -169,7 +169,7 @@ def sweep(made: Rig, places: Iterable[str] = PLACES) -> Iterator[Crash]:
 
 
 def stalls(made: Rig) -> list[str]:
-    """Return every write of a turn at which the disk is full for some tries, with every place of a kill after it."""
+    """Return every write of a turn at which the disk is full for some attempts, with every place of a kill after it."""
     writes = dry_run(made)["commit.begin"]
     return [
         f"full={write}*{1 + (write + number) % REFUSALS},{name}:{number}"
@@ -180,7 +180,7 @@ def stalls(made: Rig) -> list[str]:
 
 
 def chosen(made: Rig, count: int, seed: int) -> list[str]:
-    """Return ``count`` places, every name among them, of those that a dry run reaches."""
+    """Return ``count`` places out of those that a dry run reaches, at least one for every name."""
     draw = Random(seed)
     reached = dry_run(made)
     every = [f"{name}:{number}" for name in PLACES for number in range(1, reached[name] + 1)]

@@ -1,12 +1,10 @@
-"""The real server as a program that a test can kill at a named place: ``python -m tests.faults.victim --data DIR``.
+"""The real server as a program that dies at a named place: ``python -m tests.faults.victim --data DIR``.
 
-The same application, socket and signals as ``agentic-rag serve``; what is added stands around it. ``PUT /failpoint``
-with ``name:n`` arms it (`Failpoints.arm`): the n-th time from then on that the place is reached, the process kills
-itself (SIGKILL).
-``GET /failpoint`` tells how often each place was reached since. ``AGENTIC_RAG_FAILPOINT`` arms it from the start.
-``VICTIM_CLOCK``: by how many seconds the machine's clock is wrong at the start; ``PUT /clock`` changes that.
-``VICTIM_TABLES``: a folder of the tables' steps and the newest of them, ``folder:revision``, in place of the program's
-own.
+It has the same application, socket and signals as ``agentic-rag serve``, with additions around them. ``PUT /failpoint``
+with ``name:n`` arms it (`Failpoints.arm`): the process kills itself (SIGKILL) when the place is reached for the n-th
+time from then on. ``GET /failpoint`` returns how often each place was reached since. ``AGENTIC_RAG_FAILPOINT`` arms it
+from the start. ``VICTIM_CLOCK`` is the initial error of the machine's clock in seconds; ``PUT /clock`` changes it.
+``VICTIM_TABLES`` is a folder of migrations and the newest revision, ``folder:revision``, instead of the program's own.
 """
 
 import argparse
@@ -39,7 +37,7 @@ CLOCK = "/clock"
 
 
 class WrongClock:
-    """Tells everything in this process that asks for the time of day another one."""
+    """Returns a wrong time of day in this process."""
 
     def __init__(self, wrong: float) -> None:
         self.wrong = wrong
@@ -49,7 +47,7 @@ class WrongClock:
 
 
 class Failpoints:
-    """Counts the places that are reached, in any thread, and dies at the armed one."""
+    """Counts the reached places in all threads, and kills the process at the armed one."""
 
     def __init__(self, setting: str = "") -> None:
         self._lock = threading.Lock()
@@ -57,9 +55,9 @@ class Failpoints:
         self.arm(setting)
 
     def arm(self, setting: str) -> None:
-        """Count from zero, and die at ``name:n``; empty: never.
+        """Count from zero, and die at ``name:n``. An empty string disarms.
 
-        ``full=n*k,name:n``: the disk is full from the n-th write on, for k of them; only then the counting begins.
+        With ``full=n*k,name:n`` the disk is full from the n-th write on, for k writes. Counting begins after that.
         """
         full, _, place = setting.rpartition(",")
         first, _, times = full.removeprefix("full=").partition("*")
@@ -84,7 +82,7 @@ class Failpoints:
 
 
 class WatchedConnection:
-    """A connection whose short way is watched too."""
+    """A connection whose direct sends are watched, too."""
 
     def __init__(self, connection: Connection, points: Failpoints) -> None:
         self._connection = connection
@@ -115,7 +113,7 @@ class WatchedConnection:
 
 
 class Watched:
-    """ASGI middleware around everything: each send is a place, and the control answers here."""
+    """ASGI middleware around everything. Each send is a place, and control requests are answered here."""
 
     def __init__(self, app: ASGIApp, points: Failpoints, clock: WrongClock) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Run as a program by `test_extensions`, in a process that finds the installed extension: takes in files, searches."""
+"""A program for `test_extensions` in an environment with the installed extension: it ingests files and searches."""
 
 import json
 import logging

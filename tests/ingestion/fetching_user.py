@@ -1,4 +1,4 @@
-"""A process whose model hub is a stand-in: fetches the default embedder and reports what became of it, as JSON."""
+"""A process with a fake model hub that downloads the default embedder and reports the result as JSON."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Run as a program by `test_scans`: uploads a scan and reads its pages until a failpoint kills the process."""
+"""A program for `test_scans` that uploads a scan and reads its pages until a failpoint kills the process."""
 
 import os
 import sys

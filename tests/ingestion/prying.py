@@ -1,4 +1,4 @@
-"""Run as a program by `test_reading`, in a process that finds the installed extension: says why a file is not read."""
+"""A program for `test_reading` in an environment with the installed extension: it prints why a file is not read."""
 
 import sys
 from contextlib import aclosing

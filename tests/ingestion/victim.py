@@ -1,4 +1,4 @@
-"""Run as a program by `test_crash`: takes in a file, and indexes it anew, until a failpoint kills it."""
+"""A program for `test_crash` that ingests a file and reindexes it until a failpoint kills it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Fixtures of the promptx tests: a copy of the recorded memory, an empty workspace."""
+"""Fixtures of the promptx tests: a copy of the recorded memory, and an empty workspace."""
 
 import shutil
 from pathlib import Path
@@ -10,12 +10,12 @@ DATA = Path(__file__).parent / "data"
 ROLE = "assistant"
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""Property tests never judge time: the machine may be busy."""
+"""Settings of property tests without time limits, because the machine may be busy."""
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    """An empty workspace."""
+    """Return an empty workspace."""
     folder = tmp_path / "workspace"
     folder.mkdir()
     return folder
@@ -23,7 +23,7 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def recorded(workspace: Path) -> Path:
-    """A fresh copy of the recorded memory, laid out as the domain memory of the role `assistant`."""
+    """Return a new copy of the recorded memory, as the domain memory of the role `assistant`."""
     folder = workspace / ".promptx" / "cognition" / ROLE
     folder.mkdir(parents=True)
     for name in ("engrams.db", "network.json"):
@@ -33,7 +33,7 @@ def recorded(workspace: Path) -> Path:
 
 @pytest.fixture
 def resources(workspace: Path) -> Path:
-    """The folder role files are dropped into."""
+    """Return the folder for role files."""
     folder = workspace / ".promptx" / "resource"
     folder.mkdir(parents=True)
     return folder

@@ -1,4 +1,4 @@
-"""Processes that the crash tests start: they write a memory until they are killed, run out of disk, or are done.
+"""Processes for the crash tests that write a memory until they are killed, run out of disk space, or finish.
 
 python -m tests.promptx.victim lines TEMPLATE OUT   one copy of TEMPLATE per crash point, killed there
 python -m tests.promptx.victim sizes TEMPLATE OUT   one copy per file size limit, from none to enough
@@ -24,7 +24,7 @@ from mcp_servers.safe_files import Folder
 
 OURS = str(Path(mcp_servers.promptx.__file__).parent)
 STEP = 5
-"""Every fifth line is a crash point: all of them take half a minute and say the same."""
+"""Every fifth line is a crash point. Testing all lines takes half a minute without other results."""
 REFUSED = 3
 SIZES = [0, 1, 100, 4095, 4096, 8192, 12_000, *range(16_384, 200_000, 8_192)]
 
@@ -34,7 +34,7 @@ def batch(name: str, number: int) -> list[NewEngram]:
 
 
 def remember(folder: Path) -> int:
-    """Save one batch, then write the network. Returns REFUSED if the batch was."""
+    """Save one batch, then write the network. Returns REFUSED if the batch was refused."""
     memory = Memory(Folder(folder))
     try:
         memory.remember(batch("new", 1), 2_000)
@@ -46,7 +46,7 @@ def remember(folder: Path) -> int:
 
 
 def die_at_line(folder: Path, line: int) -> int:
-    """Remember in this process, and be killed when `line` lines of our code have run."""
+    """Remember in this process, and kill it when `line` lines of our code have run."""
     left = line
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -64,13 +64,13 @@ def die_at_line(folder: Path, line: int) -> int:
 
 
 def stop_at_size(folder: Path, size: int) -> int:
-    """Remember in this process, where no file may grow beyond `size` bytes."""
+    """Remember in this process with a file size limit of `size` bytes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     return remember(folder)
 
 
 def in_a_fork(work: Callable[[Path, int], int], folder: Path, argument: int) -> int:
-    """Exit code of `work`, negative if it was killed."""
+    """Return the exit code of `work`, negative if it was killed."""
     child = os.fork()
     if child == 0:
         os._exit(work(folder, argument))

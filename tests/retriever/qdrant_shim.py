@@ -1,7 +1,7 @@
-"""A Qdrant server for tests: the endpoints that `ServerIndex` uses, over the client's engine in memory, with faults.
+"""A fake Qdrant server with the endpoints that `ServerIndex` uses, over the client's engine in memory, with faults.
 
-Owns the translation of requests and answers as the REST interface has them, and what goes wrong when a test asks for
-it. It never ships, and proves nothing about Qdrant itself: a run with ``QDRANT_URL`` does.
+This module translates requests and answers of the REST interface, and causes faults on request. It is not shipped and
+proves nothing about Qdrant itself; for that, run the tests with ``QDRANT_URL``.
 """
 
 import socket
@@ -27,15 +27,15 @@ NAMES: TypeAdapter[Any] = TypeAdapter(m.VectorNameConfig)
 
 @dataclass
 class Faults:
-    """What goes wrong next. Each is counted down with the requests whose path contains ``where``."""
+    """The next faults. Each one counts requests whose path contains ``where``."""
 
     where: str = ""
     refuse: int = 0
-    """So many are answered with 503."""
+    """Number of requests to answer with 503."""
     stall: int = 0
-    """So many are never answered."""
+    """Number of requests to leave unanswered."""
     stale: int = 0
-    """So many questions for aliases are answered as before the last change."""
+    """Number of alias queries to answer with the state before the last change."""
     seen: list[str] = field(default_factory=list)
 
     def take(self, name: str, path: str) -> bool:
@@ -47,13 +47,13 @@ class Faults:
 
 
 class Shim:
-    """One server's collections. ``faults``: what goes wrong in it."""
+    """One server's collections, with ``faults``."""
 
     def __init__(self) -> None:
         self.faults = Faults()
         self._engine = AsyncQdrantClient(":memory:")
         self._aliases: Any = None
-        """As they were before the last change."""
+        """The aliases before the last change."""
         named = "/collections/{name}"
         self.app = Starlette(
             routes=[
@@ -145,7 +145,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# Each takes the engine, a collection's name and the request's body.
+# Each handler takes the engine, a collection's name and the request's body.
 
 
 async def _create(engine: AsyncQdrantClient, name: str, body: Any) -> Any:

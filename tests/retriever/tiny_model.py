@@ -1,7 +1,7 @@
-"""A sentence encoder of a few bytes, so that fastembed's real loading path runs: ONNX written by hand.
+"""A tiny sentence encoder in handwritten ONNX, so that tests run fastembed's real loading code.
 
-The graph is one Gather: a token's vector is its row of a table. Words of one group share a row, so the model knows
-that a car is an automobile; a word of no group is unknown to it, as all of Chinese is.
+The graph is one Gather: a token's vector is its row of a table. Words of one group share a row, so the model knows that
+a car is an automobile. Words outside the groups are unknown, and so is Chinese.
 """
 
 import json
@@ -44,7 +44,7 @@ def write_model(folder: Path) -> Path:
     return folder
 
 
-# The wire format of protocol buffers, and the field numbers of onnx.proto.
+# The wire format of protocol buffers, with the field numbers of onnx.proto.
 
 
 def _varint(number: int) -> bytes:
@@ -66,7 +66,7 @@ def _bytes(field: int, value: bytes | str) -> bytes:
 
 
 def _tensor(name: str, element: int, shape: tuple[str, ...]) -> bytes:
-    """ValueInfoProto of a tensor; a dimension that is no number is free."""
+    """Return the ValueInfoProto of a tensor. A dimension that is not a number is free."""
     sizes = (_number(1, int(size)) if size.isdigit() else _bytes(2, size) for size in shape)
     dimensions = b"".join(_bytes(1, size) for size in sizes)
     return _bytes(1, name) + _bytes(2, _bytes(1, _number(1, element) + _bytes(2, dimensions)))

@@ -1,6 +1,6 @@
-"""A cross-encoder of a few bytes in the folders of a model cache, so that fastembed's real loading path runs.
+"""A tiny cross-encoder in the folders of a model cache, so that tests run fastembed's real loading code.
 
-The score of a pair is the worth of its best token: ``gold`` is worth much, all else nothing.
+The score of a pair is that of its best token: ``gold`` has a high score, all others have zero.
 """
 
 import json
@@ -15,11 +15,11 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from .tiny_model import _bytes, _number, _tensor
 
 NAME = "Xenova/ms-marco-MiniLM-L-6-v2"
-"""One of the names fastembed knows; its files are ours."""
+"""A model name that fastembed knows. The files are ours."""
 
 
 def write_reranker(cache: Path, worth: float = 5.0) -> str:
-    """Write the model into the cache as if it had been fetched, and return its name. An infinite worth breaks it."""
+    """Write the model into the cache as if it was downloaded, and return its name. An infinite worth breaks it."""
     folder = cache / f"models--{NAME.replace('/', '--')}"
     snapshot = folder / "snapshots" / ("0" * 40)
     (snapshot / "onnx").mkdir(parents=True)
@@ -38,7 +38,7 @@ def write_reranker(cache: Path, worth: float = 5.0) -> str:
 
 
 def _model(worths: list[float]) -> bytes:
-    """Gather each token's worth, and take the largest of the pair: ``logits`` has the shape batch, 1."""
+    """Return a graph that computes the maximum of a pair's token worths. ``logits`` has the shape batch, 1."""
     floats, integers = 1, 7
     data = b"".join(struct.pack("<f", worth) for worth in worths)
     table = _number(1, len(worths)) + _number(1, 1) + _number(2, floats) + _bytes(8, "table") + _bytes(9, data)

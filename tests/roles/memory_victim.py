@@ -1,7 +1,7 @@
-"""A process that remembers in the database until it is killed; its parent reads what it has been told is saved.
+"""A process that writes memories to the database until it is killed. Its parent reads which ones were confirmed.
 
-python -m tests.roles.memory_victim URL WORKSPACE PLACE NTH   the NTH time that ``PLACE`` (see `failpoints`) is reached,
-                                                            the process kills itself; empty: somebody else does
+python -m tests.roles.memory_victim URL WORKSPACE PLACE NTH   the process kills itself when ``PLACE`` (see `failpoints`)
+                                                            is reached for the NTH time; empty: the parent kills it
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The two places that memories are kept in, for tests: PromptX's files, and a database with a loop of its own."""
+"""The two stores of memories, for tests: PromptX's files, and a database with its own event loop."""
 
 import asyncio
 import threading
@@ -53,7 +53,7 @@ def open_database(url: str) -> Iterator[tuple[Loop, Database]]:
 
 @contextmanager
 def open_stock(url: str) -> Iterator[DatabaseStock]:
-    """One server's way to the memories in a database."""
+    """Open the memories in a database as one server does."""
 
     async def make(database: Database) -> DatabaseStock:
         return DatabaseStock(database)
@@ -63,7 +63,7 @@ def open_stock(url: str) -> Iterator[DatabaseStock]:
 
 
 def prepare(url: str, workspace: Path) -> None:
-    """Empty a database, but for a domain with that workspace."""
+    """Delete all rows of a database and create a domain with that workspace."""
     domain = DomainRecord(
         id=DOMAIN, name="M", settings={}, workspace=str(workspace), created_at=now(), updated_at=now()
     )
@@ -74,7 +74,7 @@ def prepare(url: str, workspace: Path) -> None:
 
 
 class Ground:
-    """A workspace, and where the memories of its roles are: as many servers as a test wants may use them."""
+    """A workspace and the store of its roles' memories. A test may open it as several servers."""
 
     def __init__(self, workspace: Path, stack: ExitStack, url: str = "") -> None:
         self.workspace = workspace
@@ -82,7 +82,7 @@ class Ground:
         self._stack = stack
 
     def shelf(self) -> MemoryCache:
-        """Those that another server, or process, keeps open."""
+        """Return a memory cache as another server or process has it."""
         shelf = MemoryCache(self._stack.enter_context(open_stock(self.url))) if self.url else MemoryCache()
         self._stack.callback(shelf.close)
         return shelf

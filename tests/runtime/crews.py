@@ -1,4 +1,4 @@
-"""A runtime on which ``delegate`` runs children, as the in-process server does."""
+"""A runtime in which ``delegate`` runs children, as the in-process server does."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -36,7 +36,7 @@ def leading(**changes: Any) -> Definition:
 
 
 class Crew:
-    """A script by what the asked agent's user message says: agents that work in parallel ask in any order."""
+    """A script that depends on the asking agent's user message, because parallel agents ask in any order."""
 
     def __init__(self, **steps: tuple[Scripted, ...]) -> None:
         self.left = {task: list(of_task) for task, of_task in steps.items()}
@@ -51,7 +51,7 @@ class Crew:
 
 
 def handed(*tasks: tuple[str, str]) -> Step:
-    """Return the step that delegates (role, task) each."""
+    """Return a step that delegates each (role, task)."""
     return Step(tuple(Use("delegate", {"role": role, "task": task}) for role, task in tasks))
 
 
@@ -59,7 +59,7 @@ def handed(*tasks: tuple[str, str]) -> Step:
 async def crew(
     folder: Path, script: Crew, wrap: Callable[[Model], Model] = lambda model: model, **functions: Any
 ) -> AsyncIterator[Bench]:
-    """Open a bench on which ``delegate`` runs children. ``wrap``: the model as it is asked; ``functions``: tools."""
+    """Open a bench in which ``delegate`` runs children. ``wrap`` wraps the model; ``functions`` are further tools."""
 
     async def delegate(request: CallRequest) -> CallOutcome:
         task = ChildRequest(request.turn_id, request.id, request.arguments["role"], request.arguments["task"])

@@ -1,4 +1,4 @@
-"""One running log with its journal, without a turn: for tests of what writes to it and what reads it."""
+"""A running log with its journal, but without a turn, for tests of its writers and readers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ PATIENCE = 240
 
 
 class Desk:
-    """One running log with its journal, and readers of it."""
+    """A running log with its journal, and its readers."""
 
     def __init__(self, database: Database, journal: Journal) -> None:
         self.database = database
@@ -41,7 +41,7 @@ async def running(folder: Path) -> AsyncIterator[Desk]:
     try:
         async with anyio.create_task_group() as tasks:
             with anyio.fail_after(PATIENCE):
-                for turn_id in ("turn_test", "turn_other"):  # events are stored for who has the turn's lease
+                for turn_id in ("turn_test", "turn_other"):  # only the holder of a turn's lease may store events
                     row = turn(turn_id, fence=1, conversation_id=ConversationId("conv_test"))
                     await database.write(row.insert)
                 desk = Desk(database, Journal(database))

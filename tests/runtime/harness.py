@@ -1,4 +1,4 @@
-"""A runtime with a real store, a scripted model and tools that live in memory."""
+"""A runtime with a real store, a scripted model and tools in memory."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
@@ -49,7 +49,10 @@ Tool = Callable[[CallRequest], Awaitable[CallOutcome | InputNeeded]]
 
 
 def info(name: str, *, origin: Any = "user", read_only: bool = False, claims_read_only: bool = True) -> ToolInfo:
-    """Return a tool that takes a query. A single user's server runs it unasked, unless it claims nothing."""
+    """Return a tool that takes a query.
+
+    On a single user's server it runs without approval if it claims to be read-only.
+    """
     server = "retriever" if origin == "builtin" else "srv"
     return ToolInfo(
         name,
@@ -68,7 +71,7 @@ def ok(text: str, structured: Any = None) -> CallOutcome:
 
 
 def hits(*texts: str, document: str = "doc_1") -> dict[str, Any]:
-    """Return structured content of a search with one hit of these sentences."""
+    """Return the structured content of a search with one hit, whose sentences are ``texts``."""
     sentences = [{"chunk_id": f"{document}-c0", "text": text, "start": 0, "end": len(text)} for text in texts]
     hit = {
         "document_id": document,
@@ -85,7 +88,7 @@ def hits(*texts: str, document: str = "doc_1") -> dict[str, Any]:
 
 @dataclass
 class MemoryToolset:
-    """A toolset whose tools are functions; it keeps the requests it got."""
+    """A toolset whose tools are functions. It records its requests."""
 
     functions: Mapping[str, tuple[ToolInfo, Tool]]
     notices: tuple[tuple[str, str], ...] = ()
@@ -109,7 +112,7 @@ class MemoryToolset:
 
 
 def toolset(**functions: Tool) -> MemoryToolset:
-    """Return a toolset; ``search_documents`` is built in and read-only, others are a user's."""
+    """Return a toolset. ``search_documents`` is built in and read-only; other tools are a user's."""
     return MemoryToolset(
         {
             name: (info(name, origin="builtin", read_only=True) if name == "search_documents" else info(name), function)
@@ -132,7 +135,7 @@ def definition(**changes: Any) -> Definition:
 
 @dataclass
 class Services:
-    """What the turns of a bench need from outside."""
+    """The services that the turns of a bench need."""
 
     given_model: Model
     tools: MemoryToolset
@@ -160,14 +163,14 @@ class Services:
 
 @dataclass
 class Hooks:
-    """Keeps what it hears of."""
+    """Records the calls of its methods."""
 
     ended_turns: list[tuple[TurnRecord, Terminal]] = field(default_factory=list)
     denied_calls: list[PlannedCall] = field(default_factory=list)
     branched_sessions: list[tuple[str, int]] = field(default_factory=list)
-    """Each with the messages that its new branch begins with."""
+    """Each with the number of messages at the start of its new branch."""
     compacted_sessions: list[tuple[str, tuple[int, int]]] = field(default_factory=list)
-    """Each with its messages, and those of them that were compacted."""
+    """Each with the number of its messages, and the range of compacted ones."""
 
     def turn_accepted(self, conn: Connection, turn: TurnRecord) -> Sequence[EventBody]:
         return ()
@@ -190,7 +193,7 @@ class Hooks:
 
 @dataclass
 class Bench:
-    """What a test works with."""
+    """The parts that a test uses."""
 
     database: Database
     runtime: Runtime
@@ -207,7 +210,7 @@ class Bench:
         return await session.send(content, settings or definition(), **options)
 
     async def again(self, message_id: str, content: str | None = None, **options: Any) -> Accepted:
-        """Answer a user's message again, or with other words."""
+        """Answer a user's message again, or a changed text of it."""
         session = await self.runtime.session(SESSION)
         return await session.branch(
             MessageId(message_id), content, options.pop("definition", None) or definition(), **options
@@ -227,7 +230,7 @@ class Bench:
         return [{"role": row.role, "content": row.content} for row in rows]
 
     async def reserved(self) -> list[ReservationRecord]:
-        """Return what calls of the domain have reserved of its budget."""
+        """Return the reservations of calls against the domain's budget."""
         return await self.database.read(lambda conn: budgets.list_reserved(conn, Scope.DOMAIN, "dom_test"))
 
     async def turn(self, turn_id: str) -> TurnRecord:
@@ -237,7 +240,7 @@ class Bench:
 
 
 class Disk(Database):
-    """A real database whose disk is full from a write on, for so many writes as ``refusals`` says."""
+    """A real database whose disk is full at some write, for the number of writes in ``refusals``."""
 
     def __init__(self, inner: Database) -> None:
         self._inner = inner
@@ -248,7 +251,7 @@ class Disk(Database):
         self.durable: list[bool] = []
 
     def fill(self, refusals: float = float("inf"), at: int = 1) -> None:
-        """Be full from the ``at``-th write from now on, until so many were refused."""
+        """Be full from the ``at``-th write on, until ``refusals`` writes were refused."""
         self.writes, self.full_at, self.refusals = 0, at, refusals
 
     def clear(self) -> None:
@@ -299,11 +302,11 @@ async def bench(
     most_turns: int = 0,
     transcript_bytes: int = DEFAULT_BYTES,
 ) -> AsyncIterator[Bench]:
-    """Open a runtime on a store in the folder; a second one on the same folder finds what the first left.
+    """Open a runtime on a store in the folder. A second runtime on the same folder finds the data of the first.
 
-    ``store``: the address of a PostgreSQL database that is used in its place; ``database``: what the runtime sees;
-    ``hard``: tokens that the domain may spend a day. ``hears``: it hears the signals of others there, and live events
-    by PostgreSQL's notifications or ``fanout``.
+    ``store`` is the address of a PostgreSQL database to use instead. ``database`` replaces the runtime's database.
+    ``hard`` is the domain's limit of tokens per day. With ``hears`` the runtime gets the signals of others, and live
+    events by PostgreSQL's notifications or by ``fanout``.
     """
     own = await Database.open(store or database_at(folder / "test.db"))
     feed = None

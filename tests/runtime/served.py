@@ -1,7 +1,7 @@
-"""Scripts of `ScriptedModel` said by the stand-ins of real services: the same script over each protocol.
+"""Run scripts of `ScriptedModel` through fake services, so that the same script is tested over each protocol.
 
-While `on` is open, every bench whose model is a `ScriptedModel` asks it through an adapter and HTTP, and leaves the
-events of its turns in a list. Faults of a script befall the adapter's events; those of connections are `tests/models`'.
+While `on` is open, every bench with a `ScriptedModel` calls it through an adapter and HTTP, and appends the events of
+its turns to a list. Faults of a script apply to the adapter's events. `tests/models` covers faults of connections.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -28,17 +28,17 @@ from agentic_rag.testing.scripted import ScriptedModel, step_of
 from agentic_rag.testing.steps import Step
 
 MOST = 100_000
-"""Events of one turn."""
+"""Maximum events of one turn."""
 ServiceName = Literal["messages", "chat"]
 NAMES = {"messages": ("claude-opus-5", "claude-sonnet-5", "claude-opus-4-8"), "chat": ("small-1", "big-1", "huge-1")}
-"""By which a service is asked for the models of a definition, in their order: they think and check no prefix."""
+"""Model names of a service, in the order of the definition's models. They think, and check no prefix."""
 
 
 @dataclass
 class Service:
-    """What scripts run on; ``shape``: how a chat service writes.
+    """A fake service for scripts. ``shape`` is the writing style of a chat service.
 
-    ``turns`` are the events of each turn, ``asked`` the number of calls, ``refused`` what was wrong with some.
+    ``turns`` holds the events of each turn, ``asked`` the number of calls, and ``refused`` the errors in some of them.
     """
 
     name: ServiceName
@@ -69,7 +69,7 @@ class Service:
                 self.refused += api.refused
 
     async def note(self, database: Database, session_id: SessionId) -> None:
-        """Take the events of a session's turns."""
+        """Record the events of a session's turns."""
 
         def read(conn: Connection) -> list[list[tuple[int, bytes]]]:
             return [run_events.read(conn, turn.id, 0, MOST) for turn in turns.of_session(conn, session_id)]
@@ -78,14 +78,14 @@ class Service:
 
 
 class Served(Model):
-    """A `ScriptedModel` whose steps a service says."""
+    """A `ScriptedModel` whose steps come from a service."""
 
     def __init__(self, script: ScriptedModel, adapter: Model, names: Sequence[str], step: list[Step]) -> None:
         self._script = script
         self._adapter = adapter
         self._names = list(names)
         self._known: dict[str, str] = {}
-        self._step = step  # the one that the service says next
+        self._step = step  # the service's next step
         self._asking = anyio.Lock()
 
     @property
@@ -111,11 +111,11 @@ class Served(Model):
             await said.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
-        """The service's life is the bench's."""
+        """Do nothing, because the bench owns the service."""
 
 
 async def _named(events: AsyncIterator[ModelEvent], model: str) -> AsyncIterator[ModelEvent]:
-    """Yield events as those of the model that the definition names."""
+    """Replace the model's name in events by the definition's name."""
     async for event in events:
         yield replace(event, model=model) if isinstance(event, MessageStarted) else event
 
@@ -125,7 +125,7 @@ _current: ContextVar[Service | None] = ContextVar("service", default=None)
 
 @contextmanager
 def on(service: Service) -> Iterator[None]:
-    """Have the benches that open inside run their scripts on a service."""
+    """Run the scripts of benches that are opened inside on a service."""
     before = _current.set(service)
     try:
         yield
@@ -135,7 +135,7 @@ def on(service: Service) -> Iterator[None]:
 
 @asynccontextmanager
 async def served(model: Any, database: Database, session_id: SessionId) -> AsyncIterator[Any]:
-    """Yield a bench's model: a script's on the current service, if there is one."""
+    """Yield a bench's model. A scripted one runs on the current service, if any."""
     service = _current.get()
     if service is None or not isinstance(model, ScriptedModel):
         yield model

@@ -1,7 +1,7 @@
-"""The strict Messages API without HTTP: a `Model` that admits, binds and counts as the service does.
+"""The strict Messages API without HTTP: a `Model` that accepts, signs and counts as the service does.
 
-For tests with many examples. What it refuses is `testing.admission`'s, thinking is signed over what stands before it,
-and usage is the simulated cache's.
+It serves tests with many examples. `testing.admission` decides which requests are refused. Thinking is signed together
+with the content before it, and a simulated cache computes the usage.
 """
 
 import base64
@@ -24,11 +24,11 @@ from agentic_rag.tools.image_headers import read_picture
 NAME = "claude-sonnet-5-5"
 
 Brain = Callable[[Json], Step]
-"""What answers a request's body."""
+"""Answers a request's body."""
 
 
 class StrictModel(Model):
-    """Answers by its brain. ``requests``: the bodies that were admitted; ``refused``: what was wrong with others."""
+    """Answers with its brain. ``requests`` are the accepted bodies; ``refused`` are the errors of others."""
 
     def __init__(self, brain: Brain, *, context_window: int | None = None) -> None:
         self._brain = brain
@@ -37,7 +37,7 @@ class StrictModel(Model):
         self.requests: list[dict[str, Any]] = []
         self.refused: list[str] = []
         self.counted: list[Usage] = []
-        """Of each of the requests."""
+        """Usage of each request."""
 
     @property
     def sent(self) -> int:
@@ -46,7 +46,7 @@ class StrictModel(Model):
 
     @property
     def read(self) -> int:
-        """Those of them that the cache held."""
+        """Tokens of all requests that came from the cache."""
         return sum(usage.cache_read for usage in self.counted)
 
     @property
@@ -89,11 +89,11 @@ class StrictModel(Model):
         yield told()
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing."""
 
 
 def images_in(body: Json) -> list[Block]:
-    """Return the images in a request: those of its users, and those in tool results."""
+    """Return the images in a request, from users and from tool results."""
     return [
         part
         for message in body["messages"]

@@ -1,4 +1,4 @@
-"""An MCP server over stdio that shows its secrets wherever it can: description, stderr, results, errors, progress."""
+"""An MCP server over stdio that leaks its secrets everywhere: description, stderr, results, errors, progress."""
 
 import os
 import sys

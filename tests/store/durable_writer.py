@@ -1,4 +1,4 @@
-"""Run as a program by `test_crash`: writes for ever and prints what was acknowledged."""
+"""A program for `test_crash` that writes forever and prints the acknowledged writes."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Events of run logs as tests write them: one by one, of any turns."""
+"""Events of run logs in the form that tests use: single events of any turns."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -14,7 +14,7 @@ def batches(*events: Logged) -> list[Batch]:
     """Return events as batches, those of a turn in order."""
 
     def of(turn_id: str, some: Iterable[Logged]) -> Iterable[Batch]:
-        whole = ConversationId("")  # none of them is short
+        whole = ConversationId("")  # none of them is in the short form
         return batches_of(TurnId(turn_id), [(seq, payload) for _, seq, payload in some], whole)
 
     return [batch for turn_id, some in groupby(events, lambda event: event[0]) for batch in of(turn_id, some)]

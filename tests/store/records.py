@@ -1,4 +1,4 @@
-"""Small records for tests, complete but for what the test is about."""
+"""Minimal records for tests. A test only sets the fields that it is about."""
 
 from typing import Any
 

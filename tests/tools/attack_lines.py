@@ -1,4 +1,4 @@
-"""Lines that no catalogue entry allows: one attack each, in the order of the list in the specification."""
+"""Command lines that no catalogue entry allows, one attack each, in the order of the specification's list."""
 
 INTERPRETERS = [
     "sh -c id",

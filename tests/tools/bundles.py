@@ -1,4 +1,4 @@
-"""Bundles (``.mcpb``) as people make them, and as nobody should."""
+"""Valid and invalid bundles (``.mcpb``)."""
 
 import io
 import json

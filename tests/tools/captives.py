@@ -1,4 +1,4 @@
-"""What the attack tests share: the captive server allowed as an operator would, its calls, its heartbeat."""
+"""Shared parts of the attack tests: the captive server, allowed as by an operator, with its calls and its heartbeat."""
 
 import json
 import os
@@ -28,7 +28,7 @@ needs_bubblewrap = pytest.mark.skipif(isinstance(SANDBOX, str), reason=f"bubblew
 
 
 def policy_in(folder: Path, **fields: Any) -> LaunchPolicy:
-    """A policy as a multi-user server has it."""
+    """Return a policy of a multi-user server."""
     catalogue = LaunchCatalogue(folder / "mcp")
     return LaunchPolicy(
         folder / "mcp" / "homes", catalogue=catalogue, packages=Packages(folder / "mcp", dict(os.environ)), **fields
@@ -36,7 +36,7 @@ def policy_in(folder: Path, **fields: Any) -> LaunchPolicy:
 
 
 async def allow_captive(policy: LaunchPolicy, *args: str, **grant: Any) -> LaunchSpec:
-    """Allow the captive's line and return an entry that uses it."""
+    """Allow the captive's command line and return an entry that uses it."""
     line = [PYTHON, "-I", "-S", str(CAPTIVE), *args]
     assert policy.packages is not None
     await policy.catalogue.allow(line, Grant(folders=(sys.base_prefix,), **grant), policy.packages, [policy.homes])
@@ -47,7 +47,7 @@ async def allow_captive(policy: LaunchPolicy, *args: str, **grant: Any) -> Launc
 async def captive(
     folder: Path, *args: str, limits: Mapping[str, int] | None = None, disk_reserve: int = 0, **grant: Any
 ) -> AsyncIterator["Captive"]:
-    """Run the captive in its sandbox; at the end no process of it is left and its heart stands still."""
+    """Run the captive in its sandbox. At the end none of its processes is left and its heartbeat has stopped."""
     policy = policy_in(folder, disk_reserve=disk_reserve)
     spec = await allow_captive(policy, *args, **grant)
     if limits is not None:
@@ -60,7 +60,7 @@ async def captive(
 
 
 def set_limits(folder: Path, limits: Mapping[str, int]) -> None:
-    """Give the one entry that is allowed other limits, as an operator may who writes the file."""
+    """Change the limits of the one allowed entry, as an operator can in the file."""
     file = folder / "mcp" / "allowed.json"
     tables = json.loads(file.read_text())
     tables["entry"][0]["limits"] = dict(limits)
@@ -78,7 +78,7 @@ class Captive:
         return next(self.policy.homes.iterdir())
 
     async def try_to(self, what: str, path: object = "") -> tuple[bool, Any]:
-        """Return whether it could, and what it saw."""
+        """Return whether an attempt succeeded, and its result."""
         outcome = await call(self.toolset, f"captive__{what}", 20, path=str(path))
         text = text_of(outcome)
         seen = json.loads(text) if text.startswith(("[", "{")) else text
@@ -86,19 +86,19 @@ class Captive:
 
 
 async def still(homes: Path) -> None:
-    """Assert that nothing writes a heartbeat any more: two looks, with ten beats of time between, are the same."""
+    """Assert that no heartbeat is written any more: two samples, ten beats apart, are equal."""
     before = beats(homes)
     await anyio.sleep(0.2)
     assert beats(homes) == before
 
 
 def beats(homes: Path) -> int:
-    """How often the captives' hearts have beaten so far."""
+    """Return the number of the captives' heartbeats so far."""
     return sum(file.stat().st_size for file in homes.glob("*/heartbeat"))
 
 
 def marked(marker: str) -> list[int]:
-    """Return the processes of a policy, by number."""
+    """Return the sorted process ids of a policy."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -110,5 +110,5 @@ def marked(marker: str) -> list[int]:
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of a process; numbers tell no age, since they begin anew."""
+    """Return the parent of a process. Ids do not tell a process's age, because they wrap around."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,4 +1,4 @@
-"""As many tools as one likes, of the length that real servers' tools have: about 165 tokens each."""
+"""Generate any number of tools with the length of real servers' tools: about 165 tokens each."""
 
 from itertools import islice, product
 
@@ -18,7 +18,7 @@ NOUNS = ("ticket", "event", "document", "customer", "page", "invoice", "branch",
 
 
 def many_tools(count: int) -> tuple[ToolInfo, ...]:
-    """Return so many tools of users' servers, by name; each server has at most fifty."""
+    """Return ``count`` tools of users' servers, sorted by name. Each server has at most fifty."""
     chosen = islice(product(NOUNS, SERVERS, VERBS), count)
     return tuple(sorted((_tool(server, verb, noun) for noun, server, verb in chosen), key=lambda tool: tool.name))
 

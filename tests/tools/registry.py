@@ -1,4 +1,4 @@
-"""A registry of packages on this machine, for the real clients: npm and pip read it as they read the public ones."""
+"""A local package registry for the real clients npm and pip, with the interface of the public ones."""
 
 import base64
 import gzip
@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parent / "servers" / "notes.js"
 
 
 class PackageRegistry:
-    """What is published, by path; a test changes it as authors do. ``asked``: the paths that were asked for."""
+    """The published files by path. A test publishes as authors do. ``asked`` lists the requested paths."""
 
     def __init__(self) -> None:
         self._npm: dict[str, dict[str, Any]] = {}
@@ -28,7 +28,7 @@ class PackageRegistry:
         self.url = ""
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """Return what makes the clients ask here and keep nothing of it outside of ``folder``."""
+        """Return variables that make the clients use this registry and store files only in ``folder``."""
         return {
             "npm_config_registry": f"{self.url}/npm/",
             "npm_config_cache": str(folder / "npm-cache"),
@@ -39,9 +39,9 @@ class PackageRegistry:
         }
 
     def publish_npm(self, name: str, version: str, script: str | None = None, old: bool = False, **fields: Any) -> None:
-        """Publish a version whose program is ``script``; the same version again moves it.
+        """Publish a version whose program is ``script``. Publishing the same version again replaces it.
 
-        ``old``: as it was published before registries told sizes.
+        ``old``: in the form before registries included sizes.
         """
         script = SCRIPT.read_text() if script is None else script
         about = {"name": name, "version": version, "license": "MIT", "bin": {name: "server.js"}, **fields}
@@ -69,7 +69,7 @@ class PackageRegistry:
         del self._npm[name]["versions"][version]
 
     def publish_wheel(self, name: str, version: str, *, yanked: str = "") -> None:
-        """Publish a wheel with a program of its name; ``yanked``: why its author took it back."""
+        """Publish a wheel with a program of its name. ``yanked`` is the author's reason for yanking it."""
         module = name.replace("-", "_")
         info = f"{module}-{version}.dist-info"
         about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nLicense: MIT\n"
@@ -90,7 +90,7 @@ class PackageRegistry:
         self._wheels.setdefault(name, {})[place] = (data, yanked)
 
     def answer(self, path: str) -> tuple[str, bytes] | None:
-        """Return media type and body, None when nothing is there."""
+        """Return media type and body, or None if the path does not exist."""
         self.asked.append(path)
         path = path.partition("?")[0].replace("%2f", "/")
         if path in self._files:

@@ -1,4 +1,4 @@
-"""What the tests of this folder share: specs of the test servers, a hub that may run them, and waiting."""
+"""Shared parts of the tool tests: specs of the test servers, a hub that may run them, and waiting."""
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -19,10 +19,10 @@ from tests.waiting import pause
 
 SERVERS = Path(__file__).parent / "servers"
 START = 60.0
-"""How long a start may take. Children have a lower priority than we: on a busy machine seconds become many."""
+"""Time limit of a start in seconds. Child processes have a lower priority, so a start may be slow on a busy machine."""
 
 QUICK = ConnectionTimeouts(initialize=START, probe=START / 3, backoff=0.01, window=60)
-"""Quick to try again, and patient with a start."""
+"""Timeouts with fast retries and a long limit for a start."""
 
 
 def stdio_spec(
@@ -35,14 +35,14 @@ def stdio_spec(
     user: str = "",
     identity: str = "domain",
 ) -> LaunchSpec:
-    """What starts a line exactly as it stands: nothing in it is taken for a placeholder."""
+    """Return a spec that starts a command line literally, without placeholders."""
     values = {variable: PlainValue(text) for variable, text in (env or {}).items()}
     entry = McpEntry(name, StdioTarget(command, args, values), identity=Identity(identity))
     return LaunchSpec(entry, domain, workspace, user, f"mcpServers.{name}", StdioTarget(command, args, env or {}))
 
 
 def http_spec(url: str, headers: Mapping[str, str] | None = None, kind: str = "http", name: str = "web") -> LaunchSpec:
-    """What connects to an address exactly as it stands."""
+    """Return a spec that connects to an address literally."""
     values = {header: PlainValue(text) for header, text in (headers or {}).items()}
     entry = McpEntry(name, HttpTarget(url, values, HttpKind(kind)))
     target = HttpTarget(url, headers or {}, HttpKind(kind))
@@ -50,24 +50,24 @@ def http_spec(url: str, headers: Mapping[str, str] | None = None, kind: str = "h
 
 
 def line_of(spec: LaunchSpec) -> list[str]:
-    """Return the whole line of a stdio entry."""
+    """Return the whole command line of a stdio entry."""
     assert isinstance(spec.entry.target, StdioTarget)
     return [spec.entry.target.command, *spec.entry.target.args]
 
 
 def plain(name: str = "plain", **fields: Any) -> LaunchSpec:
-    """The well-behaved server over stdio."""
+    """Return the spec of the well-behaved server over stdio."""
     return stdio_spec(sys.executable, str(SERVERS / "plain.py"), name=name, **fields)
 
 
 def hostile(behaviour: str = "ok", name: str = "hostile", **fields: Any) -> LaunchSpec:
-    """The server that breaks the rules."""
+    """Return the spec of the server that breaks the rules."""
     return stdio_spec(sys.executable, "-I", "-S", str(SERVERS / "hostile.py"), behaviour, name=name, **fields)
 
 
 @asynccontextmanager
 async def open_hub(homes: Path, *, patience: ConnectionTimeouts = QUICK, **fields: Any) -> AsyncIterator[Hub]:
-    """A hub that may run anything; checks at its end that no child is left."""
+    """Open a hub that may run anything. At the end no child may be left."""
     policy = LaunchPolicy(homes, allow_any_command=True, loopback=True)
     async with Hub(fields.pop("builtin", None), policy, patience=patience, **fields) as hub:
         yield hub
@@ -87,9 +87,9 @@ async def call(
     admin: bool = True,
     **arguments: Any,
 ) -> CallOutcome:
-    """Call a tool by either of its names; the test fails if that takes longer than any bound it may have.
+    """Call a tool by either of its names. The test fails if the call takes longer than any limit.
 
-    ``admin``: for an admin of the domain, who reads why a server is gone.
+    ``admin``: call as an admin of the domain, who can read why a server stopped.
     """
     with anyio.fail_after(240):
         request = CallRequest("c1", tool(toolset, name), arguments, "", Binding(admin=admin))
@@ -103,7 +103,7 @@ def text_of(outcome: CallOutcome) -> str:
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = START) -> None:
-    """Wait for a condition outside this process that offers no event."""
+    """Wait for a condition outside this process by polling."""
     with anyio.fail_after(seconds):
         while True:
             met = condition()
@@ -113,7 +113,7 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float 
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
+    """Whether a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A stand-in of an OpenTelemetry collector: takes OTLP over HTTP as protobuf, decodes it, and keeps the spans."""
+"""A fake OpenTelemetry collector that receives OTLP over HTTP as protobuf, decodes it, and stores the spans."""
 
 import gzip
 import threading
@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass
 class Received:
-    """A span as it came."""
+    """A received span."""
 
     name: str
     trace: str
@@ -26,7 +26,7 @@ class Received:
 
 @dataclass
 class Collector:
-    """What was received; ``refusing``: a status that every request is answered with."""
+    """The received spans. ``refusing`` is an HTTP status to send for every request."""
 
     url: str = ""
     refusing: int = 0
@@ -38,7 +38,7 @@ class Collector:
         return found
 
     def above(self, span: Received) -> str:
-        """Return the name of the span that another is inside of, empty for one that is not here."""
+        """Return the name of a span's parent, or an empty string if the parent was not received."""
         return next((each.name for each in self.spans if each.ident == span.above), "")
 
 

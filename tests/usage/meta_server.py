@@ -1,4 +1,4 @@
-"""An MCP server over stdio whose one tool says with which trace it was called. It starts fast: no library is used."""
+"""An MCP server over stdio whose only tool returns the trace of its call. It uses no library, to start fast."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Conversations and turns in memory: what a socket needs of the layers below, driven by the test."""
+"""Conversations and turns in memory, controlled by the test, as the lower layers of a socket."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -55,21 +55,21 @@ class MemoryAccepted:
 
 @dataclass
 class MemoryWait:
-    """A wait; there is none in memory."""
+    """A wait. In memory there are none."""
 
     id: WaitId
     state: str
 
 
 class NoWaits:
-    """Nothing waits for anybody."""
+    """A service without waits."""
 
     async def answer(self, user: User, wait_id: WaitId, action: WaitAction, content: Json) -> MemoryWait:
         raise NotFound("wait", wait_id)
 
 
 class Desk:
-    """A business layer and a runtime. ``on_start`` is told each turn that starts, before its send returns."""
+    """A business layer and a runtime. ``on_start`` is called for each turn that starts, before its send returns."""
 
     def __init__(self, on_start: Callable[[str], None] = lambda turn_id: None) -> None:
         self.conversations: dict[str, MemoryConversation] = {}
@@ -78,7 +78,7 @@ class Desk:
         self.broken = False
         self.deaf = False
         self.prompt = False
-        """Whether who sends hears of its turn before readers do."""
+        """Whether the sender gets its turn before readers do."""
         self.listeners: list[Callable[[], None]] = []
         self._changed = anyio.Event()
 
@@ -103,7 +103,7 @@ class Desk:
         self.say(turn_id, *(Text(text) for text in texts), DONE)
 
     def prune(self, turn_id: str) -> None:
-        """Forget the events of an ended turn, as the server does after a day."""
+        """Delete the events of a finished turn, as the server does after a day."""
         self.turns[turn_id].pruned = True
 
     # The business layer
@@ -153,7 +153,7 @@ class Desk:
         if running is None:
             self._start(turn)
         if not self.prompt:
-            await anyio.lowlevel.checkpoint()  # readers run before the sender hears of its turn
+            await anyio.lowlevel.checkpoint()  # lets readers run before the sender gets its turn
             await anyio.lowlevel.checkpoint()
         return MemoryAccepted(TurnId(turn.id), client_message_id, queued=running is not None)
 
@@ -226,7 +226,7 @@ class Desk:
 
 
 class MemoryReader:
-    """A reader as the runtime's: it pushes while it waits."""
+    """A reader like the runtime's. It is notified while it waits."""
 
     def __init__(self, desk: Desk, turn: MemoryTurn, after: int) -> None:
         self._desk = desk

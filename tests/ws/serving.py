@@ -1,4 +1,4 @@
-"""A real uvicorn on a free port, and a real client for it."""
+"""A real uvicorn on a free port, and a real client."""
 
 import socket
 from collections.abc import AsyncGenerator, Iterable
@@ -23,11 +23,11 @@ from agentic_rag.server.ws import ConversationService, Turns, websocket_endpoint
 from tests.ws.memory import NoWaits
 
 PATIENCE = 240.0
-"""Seconds after which a test that waits has failed."""
+"""Seconds after which a waiting test fails."""
 
 
 def application(business: ConversationService, turns: Turns) -> ASGIApp:
-    """Return the smallest application with `/ws`, guarded as the product's is."""
+    """Return the smallest application with `/ws`, behind the product's guard."""
     return Guard(Starlette(routes=[WebSocketRoute("/ws", websocket_endpoint(business, turns, NoWaits(), Redactor()))]))
 
 
@@ -56,7 +56,7 @@ async def client(address: str, dialect: str | None = "native") -> AsyncGenerator
 
 
 class Client:
-    """A connection that speaks JSON and does not wait for ever."""
+    """A connection for JSON frames, with time limits."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -71,19 +71,19 @@ class Client:
         return frame
 
     async def ask(self, kind: str, **fields: object) -> dict[str, Any]:
-        """Say something and return the next frame."""
+        """Send a frame and return the next one."""
         await self.say(kind, **fields)
         return await self.hear()
 
     async def hear_turn(self) -> list[dict[str, Any]]:
-        """Return frames up to and with the next terminal event."""
+        """Return frames up to the next terminal event, inclusive."""
         heard = [await self.hear()]
         while heard[-1]["type"] not in ("done", "interrupted") and not _ended_by_error(heard[-1]):
             heard.append(await self.hear())
         return heard
 
     async def close_code(self) -> int | None:
-        """Read to the end of the connection and return the code it was closed with."""
+        """Read to the end of the connection and return its close code."""
         with anyio.fail_after(PATIENCE), suppress(ConnectionClosed):
             while True:
                 await self.connection.recv()

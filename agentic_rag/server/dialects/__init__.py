@@ -70,8 +70,10 @@ _CODECS: dict[str, Callable[[], FrameCodec]] = {
     "knowledge": _STRICT,
     "chat": _STRICT,
 }
-"""What the sockets of a dialect take and answer where that is not what native's do. The older contracts do not change,
-so a key that they do not have is a mistake of the client."""
+"""Frame codecs of dialects whose sockets differ from the native one.
+
+The older contracts do not change, so an unknown key is a mistake of the client and is refused.
+"""
 
 
 def dialect_names() -> tuple[str, ...]:

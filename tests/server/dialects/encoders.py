@@ -1,4 +1,4 @@
-"""Every encoder there is, by name: those a client chooses, and those that only a route makes."""
+"""All encoders by name: those that a client selects, and those that only a route creates."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ OF_ROUTES: dict[str, Callable[[], Dialect]] = {
     "openai-responses": OpenAiResponses,
     "ag-ui with its history": lambda: AgUi("thread", "run", [{"id": "m", "role": "user", "content": "Hi"}]),
 }
-"""Encoders that no ``?dialect=`` chooses: their routes make them with arguments of their own."""
+"""Encoders without a ``?dialect=`` name. Their routes create them with arguments."""
 
 ENCODERS = (*dialect_names(), *OF_ROUTES)
 

@@ -1,4 +1,4 @@
-"""Reading an event stream as the HTML standard has it, and what an encoder makes of events."""
+"""Parse event streams by the HTML standard, and encode events as the transports do."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Said:
 
 
 def parse_sse(text: str) -> list[Said]:
-    """Return the events of a stream; what is not closed by a blank line is dropped."""
+    """Return the events of a stream. An event without a closing blank line is dropped."""
     said: list[Said] = []
     name, data, ident = "message", list[str](), None
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -41,7 +41,7 @@ def parse_sse(text: str) -> list[Said]:
 
 
 def stream(dialect: Dialect, events: Iterable[AgentEvent]) -> str:
-    """Return what an SSE answer in this dialect holds, as the transport writes it."""
+    """Return the text of an SSE answer in this dialect, as the transport writes it."""
     pieces = []
     for event in events:
         pieces.append(dialect.sse(event))
@@ -51,7 +51,7 @@ def stream(dialect: Dialect, events: Iterable[AgentEvent]) -> str:
 
 
 def frames(dialect: Dialect, events: Iterable[AgentEvent]) -> list[bytes]:
-    """Return what a WebSocket in this dialect is sent, as the transport writes it."""
+    """Return the frames of a WebSocket in this dialect, as the transport writes them."""
     sent: list[bytes] = []
     for event in events:
         sent += dialect.frames(event)

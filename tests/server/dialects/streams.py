@@ -1,4 +1,4 @@
-"""Streams of events as turns make them: every kind of event, delegates side by side, and every way to end."""
+"""Streams of events as turns produce them: every kind of event, parallel delegates, and every kind of end."""
 
 from collections.abc import Sequence
 
@@ -51,11 +51,11 @@ OF_DELEGATE = Reference(2, "doc_2", "Travel.md", "chunk_2", "by train", 0.7, Non
 QUESTION = "How many days of leave?\nAnd how do I travel?"
 
 Step = EventBody | tuple[EventBody, Delegate]
-"""An event of the main agent, or of a delegate."""
+"""An event of the main agent or of a delegate."""
 
 
 def events(*steps: Step, turn_id: str = "turn_1", first: int = 1) -> list[AgentEvent]:
-    """Return numbered events of one turn; a notice of the stream itself has no number."""
+    """Return numbered events of one turn. A notice of the stream itself has no number."""
     encoder, made, seq = Encoder(ConversationId("conv_1"), TurnId(turn_id)), list[AgentEvent](), first
     for step in steps:
         body, agent = step if isinstance(step, tuple) else (step, None)
@@ -75,7 +75,7 @@ def done(*references: Reference) -> Done:
 
 
 def searched(call: str = "call_1", status: ToolStatus = ToolStatus.OK) -> tuple[EventBody, ...]:
-    """Return the events of one search, from its naming to its result."""
+    """Return the events of one search, from its start to its result."""
     name, server = "search_documents", "retriever"
     return (
         ToolCallStarted(call, name, server),
@@ -93,7 +93,7 @@ def of(agent: Delegate, *bodies: EventBody) -> tuple[Step, ...]:
 
 
 def delegated() -> tuple[Step, ...]:
-    """Return two delegates at work at once, their events mixed."""
+    """Return the interleaved events of two parallel delegates."""
     calls = [
         ToolCall(each.tool_call_id, "delegate", "delegate", {"role": "researcher", "task": "look"})
         for each in (FIRST, SECOND)
@@ -141,7 +141,7 @@ FULL = events(
     Text("And so on."),
     done(CITED, OF_DELEGATE),
 )
-"""Every kind of event that a turn has which ends well and takes nothing back."""
+"""Every kind of event in a turn that succeeds and retracts nothing."""
 
 RESET = events(
     started(),
@@ -188,7 +188,7 @@ EXPIRES = "2026-01-02T00:00:00.000Z"
 
 
 def approval(wait: str, call: str) -> InputRequired:
-    """Return what a person is asked before a call of a server's tool."""
+    """Return the request for approval of a call to a server's tool."""
     kind, schema = WaitKind.APPROVAL, {"type": "object", "properties": {"path": {"type": "string"}}}
     return InputRequired(
         wait_id=wait,
@@ -208,7 +208,7 @@ def approval(wait: str, call: str) -> InputRequired:
 
 
 def question(wait: str, call: str) -> InputRequired:
-    """Return a question of the model's."""
+    """Return a question of the model."""
     options = (Option("tea", "Tea"), Option("coffee", "Coffee"))
     return InputRequired(
         wait, WaitKind.QUESTION, Answerer.OWNER, "Question", "Tea?", EXPIRES, call, "agentic-rag", options=options

@@ -1,8 +1,8 @@
-"""An MCP server that asks people things, in raw messages over stdio. Standard library alone: it starts fast.
+"""An MCP server that asks people, with raw messages over stdio. It uses the standard library only, to start fast.
 
-The first argument is its era: ``new`` asks by ``InputRequiredResult``, ``old`` by ``elicitation/create`` while a call
-runs. The tool ``ask`` asks what its argument ``params`` says (a list of parameters of elicitations) and returns what it
-was answered; the rest stands at the tools.
+The first argument is the protocol era: ``new`` asks by ``InputRequiredResult``, ``old`` by ``elicitation/create``
+during a call. The tool ``ask`` takes ``params`` (a list of elicitation parameters) and returns the answers. The other
+tools are explained at their code.
 """
 
 import json
@@ -13,7 +13,7 @@ ERA = sys.argv[1] if __name__ == "__main__" else ""
 TOOLS = ["ask", "state_only", "sample", "need_page", "page_done", "leave"]
 STATE = "opaque \u2028 état"
 done: set[str] = set()
-"""Pages of ``need_page`` that somebody has been at."""
+"""Pages of ``need_page`` that were visited."""
 answers: dict[int, dict[str, Any]] = {}
 
 
@@ -34,7 +34,7 @@ def require(ident: object, requests: dict[str, Any] | None, state: str | None) -
 
 
 def ask_now(params: dict[str, Any]) -> dict[str, Any]:
-    """Send a request and go on with whatever comes until it is answered."""
+    """Send a request and handle other messages until its answer arrives."""
     number = 4711 + len(answers)
     answers[number] = {}
     put({"id": number, "method": "elicitation/create", "params": params})

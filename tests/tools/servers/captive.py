@@ -1,6 +1,6 @@
-"""An MCP server that tries to get out, and tells what it could do. Standard library alone.
+"""An MCP server that tries to escape its sandbox and reports its success. It uses the standard library only.
 
-With ``--heartbeat`` it writes to ``heartbeat`` in its folder for as long as it lives, from a grandchild too.
+With ``--heartbeat`` it and a grandchild write to ``heartbeat`` in its folder as long as they live.
 """
 
 import ctypes
@@ -134,7 +134,7 @@ def system_call(number: int, *arguments: int) -> int:
 
 
 def set_id(way: str) -> str:
-    """Make a copy of a program that runs as its owner, in one of the ways there are; return its mode."""
+    """Copy a program with the setuid bit in one of several ways. Return the mode of the copy."""
     name = f"copy-{way}"
     os.umask(0)
     if way == "open":
@@ -163,7 +163,7 @@ def set_id(way: str) -> str:
 
 
 def pile_up(folder: str) -> str:
-    """Write into a folder until it takes no more, or 300 MiB are there; return the MiB."""
+    """Write into a folder until it is full or contains 300 MiB. Return the MiB."""
     done = 0
     with open(f"{folder}/pile", "wb", buffering=0) as file:
         try:
@@ -176,7 +176,7 @@ def pile_up(folder: str) -> str:
 
 
 def keep(way: str) -> str:
-    """Leave 24 MiB on the disk in one of the ways there are, and stay."""
+    """Occupy 24 MiB of disk in one of several ways, and stay."""
     os.makedirs("a/b/c", exist_ok=True)
     if way == "names":
         for number in range(6200):

@@ -1,6 +1,6 @@
-"""A server whose raw answers are given: ``TOOLS`` and ``RESULT`` of the environment, as JSON; no library checks them.
+"""A server with given raw answers: ``TOOLS`` and ``RESULT`` of the environment, as JSON, not checked by any library.
 
-``TOOLS`` is the list of tools, or an object with the whole results of ``tools/list``, one a cursor.
+``TOOLS`` is the list of tools, or an object with the whole results of ``tools/list`` by cursor.
 """
 
 import json
@@ -30,7 +30,7 @@ for line in sys.stdin:
         page = tools[params.get("cursor", "")] if isinstance(tools, dict) else {"tools": tools}
         send({"jsonrpc": "2.0", "id": ident, "result": page})
     elif method == "tools/call":
-        # beside the result: the arguments as they came, so that a test can see them
+        # besides the result, the received arguments, so that a test can check them
         echo = {"type": "text", "text": "got " + json.dumps(params.get("arguments"), ensure_ascii=False)}
         shown = result if result != "echo" else {"content": [echo]}
         send({"jsonrpc": "2.0", "id": ident, "result": shown})

@@ -1,4 +1,4 @@
-"""A process with a hub that starts one child, prints its number and that of a detached grandchild, and waits."""
+"""A process with a hub that starts one child, prints the ids of the child and of a detached grandchild, and waits."""
 
 import sys
 from pathlib import Path
@@ -20,4 +20,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, backend_options={"use_uvloop": True})  # as the product runs
+    anyio.run(main, backend_options={"use_uvloop": True})  # as in the product

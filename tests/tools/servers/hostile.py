@@ -1,9 +1,9 @@
-"""An MCP server that speaks raw bytes, so that it can break every rule. Standard library alone: it starts fast.
+"""An MCP server that sends raw bytes, so that it can break every rule.
 
-The first argument is how it behaves before any call: ``ok``, ``silent`` (answers nothing), ``deaf-to-discover``
-(answers nothing of the newer era), ``no-pong`` (ignores ``ping``), ``pongs`` (answers it), ``dies`` (at once),
-``noisy`` (garbage around every message), ``twice`` (lists its first tool twice), ``says`` (its next argument in every
-description, schema and line of its log). Tools do the rest.
+It uses the standard library only, to start fast. The first argument is its behaviour before any call: ``ok``,
+``silent`` (answers nothing), ``deaf-to-discover`` (answers nothing of the newer era), ``no-pong`` (ignores ``ping``),
+``pongs`` (answers it), ``dies`` (at once), ``noisy`` (garbage around every message), ``twice`` (lists its first tool
+twice), ``says`` (its next argument in every description, schema and line of its log). The tools cause the other faults.
 """
 
 import json
@@ -129,12 +129,12 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
                 time.sleep(0.01)
         case "pid":
             text(ident, str(os.getpid()))
-        case "count":  # an effect: a line in a file for each run, and no answer
+        case "count":  # an effect without an answer: each run adds a line to a file
             with open(params["arguments"]["journal"], "a") as journal:
                 journal.write("ran\n")
         case "stop_itself":
             os.kill(os.getpid(), signal.SIGSTOP)
-        case "orphan_output":  # closes its output, which a child of its own holds open
+        case "orphan_output":  # closes its output, which its child keeps open
             subprocess.Popen(["sleep", "600"])
             os.close(1)
             time.sleep(600)
@@ -144,7 +144,7 @@ def call(name: str, ident: int, params: dict[str, Any]) -> None:  # noqa: C901 -
 
 
 def flood(what: str, count: int = 10**9, size: int = 0) -> None:
-    """Send what nobody asked for, as fast as it is taken."""
+    """Send unsolicited messages as fast as possible."""
     padding = "x" * size
     messages: dict[str, dict[str, Any]] = {
         "requests": {"id": "r", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}},

@@ -1,4 +1,4 @@
-"""An MCP server that keeps what it is told in its home, and says in ``KEEPING_STARTS`` which process it is."""
+"""An MCP server that stores texts in its home, and writes its process id to ``KEEPING_STARTS``."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from mcp.server import MCPServer
 from mcp_types import ToolAnnotations
 
 READ_ONLY = ToolAnnotations(read_only_hint=True)
-"""What its tool says of itself, so that a single user's server runs it unasked."""
+"""Annotations of its tool, so that a single user's server runs it without approval."""
 server = MCPServer("keeping")
 notes = Path(os.environ["HOME"], "notes")
 
@@ -21,7 +21,7 @@ def keep(text: str) -> str:
 
 
 def note_start(starts: Path) -> None:
-    """Write down which process this is, and which ones of those before are still alive."""
+    """Record this process, and the earlier ones that are still alive."""
     before = starts.read_text().split("\n") if starts.exists() else []
     alive = [line.split()[0] for line in before if line and Path("/proc", line.split()[0]).exists()]
     with starts.open("a") as file:

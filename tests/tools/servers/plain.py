@@ -15,11 +15,11 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 READ_ONLY = ToolAnnotations(read_only_hint=True)
-"""What its tools say of themselves, so that a single user's server runs them unasked."""
+"""Annotations of its tools, so that a single user's server runs them without approval."""
 
 
 def build() -> MCPServer:
-    """Return a server whose ``slow`` tool writes to the file it is given what becomes of it."""
+    """Return the server. Its ``slow`` tool writes its progress to a given file."""
     server = MCPServer("plain")
 
     @server.tool(annotations=READ_ONLY)
