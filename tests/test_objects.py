@@ -18,7 +18,8 @@ FRIENDS = {
     "mcp_servers/retriever/edge_store.py": ("mcp_servers/retriever/edge_shard.py",),
 }
 """A shell, and the modules whose plain values it keeps: it may assign what their classes declare."""
-LIBRARY = frozenset({"params.meta", "info.size", "info.mode"})
+MARKDOWN_IT = {"first.content", "box.content", "token.content", "token.block", "state.line"}
+LIBRARY = frozenset({"params.meta", "info.size", "info.mode"}) | MARKDOWN_IT
 """Attributes of a library's objects that have the name of one of ours."""
 LISTENERS = ("on_", "before_", "after_")
 """Beginnings of attributes that would hold what others want to be told."""

@@ -93,11 +93,15 @@ def text_runs(message: ShownMessage) -> list[TextRun]:
     return runs
 
 
+ReferencedObjects = Mapping[str, Any]
+"""The structured contents of calls by their reference, as JSON."""
+
+
 def shown_messages(
     conversation_id: ConversationId,
     rows: Sequence[MessageRecord],
     of: Mapping[TurnId, TurnRecord],
-    found: Mapping[str, Any] | None = None,
+    found: ReferencedObjects | None = None,
     compacted_to: int = 0,
     calls: Mapping[TurnId, Sequence[CallSummary]] | None = None,
 ) -> list[ShownMessage]:
@@ -177,7 +181,7 @@ def _resolve(value: Any, look_up: Callable[[object], Any], depth: int = 0) -> An
     return value
 
 
-def _shown_block(block: Block, found: Mapping[str, Any]) -> Block:
+def _shown_block(block: Block, found: ReferencedObjects) -> Block:
     shown: Block = without_private(block)
     if STRUCTURED in block:
         unknown = unavailable("the reference is not valid")
@@ -209,7 +213,7 @@ def _answer(
     conversation_id: ConversationId,
     rows: Sequence[MessageRecord],
     turn: TurnRecord,
-    found: Mapping[str, Any],
+    found: ReferencedObjects,
     metadata: Json,
 ) -> ShownMessage:
     text, citations = _text_of([row.content for row in rows if row.role == "assistant"])
