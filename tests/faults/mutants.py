@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         "keep partial thinking without its signature",
-        "messages.py",
+        "base/messages.py",
         '    return whole_content(\n        block\n        for block in blocks\n        if block["type"] in (',
         '    return list(\n        block for block in blocks if block["type"] == "thinking" or block["type"] in (',
     ),
