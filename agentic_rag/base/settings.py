@@ -26,7 +26,7 @@ _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.
 _LOOPBACK = re.compile(r"http://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d{1,5})?(/|$)")
 """A server on this machine, which needs no https."""
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 """Where ``roles/`` and ``workspaces/`` lie in a checkout. In an installed wheel they are inside the packages."""
 
 
