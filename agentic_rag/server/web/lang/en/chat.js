@@ -162,7 +162,7 @@ export default {
   "chat.using": "Using {tool} …",
   "chat.wait.adminOnly": "Only an admin of this domain can answer this.",
   "chat.wait.allowAlways": "Always allow this tool in this domain",
-  "chat.wait.allowAlwaysHint": "Saves a rule in this domain’s tool policy. Nobody is asked about this tool again.",
+  "chat.wait.allowAlwaysHint": "Saves a rule in this domain’s tool policy. This tool then runs without asking.",
   "chat.wait.answer": "Your answer",
   "chat.wait.approval": "Approve this tool call?",
   "chat.wait.approve": "Approve",
