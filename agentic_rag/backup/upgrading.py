@@ -152,7 +152,8 @@ async def _copy_place(settings: Settings) -> AsyncIterator[tuple[Path, str | Pat
     """Yield a temporary folder, a database for the copy, and its schema (empty: a file in the folder)."""
     folder = settings.data / FOLDER / f".{REHEARSAL}"
     await anyio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True))
-    await anyio.to_thread.run_sync(partial(folder.mkdir, mode=0o700, parents=True))
+    await anyio.to_thread.run_sync(partial(folder.parent.mkdir, mode=0o700, exist_ok=True))  # the mode skips parents
+    await anyio.to_thread.run_sync(partial(folder.mkdir, mode=0o700))
     try:
         if not is_server(settings.database):
             yield folder, folder / "agentic-rag.db", ""

@@ -127,7 +127,7 @@ async def test_a_step_that_fails_leaves_the_old_tables_and_a_downgrade_that_is_c
     await (await Database.open(settings.database, later)).aclose()
     assert await back_up_before(settings, later) is None
     assert await back_up_before(settings, OWN) is None, "newer tables are refused, not backed up"
-    with pytest.raises(BackupRefused, match="use a newer one"):
+    with pytest.raises(BackupRefused, match="Use a newer one"):
         await rehearse(settings, OWN)
 
     class _Killed(Exception):
