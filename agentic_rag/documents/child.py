@@ -1,8 +1,8 @@
-"""``python -m agentic_rag.documents.child``: a file to chunks with their BM25 vectors, outside the server's process.
+"""``python -m agentic_rag.documents.child``: turn a file into chunks and BM25 vectors, outside the server's process.
 
-Owns what is made of a file that is read. Each is read in a capped child of this process (`fork_server`), which keeps
-what is slow to load: readers and the Chinese dictionary. In a sandbox, where there is one, neither the file's folder
-nor anything else of the data folder is there. Knows no database and no index.
+Owns the output for a file that is read. A capped child of this process (`fork_server`) reads each file. This process
+keeps the parts that load slowly: readers and the Chinese dictionary. If a sandbox exists, neither the file's folder nor
+anything else of the data folder is visible in it. Knows no database and no index.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,17 +26,17 @@ from mcp_servers.retriever.lexical import document_vectors
 from mcp_servers.retriever.parsing import parse
 
 CUTTING_FACTOR = 5
-"""CPU time of the whole job, in limits of its parsing: a long Chinese text takes a minute to be weighed."""
+"""CPU time of the whole job, as a multiple of its parsing limit: a long Chinese text takes a minute to weigh."""
 
 WARM_TEXT = "中文"
-"""Loads the dictionary, a quarter of a second and 50 MB, once for all files."""
+"""A text that loads the dictionary once for all files; loading takes a quarter of a second and 50 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScansOfJob:
-    """Pages that OCR has read, each a `ScanPage` as JSON.
+    """Pages that OCR has already read, each a `ScanPage` as JSON.
 
-    ``wanted``: OCR can read others first. ``limit``: the most pages of one document that OCR reads.
+    ``wanted``: OCR can read further pages first. ``limit``: the maximum number of pages of one document that OCR reads.
     """
 
     pages: tuple[Json, ...] = ()
@@ -44,7 +44,7 @@ class ScansOfJob:
     limit: int | None = None
 
     def to_scans(self) -> Scans:
-        """Return the pages by their numbers."""
+        """Return the pages by their page numbers."""
         pages = map(ScanPage.from_json, self.pages)
         return Scans({page.page: page for page in pages}, self.wanted, self.limit)
 
@@ -54,9 +54,10 @@ NO_SCANS = ScansOfJob()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A file to read. ``version`` (the hash of its bytes) is part of a chunk's id: another text is another chunk.
+    """A file to read.
 
-    ``path``: of the descriptor that came along.
+    ``version`` (the hash of the file's bytes) is part of a chunk's id, so that a changed text gets new chunk ids.
+    ``path``: the path of the file descriptor that was sent with the job.
     """
 
     path: str
@@ -68,13 +69,17 @@ class Job:
 
     @classmethod
     def from_json(cls, line: bytes) -> "Job":
-        """Return the job of a line, which is `orjson.dumps` of a job."""
+        """Parse a job from a line, which is `orjson.dumps` of a job."""
         job = orjson.loads(line)
         return cls(**{**job, "limits": ParseLimits(**job["limits"]), "scans": ScansOfJob(**job["scans"])})
 
 
 class Frame(TypedDict, total=False):
-    """What is answered of a file: a summary, then batches of packed chunks; or why there are none; then its end."""
+    """One frame of the answer for a file.
+
+    The first frame is a summary, followed by batches of packed chunks, or an error code with its message. The last
+    frame is the end.
+    """
 
     pages: int | None
     notes: Sequence[str]
@@ -90,7 +95,7 @@ class Frame(TypedDict, total=False):
 
 
 def frames_of(job: Job) -> Iterator[Frame]:
-    """Yield what the server gets of a file: a summary, then its chunks in batches; or the pages that OCR is to read.
+    """Yield the frames for a file: a summary and then its chunks in batches, or the pages that OCR has to read first.
 
     Raises:
         DocumentError: the file cannot be read.
@@ -130,7 +135,7 @@ def main() -> None:
     for line, path in receive_jobs():
         job = replace(Job.from_json(line), path=path)
         try:
-            format_of(job.name).load()  # imported here, it is there for every later child
+            format_of(job.name).load()  # imported here so that every later child already has it
         except DocumentError as error:
             refuse(out, error)
             continue

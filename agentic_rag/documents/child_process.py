@@ -1,10 +1,11 @@
-"""The outside of a process that works on strangers' files: its life, its sandbox, and what its end means.
+"""The server's side of a process that reads untrusted files: its lifecycle, its sandbox, and the meaning of its exit.
 
 Owns the start of such a process and the exchange with it; `fork_server` is the other end. Knows no database and no
 index.
 
-In the sandbox it sees the system, the interpreter, our two packages and installed ones, and the one file it was handed:
-no network, no home, no other file of any domain. Where there is no bubblewrap it is a plain process of ours.
+In the sandbox the process sees the system, the interpreter, our two packages, the installed packages, and the one file
+it received. It has no network, no home folder and no other file of any domain. Without bubblewrap it is a plain child
+process.
 """
 
 import functools
@@ -28,24 +29,24 @@ from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.extensions import FORMATS, find_extensions
 
 KILL_SECONDS = 5.0
-"""How long a killed process is waited for; it has no handlers, so only a stuck disk takes this long."""
+"""How long to wait for a killed process; it has no handlers, so only a stuck disk takes this long."""
 
 START_SECONDS = 30.0
-"""What a new process may take before its first file, on a machine that does much else."""
+"""How long a new process may take before its first file, on a busy machine."""
 
 MAX_FRAME = 64 * 2**20
-"""Bytes; a batch of chunks has about 300 KB, a page's image seldom more than 2 MB."""
+"""Bytes. A batch of chunks has about 300 KB, a page's image seldom more than 2 MB."""
 
 
 class ChildProcess:
-    """Does one job after the other; started when first needed. Used by one task.
+    """A child process that does one job after the other. It starts on first use and serves one task.
 
-    `send` a job, then take its `frame`s until None. Whoever stops before that calls `reset`.
+    Call `send` with a job, then call `frame` until it returns None. A caller that stops earlier calls `reset`.
 
     Args:
-        module: what is run, with ``main`` of `fork_server`'s parts.
-        seconds: what a frame may take.
-        work: what is done, as its errors name it: "reading the file".
+        module: the module to run; its ``main`` uses the functions of `fork_server`.
+        seconds: how long a frame may take.
+        work: the work as its errors name it: "reading the file".
     """
 
     def __init__(self, module: str, seconds: float, work: str) -> None:
@@ -59,10 +60,11 @@ class ChildProcess:
         self._frames: BufferedByteReceiveStream
 
     async def send(self, job: bytes, file: BinaryIO) -> None:
-        """Begin a job, a JSON document on one line, with its file; that may be closed after the first frame.
+        """Begin a job, a JSON document on one line, with its file.
 
-        The process opens the file again by its descriptor, which checks the file's owner. A server that runs as root
-        therefore gives the file to the unprivileged user that reads it; the folder around it stays root's alone.
+        The caller may close the file after the first frame. The process opens the file again by its descriptor, which
+        checks the file's owner. A server that runs as root therefore makes the unprivileged reader user the owner of
+        the file. The folder around the file still belongs to root.
         """
         if os.geteuid() == 0:
             os.fchown(file.fileno(), NOBODY, NOBODY)
@@ -74,9 +76,9 @@ class ChildProcess:
         self._busy = True
         try:
             sent = socket.send_fds(self._jobs, [job + b"\n"], [file.fileno()])
-            if sent <= len(job):  # a long job, while the process takes what came before
+            if sent <= len(job):  # the socket's buffer took only part of a long job
                 await anyio.to_thread.run_sync(self._jobs.sendall, memoryview(job + b"\n")[sent:])
-        except BrokenPipeError:  # it died between two files
+        except BrokenPipeError:  # the process died between two files
             await self.aclose()
             await self.send(job, file)
 
@@ -84,14 +86,14 @@ class ChildProcess:
         """Return the next frame of the job; None at its end.
 
         Raises:
-            DocumentError: there is none, or the job failed; the process is ready for the next one.
+            DocumentError: no frame arrived, or the job failed; the process is ready for the next job.
         """
         patience, self._patience = self._patience, self._seconds
         try:
             with anyio.fail_after(patience):
                 frame = await self._receive()
                 if "code" in frame:
-                    await self._receive()  # its end
+                    await self._receive()  # the end frame after an error
                 self._busy = "code" not in frame and "end" not in frame
         except TimeoutError:
             await self.aclose()
@@ -110,12 +112,12 @@ class ChildProcess:
         raise DocumentError("DOCUMENT_BROKEN", "the file made its reader crash")
 
     async def reset(self) -> None:
-        """End the process if it is in the middle of a job; the next one starts another process."""
+        """Kill the process if a job is unfinished; the next job starts another process."""
         if self._busy:
             await self.aclose()
 
     async def aclose(self) -> None:
-        """End the process and wait for it, bounded."""
+        """Kill the process and wait for its end, at most `KILL_SECONDS`."""
         process, self._process = self._process, None
         self._busy = False
         if self._jobs is not None:
@@ -129,7 +131,7 @@ class ChildProcess:
 
     async def _start(self) -> None:
         command = await anyio.to_thread.run_sync(_command, self._module)
-        if self._jobs is not None:  # a start before was cancelled
+        if self._jobs is not None:  # an earlier start was cancelled
             self._jobs.close()
         self._jobs, theirs = socket.socketpair()
         with theirs:
@@ -152,14 +154,17 @@ class ChildProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables of a reader, none of ours: it reads what strangers sent. It finds packages where we do."""
+    """Return the reader's environment variables: the path to our packages, and none of the server's own variables.
+
+    The reader processes untrusted files, so it must not see the server's secrets.
+    """
     places = [str(Path(agentic_rag.__file__).parent.parent), *filter(None, sys.path)]
     return {"PYTHONPATH": os.pathsep.join(os.path.realpath(place) for place in places), "PYTHONUTF8": "1"}
 
 
 @functools.cache
 def _command(module: str) -> list[str]:
-    """Return the command line of a process, in the sandbox if there is one. Blocks for some milliseconds, once."""
+    """Return the command line of a process, in the sandbox if there is one. The first call blocks for milliseconds."""
     program = [os.path.realpath(sys.executable), "-P", "-m", module]
     sandbox = find_sandbox()
     if isinstance(sandbox, str):
@@ -168,10 +173,10 @@ def _command(module: str) -> list[str]:
 
 
 def _readable_folders() -> list[str]:
-    """Return what of this machine a reader needs beside the system: the interpreter, our packages, installed ones.
+    """Return the folders a reader needs besides the system: the interpreter, our packages and installed packages.
 
-    Of our own tree its two packages alone, since a data folder may lie beside them; of the other places in which we
-    find modules those of an installation, and of formats that were added.
+    Of our own source tree only the two packages are included, since a data folder may be next to them. Of the other
+    entries of ``sys.path`` only folders of an installation and of added formats are included.
     """
     ours = Path(agentic_rag.__file__).resolve().parent
     installed = [place for place in sys.path if Path(place).name in ("site-packages", "dist-packages")]

@@ -1,7 +1,7 @@
-"""Dense vectors that join later: documents are searchable by their words at once, by their meaning when this is done.
+"""Background embedding: documents are searchable by words at once, and by meaning when their vectors are complete.
 
-Owns the background work that embeds what has no vectors yet, its patience with an embedder that fails, and the dense
-state of documents. Knows no file and no request.
+Owns the background work that embeds chunks without vectors, its backoff when an embedder fails, and the dense state of
+documents. Knows no file and no request.
 """
 
 import logging
@@ -25,14 +25,14 @@ from mcp_servers.retriever.windows import embed_chunks
 log = logging.getLogger(__name__)
 
 BATCH = 32
-"""Chunks embedded at a time; a kill loses no more."""
+"""Chunks embedded per batch; a kill loses at most one batch."""
 PAUSE_SECONDS = 1.0
-"""After the first failure; doubled after each further one."""
+"""Backoff in seconds after the first failure; doubled after each further failure, up to `PAUSE_LIMIT`."""
 PAUSE_LIMIT = 60.0
 
 
 class DenseVectors:
-    """Makes the vectors that are pending, once it was woken and as long as the workshop's workers live."""
+    """A worker that embeds pending documents after each wake-up, for as long as the workers of the services run."""
 
     def __init__(self, workshop: DocumentServices, embedding: EmbeddingState, search: DomainSearch) -> None:
         self._db = workshop.database
@@ -41,21 +41,21 @@ class DenseVectors:
         self._search = search
         self._wake = anyio.Event()
         self._mismatched: set[str] = set()
-        """Domains whose vectors are of another embedder."""
+        """Domains whose vectors come from another embedder."""
         workshop.workers.repeat("dense vectors", self._work, PAUSE_LIMIT)
 
     @property
     def wanted(self) -> bool:
-        """Whether what is indexed now will get dense vectors, sooner or later."""
+        """Whether newly indexed documents will get dense vectors, now or later."""
         return self._embedding.wanted
 
     def wake(self) -> None:
-        """Look for pending documents; costs nothing while the embedder is not usable."""
+        """Start looking for pending documents; does nothing while the embedder is not usable."""
         if self._embedding.usable:
             self._wake.set()
 
     async def begin(self) -> None:
-        """Take up what earlier processes left, once the embedder is prepared."""
+        """Prepare the embedder, update the dense states that earlier processes stored, and wake the worker."""
         await self._embedding.prepare()
         before, after = (DenseState.NONE, DenseState.PENDING)
         if not self._embedding.wanted:
@@ -64,9 +64,9 @@ class DenseVectors:
         self.wake()
 
     async def follow_default(self) -> bool:
-        """Fetch the default embedder where that is wanted; then documents without vectors get theirs.
+        """Fetch the default embedder if the settings want it, and queue documents without vectors for embedding.
 
-        Return whether it came: collections with the vectors of another embedder are then to be rebuilt.
+        Returns True if the embedder was fetched. The caller then rebuilds collections with another embedder's vectors.
         """
         if not await self._embedding.fetch_default():
             return False
@@ -75,16 +75,16 @@ class DenseVectors:
         return True
 
     def collection_exchanged(self, domain_id: str) -> None:
-        """Note that another collection of a domain is live: what was wrong with the old one is over."""
+        """Forget the mismatch of a domain whose collection was replaced, and wake the worker."""
         self._mismatched.discard(domain_id)
         self.wake()
 
     async def fill(self, collection: str) -> int:
-        """Embed all chunks of a collection that have no vectors; return how many got some.
+        """Embed all chunks of a collection that have no vectors; return the number of embedded chunks.
 
         Raises:
             EmbeddingError: the embedder failed.
-            IndexMismatch: the collection has vectors of another kind.
+            IndexMismatch: the collection has another embedder's vectors.
             IndexFault: the index failed.
         """
         count = 0
@@ -93,7 +93,7 @@ class DenseVectors:
         return count
 
     async def _fill_some(self, collection: str) -> int:
-        """Embed up to `BATCH` chunks that have no vectors; return how many got some. Raises as `fill`."""
+        """Embed up to `BATCH` chunks that have no vectors; return the number of embedded chunks. Raises like `fill`."""
         chunks = await self._index.without_dense(collection, BATCH)
         if chunks:
             dense = await embed_chunks(await self._embedder_of(collection), chunks)
@@ -103,7 +103,7 @@ class DenseVectors:
         return len(chunks)
 
     async def _embedder_of(self, collection: str) -> Embedder:
-        """Return the embedder of a collection's vectors, which an embedder that came meanwhile does not change.
+        """Return the embedder that made a collection's vectors, even if another embedder has become the default since.
 
         Raises:
             IndexMismatch: this process has no such embedder.
@@ -113,13 +113,13 @@ class DenseVectors:
         embedder = self._embedding.find(name)
         if embedder is None:
             if name == self._embedding.name:
-                return self._embedding  # it raises what is wrong with it
+                return self._embedding  # raises its own error when used
             raise IndexMismatch("embedder", name, self._embedding.name)
         return embedder
 
     @property
     def collections_to_reindex(self) -> int:
-        """How many collections have vectors of another embedder, and so no dense leg."""
+        """Number of collections with another embedder's vectors, which dense search skips."""
         return len(self._mismatched)
 
     async def _work(self) -> None:
@@ -138,7 +138,7 @@ class DenseVectors:
                 pause = PAUSE_SECONDS
 
     async def _fill_all(self) -> None:
-        """Give each domain a batch in turn, so that none waits for all the vectors of another."""
+        """Give each domain one batch in turn, so that no domain waits for all the vectors of another."""
         pending = await self._db.read(documents.pending_dense)
         turns = deque(dict.fromkeys(document.domain_id for document in pending))
         while turns:

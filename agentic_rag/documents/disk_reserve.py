@@ -1,7 +1,7 @@
-"""What uploads leave of a disk: database, index and journals go on writing when no more documents come in.
+"""The part of a disk that uploads must leave free, so that database, index and journals can still be written.
 
-Owns the refusal, also of a disk that takes nothing: a volume that several servers mount may turn read-only under them.
-Knows no file but the one it tries.
+Owns the refusal of uploads, also for a disk that accepts no writes: a volume that several servers mount may turn
+read-only. Knows no file except its probe file.
 """
 
 import os
@@ -15,20 +15,24 @@ from agentic_rag.base.errors import StorageFull
 
 
 class DiskReserve:
-    """``bytes_kept`` of the disk that ``folder`` lies on."""
+    """A reserve of ``bytes_kept`` bytes on the disk of ``folder``."""
 
     def __init__(self, folder: Path, bytes_kept: int) -> None:
         self._folder = folder
         self.bytes_kept = bytes_kept
         self.refused: str | None = None
-        """The sentence that says that nothing can be written, since `probe` last looked."""
+        """The error text of the last `probe` if the disk refused its write."""
 
     async def check(self) -> None:
-        """Raises `StorageFull` when the disk has no more room than the reserve, or takes nothing."""
+        """Check that an upload may write to the disk.
+
+        Raises:
+            StorageFull: the disk has less room than the reserve, or accepts no writes.
+        """
         await anyio.to_thread.run_sync(self.check_now)
 
     def check_now(self) -> None:
-        """As `check`, blocking."""
+        """Check like `check`, blocking."""
         if self.refused is not None:
             raise StorageFull(self.refused)
         free = self.free()
@@ -36,7 +40,7 @@ class DiskReserve:
             raise StorageFull(self.words(free))
 
     async def probe(self, size: int = 0) -> None:
-        """Write so many bytes, so that a disk that takes nothing is known before somebody needs it."""
+        """Try to write ``size`` bytes, so that a disk that accepts no writes is detected before an upload needs it."""
         self.refused = await anyio.to_thread.run_sync(self._try, size)
 
     def _try(self, size: int) -> str | None:
@@ -54,12 +58,12 @@ class DiskReserve:
         return None
 
     def free(self) -> int | None:
-        """Return how many bytes the disk has left; None: what is wrong with it is said by what writes to it."""
+        """Return the free bytes of the disk, or None if the disk cannot be read; the next write reports that error."""
         try:
             return shutil.disk_usage(self._folder).free
         except OSError:
             return None
 
     def words(self, free: int) -> str:
-        """Return the sentence that says it is too little."""
+        """Return the error text for a disk with too little free space."""
         return f"the disk has {free // 2**20} MiB left, less than the reserve of {self.bytes_kept // 2**20} MiB"

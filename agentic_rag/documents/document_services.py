@@ -1,6 +1,6 @@
-"""What all work on documents is done with.
+"""Shared services of all work on documents.
 
-Owns the value; each part says in its constructor what else it needs.
+Owns the value class; each component's constructor declares its other dependencies.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from mcp_servers.retriever.index import Index
 
 @dataclass(frozen=True, slots=True)
 class DocumentServices:
-    """Records of documents, records of domains, the index, threads for folders that block, and tasks that live on.
+    """The database, the domain directory, the index, threads for folders that block, and background workers.
 
-    ``max_bytes`` is what a file may have; ``ocr`` says how much of scans is read.
+    ``max_bytes`` is the size limit of a file; ``ocr`` limits how much of scans is read.
     """
 
     database: Database

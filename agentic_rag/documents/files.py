@@ -1,7 +1,7 @@
-"""The files of a domain's documents folder: what they are called, how they come in, are found, hashed and placed.
+"""The files of a domain's documents folder: names, uploads, opening, hashes and placement.
 
-A name is data: what of a client's name is kept never decides where a file lies; the folder does. An upload grows
-beside the workspaces, bounded, and leaves nothing behind if it ends early. Knows no record.
+A client's file name is data: the cleaned name never decides in which folder a file is stored. An upload grows in a
+folder next to the workspaces, up to a limit, and is removed if it ends early. Knows no record.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ WRITE_BYTES = 256 * 1024
 """Uploaded bytes are collected to this size before a thread writes them."""
 
 MAX_NAME_BYTES = 200
-"""Of UTF-8: file systems take 255, and a number may be added."""
+"""Maximum length of a name in bytes of UTF-8: file systems accept 255, and a number may be added."""
 
 
 def clean_name(name: str) -> str:
@@ -59,10 +59,10 @@ def documents_of(workspace: str) -> Folder:
 
 
 def place(source: Path, folder: Folder, name: str, *, replace: bool = False) -> str:
-    """Give a received file its place, under a free name or over the file of that name; return the name.
+    """Move a received file into the folder under a free name, or over the file of that name; return the name.
 
     Raises:
-        WorkspaceRefused: something else stands where the folder should be.
+        WorkspaceRefused: the folder's path is something other than a folder.
         StorageFull: the folder cannot be written.
     """
     try:
@@ -83,7 +83,7 @@ def open_document(folder: Folder, path: str) -> BinaryIO:
     """Open a document's file.
 
     Raises:
-        DocumentError: there is none, or something else stands there.
+        DocumentError: the file is missing, or its path is not a regular file.
     """
     try:
         return folder.open(path)
@@ -94,19 +94,19 @@ def open_document(folder: Folder, path: str) -> BinaryIO:
 
 
 def open_original(folder: Folder, path: str) -> tuple[BinaryIO, int]:
-    """Open a document's file and return it with its size in bytes. Raises as `open_document` does."""
+    """Open a document's file and return it with its size in bytes. Raises like `open_document`."""
     file = open_document(folder, path)
     size = file.seek(0, SEEK_END)
     return file, size
 
 
 class Original:
-    """A document's file, open to be sent: made by `Documents.original`, closed by who sends it."""
+    """A document's open file, ready to be sent. `Documents.original` makes it; the sender closes it."""
 
     def __init__(
         self, domain_id: str, name: str, media_type: str, size: int, file: BinaryIO, threads: DomainThreads
     ) -> None:
-        """``size`` in bytes."""
+        """``size`` is in bytes."""
         self.name = name
         self.media_type = media_type
         self.size = size
@@ -115,7 +115,7 @@ class Original:
         self._threads = threads
 
     async def read(self, start: int, size: int) -> bytes:
-        """Return up to ``size`` bytes from ``start`` on; fewer only where the file ends.
+        """Return up to ``size`` bytes from ``start``; fewer only at the end of the file.
 
         Raises:
             WorkspaceUnavailable: the folder does not answer.
@@ -132,7 +132,10 @@ class Original:
 
 
 def stamp_of(folder: Folder, path: str) -> str:
-    """Return what changes when a file is written (`Entry.stamp`); empty when it is gone."""
+    """Return a file's size and modification time as a string (`Entry.stamp`); empty when the file is gone.
+
+    Every write to the file changes the stamp.
+    """
     try:
         status = folder.check(path)
     except OSError:
@@ -141,18 +144,18 @@ def stamp_of(folder: Folder, path: str) -> str:
 
 
 class Taker(Protocol):
-    """Makes received files documents."""
+    """Turns received files into documents."""
 
     async def take(self, incoming: "Incoming") -> DocumentRecord:
-        """Return the document that a file became, or the one that has its bytes already."""
+        """Return the document made from a file, or the existing document with the same bytes."""
         ...
 
 
 class Incoming:
-    """A file on its way in, an async context manager; leaving it before `finish` leaves nothing behind.
+    """An upload in progress, an async context manager; leaving it before `finish` removes the file.
 
-    Made by `Documents.receive`. ``path`` is where it grows, of ``limit`` bytes at most; ``taker`` makes it a
-    document of the domain, in place of the one of its name if it shall ``replace`` that.
+    `Documents.receive` makes it. ``path`` is the growing file, of at most ``limit`` bytes. ``taker`` turns the file
+    into a document of the domain. With ``replace``, an existing document of the same name gets the new bytes.
     """
 
     def __init__(
@@ -193,11 +196,11 @@ class Incoming:
         return self._digest.hexdigest()
 
     async def write(self, data: bytes) -> None:
-        """Take more bytes.
+        """Append bytes to the file.
 
         Raises:
             DocumentTooLarge: the file is over the limit.
-            StorageFull: it cannot be written.
+            StorageFull: the file cannot be written.
         """
         self.size += len(data)
         if self.size > self._limit:
@@ -207,7 +210,7 @@ class Incoming:
             await self._flush()
 
     async def finish(self) -> DocumentRecord:
-        """Make it a document of the domain, or return the one that has these bytes already."""
+        """Turn the upload into a document of the domain, or return the existing document with the same bytes."""
         await self._flush()
         return await self._taker.take(self)
 
@@ -229,6 +232,6 @@ class Incoming:
 def _create(path: Path) -> FileIO:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return FileIO(path, "x")  # no buffer: one that cannot be written would fail again on closing
+        return FileIO(path, "x")  # no buffer: a buffer that cannot be written would fail again on closing
     except OSError as exc:
         raise StorageFull(exc.strerror or "unknown reason") from exc

@@ -1,11 +1,11 @@
-"""The inside of a process that works on strangers' files: one capped child for each job.
+"""The inside of a process that works on untrusted files: one capped child for each job.
 
 Sets the caps of a job and writes the frames of its answer. The process holds the modules that are slow to load and
 forks a child for each job: a bomb or a crash ends that child, and no job sees another job's file. Jobs arrive as JSON
 lines over a local socket on stdin, each with the open file. Answers are frames on stdout: four bytes of length, then
 JSON. The module that runs defines its jobs. The other end is `child_process`.
 
-The child of a server that runs as root gives up root before it reads, also where there is no sandbox.
+If the server runs as root, the child drops root privileges before it reads, with or without a sandbox.
 """
 
 import encodings
@@ -24,27 +24,27 @@ from agentic_rag.tools.launch.sandbox import NOBODY
 from mcp_servers.retriever.errors import DocumentError
 
 NICENESS = 5
-"""Two readers on two cores would otherwise take a third of the time of the event loop that feeds on them."""
+"""Added to the process's niceness. Without it, two readers on two cores take a third of the event loop's time."""
 
 JOB_BYTES = 65536
-"""What is taken of a job at once; most are shorter."""
+"""Bytes of a job received at once; most jobs are shorter."""
 
 
 AnyFrame = Mapping[str, object]
-"""A JSON object; each module that is run has a type of its own."""
+"""A JSON object; each module that runs here declares its own type."""
 Frames = Callable[[], Iterator[AnyFrame]]
 """Makes the answer to a job."""
 
 
 def write_frame(out: BinaryIO, value: AnyFrame) -> None:
-    """Write one frame and hand it on."""
+    """Write one frame and flush the stream."""
     data = orjson.dumps(value)
     out.write(len(data).to_bytes(4, "big") + data)
     out.flush()
 
 
 def refuse(out: BinaryIO, error: DocumentError) -> None:
-    """Answer a job that is not begun."""
+    """Answer a job with an error, without starting it."""
     write_frame(out, {"code": error.code, "message": error.message})
     write_frame(out, {"end": 0})
 
@@ -52,9 +52,9 @@ def refuse(out: BinaryIO, error: DocumentError) -> None:
 def begin_answers() -> BinaryIO:
     """Lower this process's priority and return the stream for its frames, which a reader's prints cannot corrupt."""
     os.nice(NICENESS)
-    if os.geteuid() == 0:  # the children give up root, and may then be unable to read an interpreter below /root
+    if os.geteuid() == 0:  # the children drop root and may then be unable to read an interpreter below /root
         for module in pkgutil.iter_modules(encodings.__path__, "encodings."):
-            with suppress(ImportError):  # those of other systems
+            with suppress(ImportError):  # codecs of other systems
                 importlib.import_module(module.name)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -62,7 +62,7 @@ def begin_answers() -> BinaryIO:
 
 
 def receive_jobs() -> Iterator[tuple[bytes, str]]:
-    """Yield jobs, each with the path of its file's descriptor, until stdin ends. The file stays open until the next."""
+    """Yield jobs with the path of their file's descriptor until stdin ends. A file stays open until the next job."""
     jobs = socket.socket(fileno=0)
     while True:
         line, descriptors, _, _ = socket.recv_fds(jobs, JOB_BYTES, 1)
@@ -84,10 +84,10 @@ def run_capped(
     seconds: float,
     most_seconds: float,
 ) -> None:
-    """Answer a job from a child of this process, then say how that child ended.
+    """Answer a job in a forked child, then write the child's exit code as the end frame.
 
     Args:
-        seconds: of processor time; the job itself may raise it (`limit_cpu`) to ``most_seconds``.
+        seconds: limit of CPU time; the job itself may raise it (`limit_cpu`) to ``most_seconds``.
     """
     child = os.fork()
     if child == 0:
@@ -102,14 +102,14 @@ def run_capped(
 
 
 def _give_up_root() -> None:
-    """Become the unprivileged user, for good."""
+    """Switch permanently to the unprivileged user."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
 def limit_cpu(seconds: float) -> None:
-    """Set what is left of the processor's time, below the hard limit."""
+    """Set the soft limit of CPU time for this process, below the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(seconds)), hard))
 
@@ -121,7 +121,7 @@ def _answer(
     seconds: float,
     most_seconds: float,
 ) -> None:
-    """Answer a job in the forked child, which first limits itself and gives up root."""
+    """Answer a job in the forked child, after limiting its resources and dropping root privileges."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(seconds)), max(1, round(most_seconds))))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

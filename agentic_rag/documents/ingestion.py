@@ -1,9 +1,9 @@
-"""Ingestion: from a file in a workspace to searchable chunks, as durable rows that survive a kill.
+"""Ingestion: turns a file in a workspace into searchable chunks, with durable rows that survive a kill.
 
-Owns the workers, the stages, the lease by which one process at a time works on a document, and what a failure
-becomes. Knows no upload and no request. Every stage can be repeated: chunk ids depend on document, bytes, chunker and
-place only, so that a job begun anew leaves no duplicates. Reading, cutting and weighing happen in processes of their
-own; here a batch waits for the index, never a document for memory.
+Owns the workers, the stages, the lease that lets one process work on a document, and the failure states. Knows no
+upload and no request. Every stage can be repeated: chunk ids depend only on document, bytes, chunker and position, so a
+restarted job leaves no duplicates. Separate processes read, chunk and weigh the text. This process waits for the index
+batch by batch and never holds a whole document in memory.
 """
 
 import logging
@@ -43,26 +43,26 @@ from mcp_servers.safe_files import Folder
 log = logging.getLogger(__name__)
 
 SCANS_OF_A_TURN = 4
-"""Scanned pages of one document that are read before another domain's have their turn."""
+"""Scanned pages of one document that are read before another domain has its turn."""
 OF_A_DOMAIN = 2
-"""Documents of one domain at once: each is read in a process of its own, so two keep two cores busy."""
+"""Documents of one domain in parallel: each has its own reading process, so two keep two cores busy."""
 WORKERS = OF_A_DOMAIN + 1
-"""Documents at once: one place is left for another domain, however long those of the first take."""
+"""Documents in parallel: one worker stays free for another domain, however long the first domain's documents take."""
 LEASE_SECONDS = 30.0
-"""How long a document stays with a process that no longer says it lives."""
+"""How long a document stays leased to a process that no longer renews its lease."""
 HEARTBEAT_SECONDS = LEASE_SECONDS / 3
 SWEEP_SECONDS = 30.0
-"""Between two looks for documents that nobody works on, and that failed for a passing reason."""
+"""Seconds between two sweeps for documents without a worker and documents that failed for a temporary reason."""
 RESTART_SECONDS = 1.0
-"""After which a worker that met an error of ours goes on."""
+"""Seconds after which a worker restarts after an internal error."""
 PROGRESS_SECONDS = 0.5
-"""Between two reports of the chunks stored; each is a write."""
+"""Seconds between two progress reports of stored chunks; each report is a write."""
 PASSING = ("INDEX_UNAVAILABLE", "STORAGE_FULL", "STORAGE_UNAVAILABLE")
-"""Failures that are nobody's file's fault: tried again once the index answers."""
+"""Error codes of temporary failures that no file causes; the sweep retries them after the index answers again."""
 
 
 class _ScansFirst(Exception):
-    """OCR is to read these pages before the document is read again; ``known`` pages are read already."""
+    """Signals that OCR has to read ``pages`` before the document is read again; ``known`` pages are read already."""
 
     def __init__(self, document: DocumentRecord, folder: Folder, pages: Sequence[int], known: int) -> None:
         super().__init__(document.id)
@@ -73,12 +73,12 @@ class _ScansFirst(Exception):
 
 
 class _DocumentLost(Exception):
-    """The document was deleted, or is another process's: nothing is to be written about it any more."""
+    """The document was deleted, or another process leases it: this process must not write its row any more."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """A document in the queue or at work. ``ended`` is set once nothing touches its chunks any more."""
+    """A document in the queue or at work. ``ended`` is set when no task touches its chunks any more."""
 
     domain_id: str
     seize: bool
@@ -86,15 +86,16 @@ class _Job:
     ended: anyio.Event = field(default_factory=anyio.Event)
     begun: bool = False
     scans: _ScansFirst | None = None
-    """The pages that OCR has still to read."""
+    """The pages that OCR still has to read."""
     waits_for_ocr: bool = False
-    """It waits in the queue of scans, and no task touches its chunks."""
+    """Whether the job waits in the queue of scans, where no task touches its chunks."""
 
 
 class Ingestion:
-    """Works on documents: one at a time in each of `WORKERS` tasks, and domains in turn.
+    """The ingestion queue: `WORKERS` tasks, each with one document, and domains in turn.
 
-    Its tasks live as long as the workshop's workers; leaving those stops the jobs, and the next start goes on.
+    The tasks run as long as the workers of ``workshop``. Ending those workers stops the jobs; the next start resumes
+    them.
     """
 
     def __init__(self, workshop: DocumentServices, dense: DenseVectors, reserve: DiskReserve) -> None:
@@ -120,10 +121,10 @@ class Ingestion:
         workshop.workers.repeat("taking up documents", self.sweep, SWEEP_SECONDS, at_once=False)
 
     async def resume(self, *, alone: bool) -> int:
-        """Queue what earlier processes left unfinished; return how many documents that are.
+        """Queue the documents that earlier processes left unfinished; return their number.
 
-        ``alone``: no other process shares the database, so that whoever held a lease is dead. Otherwise a lease is
-        waited for.
+        ``alone``: no other process shares the database, so the owner of every lease is dead. Otherwise a document with
+        a running lease is left for a later sweep.
         """
         unfinished = await self._db.read(lambda conn: documents.list_unfinished(conn, free_at=None if alone else now()))
         for document in unfinished:
@@ -131,18 +132,21 @@ class Ingestion:
         return len(unfinished)
 
     def submit(self, document: DocumentRecord, *, seize: bool = False) -> None:
-        """Queue a document whose row says ``queued`` (or is unfinished); one that is queued already stays so."""
+        """Queue a document whose row is ``queued`` or unfinished; a document already in the queue keeps its place."""
         if document.id not in self._jobs:
             self._jobs[document.id] = _Job(document.domain_id, seize)
             self._queue.put(document.domain_id, (document.domain_id, document.id))
 
     async def give_back(self) -> None:
-        """Let others go on at once with what this process, whose work has ended, has not finished."""
+        """Release the leases of unfinished documents so that other processes can resume them at once.
+
+        Call it after this process's work has ended.
+        """
         await self._db.write(partial(documents.give_back, owner=self._owner))
 
     @property
     def count(self) -> int:
-        """How many documents are in the queue or at work."""
+        """Number of documents in the queue or at work."""
         return len(self._jobs)
 
     def working_on(self, domain_id: str) -> bool:
@@ -150,7 +154,7 @@ class Ingestion:
         return any(job.domain_id == domain_id for job in self._jobs.values())
 
     async def stop(self, document_id: DocumentId) -> None:
-        """End the work on a document and wait until its chunks are left alone."""
+        """End the work on a document and wait until no task touches its chunks."""
         job = self._jobs.get(document_id)
         if job is not None:
             job.scope.cancel()
@@ -163,17 +167,17 @@ class Ingestion:
                 del self._jobs[document_id]
 
     async def stop_domain(self, domain_id: str) -> None:
-        """`stop` for all documents of a domain."""
+        """Stop the work on all documents of a domain."""
         for document_id, job in list(self._jobs.items()):
             if job.domain_id == domain_id:
                 await self.stop(document_id)
 
     def pause(self, domain_id: str) -> AbstractAsyncContextManager[None]:
-        """Return a context in which no document of the domain is stored: what was at work has ended, the rest waits."""
+        """Return a context in which no document of the domain is stored: running jobs have ended, and new ones wait."""
         return self._pauses.pause(domain_id)
 
     async def sweep(self) -> None:
-        """Take up what nobody works on: leases that ran out, and failures that were the index's or the disk's.
+        """Queue documents whose lease has run out, and documents that failed because of the index or the disk.
 
         Raises:
             IndexUnavailable: there are such failures, and the index still does not answer.
@@ -196,12 +200,14 @@ class Ingestion:
         quotas: Quotas | None = None,
         seen: DocumentRecord | None = None,
     ) -> bool:
-        """Make a document's row ``queued``, its failure forgotten, with other bytes perhaps; False when it is gone, or
-        is not any more what was ``seen`` of it: on its way already, of other bytes, or exchanged for other chunks.
+        """Set a document's row to ``queued`` and clear its failure, optionally with other ``fields`` of its file.
+
+        Returns False if the document is gone. Also returns False if its state, bytes or chunks are no longer those of
+        ``seen``.
 
         Raises:
             IntegrityError: another document of the domain has these bytes.
-            QuotaExceeded: with them the domain would have more than it may.
+            QuotaExceeded: the new bytes would exceed the domain's quota.
         """
         change: DocumentFields = {**_QUEUED, **(fields or {}), "updated_at": now()}
 
@@ -217,7 +223,7 @@ class Ingestion:
         return await self._db.write(save, durable=True)
 
     async def _renew_leases(self) -> None:
-        """Keep the leases of what is at work; give up what another process has, or what was deleted."""
+        """Renew the leases of running jobs; cancel jobs whose document was deleted or leased to another process."""
         begun = {document_id: job for document_id, job in self._jobs.items() if job.begun}
         if begun:
             until = later(LEASE_SECONDS)
@@ -231,7 +237,7 @@ class Ingestion:
                 domain_id, document_id = await self._queue.get()
                 try:
                     job = self._jobs.get(document_id)
-                    if job is not None and not job.begun:  # else: stopped while it waited, and perhaps queued anew
+                    if job is not None and not job.begun:  # else: stopped while it waited, and perhaps queued again
                         await self._do(document_id, job, reader)
                 finally:
                     self._queue.release(domain_id)
@@ -271,7 +277,10 @@ class Ingestion:
                     self._scan_queue.release(domain_id)
 
     async def _do_scans(self, document_id: DocumentId, job: _Job, process: OcrProcess) -> None:
-        """Read some pages of a document, then let others have their turn; after its last page it is read again."""
+        """Read some pages of a document, then requeue it behind others.
+
+        After its last scanned page, the document is queued for reading.
+        """
         assert job.scans is not None
         job.waits_for_ocr = False
         failure: AgenticRagError | DocumentError | None = None
@@ -315,7 +324,7 @@ class Ingestion:
         self._dense.wake()
 
     async def _run(self, document_id: DocumentId, job: _Job, reader: ReadingProcess) -> None:
-        """Ingest one document; a failure is a state of its row, never the end of the worker."""
+        """Ingest one document. A failure becomes a state of its row and never ends the worker."""
         try:
             await self._ingest(document_id, job, reader)
             return
@@ -336,7 +345,7 @@ class Ingestion:
 
     async def _record_failure(self, document_id: DocumentId, domain_id: str, code: str, message: str) -> None:
         try:
-            await self._index.delete_document(collection_of(domain_id), document_id)  # half a document is none
+            await self._index.delete_document(collection_of(domain_id), document_id)  # no half-indexed document
         except IndexFault as exc:
             log.warning("chunks of %s are left until it is tried again: %s", document_id, exc)
         try:
@@ -369,7 +378,7 @@ class Ingestion:
         progress = DocumentProgress(stage=DocumentStatus.CHUNKING, pages=summary.pages, of=summary.chunks)
         await self._set(document_id, status=DocumentStatus.CHUNKING, progress=progress, page_count=summary.pages)
         failpoints.reached("ingest.chunking")
-        # An earlier run, of other bytes or another chunker perhaps, may have left some.
+        # An earlier run, perhaps with other bytes or another chunker, may have left chunks.
         await self._index.delete_document(collection_of(document.domain_id), document_id)
         failpoints.reached("ingest.cleared")
         await self._store(document, summary, reader)
@@ -392,10 +401,10 @@ class Ingestion:
         self._tell_changed(document.domain_id)
 
     async def _begin(self, document: DocumentRecord, folder: Folder, file: BinaryIO, reader: ReadingProcess) -> Summary:
-        """Read the file, with the pages that OCR has read.
+        """Read the file, with the pages that OCR has read so far.
 
         Raises:
-            _ScansFirst: OCR is to read further pages.
+            _ScansFirst: OCR has to read further pages.
         """
         known = await self._scans.pages(document)
         left = self._ocr.pages - len(known) if self._ocr.usable else 0
@@ -435,7 +444,7 @@ class Ingestion:
                 await self._set(document.id, progress=replace(progress, chunks=stored, chunks_per_second=rate))
 
     async def _set(self, document_id: DocumentId, **fields: Unpack[DocumentFields]) -> None:
-        """Change the row as long as it is ours. Raises `_DocumentLost`."""
+        """Change the row while this process owns it. Raises `_DocumentLost`."""
         change: DocumentFields = {"updated_at": now(), **fields}
         if not await self._db.write(lambda conn: documents.update_owned(conn, document_id, self._owner, change)):
             raise _DocumentLost
@@ -453,12 +462,15 @@ _QUEUED: DocumentFields = {
 
 
 def _expectation(document: DocumentRecord) -> tuple[DocumentStatus, str, int | None]:
-    """Return what the index is expected to have of a document."""
+    """Return the fields of a document that determine its chunks in the index."""
     return document.status, document.sha256, document.chunk_count
 
 
 class Pauses:
-    """Who works in which domain: many at a time, or one that has it to itself, as while a collection is exchanged."""
+    """Shared and exclusive access per domain: many jobs share a domain, or one pause has it exclusively.
+
+    A pause is used while a collection is exchanged.
+    """
 
     def __init__(self) -> None:
         self._changed = anyio.Condition()
@@ -467,7 +479,7 @@ class Pauses:
 
     @asynccontextmanager
     async def working(self, domain_id: str) -> AsyncIterator[None]:
-        """Work in a domain, once it is not paused."""
+        """Share a domain's access; wait while the domain is paused."""
         async with self._changed:
             while domain_id in self._paused:
                 await self._changed.wait()
@@ -475,14 +487,14 @@ class Pauses:
         try:
             yield
         finally:
-            with anyio.CancelScope(shield=True):  # a lock that is held for no longer than a line
+            with anyio.CancelScope(shield=True):  # the lock is held for one line only, so this wait is short
                 async with self._changed:
                     self._working[domain_id] -= 1
                     self._changed.notify_all()
 
     @asynccontextmanager
     async def pause(self, domain_id: str) -> AsyncIterator[None]:
-        """Have a domain to oneself, once nobody works in it."""
+        """Pause a domain: wait until no job works in it, and keep new jobs out."""
         async with self._changed:
             while domain_id in self._paused:
                 await self._changed.wait()

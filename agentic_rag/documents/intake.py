@@ -1,7 +1,7 @@
-"""Files become records: uploads, files in the documents folder, and their removal.
+"""Intake: turns uploads and files of the documents folder into records, and removes them.
 
-Owns the rule that a folder says which documents there are and that the same bytes are one document, and the one order
-in which a document is taken out. Knows no search and no request; how a file becomes chunks is `ingestion`'s.
+Owns two rules: the folder decides which documents exist, and files with the same bytes are one document. Also owns the
+single order of steps that removes a document. Knows no search and no request; `ingestion` turns a file into chunks.
 """
 
 import logging
@@ -32,11 +32,11 @@ from mcp_servers.safe_files import Folder, Refused, is_text
 log = logging.getLogger(__name__)
 
 MISSING = "DOCUMENT_MISSING"
-"""The code of a document whose file was taken away."""
+"""The error code of a document whose file was removed from the folder."""
 
 
 class Intake:
-    """The records of all domains' files. Every change of a file's bytes, name or presence comes through here."""
+    """The records of all domains' files. Every change of a file's bytes, name or presence passes through this class."""
 
     def __init__(self, workshop: DocumentServices, ingestion: Ingestion, reindexing: Reindexing) -> None:
         self._db = workshop.database
@@ -46,17 +46,17 @@ class Intake:
         self._threads = workshop.threads
         self._storing = Pauses()
         self._copies: dict[tuple[str, str], tuple[str, str]] = {}
-        """Stamp and hash of files that are copies of a document, by domain and path: each is hashed once."""
+        """Stamp and hash of files that are copies of a document, by domain and path, so that each is hashed once."""
         self._strange: dict[str, frozenset[str]] = {}
-        """Names in a domain's folder that are no files; each is told once."""
+        """Entries of a domain's folder that are not regular files, so that each is logged once."""
 
     async def take(self, incoming: Incoming) -> DocumentRecord:
-        """Make a received file a document of its domain; return the one that has its bytes, if there is one.
+        """Turn a received file into a document of its domain; return the existing document if one has the same bytes.
 
         Raises:
-            NotFound: the domain is gone since the upload began.
+            NotFound: the domain was deleted since the upload began.
             WorkspaceRefused, StorageFull: the documents folder cannot be written.
-            QuotaExceeded: the domain has as many documents as it may.
+            QuotaExceeded: the domain has reached its quota of documents.
         """
         async with self._storing.working(incoming.domain_id):
             return await self._store(await self._directory.get(incoming.domain_id), incoming)
@@ -73,9 +73,9 @@ class Intake:
                 return await self._store(domain, incoming)
             if known.status is not DocumentStatus.FAILED or split_name(known.name)[1] == split_name(incoming.name)[1]:
                 if before is not None and before.id != known.id:
-                    await self.remove(domain, before)  # one document has these bytes: this was a second name of it
+                    await self.remove(domain, before)  # both names now have the same bytes, which are one document
                 return await self._restore(known, folder, incoming)
-            await self.remove(domain, known)  # its ending was wrong; this one may be right
+            await self.remove(domain, known)  # the old file ending may have caused the failure
         await self._check_room(domain.id, before, incoming)
         put = partial(place, incoming.path, folder, incoming.name, replace=before is not None)
         path = await self._threads.run(domain.id, put)
@@ -87,19 +87,19 @@ class Intake:
         except QuotaExceeded:
             await self._threads.run(domain.id, folder.remove, path)
             raise
-        if not new and document.path != path:  # the same bytes came twice at once
+        if not new and document.path != path:  # a concurrent upload stored the same bytes first
             await self._threads.run(domain.id, folder.remove, path)
         return document
 
     async def _check_room(self, domain_id: str, before: DocumentRecord | None, incoming: Incoming) -> None:
-        """Refuse a file before it has a place; the transaction that adds it looks once more."""
+        """Refuse a file over quota before it is placed; the transaction that adds the document checks again."""
         more, size = (1, incoming.size) if before is None else (0, incoming.size - before.size)
         if size > 0:
             quotas = self._directory.quotas
             await self._db.read(lambda conn: quotas.check_more_documents(conn, domain_id, more, size))
 
     async def _restore(self, known: DocumentRecord, folder: Folder, incoming: Incoming) -> DocumentRecord:
-        """Return the document that has these bytes; if its file was taken away, the new one takes the place."""
+        """Return the document that has these bytes; if its file is missing, the new file replaces it."""
         if await self._threads.read(known.domain_id, folder.is_file, known.path):
             return known
         around, _, name = known.path.rpartition("/")
@@ -110,7 +110,10 @@ class Intake:
     async def _insert(
         self, domain_id: str, folder: Folder, path: str, size: int, sha256: str
     ) -> tuple[DocumentRecord, bool]:
-        """Store a queued document and submit it; returns the one that was quicker with the same bytes, and False."""
+        """Insert a queued document and submit it; return it and True.
+
+        If a concurrent upload stored the same bytes first, return that document and False.
+        """
         created = now()
         name = PurePosixPath(path).name
         document = DocumentRecord(
@@ -146,17 +149,20 @@ class Intake:
     async def _change_bytes(
         self, document: DocumentRecord, folder: Folder, path: str, size: int, sha256: str
     ) -> DocumentRecord:
-        """Ingest a document's new bytes; other bytes have other chunks, so that no old citation gets a new text."""
+        """Ingest a document's new bytes; other bytes get other chunk ids, so that no old citation shows a new text."""
         stamp = await self._threads.run(document.domain_id, stamp_of, folder, path)
         try:
             return await self._ingest_again(document, {"size": size, "sha256": sha256, "file_stamp": stamp})
-        except IntegrityError:  # another document has these bytes: this one is a second name of it
+        except IntegrityError:  # another document already has these bytes
             await self._forget(document)
             known = await self._db.read(lambda conn: documents.by_sha(conn, document.domain_id, sha256))
             return known or document
 
     async def _ingest_again(self, document: DocumentRecord, fields: DocumentFields) -> DocumentRecord:
-        """Ingest a document anew with other facts about its file; as it was when it is deleted meanwhile."""
+        """Update the file fields of a document and queue it for ingestion again.
+
+        Returns the given record if the document is deleted in the meantime.
+        """
         await self._ingestion.stop(document.id)
         await self._ingestion.requeue(document.id, fields, self._directory.quotas)
         queued = await self._db.read(lambda conn: documents.get(conn, document.id))
@@ -165,12 +171,13 @@ class Intake:
         self._ingestion.submit(queued)
         return queued
 
-    # How documents go: by request, by hand, with another document of the same bytes, with their domain.
+    # Removal: on request, by hand in the folder, as a duplicate of another document, or with the domain.
 
     async def remove(self, domain: DomainRecord, document: DocumentRecord) -> None:
-        """Remove a document: a tombstone, then its file and its chunks, the record last.
+        """Remove a document: first mark it as deleted, then remove its file and its chunks, and its record last.
 
-        With the tombstone it is gone for everybody, and whatever cuts the rest off, `finish_removals` ends it.
+        Once marked, the document is invisible to everyone. If a kill interrupts the rest, `finish_removals` completes
+        it.
         """
         entry = change("document.delete", f"{document.domain_id}/{document.id}", name=document.name)
 
@@ -190,17 +197,17 @@ class Intake:
             log.warning("chunks of %s are removed later: %s", document.name, exc)
 
     async def finish_removals(self) -> None:
-        """Finish the removals that were cut off, by a kill or an index that did not answer."""
+        """Finish removals that were interrupted by a kill or by an index that did not answer."""
         for document in await self._db.read(documents.list_deleting):
             try:
                 await self._finish_removal(await self._directory.get(document.domain_id), document)
             except NotFound:
-                continue  # its domain is being deleted, and it with that
+                continue  # deleting its domain also removes the document
             except (IndexUnavailable, WorkspaceUnavailable) as exc:
                 log.warning("the rest of %s will be removed later: %s", document.name, exc)
 
     async def _finish_removal(self, domain: DomainRecord, document: DocumentRecord) -> None:
-        """Go on with a removal. A file of that name may be another by now: then it stays.
+        """Resume a removal. The file stays if another file has taken its name in the meantime.
 
         Raises:
             IndexUnavailable: the chunks cannot be removed now.
@@ -227,7 +234,7 @@ class Intake:
         """End the work on a document, remove its chunks from every collection, and change its record.
 
         Raises:
-            IndexUnavailable: the chunks cannot be removed now. Unless the record says so already, it is as it was.
+            IndexUnavailable: the chunks cannot be removed now; the record is unchanged.
         """
         domain_id = document.domain_id
         await self._ingestion.stop(document.id)
@@ -235,13 +242,13 @@ class Intake:
             with index_errors():
                 await self._reindexing.delete_document(domain_id, document.id)
                 await self._db.write(change_record, durable=True)
-                # Once more: a rebuilt collection may have taken the place of the other in between.
+                # Delete again: a rebuilt collection may have gone live between the two statements above.
                 await self._reindexing.delete_document(domain_id, document.id)
         finally:
             self._directory.collection_changed(domain_id)
 
     async def stop_domain(self, domain_id: str) -> None:
-        """End all work on a domain that is being deleted; nothing more begins, since its record is hidden by now."""
+        """End all work on a domain that is being deleted. No new work begins: the domain's record is already hidden."""
         async with self._storing.pause(domain_id):
             pass
         await self._ingestion.stop_domain(domain_id)
@@ -250,9 +257,10 @@ class Intake:
     # The documents folder.
 
     async def rescan(self, domain_id: str) -> int:
-        """Follow a documents folder: files that came, changed, were renamed or are gone. Return how many came in.
+        """Apply changes of a documents folder: new, changed, renamed and missing files. Return the number taken in.
 
-        A document whose file is gone fails as `MISSING` and loses its chunks; when the file is back, so is it.
+        A document whose file is missing fails as `MISSING` and loses its chunks. When the file returns, the document is
+        ingested again.
 
         Raises:
             NotFound: there is no such domain, or it is being deleted.
@@ -279,7 +287,7 @@ class Intake:
             before = known.get(path)
             if path in deleting or self._is_old(domain_id, path, stamp, before, here):
                 continue
-            await self._directory.get(domain_id)  # its deletion waits for this look to end
+            await self._directory.get(domain_id)  # a deletion of the domain waits for this scan to end
             try:
                 size, digest = await self._threads.run(domain_id, folder.hash, path)
             except OSError as exc:
@@ -297,7 +305,7 @@ class Intake:
                 elif before.sha256 != digest or before.error_code == MISSING:
                     await self._change_bytes(before, folder, path, size, digest)
                     count += 1
-            except QuotaExceeded as exc:  # the file waits in its place until there is room
+            except QuotaExceeded as exc:  # a later scan takes the file in when the quota has room
                 log.warning("%s is not taken in: %s", folder.path / path, exc)
         for document in gone.values():
             await self._lose(document, folder)
@@ -310,20 +318,20 @@ class Intake:
         self._strange[domain_id] = names
 
     def _is_old(self, domain_id: str, path: str, stamp: str, before: DocumentRecord | None, here: set[str]) -> bool:
-        """Whether nothing is new about a file: a document's, or a copy of one's that is still there."""
+        """Whether a file is unchanged: a known document's file, or a known copy of an existing document's file."""
         if before is not None:
             return before.file_stamp == stamp and before.error_code != MISSING
         then, digest = self._copies.get((domain_id, path), ("", ""))
         return then == stamp and digest in here
 
     async def _rename(self, document: DocumentRecord, path: str, stamp: str) -> None:
-        """Ingest a document again under the name that its file has now."""
+        """Ingest a document again under the current name of its file."""
         name = PurePosixPath(path).name
         fields: DocumentFields = {"name": name, "path": path, "media_type": media_type(name), "file_stamp": stamp}
         await self._ingest_again(document, fields)
 
     async def _lose(self, document: DocumentRecord, folder: Folder) -> None:
-        """Take out a document whose file was taken away; its record stays and says why."""
+        """Mark a document as failed because its file is missing, and remove its chunks."""
         if document.error_code == MISSING or await self._threads.read(
             document.domain_id, folder.is_file, document.path
         ):
@@ -339,12 +347,12 @@ class Intake:
         }
         try:
             await self._take_out(document, lambda conn: documents.update(conn, document.id, **fields))
-        except IndexUnavailable as exc:  # the next look finds it again
+        except IndexUnavailable as exc:  # the next scan tries again
             log.warning("chunks of %s are not removed: %s", document.name, exc)
 
 
 def _remove_file(folder: Folder, document: DocumentRecord) -> None:
-    """Remove a document's file; what stands there instead of it, or in its way, is not ours to remove."""
+    """Remove a document's file; leave anything else at its path (a folder, a link) untouched."""
     try:
         folder.remove(document.path)
     except (Refused, IsADirectoryError) as exc:

@@ -1,6 +1,6 @@
-"""Everything that stands between a domain's files and its searches, made in the order in which it is needed.
+"""All components between a domain's files and its searches, created in dependency order.
 
-Owns the lives of index, embedder, ingestion, dense vectors, re-indexing and kept searches, and the choice of the
+Owns the lifecycle of index, embedder, ingestion, dense vectors, re-indexing and stored searches, and the choice of the
 index. Knows no rule of any of them and no request.
 """
 
@@ -39,16 +39,16 @@ from mcp_servers.retriever.process_index import open_process_index
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 15.0
-"""Between two questions to the index whether it answers, for health."""
+"""Seconds between two health probes of the index."""
 PROBED = "health-probe"
-"""A collection that does not exist."""
+"""The name of a collection that does not exist, for the health probe."""
 
 EMBEDDED: Final = "embedded"
-"""The name of an index in a process of one server's own."""
+"""The name of an index that runs in a process of a single server."""
 
 
 class Knowledge:
-    """The parts, each of which lives as long as the context of `open_knowledge`."""
+    """All components for documents and searches. Each lives as long as the context of `open_knowledge`."""
 
     def __init__(
         self, settings: Settings, workshop: DocumentServices, embedding: EmbeddingState, gate: SwapGate | None = None
@@ -73,11 +73,11 @@ class Knowledge:
         self.scans = ScanStore(workshop.database)
 
     async def resume(self) -> None:
-        """Go on with the ingestion that earlier processes left."""
+        """Resume the ingestion that earlier processes left unfinished."""
         await self.ingestion.resume(alone=self._alone)
 
     async def begin(self) -> None:
-        """Prepare the embedder, and go on with the vectors and the re-indexing that earlier processes left.
+        """Prepare the embedder, and resume the embedding and re-indexing that earlier processes left unfinished.
 
         Raises:
             IndexUnavailable: the index does not answer now.
@@ -97,7 +97,7 @@ class Knowledge:
 
     async def _probe(self) -> None:
         try:
-            await self.index.count(PROBED, "none")  # which no index answers from memory
+            await self.index.count(PROBED, "none")  # no index answers this from memory
         except IndexFault as exc:
             self.search.note_fault(exc)
             log.warning("the index does not answer: %s", exc)
@@ -113,15 +113,15 @@ async def open_knowledge(
     threads: DomainThreads,
     gate: SwapGate | None = None,
 ) -> AsyncIterator[Knowledge]:
-    """Open the index and make all parts; at the end their work stops before the index is closed.
+    """Open the index and create all components. At the end, their work stops before the index is closed.
 
-    ``gate`` decides whether rebuilt collections become live.
+    ``gate`` decides whether rebuilt collections go live.
 
     Raises:
         BadConfiguration: the embedder's setting has no known form.
         IndexFault: the index cannot be opened.
     """
-    await anyio.to_thread.run_sync(all_formats)  # reads what is installed: the first upload does not wait for it
+    await anyio.to_thread.run_sync(all_formats)  # finds installed formats now, so that the first upload need not wait
     async with (
         aclosing(_embedding(settings)) as embedding,
         _open_index(settings) as index,
@@ -155,7 +155,7 @@ async def _open_index(settings: Settings) -> AsyncIterator[Index]:
 
 
 def _connect(url: str, settings: Settings) -> Index:
-    # Imported here: half a second that the embedded index does without.
+    # Imported here: the import takes half a second, which the embedded index saves.
     from qdrant_client import AsyncQdrantClient
 
     from mcp_servers.retriever.server_index import TIMEOUT_SECONDS, ServerIndex

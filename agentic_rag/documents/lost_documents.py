@@ -1,7 +1,7 @@
-"""Documents that the records call searchable and the index no longer has: found, and said in every search.
+"""Lost documents: documents that are indexed by their record but missing from the index. Every search reports them.
 
-Owns the comparison of records and index, and the count of what is back. An index that has fewer chunks of a document
-than its record says was damaged, dropped or deleted. Who makes them anew is `recovery`. Knows no file.
+Owns the comparison of records with the index, and the count of restored documents. If the index has fewer chunks of a
+document than the record says, it was damaged, dropped or deleted. `recovery` restores the documents. Knows no file.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ SETTLED = (DocumentStatus.INDEXED, DocumentStatus.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
-    """How many of a domain's documents are back (or failed, with their reason), of how many."""
+    """The progress of a domain: ``done`` documents are restored (or failed, with their reason), ``of`` is the total."""
 
     domain: str
     done: int
@@ -37,7 +37,7 @@ class Rebuilding:
 
 
 class LostDocuments:
-    """By domain, the documents that are to come back."""
+    """The documents to be restored, by domain."""
 
     def __init__(self, database: Database, index: Index) -> None:
         self._db = database
@@ -47,17 +47,17 @@ class LostDocuments:
         self._losses: Counter[str] = Counter()
         self._queueing: set[str] = set()
         self._doubted = anyio.Event()
-        self._compared: set[str] = set()  # domains of which nothing was missing, since the last doubt
+        self._compared: set[str] = set()  # complete domains since the last `doubt`
 
     async def find(self, domain_id: str) -> list[DocumentRecord]:
-        """Return the documents of a domain of which the index lacks chunks.
+        """Return the documents of a domain with chunks that are missing from the index.
 
         Raises:
-            IndexFault: the index cannot be asked.
+            IndexFault: the index does not answer.
         """
         state = await self._db.read(lambda conn: collections.get(conn, domain_id))
         if state is not None and state.state is CollectionState.REBUILDING:
-            return []  # the exchange counts what it brought
+            return []  # the rebuild counts the chunks itself when it ends
         indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
         collection = collection_of(domain_id)
         if await self._index.count(collection) >= sum(document.chunk_count or 0 for document in indexed):
@@ -70,7 +70,10 @@ class LostDocuments:
 
     @contextmanager
     def expect(self, domain_id: str, lost: Sequence[str], of: int) -> Iterator[None]:
-        """Note documents that are made anew, of all that the domain has; inside, their records may not say so yet."""
+        """Register lost documents of a domain with ``of`` documents in total.
+
+        Inside the context, the caller queues the documents, so their records may still say that they are indexed.
+        """
         self._missing.setdefault(domain_id, set()).update(lost)
         self._of[domain_id] = of
         self._losses[domain_id] += 1
@@ -81,18 +84,18 @@ class LostDocuments:
             self._queueing.discard(domain_id)
 
     def losses(self, domain_id: str) -> int:
-        """Return how often something of a domain was found lost."""
+        """Return how many times documents of a domain were found lost."""
         return self._losses[domain_id]
 
     async def rebuilding(self, domain_id: str) -> Rebuilding | None:
-        """Return how far a domain is; None when nothing of it is lost."""
+        """Return the progress of a domain; None when nothing of the domain is lost."""
         missing = self._missing.get(domain_id)
         if missing is None:
             return None
         if domain_id in self._queueing:
             return self._progress(domain_id)
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
-        if domain_id not in self._queueing:  # nor since then
+        if domain_id not in self._queueing:  # checked again: a loss may have been registered during the read
             missing &= {document.id for document in listed if document.status not in SETTLED}
         if not missing:
             self._missing.pop(domain_id, None)
@@ -101,20 +104,20 @@ class LostDocuments:
         return self._progress(domain_id)
 
     async def before_search(self, domain_id: str) -> Rebuilding | None:
-        """Return what a search has to say besides its hits: how far a domain is of which something is lost.
+        """Return the progress of a domain with lost documents, which a search reports beside its hits.
 
-        Records and index are compared first, if nobody did since something may have been lost: a search that comes
-        before `Recovery` has looked says so too.
+        If no search compared records and index since the last `doubt`, this call compares them first. A search that
+        comes before the check by `Recovery` therefore also reports lost documents.
 
         Raises:
-            IndexFault: the index cannot be asked.
+            IndexFault: the index does not answer.
         """
         if domain_id in self._compared or domain_id in self._missing:
             return await self.rebuilding(domain_id)
         compared = self._compared
         lost = await self.find(domain_id)
         if not lost:
-            compared.add(domain_id)  # no longer ours if there was a doubt meanwhile
+            compared.add(domain_id)  # a `doubt` in the meantime replaced this set
             return await self.rebuilding(domain_id)
         self.doubt()
         return await self.rebuilding(domain_id) or await self._all_but(domain_id, len(lost))
@@ -124,12 +127,13 @@ class LostDocuments:
         return Rebuilding(domain_id, max(count - lost, 0), count)
 
     async def look_into(self, domain_id: str, losses: int) -> Rebuilding | None:
-        """Return what a search that found nothing has to say: that all was lost, or would have been found since.
+        """Return the progress of a domain after a search without hits; None if no documents were lost.
 
-        ``losses`` is what `losses` returned before it.
+        ``losses`` is the result of `losses` before the search. A higher number now means that a loss was found during
+        the search, and a repeated search may find more.
 
         Raises:
-            IndexFault: the index cannot be asked.
+            IndexFault: the index does not answer.
         """
         lost = await self.find(domain_id)
         if self.losses(domain_id) == losses and not lost:
@@ -139,12 +143,12 @@ class LostDocuments:
         return await self.rebuilding(domain_id) or await self._all_but(domain_id, len(lost))
 
     def doubt(self) -> None:
-        """Have everything looked at again."""
+        """Request a new comparison of records and index for all domains."""
         self._compared = set()
         self._doubted.set()
 
     async def wait_for_doubt(self, seconds: float) -> bool:
-        """Return True once something is to be looked at, False after so long."""
+        """Wait for a call of `doubt`; return True after one, False after the given number of seconds."""
         with anyio.move_on_after(seconds):
             await self._doubted.wait()
             self._doubted = anyio.Event()
@@ -152,7 +156,7 @@ class LostDocuments:
         return False
 
     def all_rebuilding(self) -> list[Rebuilding]:
-        """Return how far all domains were when they were looked at last."""
+        """Return the last known progress of all domains with lost documents."""
         return [self._progress(domain_id) for domain_id in self._missing]
 
     def _progress(self, domain_id: str) -> Rebuilding:

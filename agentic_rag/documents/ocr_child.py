@@ -1,7 +1,7 @@
-"""``python -m agentic_rag.documents.ocr_child``: the lines of a scanned page, outside the server's process.
+"""``python -m agentic_rag.documents.ocr_child``: read the lines of a scanned page, outside the server's process.
 
-Owns what is answered of a page. The models are loaded once; each page is read in a capped child of this process
-(`fork_server`), which runs at low priority.
+Owns the answer for a page. The models are loaded once. A capped child of this process (`fork_server`) reads each page,
+at low priority.
 """
 
 import os
@@ -19,14 +19,14 @@ from mcp_servers.retriever.formats.pdf import open_pdf
 from mcp_servers.retriever.formats.scans import ScanForm
 
 NICENESS = 5
-"""On top of that of other readers: nobody waits for a scan as for a text."""
+"""Added to the niceness of other readers: scans are less urgent than texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class OcrJob:
-    """A page, from 1, of a PDF or of an image.
+    """A page, counted from 1, of a PDF or of an image.
 
-    ``path``: of the descriptor that came along. ``seconds``: of the processor's time.
+    ``path``: the path of the file descriptor that was sent with the job. ``seconds``: limit of CPU time.
     """
 
     path: str
@@ -37,7 +37,7 @@ class OcrJob:
 
 
 def frames_of(job: OcrJob, recogniser: Recogniser) -> Iterator[ScanForm]:
-    """Yield the page that was read.
+    """Yield the page as read by OCR.
 
     Raises:
         DocumentError: the page cannot be read.

@@ -1,8 +1,7 @@
-"""``python -m agentic_rag.documents.page_child``: one page of a PDF or an image, drawn or searched, in a process of its
-own.
+"""``python -m agentic_rag.documents.page_child``: draw or search a page of a PDF or an image, outside the server.
 
-Owns what is answered of a page. Each job runs in a capped child of this process (`fork_server`). The file is what the
-job says it is, by its hash, or nothing is answered: a page of other bytes would show other words.
+Owns the answer for a page. Each job runs in a capped child of this process (`fork_server`). The file's hash must match
+the job, otherwise the job is refused: a page of other bytes would show other words.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ def frames_of(job: PageJob) -> Iterator[PageFrame]:
     """Yield the answer to a job.
 
     Raises:
-        DocumentError: the file is no PDF or image that can be opened, or not the one that is meant.
+        DocumentError: the file is not a PDF or image that can be opened, or its hash differs from the job's.
     """
     data = Path(job.path).read_bytes()
     if hashlib.sha256(data).hexdigest() != job.sha256:
@@ -61,7 +60,7 @@ def frames_of(job: PageJob) -> Iterator[PageFrame]:
 
 
 def _draw_image(data: bytes, job: PageJob) -> PageFrame:
-    """Return an image, or the frame of a TIFF, in the direction in which OCR read it."""
+    """Return an image, or one frame of a TIFF, rotated as OCR read it."""
     image = open_image(data)
     count = count_frames(image)
     if not 1 <= job.page <= count:

@@ -1,6 +1,6 @@
-"""What a process that draws pages is asked, and what it answers.
+"""Jobs and answers of the process that draws pages.
 
-Owns the values alone, so that the server, which asks, loads no PDFium.
+Owns the values only, so that the server can send jobs without loading PDFium.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import TypedDict
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle as shares of the page, 0 to 1, from its upper left corner."""
+    """A rectangle as fractions of the page, 0 to 1, from the upper left corner."""
 
     x: float
     y: float
@@ -19,7 +19,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Where a passage stands on a page of so many points, and where the cited part of it; ``whole``: in one piece."""
+    """The boxes of a passage on a page, and the boxes of the cited part.
+
+    ``width`` and ``height`` are the page's size in points. ``whole``: the whole passage was found, in one piece.
+    """
 
     width: float
     height: float
@@ -30,10 +33,11 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class PageJob:
-    """A page, from 1, to be drawn ``width`` pixels wide; or, at 0, to be searched for a passage.
+    """A page, counted from 1, to be drawn ``width`` pixels wide; with a width of 0, to be searched for a passage.
 
-    ``sentences`` and ``cited`` are starts and ends in the passage, of ``cited`` none or one. ``path``: of the
-    descriptor that came along. ``seconds``: of the processor's time. ``is_image``: the file is an image and no PDF.
+    ``sentences`` and ``cited`` are starts and ends in the passage; ``cited`` has at most one. ``path``: the path of the
+    file descriptor that was sent with the job. ``seconds``: limit of CPU time. ``is_image``: the file is an image, not
+    a PDF.
     """
 
     path: str
@@ -49,7 +53,7 @@ class PageJob:
 
 
 class PageFrame(TypedDict, total=False):
-    """What is answered: an image as base64, or the boxes of a passage; neither where there is no such page."""
+    """The answer: an image as base64, or the boxes of a passage; neither if the page does not exist."""
 
     pages: int
     png: str

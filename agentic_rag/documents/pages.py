@@ -1,7 +1,7 @@
-"""Pages of PDFs as images, and where on them passages stand: asked of capped processes, remembered within a bound.
+"""Images of pages and positions of passages on pages, made by capped processes and cached up to a size limit.
 
-Owns who waits for which page, how domains take turns, and what is remembered. What was drawn lies in memory alone: of a
-deleted document nothing is left on a disk, and who may not see the document is not asked for it here. Knows no request.
+Owns the queue of requested pages, the turns of domains, and the cache. Images are kept in memory only, so that nothing
+of a deleted document stays on a disk. Callers check whether a user may see the document. Knows no request.
 """
 
 import logging
@@ -33,28 +33,28 @@ log = logging.getLogger(__name__)
 CHILD = "agentic_rag.documents.page_child"
 PDF = "application/pdf"
 OF_A_DOMAIN = 1
-"""Pages of one domain at once; the other place is kept for another domain."""
+"""Pages of one domain in parallel; the other worker stays free for another domain."""
 WORKERS = OF_A_DOMAIN + 1
 WAITING = 64
-"""Pages of one domain that may wait; who scrolls through a document asks for a dozen."""
+"""Pages of one domain that may wait; a reader who scrolls through a document requests a dozen."""
 SECONDS = 15.0
-"""What one page may take, and of the processor's time."""
+"""Limit of wall time and of CPU time for one page."""
 MARKS_PATIENCE_SECONDS = 4.0
-"""What marks are waited for until it is their turn: the passage is worth reading without them."""
+"""How long a request for marks waits for its turn: the passage is useful without them."""
 PATIENCE_SECONDS = 30.0
-"""What a page is waited for, others' before it included."""
+"""How long a request for a page waits, including the pages before it."""
 IDLE_SECONDS = 120.0
-"""After which a process that nobody needs is ended."""
+"""Seconds after which an idle process is ended."""
 MEMORY_BYTES = 1024 * 2**20
-"""Of one page's process: the file, its fonts and pictures unpacked, and 18 MB of pixels."""
+"""Memory of one page's process: the file, its unpacked fonts and pictures, and 18 MB of pixels."""
 KEPT_BYTES = 64 * 2**20
-"""Of images and places that are remembered: some hundred pages."""
+"""Size of the cache of images and marks: some hundred pages."""
 SLOW_SECONDS = 60.0
-"""How long a page that took too long is not tried again."""
+"""How long a page that timed out is not tried again."""
 RESTART_SECONDS = 1.0
-"""After which a worker that met an error of ours goes on."""
+"""Seconds after which a worker restarts after an internal error."""
 BROKEN_BYTES = 512
-"""What a remembered refusal counts."""
+"""Bytes that a cached refusal counts as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class PageImage:
 
 @dataclass(frozen=True, slots=True)
 class PageKey:
-    """What is remembered by: the page of these bytes, and what was asked of it."""
+    """Cache key: a page of a document's bytes, and the parameters of the request."""
 
     document: str
     sha256: str
@@ -82,7 +82,7 @@ _Found = PageImage | Marks | AgenticRagError
 
 @dataclass(slots=True)
 class _Wish:
-    """A page that somebody waits for; ``askers`` of 0: nobody any more."""
+    """A requested page; ``askers`` is the number of requests that wait for it."""
 
     key: PageKey
     record: DocumentRecord
@@ -94,10 +94,10 @@ class _Wish:
 
 
 class Pages:
-    """Pages of the PDFs of all domains. Its tasks live as long as the workshop's workers."""
+    """Images and marks of the pages of all domains. Its tasks live as long as the workers of ``workshop``."""
 
     def __init__(self, workshop: DocumentServices, *, kept_bytes: int = KEPT_BYTES, seconds: float = SECONDS) -> None:
-        """``kept_bytes``: of what is remembered; ``seconds``: what one page may take."""
+        """``kept_bytes``: size of the cache. ``seconds``: time limit of one page."""
         self._directory = workshop.directory
         self._threads = workshop.threads
         self._seconds = seconds
@@ -109,22 +109,22 @@ class Pages:
             workshop.workers.repeat("drawing pages", self._work, RESTART_SECONDS)
 
     async def image(self, record: DocumentRecord, page: int, width: int) -> PageImage:
-        """Return a page, from 1, about ``width`` pixels wide; less where it would be too large.
+        """Return a page, counted from 1, as an image about ``width`` pixels wide; narrower if it would be too large.
 
         Raises:
-            DocumentUnsupported: the document is no PDF and no image.
-            NotFound: it has no such page, or its file is gone.
+            DocumentUnsupported: the document is neither a PDF nor an image.
+            NotFound: the document has no such page, or its file no longer exists.
             PageUnreadable: the page cannot be drawn.
-            PagesBusy: too many pages of the domain are waited for.
+            PagesBusy: too many pages of the domain are waiting.
         """
         return cast(PageImage, await self._ask(record, PageKey(record.id, record.sha256, page, width)))
 
     async def marks(
         self, record: DocumentRecord, page: int, passage: str, sentences: Sequence[Range], cited: Range | None
     ) -> Marks:
-        """Return where a passage stands on a page; no boxes where the page's text does not have it.
+        """Return the position of a passage on a page; no boxes if the page's text does not contain the passage.
 
-        ``sentences`` and ``cited`` are parts of the passage. Raises as `image` does.
+        ``sentences`` and ``cited`` are parts of the passage. Raises like `image`.
         """
         spans = tuple((each.start, each.end) for each in sentences)
         part = () if cited is None else ((cited.start, cited.end),)
@@ -142,7 +142,10 @@ class Pages:
         return found
 
     async def _wait(self, record: DocumentRecord, key: PageKey, patience: float) -> _Found:
-        """Return what a worker finds, together with whoever waits for the same; it begins within ``patience``."""
+        """Queue a page, or join a request for the same page, and return the result.
+
+        A worker must begin within ``patience`` seconds. Raises `PagesBusy` otherwise.
+        """
         workspace = (await self._directory.get(record.domain_id)).workspace
         wish = self._wishes.get(key)
         if wish is None:
@@ -180,14 +183,14 @@ class Pages:
                     self._queue.release(domain_id)
 
     async def _next(self, process: ChildProcess) -> _Wish:
-        """Return what is to be done next; a process that waits for long is ended meanwhile."""
+        """Return the next requested page; end the process if none comes within `IDLE_SECONDS`."""
         with anyio.move_on_after(IDLE_SECONDS):
             return await self._queue.get()
         await process.aclose()
         return await self._queue.get()
 
     def _forget(self, wish: _Wish) -> None:
-        """Let whoever waits go on, with what was found or without."""
+        """Wake the requests that wait for a page, and remove the page from the list of waiting pages."""
         wish.begun.set()
         wish.done.set()
         self._wishes.pop(wish.key, None)
@@ -196,7 +199,7 @@ class Pages:
             del self._waiting[wish.record.domain_id]
 
     async def _find(self, wish: _Wish, process: ChildProcess) -> _Found:
-        """Return the page, its marks, or why there are none."""
+        """Return the page's image, its marks, or the error to raise."""
         key, record = wish.key, wish.record
         job = PageJob(
             "",
@@ -235,7 +238,7 @@ class Pages:
 
 
 def _read(frame: PageFrame, key: PageKey) -> _Found:
-    """Return what a process answered: strangers may have made it, so it is taken for no more than it has to be."""
+    """Convert a process's answer, checking every value: an untrusted file may have taken over the process."""
     if "width" not in frame:
         return NotFound("page", str(key.page))
     try:
@@ -253,10 +256,10 @@ def _box(numbers: Sequence[float]) -> Box:
 
 
 class Remembered:
-    """What was found last, within a number of bytes; what nobody asked for longest goes first.
+    """A cache of results up to a number of bytes; the least recently used entry is dropped first.
 
-    A page that cannot be drawn is remembered too, so that it costs its time once; one that took too long for a while,
-    since the machine may have been busy; what passes by is not.
+    A page that cannot be drawn is cached too, so that it costs its time only once. A timeout is cached for
+    `SLOW_SECONDS` only, since the machine may have been busy. Temporary errors are not cached.
     """
 
     def __init__(self, most: int) -> None:
@@ -265,7 +268,7 @@ class Remembered:
         self._found: OrderedDict[PageKey, tuple[_Found, int, float]] = OrderedDict()
 
     def get(self, key: PageKey) -> _Found | None:
-        """Return what was found; None when it is not remembered (any more)."""
+        """Return a cached result; None if there is none or it has expired."""
         found, _, until = self._found.get(key, (None, 0, 0.0))
         if found is None or until < time.monotonic():
             return None
@@ -273,7 +276,7 @@ class Remembered:
         return found
 
     def put(self, key: PageKey, found: _Found) -> None:
-        """Remember what was found, if it may be."""
+        """Cache a result if its kind and size allow it."""
         until = math.inf
         if isinstance(found, AgenticRagError):
             if not isinstance(found, PageUnreadable):

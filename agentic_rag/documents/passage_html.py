@@ -1,7 +1,7 @@
-"""A passage as HTML that a page may show: its paragraphs or its table, and the cited part marked. Pure.
+"""A passage as HTML for a web page: its paragraphs or its table, with the cited part marked. Pure.
 
-Nothing of a document is markup here: every character of it is shown as the character it is, and a sanitiser that knows
-a dozen elements goes over the whole at the end.
+No text of a document is treated as markup: every character is escaped. A sanitiser that allows a few elements checks
+the result at the end.
 """
 
 import html
@@ -17,12 +17,12 @@ from mcp_servers.retriever.document import SEPARATOR
 _TAGS = {"p", "br", "mark", "table", "thead", "tbody", "tr", "th", "td"}
 
 Redact = Callable[[str], str]
-"""Takes a domain's secrets out of a text."""
+"""Removes a domain's secrets from a text."""
 
 
 def passage_html(text: str, cited: Range | None, redact: Redact) -> str:
-    """Return a text as paragraphs; the cited part is a ``mark`` in each of them that has some of it."""
-    if redact(text) != text:  # what is taken out moves everything behind it
+    """Return a text as paragraphs; each paragraph with a part of the cited text marks that part with ``mark``."""
+    if redact(text) != text:  # a redaction shifts all later offsets
         text, cited = redact(text), None
     pieces: list[str] = []
     start = 0
@@ -34,7 +34,7 @@ def passage_html(text: str, cited: Range | None, redact: Redact) -> str:
 
 
 def table_html(table: Table, redact: Redact) -> str:
-    """Return a table; the cells of cited rows are marks."""
+    """Return a table as HTML; the cells of cited rows are marked."""
     return _cleaner().clean("".join(_rows_html(table, redact)))
 
 
@@ -55,7 +55,7 @@ def _row_html(row: Row, redact: Redact) -> str:
 
 
 def _inside(part: Range | None, start: int, length: int) -> Range | None:
-    """Return what of a part lies in the paragraph at ``start``, as offsets in that."""
+    """Return the share of a part within the paragraph at ``start``, as offsets in the paragraph."""
     if part is None:
         return None
     first, last = max(part.start - start, 0), min(part.end - start, length)

@@ -1,6 +1,6 @@
-"""What stands around a cited sentence: its paragraph's neighbours, and the row of a table with its header. Pure.
+"""The surroundings of a cited sentence: its neighbour paragraphs, and its table row with the header. Pure.
 
-Owns how the text of chunks is taken apart again. Knows no index and no format of files.
+Owns the splitting of chunk texts into paragraphs and rows. Knows no index and no format of files.
 """
 
 import re
@@ -16,7 +16,7 @@ _LAST_ROW = re.compile(r"(?:^|!)[A-Z]{1,3}(\d{1,9}):[A-Z]{1,3}(\d{1,9})$")
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The paragraph before a passage, or after it, with the place it has itself."""
+    """The paragraph before or after a passage, with its own headings and page."""
 
     chunk_id: str
     text: str
@@ -26,8 +26,11 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table. ``start`` and ``end`` are offsets in the passage's text; ``number`` is the row's in its sheet,
-    None where rows between were left out; ``cited``: the cited part is in it."""
+    """A row of a table.
+
+    ``start`` and ``end`` are offsets in the passage's text. ``number`` is the row's number in its sheet, None if the
+    passage omits rows. ``cited``: the row contains some of the cited part.
+    """
 
     cells: tuple[str, ...]
     start: int
@@ -38,14 +41,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows below their header; the header is empty where none is known."""
+    """Rows below their header; the header is empty if unknown."""
 
     header: tuple[str, ...]
     rows: tuple[Row, ...]
 
 
 def cited_part(chunk: Chunk, wanted: str) -> Range | None:
-    """Return where a cited text stands in a chunk; of one that goes on beyond the chunk, the sentences in it."""
+    """Return the position of a cited text in a chunk.
+
+    If the text extends beyond the chunk, return the position of those of its sentences that are in the chunk.
+    """
     found = find_text(chunk.text, wanted)
     if found is not None:
         return found
@@ -53,14 +59,14 @@ def cited_part(chunk: Chunk, wanted: str) -> Range | None:
 
 
 def paragraph_before(chunk: Chunk, other: Chunk) -> Neighbour | None:
-    """Return the last paragraph of the chunk before one, without what both have; None where nothing is left."""
+    """Return the last paragraph of the previous chunk, without the overlap of both; None if nothing is left."""
     text = other.text[: max(0, chunk.start - other.start)].rstrip()
     last = text.rsplit(SEPARATOR, 1)[-1].strip()
     return Neighbour(other.chunk_id, last, other.heading_path, other.page) if last else None
 
 
 def paragraph_after(chunk: Chunk, other: Chunk) -> Neighbour | None:
-    """Return the first paragraph of the chunk after one, without what both have; None where nothing is left."""
+    """Return the first paragraph of the next chunk, without the overlap of both; None if nothing is left."""
     text = other.text[max(0, chunk.end - other.start) :].lstrip()
     first = text.split(SEPARATOR, 1)[0].strip()
     return Neighbour(other.chunk_id, first, other.heading_path, other.page) if first else None
@@ -69,7 +75,7 @@ def paragraph_after(chunk: Chunk, other: Chunk) -> Neighbour | None:
 def table_of(chunk: Chunk, group: Sequence[Chunk], cited: Range | None) -> Table:
     """Return the rows of a chunk of a sheet.
 
-    ``group``: the chunks of its cells in order, itself among them; the first one begins with the header.
+    ``group``: all chunks of the same cells in order, including ``chunk``; the first one begins with the header.
     """
     first = group[0]
     header, _, below = first.text.partition("\n")
@@ -82,9 +88,9 @@ def table_of(chunk: Chunk, group: Sequence[Chunk], cited: Range | None) -> Table
 
 
 def table_within(chunk: Chunk, cited: Range | None) -> Table | None:
-    """Return the rows of the chunk's table in which the cited part stands, or of a chunk that is one table.
+    """Return the rows of the chunk's table that contains the cited part, or of a chunk that is one table.
 
-    None where the part reaches beyond one table.
+    Returns None if the cited part reaches beyond one table.
     """
     for part in chunk.tables:
         whole = part.start == 0 and part.end >= len(chunk.text.rstrip())
@@ -120,7 +126,7 @@ def _lines(text: str) -> list[Range]:
 
 
 def _numbers(chunk: Chunk, count: int) -> int | None:
-    """Return the number of the first of so many rows in its sheet, where no row between was left out."""
+    """Return the sheet's row number of the first of ``count`` rows; None if the chunk omits rows."""
     found = _LAST_ROW.search(chunk.cells or "")
     if found is None or int(found[2]) - int(found[1]) + 1 != count:
         return None

@@ -1,8 +1,8 @@
-"""One page of a PDF by PDFium: as an image, and where on it a passage stands.
+"""One page of a PDF, processed by PDFium: drawn as an image, or searched for the position of a passage.
 
-Owns the size of an image and the form of a place: a share of the page's width and height, from its upper left corner.
-It reads what strangers made and so runs in a capped process only (`page_child`). No script, form or link of a document
-is run or followed.
+Owns the size of an image and the form of a position: fractions of the page's width and height, from its upper left
+corner. The input is untrusted, so this module runs in a capped process only (`page_child`). No script, form or link of
+a document is run or followed.
 """
 
 import ctypes
@@ -20,16 +20,16 @@ from agentic_rag.documents.text_positions import Range, locate
 from mcp_servers.retriever.errors import DocumentError
 
 MAX_PIXELS = 6_000_000
-"""Of an image; a page that would have more is drawn smaller. A4 at 2 000 pixels has 5.7 million."""
+"""Maximum pixels of an image; a larger page is drawn smaller. A4 at 2 000 pixels has 5.7 million."""
 MAX_CHARACTERS = 200_000
-"""Of a page's text layer that is looked through; a dense page has 10 000."""
+"""Maximum characters of a page's text layer that are searched; a dense page has 10 000."""
 MAX_BOXES = 200
-"""Of one passage: lines, and parts of lines in other fonts."""
+"""Maximum boxes of one passage: lines, and parts of lines in other fonts."""
 COMPRESSION = 4
-"""Of 9: a page of text takes a third of the time of the usual 6 and 5 % more bytes."""
+"""Compression level, of 9: a page of text takes a third of the time of the usual 6 and 5 % more bytes."""
 
 _GRID = 1_000_000
-"""PDFium gives places on an image in whole pixels; this one is never drawn."""
+"""PDFium returns positions on an image in whole pixels; this image size is never drawn."""
 _WHITE = (255, 255, 255, 255)
 
 
@@ -43,7 +43,7 @@ class Drawing:
 
 
 def size_of(page: pypdfium2.PdfPage) -> tuple[float, float]:
-    """Return width and height in points, as the page is shown. Raises `DocumentError` where it has none."""
+    """Return width and height in points, as the page is shown. Raises `DocumentError` for a page without a size."""
     width, height = page.get_size()
     if not (math.isfinite(width) and math.isfinite(height) and width > 0 and height > 0):
         raise DocumentError("DOCUMENT_BROKEN", "the page has no size")
@@ -51,7 +51,7 @@ def size_of(page: pypdfium2.PdfPage) -> tuple[float, float]:
 
 
 def pixels_of(size: tuple[float, float], width: int) -> tuple[int, int]:
-    """Return the size of an image ``width`` pixels wide; smaller where that would be more than `MAX_PIXELS`."""
+    """Return the size of an image ``width`` pixels wide; smaller if it would exceed `MAX_PIXELS`."""
     ratio = size[1] / size[0]
     if width * width * ratio > MAX_PIXELS:
         exact = math.sqrt(MAX_PIXELS / ratio)
@@ -60,7 +60,7 @@ def pixels_of(size: tuple[float, float], width: int) -> tuple[int, int]:
 
 
 def draw(page: pypdfium2.PdfPage, width: int) -> Drawing:
-    """Draw a page on white, its annotations too."""
+    """Draw a page with its annotations on white."""
     across, down = pixels_of(size_of(page), width)
     bitmap = pypdfium2.PdfBitmap.new_native(across, down, pdfium.FPDFBitmap_BGR, rev_byteorder=True)
     bitmap.fill_rect(_WHITE, 0, 0, across, down)
@@ -70,16 +70,16 @@ def draw(page: pypdfium2.PdfPage, width: int) -> Drawing:
 
 
 def encode_png(pixels: bytes, width: int, height: int) -> bytes:
-    """Return a PNG of RGB pixels, three bytes each and nothing between two rows; without colour where there is none."""
+    """Return a PNG of RGB pixels, three bytes each, without padding between rows; greyscale if there is no colour."""
     depth, kind = 3, 2
     grey = pixels[0::3]
-    if grey == pixels[1::3] == pixels[2::3]:  # most pages: a third of the bytes, in half the time
+    if grey == pixels[1::3] == pixels[2::3]:  # true for most pages; saves two thirds of the bytes and half the time
         pixels, depth, kind = grey, 1, 0
     view, size = memoryview(pixels), depth * width
     packer = zlib.compressobj(COMPRESSION)
     data = bytearray()
     for row in range(height):
-        data += packer.compress(b"\0")  # the row as it is, no differences
+        data += packer.compress(b"\0")  # filter type 0: the row unchanged
         data += packer.compress(view[row * size : (row + 1) * size])
     data += packer.flush()
     head = struct.pack(">IIBBBBB", width, height, 8, kind, 0, 0, 0)
@@ -91,7 +91,7 @@ def _part(kind: bytes, data: bytes) -> bytes:
 
 
 def mark(page: pypdfium2.PdfPage, passage: str, sentences: Sequence[Range], cited: Range | None) -> Marks:
-    """Return where a passage stands on a page, by the page's text layer; no boxes where that does not have it."""
+    """Return the position of a passage on a page, by the page's text layer; no boxes if the layer lacks the passage."""
     width, height = size_of(page)
     text_page = page.get_textpage()
     try:
@@ -108,7 +108,7 @@ def mark(page: pypdfium2.PdfPage, passage: str, sentences: Sequence[Range], cite
 
 
 def _characters(text_page: pypdfium2.PdfTextPage) -> str:
-    """Return one character for each that PDFium counts, so that an index in the text is one of the page."""
+    """Return one character for each that PDFium counts, so that indices in this text are PDFium's indices."""
     count = min(pdfium.FPDFText_CountChars(text_page), MAX_CHARACTERS)
     codes = (pdfium.FPDFText_GetUnicode(text_page, at) for at in range(count))
     return "".join(chr(code) if 0 < code < 0x110000 else "\ufffe" for code in codes)
@@ -126,7 +126,7 @@ def _boxes(page: pypdfium2.PdfPage, text_page: pypdfium2.PdfTextPage, ranges: Se
 
 
 def _share(page: pypdfium2.PdfPage, rectangle: tuple[float, float, float, float]) -> Box | None:
-    """Return a rectangle of the page's own units as shares of the page as it is shown; None where it is outside."""
+    """Convert a rectangle in the page's own units to fractions of the shown page; None if it is outside."""
     first, other = _point(page, rectangle[0], rectangle[1]), _point(page, rectangle[2], rectangle[3])
     (left, right), (top, bottom) = sorted((first[0], other[0])), sorted((first[1], other[1]))
     left, right, top, bottom = (min(max(each, 0.0), 1.0) for each in (left, right, top, bottom))

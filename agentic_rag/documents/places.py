@@ -1,7 +1,7 @@
-"""Where a citation stands: its passage on the page, in its table, below its headings, between its neighbours.
+"""The position of a citation: its passage on the page, in its table, below its headings, between its neighbours.
 
-Owns what is looked up for it and in which form it is shown. What stands where in a text is `passages`', on a page
-`pages`'. Knows no request.
+Owns the look-ups for a citation and the form of their result. `passages` finds positions in a text, `pages` on a page.
+Knows no request.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,10 @@ from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.formats import IMAGE_TYPES
 
 GROUP_CHUNKS = 8
-"""Chunks before one in which the header of its rows is looked for: a group of rows has one, or two with long rows."""
+"""Number of preceding chunks searched for the header of a chunk's rows.
+
+A group of rows has one chunk, or two with long rows.
+"""
 
 NO_MARKS = "the text layer of this page does not have the passage as it was read; the page is shown without marks"
 NO_SCAN_MARKS = "the scan of this page was not read as the passage says; the page is shown without marks"
@@ -43,7 +46,7 @@ Found = Literal["whole", "partly", "none"]
 class OnPage:
     """A passage on a page of a PDF, or on an image.
 
-    ``marks`` None: the page cannot be searched, and ``note`` says why.
+    ``marks`` is None if the page cannot be searched; ``note`` then says why.
     """
 
     number: int
@@ -52,7 +55,7 @@ class OnPage:
 
     @property
     def found(self) -> Found:
-        """How much of the passage has its place on the page."""
+        """How much of the passage was found on the page."""
         if self.marks is None or not self.marks.passage:
             return "none"
         return "whole" if self.marks.whole else "partly"
@@ -60,9 +63,10 @@ class OnPage:
 
 @dataclass(frozen=True, slots=True)
 class CitationPlace:
-    """A passage in its place. ``cited``: the part that was asked for, None: none was, or the passage does not have it.
+    """A passage in its surroundings.
 
-    ``before`` and ``after`` are the paragraphs next to it. ``table`` is there for rows of a table, ``page`` for a PDF.
+    ``cited`` is the requested part; None if none was requested or the passage does not contain it. ``before`` and
+    ``after`` are the neighbouring paragraphs. ``table`` is set for rows of a table, ``page`` for a PDF or an image.
     """
 
     document: DocumentRecord
@@ -76,7 +80,7 @@ class CitationPlace:
 
 
 class Places:
-    """The places of all citations."""
+    """Looks up the positions of citations in all domains."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
@@ -84,10 +88,10 @@ class Places:
     async def of(
         self, domain_id: str, chunk_id: str, part: Range | None = None, text: str | None = None
     ) -> CitationPlace:
-        """Return where a passage stands, and in it a part: by its offsets, or by its text.
+        """Return the position of a passage, and of a part of it, given by its offsets or its text.
 
         Raises:
-            NotFound: the domain has no such chunk (any more).
+            NotFound: the domain has no such chunk, or no longer has it.
             InvalidInput: the passage has no such part.
             IndexUnavailable: the index cannot answer now.
         """
@@ -114,7 +118,7 @@ class Places:
         return CitationPlace(document, chunk, "page", cited, *around, table=rows, page=page)
 
     async def _group(self, domain_id: str, chunk: Chunk) -> Sequence[Chunk]:
-        """Return the chunks that have the same cells as one, in order."""
+        """Return the chunks with the same cells as ``chunk``, in order."""
         first = max(0, chunk.ordinal - GROUP_CHUNKS)
         listed = await self._documents.chunks(domain_id, DocumentId(chunk.document_id), first, 2 * GROUP_CHUNKS)
         same = [each for each in listed if (each.cells, each.heading_path) == (chunk.cells, chunk.heading_path)]
@@ -130,7 +134,7 @@ class Places:
             return OnPage(number, marks, None if marks.whole else PARTLY)
         try:
             marks = await self._documents.knowledge.pages.marks(document, number, chunk.text, sentences, cited)
-        except (PageUnreadable, NotFound, PagesBusy) as exc:  # the text is worth showing without its page
+        except (PageUnreadable, NotFound, PagesBusy) as exc:  # show the text without its page
             return OnPage(number, None, str(exc))
         if not marks.passage:
             return OnPage(number, marks, NO_MARKS)

@@ -1,7 +1,7 @@
 """Reading a file in another process: from an open file to chunks that are ready for the index.
 
-Owns what a reading process is asked and answers; its life and sandbox are `child_process`'s. Knows no database and no
-index. What is read is never whole in memory here: a batch is taken, then the next one is made.
+Owns the exchange with a reading process; `child_process` owns its lifecycle and sandbox. Knows no database and no
+index. A file's text is never whole in memory here: the reading process makes the next batch only after one is taken.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ CHILD = "agentic_rag.documents.child"
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is known of a file once it is parsed and cut."""
+    """Facts about a file after it was parsed and chunked."""
 
     pages: int | None
     chunks: int
@@ -42,9 +42,9 @@ class Batch:
 
 
 class ReadingProcess:
-    """Reads one file after the other; started when first needed. Used by one task.
+    """A process that reads one file after the other. It starts on first use and serves one task.
 
-    `begin` a file, then take its batches until None. Whoever stops before that calls `reset`.
+    Call `begin` with a file, then call `batch` until it returns None. A caller that stops earlier calls `reset`.
     """
 
     def __init__(self, limits: ParseLimits) -> None:
@@ -54,10 +54,10 @@ class ReadingProcess:
     async def begin(
         self, file: BinaryIO, name: str, document_id: DocumentId, version: str, scans: ScansOfJob = NO_SCANS
     ) -> Summary:
-        """Read the file; ``version`` stands for its bytes. The file may be closed afterwards.
+        """Read the file. ``version`` is the hash of its bytes. The caller may close the file afterwards.
 
         Raises:
-            ScansWanted: OCR is to read pages first; the process is ready for the next file.
+            ScansWanted: OCR has to read pages first; the process is ready for the next file.
             DocumentError: the file cannot be read; the process is ready for the next file.
         """
         await self._process.send(orjson.dumps(Job("", name, document_id, version, self._limits, scans)), file)
@@ -78,7 +78,7 @@ class ReadingProcess:
         )
 
     async def batch(self) -> Batch | None:
-        """Return the next chunks; None after the last ones.
+        """Return the next batch of chunks; None after the last one.
 
         Raises:
             DocumentError: the rest cannot be read.
@@ -93,9 +93,9 @@ class ReadingProcess:
         )
 
     async def reset(self) -> None:
-        """End the process if it is in the middle of a file; the next `begin` starts another one."""
+        """Kill the process if a file is unfinished; the next `begin` starts another process."""
         await self._process.reset()
 
     async def aclose(self) -> None:
-        """End the process and wait for it, bounded."""
+        """Kill the process and wait for its end, at most `KILL_SECONDS`."""
         await self._process.aclose()

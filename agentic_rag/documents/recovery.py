@@ -1,7 +1,8 @@
-"""What the index has lost is made anew from the documents, while everything goes on.
+"""Recovery: documents that the index has lost are indexed again while the server keeps working.
 
-Owns when is looked for it: at the start, whenever the index process was started anew or put damage aside, and when a
-search found nothing where there are documents. The making is `ingestion`'s, which a kill does not end.
+Owns the times at which documents are compared with the index. These are the start, a restart of the index process,
+damage that the index process has set aside, and a search without hits in a domain with documents. `ingestion` indexes
+the documents and resumes after a kill.
 """
 
 import logging
@@ -16,11 +17,11 @@ from mcp_servers.retriever.errors import IndexDamaged, IndexFault
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""Between two looks at how far it is; and after one that failed."""
+"""Seconds between two updates of the progress, and before a retry after a failure."""
 
 
 class Recovery:
-    """Compares and queues, from `begin` on, as long as the workshop's workers live."""
+    """Compares records with the index and queues lost documents, from `begin` until the workers of ``workshop`` end."""
 
     def __init__(self, workshop: DocumentServices, lost: LostDocuments, ingestion: Ingestion) -> None:
         self._db = workshop.database
@@ -30,7 +31,7 @@ class Recovery:
         self._workers = workshop.workers
 
     def begin(self) -> None:
-        """Look at every domain now, and whenever something may be gone."""
+        """Check all domains now, and again after each signal of a possible loss."""
         self._lost.doubt()
         self._workers.repeat("looking for lost documents", self._work, LOOK_SECONDS)
         self._workers.repeat("hearing of a lost index", self._hear, LOOK_SECONDS)
@@ -49,18 +50,18 @@ class Recovery:
             try:
                 for domain in await self._db.read(domains.list_all):
                     await self.recover(domain.id)
-            except IndexFault as exc:  # its process comes back, which is heard
+            except IndexFault as exc:  # the index process restarts and `_hear` then requests another check
                 log.warning("checking the index for lost documents failed: %s", exc)
 
     async def recover(self, domain_id: str) -> int:
-        """Queue again what the index lacks of a domain; return how many documents that are.
+        """Queue the lost documents of a domain again; return their number.
 
         Raises:
-            IndexFault: the index cannot be asked.
+            IndexFault: the index does not answer.
         """
         try:
             lost = await self._lost.find(domain_id)
-        except IndexDamaged:  # it is put aside now: there is nothing left of it
+        except IndexDamaged:  # the index has set the damaged collection aside: all its documents are lost
             lost = await self._lost.find(domain_id)
         if not lost:
             return 0

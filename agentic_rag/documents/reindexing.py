@@ -1,7 +1,8 @@
-"""Re-indexing: a domain's collection made anew beside the live one, then exchanged for it; and taken back.
+"""Re-indexing: rebuild a domain's collection next to the live one, exchange the two, and roll back on request.
 
-Owns the order in which that loses nothing: searches go on in the old collection, documents that come or go meanwhile
-are in the new one too, and a kill at any point goes on at the next start. Knows no request.
+Owns the order of steps that loses nothing. Searches continue in the old collection. Documents that are added or removed
+during the rebuild change in the new collection too. After a kill at any point, the next start resumes the rebuild.
+Knows no request.
 """
 
 import logging
@@ -41,21 +42,21 @@ from mcp_servers.safe_files import Folder
 log = logging.getLogger(__name__)
 
 PAGE = 64
-"""Chunks copied at a time."""
+"""Chunks copied per batch."""
 
 
 class SwapGate(Protocol):
-    """Decides whether a rebuilt collection may become live."""
+    """Decides whether a rebuilt collection may go live."""
 
     async def refusal(self, search: DomainSearch, domain_id: str, collection: str) -> str:
-        """Return why the rebuilt collection must not become live, or an empty text."""
+        """Return the reason why the rebuilt collection must not go live, or an empty text."""
         ...
 
 
 class Reindexing:
-    """Rebuilds collections one after the other, as long as the workshop's workers live.
+    """Rebuilds collections one after the other, as long as the workers of ``workshop`` live.
 
-    ``search`` searches a rebuilt collection for the ``gate``, which may refuse that it becomes live.
+    ``search`` searches a rebuilt collection for the ``gate``, which may refuse that the collection goes live.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Reindexing:
         self._search = search
         self._gate = gate
         self._ungated: set[str] = set()
-        """Domains whose next rebuild becomes live whatever the gate says."""
+        """Domains whose next rebuild goes live without asking the gate."""
         self._threads = workshop.threads
         self._db = workshop.database
         self._index = workshop.index
@@ -81,19 +82,19 @@ class Reindexing:
         self._limits = ParseLimits(max_bytes=workshop.max_bytes)
         self._scans = ScanStore(workshop.database)
         self._scopes: dict[str, anyio.CancelScope] = {}
-        """Of the domains that wait for a rebuild or are being rebuilt."""
+        """Cancel scopes of the domains that are queued or being rebuilt."""
         self._queue: Queue[str] = Queue()
         workshop.workers.repeat("rebuilding collections", self._work, RESTART_SECONDS)
 
     async def state(self, domain_id: str) -> CollectionRecord:
-        """Return where a domain's collection stands."""
+        """Return the state of a domain's collection."""
         row = await self._db.read(lambda conn: collections.get(conn, domain_id))
         return row or CollectionRecord(domain_id=domain_id, updated_at=now())
 
     async def request(self, domain_id: str, *, anyway: bool = False) -> CollectionRecord:
-        """Begin to rebuild a domain's collection; a rebuild under way continues.
+        """Queue the rebuild of a domain's collection; a running rebuild continues.
 
-        ``anyway``: the gate is not asked.
+        ``anyway``: skip the gate.
         """
         if anyway:
             self._ungated.add(domain_id)
@@ -108,23 +109,23 @@ class Reindexing:
         return row
 
     async def resume(self) -> None:
-        """Go on with what earlier processes left, and rebuild what another embedder or chunker made."""
+        """Resume rebuilds that earlier processes left, and rebuild collections of another embedder or chunker."""
         for domain_id in await self._db.read(collections.list_rebuilding):
             await self.request(domain_id)
         for domain in await self._db.read(domains.list_all):
             try:
                 meta = await self._index.meta(collection_of(domain.id))
-            except IndexDamaged:  # it is put aside; its documents are made anew by `recovery`
+            except IndexDamaged:  # the index sets the collection aside, and `recovery` indexes its documents again
                 continue
             if meta is not None and await self._is_outdated(domain.id, meta):
                 log.info("the collection of %s was built with other settings: it is rebuilt", domain.id)
                 await self.request(domain.id)
 
     async def roll_back(self, domain_id: str) -> CollectionRecord:
-        """Make the collection before the last exchange live again; what came since is ingested into it.
+        """Make the collection before the last exchange live again, and ingest the documents that it lacks.
 
         Raises:
-            ReindexRunning: one is being made just now.
+            ReindexRunning: a rebuild is running.
             NothingToRollBack: there was no exchange.
         """
         row = await self.state(domain_id)
@@ -134,7 +135,7 @@ class Reindexing:
         async with self._ingestion.pause(domain_id):
             if not await self._index.roll_back(collection):
                 raise NothingToRollBack(domain_id)
-            # Kept from the next start on: an operator's word, until one asks for a rebuild.
+            # The next start must not rebuild this collection as outdated: it stays until someone requests a rebuild.
             entry = change("collection.rollback", domain_id)
             row = await self._put(domain_id, CollectionState.ROLLED_BACK, row.generation, entry=entry)
             for document in await self._db.read(
@@ -150,19 +151,19 @@ class Reindexing:
         return row
 
     async def delete_document(self, domain_id: str, document_id: DocumentId) -> None:
-        """Remove a document's chunks from every collection of the domain: the live one, the one before, a new one.
+        """Remove a document's chunks from every collection of the domain: the live, the previous and the new one.
 
         Raises:
-            IndexFault: the index failed; repeat it.
+            IndexFault: the index failed; call again.
         """
         collection = collection_of(domain_id)
         await self._index.delete_document(collection, document_id)
         row = await self.state(domain_id)
-        for generation in range(1, row.generation + 1):  # those that are gone cost nothing
+        for generation in range(1, row.generation + 1):  # deleted generations cost nothing
             await self._index.delete_document(f"{collection}@{generation}", document_id)
 
     async def stop(self, domain_id: str) -> None:
-        """End the rebuilding of a domain's collection."""
+        """Stop rebuilding a domain's collection."""
         scope = self._scopes.get(domain_id)
         if scope is not None:
             scope.cancel()
@@ -204,7 +205,7 @@ class Reindexing:
             await self._look_again(domain_id)
 
     async def _look_again(self, domain_id: str) -> None:
-        """Rebuild a collection once more if another embedder came while it was rebuilt."""
+        """Rebuild a collection again if the embedder changed during the rebuild."""
         try:
             meta = await self._index.meta(collection_of(domain_id))
             if (
@@ -219,12 +220,12 @@ class Reindexing:
             )
 
     async def _attempt(self, domain_id: str) -> None:
-        """Rebuild; a failure leaves the live collection as it is, and is said."""
+        """Rebuild a collection. A failure keeps the live collection unchanged and is recorded as its state."""
         try:
             await self._rebuild(domain_id)
         except (AgenticRagError, IndexFault, EmbeddingError) as exc:
             log.error("rebuilding the collection of %s: %s", domain_id, exc)
-            with suppress(StorageError):  # it stays "rebuilding" and is begun anew by the next start
+            with suppress(StorageError):  # the state stays "rebuilding", and the next start rebuilds again
                 await self._put(domain_id, CollectionState.FAILED, (await self.state(domain_id)).generation, str(exc))
 
     async def _rebuild(self, domain_id: str) -> None:
@@ -247,7 +248,8 @@ class Reindexing:
                 raise ReindexHeld(held)
         async with self._ingestion.pause(domain_id):
             for document in await self._missing(run):
-                run.done[document.id] = document.sha256  # noted first: one that is deleted meanwhile is taken out again
+                # Set before copying, so that `_settle` removes a document that is deleted in the meantime.
+                run.done[document.id] = document.sha256
                 await self._index.delete_document(generation, document.id)
                 await self._copy(generation, document)
             await self._index.swap(collection, generation)
@@ -261,12 +263,12 @@ class Reindexing:
         self._dense.collection_exchanged(domain_id)
 
     async def _missing(self, run: "_Run") -> list[DocumentRecord]:
-        """Return the searchable documents that the generation has not, or not with these bytes."""
+        """Return the indexed documents that the new generation lacks, or has with other bytes."""
         indexed = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id, DocumentStatus.INDEXED))
         return [document for document in indexed if run.done.get(document.id) != document.sha256]
 
     async def _fill(self, run: "_Run", reader: ReadingProcess) -> int:
-        """Put the documents that are missing into the generation, read anew; return how many there were."""
+        """Read the missing documents again and add them to the generation; return their number."""
         domain = await self._db.read(lambda conn: domains.get(conn, run.domain_id))
         if domain is None:
             return 0
@@ -301,7 +303,7 @@ class Reindexing:
             offset += PAGE
 
     async def _settle(self, run: "_Run") -> None:
-        """After the exchange: counts are those of the new collection, and no deleted or lost document is in it."""
+        """Update the records after the exchange: store the new chunk counts and remove deleted or lost documents."""
         collection = collection_of(run.domain_id)
         known = await self._db.read(lambda conn: documents.list_of(conn, run.domain_id))
         for document_id in run.done.keys() - {
@@ -325,7 +327,7 @@ class Reindexing:
 
 @dataclass(slots=True)
 class _Run:
-    """One rebuild. ``done``: the bytes (SHA-256) with which a document is in the generation, by its id."""
+    """One rebuild. ``done`` maps a document's id to the SHA-256 of the bytes that the generation has of it."""
 
     domain_id: str
     generation: str

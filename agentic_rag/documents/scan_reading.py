@@ -1,7 +1,7 @@
-"""Scanned pages: which were read by OCR already, and the process that reads the others.
+"""Scanned pages: the results of OCR in the store, and the process that reads further pages.
 
-Owns what is stored of a page and the budget. Ingestion decides when a document's pages are read. A page that cannot be
-read is stored with its reason, so that it costs its time once.
+Owns the stored form of a page and the budget. Ingestion decides when a document's pages are read. A page that cannot be
+read is stored with its error, so that it costs its time only once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,37 +27,37 @@ from mcp_servers.retriever.formats.scans import ScanLine, ScanPage, in_reading_o
 CHILD = "agentic_rag.documents.ocr_child"
 PDF = "application/pdf"
 MEMORY_BYTES = 2048 * 2**20
-"""Of the address space of one page's process; it uses some 600 MB."""
+"""Address space of one page's process; the process uses some 600 MB."""
 WALL_FACTOR = 8
-"""Wall time of a page, in limits of its processor time: it runs at low priority."""
+"""Limit of wall time of a page, as a multiple of its CPU time: the process runs at low priority."""
 
 
 @dataclass(frozen=True, slots=True)
 class OcrBudget:
-    """How many pages of one document OCR reads, and the processor's seconds that one page may take. 0 pages: none."""
+    """The maximum number of pages per document for OCR, and the CPU seconds for one page. 0 pages disable OCR."""
 
     pages: int
     seconds: float
 
     @property
     def usable(self) -> bool:
-        """Whether scans are read: allowed, and the extra is installed."""
+        """Whether OCR is enabled and its extra is installed."""
         return self.pages > 0 and has_ocr()
 
 
 class ScanStore:
-    """The pages that OCR read, by document."""
+    """The stored results of OCR, by document."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     async def pages(self, document: DocumentRecord, page: int | None = None) -> dict[int, Json]:
-        """Return what was read of a document's bytes by page, or of one page."""
+        """Return the OCR results for a document's bytes by page number, or for one page."""
         rows = await self._db.read(lambda conn: scans.of_document(conn, document.id, document.sha256, page))
         return {row.page: row.content for row in rows}
 
     async def put(self, document: DocumentRecord, content: Json) -> None:
-        """Store a page; pages of other bytes of the document go."""
+        """Store a page, and delete pages of earlier bytes of the document."""
         row = ScanRecord(
             document_id=document.id,
             sha256=document.sha256,
@@ -75,7 +75,7 @@ class ScanStore:
 
 
 def marks_on_scan(content: Json, passage: str, sentences: Sequence[Range], cited: Range | None) -> Marks:
-    """Return where a passage stands on a page that OCR read, by the boxes of its lines."""
+    """Return the position of a passage on a scanned page, by the boxes of its lines."""
     scan = ScanPage.from_json(content)
     lines = in_reading_order(scan)
     found = locate("\n".join(line.text for line in lines), passage, sentences, cited)
@@ -84,7 +84,7 @@ def marks_on_scan(content: Json, passage: str, sentences: Sequence[Range], cited
 
 
 def _boxes(lines: Sequence[ScanLine], ranges: Sequence[Range]) -> Iterator[Box]:
-    """Yield a box for each line, or the part of a line, that ranges of the lines' joined text cover."""
+    """Yield a box for each line, or part of a line, that the ranges of the joined lines cover."""
     start = 0
     for line in lines:
         end = start + len(line.text)
@@ -96,7 +96,7 @@ def _boxes(lines: Sequence[ScanLine], ranges: Sequence[Range]) -> Iterator[Box]:
 
 
 def _box(line: ScanLine, first: float, last: float) -> Box:
-    """Return the box of a share of a line's characters, along the direction of its text."""
+    """Return the box of a fraction of a line's characters, along the direction of its text."""
     x, y, end_x, end_y, _, _, start_x, start_y = line.corners
     points = [
         (x + (end_x - x) * share + dx, y + (end_y - y) * share + dy)
@@ -109,14 +109,14 @@ def _box(line: ScanLine, first: float, last: float) -> Box:
 
 
 class OcrProcess:
-    """Reads one page after the other in a capped process; started when first needed. Used by one task."""
+    """A capped process that reads one page after the other. It starts on first use and serves one task."""
 
     def __init__(self, budget: OcrBudget) -> None:
         self._budget = budget
         self._process = ChildProcess(CHILD, budget.seconds * WALL_FACTOR, "reading the scanned page")
 
     async def read(self, file: BinaryIO, document: DocumentRecord, page: int) -> Json:
-        """Return a page as JSON of a `ScanPage`; one that cannot be read has an ``error``."""
+        """Return a page as JSON of a `ScanPage`; a page that cannot be read has an ``error``."""
         job = {
             "path": "",
             "page": page,
@@ -135,9 +135,9 @@ class OcrProcess:
         return dict(frame)
 
     async def reset(self) -> None:
-        """End the process if it is in the middle of a page."""
+        """Kill the process if a page is unfinished."""
         await self._process.reset()
 
     async def aclose(self) -> None:
-        """End the process and wait for it, bounded."""
+        """Kill the process and wait for its end, at most `KILL_SECONDS`."""
         await self._process.aclose()

@@ -1,8 +1,8 @@
-"""Searches of a domain: with which fusion and reranker, what is kept of each, and which passages still exist.
+"""Searches of a domain: the choice of fusion and reranker, the stored traces, and the check of cited passages.
 
-Owns the choice of a `Retriever` for each search, for the model's tool and the playground alike, and what is kept of a
-search and for how long: ids, places and scores, never a text, so that nothing of a deleted document is left. Knows no
-file and no request.
+Owns the choice of a `Retriever` for each search, for the model's tool and the playground alike, and the stored trace of
+a search. A trace has ids, positions and scores but never a text, so that nothing of a deleted document is left. Knows
+no file and no request.
 """
 
 import logging
@@ -41,16 +41,16 @@ from mcp_servers.retriever.retrieval import Retriever
 log = logging.getLogger(__name__)
 
 KEPT = 1_000
-"""Searches kept of each domain."""
+"""Number of stored searches per domain."""
 PRUNE_EVERY = 50
-"""Searches between two looks at what is too old."""
+"""Number of searches between two deletions of old ones."""
 REMOVED = "[removed]"
-"""Shown as the name of a document that is no more."""
+"""Shown as the name of a deleted document."""
 
 
 @contextmanager
 def index_errors() -> Iterator[None]:
-    """Turn what the index raises into what a client is told. Raises `errors.IndexUnavailable`."""
+    """Convert index errors into the error for clients. Raises `errors.IndexUnavailable`."""
     try:
         yield
     except IndexFault as exc:
@@ -59,7 +59,7 @@ def index_errors() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What an admin tries; None is the domain's setting, or any."""
+    """Options of an admin's search; None means the domain's setting, or no filter."""
 
     top_k: int | None = None
     threshold: float | None = None
@@ -72,7 +72,7 @@ class SearchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a search weighed and returned. In a stored one, names, headings and texts of the hits are empty."""
+    """The candidates and the hits of a search. In a stored trace, names, headings and texts of the hits are empty."""
 
     took_ms: float
     dense_weight: float
@@ -86,13 +86,13 @@ class Trace:
 
     @classmethod
     def of(cls, retrieval: Retrieval) -> "Trace":
-        """Return the trace of a search that was just made."""
+        """Return the trace of a finished search."""
         return cls(**{each.name: getattr(retrieval, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSearch:
-    """A stored search with the texts that still exist; ``chunks`` are those of its candidates, by their ids."""
+    """A stored search with the texts that still exist; ``chunks`` are the chunks of its candidates, by their ids."""
 
     record: RetrievalRecord
     trace: Trace
@@ -103,9 +103,9 @@ NO_DOCUMENTS = "There are no documents that can be searched."
 
 
 class DomainSearch:
-    """A `KnowledgeBase` over all domains; one `Retriever` for each pair of fusion and reranker that is in use.
+    """A `KnowledgeBase` over all domains, with one `Retriever` for each pair of fusion and reranker in use.
 
-    ``models`` is the folder in which rerankers are looked for.
+    ``models`` is the folder with the rerankers.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class DomainSearch:
         self._lost = lost
         self._models = models
         self.outcomes = Outcomes()
-        """What lately became of searches, and of questions whether the index answers."""
+        """Recent results of searches and of health probes of the index."""
         self._retrievers: dict[tuple[FusionMethod, str | None], Retriever] = {}
 
     async def search(
@@ -141,7 +141,7 @@ class DomainSearch:
         file_type: str | None = None,
         heading: str | None = None,
     ) -> Retrieval:
-        """Search as `Retriever.search` does, and raise what it raises."""
+        """Search like `Retriever.search`, with the same errors."""
         ids = None if document_ids is None else tuple(document_ids)
         options = SearchOptions(document_ids=ids, document=document, file_type=file_type, heading=heading)
         return await self.search_with(options, collection, query, top_k, threshold)
@@ -149,10 +149,10 @@ class DomainSearch:
     async def search_with(
         self, options: SearchOptions, collection: str, query: str, top_k: int, threshold: float
     ) -> Retrieval:
-        """`search` with filters and another fusion.
+        """Search like `search`, with filters and optionally another fusion.
 
         Raises:
-            NotFound: the collection is of no domain.
+            NotFound: no domain has this collection.
         """
         settings = await self._directory.settings(domain_of(collection))
         retriever = self._retriever(options.fusion or settings.retrieval_fusion, settings.reranker)
@@ -215,12 +215,12 @@ class DomainSearch:
         return retrieval if rebuilding is None else replace(retrieval, incomplete=str(rebuilding))
 
     def note_fault(self, fault: IndexFault) -> None:
-        """Note that the index did not answer; what is wrong with one collection says nothing of it."""
+        """Record that the index did not answer. Damage to one collection does not count as a failure of the index."""
         if isinstance(fault, IndexUnavailable) and not isinstance(fault, IndexDamaged):
             self.outcomes.note_failure(time.time(), SearchUnavailable.code, str(fault))
 
     async def documents(self, collection: str, document_ids: Sequence[str] | None = None) -> list[DocumentFacts]:
-        """See `Library.documents`; those that are still being read are left out."""
+        """List the documents as `Library.documents` does, without documents that are still being read."""
         domain_id = domain_of(collection)
         records = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
         visible = None if document_ids is None else frozenset(document_ids)
@@ -228,11 +228,11 @@ class DomainSearch:
         return sorted(facts, key=lambda each: (each.name.casefold(), each.document_id))
 
     async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
-        """See `Library.chunks`."""
+        """Return chunks as `Library.chunks` does."""
         return await self.index.chunks(collection, document_id, offset, limit)
 
     async def calibrate(self, collection: str) -> Calibration | None:
-        """Measure what the dense leg is worth, so that the first search does not have to."""
+        """Measure the value of the dense leg in advance, so that the first search need not do so."""
         return await self._retriever("dbsf", None).calibrate(collection)
 
     def _retriever(self, fusion: FusionMethod, reranker: str | None) -> Retriever:
@@ -268,7 +268,7 @@ class SearchTraces:
         self._count = 0
 
     async def keep(self, retrieval: Retrieval) -> None:
-        """Store a search. One that cannot be stored is answered all the same."""
+        """Store a search. A failure to store is logged and does not fail the search."""
         domain_id = domain_of(retrieval.collection)
         trace = replace(Trace.of(retrieval), hits=tuple(map(_without_text, retrieval.hits)))
         row = RetrievalRecord(
@@ -301,10 +301,10 @@ class SearchTraces:
     async def get(self, domain_id: str, retrieval_id: str) -> KeptSearch:
         """Return a search with the texts that still exist.
 
-        A passage that is gone has no sentences; the name of a document that is gone is `REMOVED`.
+        A deleted passage has no sentences; the name of a deleted document is `REMOVED`.
 
         Raises:
-            NotFound: the domain has no such search (any more).
+            NotFound: the domain has no such search, or no longer has it.
         """
         row = await self._db.read(lambda conn: retrievals.get(conn, retrieval_id))
         if row is None or row.domain_id != domain_id:
@@ -316,12 +316,12 @@ class SearchTraces:
         return KeptSearch(row, replace(trace, hits=tuple(_with_text(hit, names, chunks) for hit in trace.hits)), chunks)
 
     async def _chunks(self, domain_id: str, trace: Trace) -> dict[str, Chunk]:
-        """Return those chunks of a search that still exist."""
+        """Return the chunks of a search that still exist."""
         ids = {candidate.chunk_id for candidate in trace.candidates}
         ids |= {sentence.chunk_id for hit in trace.hits for sentence in hit.sentences}
         try:
             return await self._index.get(collection_of(domain_id), sorted(ids))
-        except IndexFault as exc:  # the scores are worth showing without the texts
+        except IndexFault as exc:  # show the scores without the texts
             log.warning("texts of a kept search: %s", exc)
             return {}
 
@@ -332,7 +332,7 @@ def _without_text(hit: Hit) -> Hit:
 
 
 def _with_text(hit: Hit, names: Mapping[DocumentId, str], chunks: Mapping[str, Chunk]) -> Hit:
-    """Return a stored hit with its name, place and texts, as far as they still exist."""
+    """Return a stored hit with its name, position and texts, as far as they still exist."""
     name = names.get(DocumentId(hit.document_id), REMOVED)
     sentences = tuple(_sentence(each, chunks[each.chunk_id]) for each in hit.sentences if each.chunk_id in chunks)
     if not sentences:
@@ -354,10 +354,10 @@ def _sentence(sentence: Sentence, chunk: Chunk) -> Sentence:
 
 
 async def missing_chunks(index: Index, database: Database, domain_id: str, chunk_ids: set[str]) -> set[str]:
-    """Return those of the chunks that can no longer be cited.
+    """Return the given chunks that can no longer be cited.
 
-    When the index does not answer, the records do: ids follow from a document's id, bytes and chunk count. A chunk
-    that neither knows is missing.
+    If the index does not answer, the records decide: chunk ids follow from a document's id, bytes and chunk count. A
+    chunk unknown to the records is then missing.
     """
     try:
         return chunk_ids - await index.existing(collection_of(domain_id), chunk_ids)
@@ -368,11 +368,11 @@ async def missing_chunks(index: Index, database: Database, domain_id: str, chunk
 
 
 def _unrecorded_chunks(chunk_ids: set[str], recorded: Sequence[DocumentRecord]) -> set[str]:
-    """Return the ids that are of no recorded document. Some microseconds for each chunk of the domain."""
+    """Return the ids that belong to no recorded document. Takes some microseconds for each chunk of the domain."""
     rest = set(chunk_ids)
     for document in recorded:
         for ordinal in range(document.chunk_count or 0):
-            rest.discard(chunk_id(f"{document.id}\0{document.sha256}", ordinal))  # as `child` makes them
+            rest.discard(chunk_id(f"{document.id}\0{document.sha256}", ordinal))  # same ids as in `child`
         if not rest:
             break
     return rest

@@ -1,8 +1,8 @@
-"""Where a passage stands in another form of the same text: a PDF's page, or the chunk that a citation is of. Pure.
+"""The position of a passage in another form of the same text: a PDF's page, or the chunk of a citation. Pure.
 
 Two readings of one text differ in white space, in hyphens at line ends, in ligatures, in letters with their accents
 apart, in dashes and quotation marks. So only letters, marks and figures are compared, in their compatibility form and
-without case; each of them knows which character it came from. The time grows with the texts and not faster.
+without case. Each of them keeps the index of its original character. The time grows linearly with the texts.
 """
 
 import unicodedata
@@ -13,23 +13,23 @@ from functools import lru_cache
 from typing import NamedTuple, Self
 
 FIRST_CJK = "\u2e80"
-"""Chinese and Japanese characters begin here."""
+"""The first Chinese or Japanese character."""
 
 MAX_PLACES = 1_000
-"""Places with the same letters that are compared; a page rarely has ten."""
+"""Maximum number of positions with the same letters that are compared; a page rarely has ten."""
 
 UNBOUND_LEAST = 12
-"""Letters of a text that is long enough to be found where it cuts a word: spaces between words may differ."""
+"""Minimum letters of a text that may match inside a word: spaces between words may differ."""
 
 ROW_LINES = 8
-"""Lines of a page that one row of a table may take."""
+"""Maximum lines of a page that one row of a table may take."""
 
 CITED_LEAST = 4
-"""Letters of a sentence that are enough to be looked for alone, where the whole passage was not found."""
+"""Minimum letters of a sentence that is searched alone if the whole passage was not found."""
 
 
 class Range(NamedTuple):
-    """Characters of a text, ``end`` not among them."""
+    """Characters of a text from ``start`` up to, but not including, ``end``."""
 
     start: int
     end: int
@@ -37,7 +37,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """The letters of a text that count, and for each the index of its character."""
+    """The compared letters of a text, each with the index of its character."""
 
     text: str
     places: list[int]
@@ -45,7 +45,7 @@ class Letters:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Return those of a text."""
+        """Return the compared letters of a text."""
         folded: list[str] = []
         places: list[int] = []
         for at, char in enumerate(text):
@@ -55,15 +55,15 @@ class Letters:
         return cls("".join(folded), places, text)
 
     def within(self, part: Range) -> Range:
-        """Return which letters come from the characters of a part."""
+        """Return the range of letters that come from the characters of a part."""
         return Range(bisect_left(self.places, part.start), bisect_left(self.places, part.end))
 
     def is_apart(self, part: Range) -> bool:
-        """Whether some letters begin and end where words do; Chinese and Japanese have no such ends."""
+        """Whether a range of letters begins and ends at word boundaries, which Chinese and Japanese do not have."""
         return not _cuts_word(self.source, self.characters(part))
 
     def characters(self, part: Range) -> Range:
-        """Return the characters that some letters, at least one, come from."""
+        """Return the range of characters that a non-empty range of letters comes from."""
         return Range(self.places[part.start], self.places[part.end - 1] + 1)
 
 
@@ -74,15 +74,15 @@ def _joins(pair: str) -> bool:
 
 @lru_cache(8_192)
 def _fold(char: str) -> str:
-    """Return what is compared of a character; nothing of white space, punctuation, symbols and controls."""
+    """Return the compared letters of a character; empty for white space, punctuation, symbols and controls."""
     decomposed = unicodedata.normalize("NFKD", char).casefold()
     return "".join(each for each in decomposed if unicodedata.category(each)[0] in "LMN")
 
 
 def find_text(text: str, wanted: str) -> Range | None:
-    """Return where ``wanted`` stands in ``text``: literally, else by its letters; None where it does not.
+    """Return the position of ``wanted`` in ``text``, literally or by its letters; None if absent.
 
-    A place that is a whole line, as a table's row is, comes before one that cuts no word, and that before any other.
+    A position that is a whole line, such as a table's row, is preferred, then one that cuts no word, then any other.
     """
     wanted = wanted.strip()
     if not wanted:
@@ -110,16 +110,16 @@ def _cuts_word(text: str, part: Range) -> bool:
 
 
 def _find(letters: Letters, wanted: Letters, after: int = 0) -> Range | None:
-    """Return the characters of the first place behind ``after``, else of the first one, that has these letters."""
+    """Return the first position of these letters behind ``after``, else the first position in the text."""
     at = _index(letters, wanted, after)
     return None if at is None else letters.characters(Range(at, at + len(wanted.text)))
 
 
 def _index(letters: Letters, wanted: Letters, after: int = 0) -> int | None:
-    """Return where a text has these letters: at a place with the same words, else at one that cuts no word.
+    """Return the position of letters: preferably one with the same words, else one that cuts no word.
 
-    Letters are compared without the spaces between them, so that a row `A1 | 25` also stands in `A12 5`. Short texts
-    that would cut a word are not found at all.
+    Letters are compared without the spaces between them, so that a row `A1 | 25` also matches in `A12 5`. A short text
+    that would cut a word is not matched at all.
     """
     if not wanted.text:
         return None
@@ -151,7 +151,7 @@ def _words_of(text: str) -> list[str]:
 
 
 def sentences_within(text: str, sentences: Sequence[Range], wanted: str) -> Range | None:
-    """Return the run of a text's sentences that are in ``wanted``, which goes on before or behind the text."""
+    """Return the longest run of a text's sentences that ``wanted`` contains; ``wanted`` extends beyond the text."""
     whole = Letters.of(wanted).text
     runs: list[list[Range]] = [[]]
     for sentence in sentences:
@@ -166,7 +166,7 @@ def sentences_within(text: str, sentences: Sequence[Range], wanted: str) -> Rang
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where a passage and the cited part of it stand: ranges of the other text, in the passage's order.
+    """The position of a passage and of its cited part: ranges of the other text, in the passage's order.
 
     ``whole``: all of the passage was found, in one piece.
     """
@@ -177,7 +177,7 @@ class Located:
 
 
 def locate(page: str, passage: str, sentences: Sequence[Range], cited: Range | None) -> Located:
-    """Return where a passage stands in a page's text: as a whole, else sentence by sentence.
+    """Return the position of a passage in a page's text, as a whole or else sentence by sentence.
 
     ``sentences`` and ``cited`` are parts of the passage.
     """
@@ -201,7 +201,7 @@ def locate(page: str, passage: str, sentences: Sequence[Range], cited: Range | N
 
 
 def _pieces(there: Letters, passage: str, sentences: Sequence[Range]) -> Iterator[tuple[Range, Range]]:
-    """Yield the sentences that are found, each with its place; they are looked for in their order first."""
+    """Yield the sentences that are found, each with its position. Positions in the passage's order are preferred."""
     after = 0
     for sentence in sentences:
         letters = Letters.of(passage[sentence.start : sentence.end])
@@ -216,7 +216,7 @@ def _pieces(there: Letters, passage: str, sentences: Sequence[Range]) -> Iterato
 def _find_row(page: Letters, wanted: Letters) -> Range | None:
     """Return the only run of a page's lines that holds exactly the letters of a table's row, in any order.
 
-    A page has a row in another order where a cell goes over several lines, or where the page is shown upside down.
+    A page has a row in another order if a cell spans several lines, or if the page is shown upside down.
     """
     lines = []
     start = 0

@@ -167,10 +167,10 @@ class Cases:
         await self._db.write(store, durable=True)
 
     async def put_back(self, domain_id: str, case_id: str, document: Json | None) -> None:
-        """Store a case as its history has it; None deletes it.
+        """Restore a case from a document of its history; None deletes the case.
 
         Raises:
-            InvalidInput: the document is no case any more, or another case asks the same.
+            InvalidInput: the document is no longer a valid case, or another case has the same questions.
         """
         redaction = self._vault.redact.of(domain_id)
         form, author = None if document is None else read_form(CaseForm, document, "case"), acting().user_id

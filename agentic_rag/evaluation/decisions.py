@@ -92,8 +92,8 @@ def compare_runs(
 
     Args:
         varies: whether the same input may give another answer. Then more worse cases are needed for a hold.
-        removes_documents: a case whose document is gone after the change became worse by it. Otherwise such a case
-            cannot be compared.
+        removes_documents: whether the change removes documents. A case that loses its document then counts as worse.
+            Otherwise such a case cannot be compared.
     """
     worse: list[CaseChange] = []
     better: list[CaseChange] = []

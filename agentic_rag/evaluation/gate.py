@@ -1,8 +1,9 @@
-"""The gate: try a change on the image that would be, before it counts.
+"""The gate: evaluate a change on the resulting image before the change takes effect.
 
-A trial is a pair of runs over the same cases: the domain as it is, and as the change would make it. Changes that a
-search can show are tried at once, within the request. Others need whole answers: the change waits as a draft and is
-applied once its trial has passed. A held change stays a draft, which its author or an operator can apply anyway.
+A trial is a pair of runs over the same cases: the domain before the change, and the domain after the change. If a
+search can show the effect, the trial runs at once, within the request. Other changes need whole answers: such a change
+waits as a draft, and the server applies the change after its trial has passed. A held change stays a draft, which its
+author or an operator can still apply.
 """
 
 import logging
@@ -82,7 +83,7 @@ class RoleDraftFile(Form):
 
 
 class RoleChange(Form):
-    """The files of a domain's primary role as they would be."""
+    """The changed files of a domain's primary role."""
 
     id: Annotated[str, StringConstraints(min_length=1, max_length=96)]
     files: tuple[RoleDraftFile, ...] = Field(min_length=1, max_length=100)
@@ -103,7 +104,7 @@ class DomainChangeForm(Form):
     removes: Annotated[tuple[str, ...], Field(max_length=10_000)] = ()
 
     def to_json(self) -> Json:
-        """Return the stored form: only what was given."""
+        """Return the stored form, with only the given fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
@@ -112,12 +113,12 @@ MODEL_FIELDS = frozenset({"model", "fallback_model", "thinking", "effort", "temp
 ROLE_FIELDS = frozenset({"primary_role_id", "sub_role_ids", "adopt_role"})
 SERVER_KEYS = frozenset({"mcpServers", "mcp_servers"})
 UNSEEN_FIELDS = frozenset({"evaluation", "memory", "keep_conversations_days", "mcp_servers"})
-"""Settings that no trial can show; MCP servers are tested and accepted in their own way."""
+"""Settings that no trial can show. MCP servers are tested and accepted separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTrial:
-    """A change with what it affects: its kinds, the image that would be, and the tiers that can show a difference."""
+    """A change with its kinds, the image it results in, and the tiers that can show a difference."""
 
     change: DomainChangeForm
     kinds: tuple[ChangeKind, ...]
@@ -131,7 +132,7 @@ class PlannedTrial:
 
 
 def affected_kinds(before: DomainSettings, after: DomainSettings) -> dict[ChangeKind, set[Tier]]:
-    """Return the kinds of a change of settings, each with the tiers that can show it."""
+    """Return the kinds of a change of settings, each with the tiers that can show a difference."""
     kinds: dict[ChangeKind, set[Tier]] = {}
     for name in DomainSettings.model_fields:
         if name in UNSEEN_FIELDS or getattr(before, name) == getattr(after, name):
@@ -150,7 +151,7 @@ def affected_kinds(before: DomainSettings, after: DomainSettings) -> dict[Change
 
 
 def _label(before: DomainSettings, after: DomainSettings, form: DomainChangeForm, removed: Sequence[str]) -> str:
-    """Return a change in a few words, such as ``retrievalThreshold 0 → 0.9``."""
+    """Summarise a change in a few words, such as ``retrievalThreshold 0 → 0.9``."""
     old, new = before.model_dump(mode="json", by_alias=True), after.model_dump(mode="json", by_alias=True)
     changed = sorted(key for key in old.keys() - {"mcpServers"} if old[key] != new[key])
     parts = [f"{key} {_short(old[key])} → {_short(new[key])}" for key in changed]
@@ -194,13 +195,13 @@ class Gate:
         self._quotes_only = quotes_only
 
     async def settings(self, domain_id: str) -> EvaluationSettings:
-        """Return how cases guard a domain. Raises `NotFound` if there is no such domain."""
+        """Return the evaluation settings of a domain. Raises `NotFound` if there is no such domain."""
         return (await self._directory.settings(domain_id)).evaluation
 
     # -- trying -----------------------------------------------------------------------------------------------
 
     async def plan(self, domain_id: str, form: DomainChangeForm) -> PlannedTrial:
-        """Return what a change affects, without trying it.
+        """Return the effects of a change without trying the change.
 
         Raises:
             NotFound: there is no such domain or document.
@@ -316,9 +317,9 @@ class Gate:
             await self._runs.wait_news(news)
 
     async def guard(self, domain_id: str, form: DomainChangeForm, version: int | None = None) -> list[str]:
-        """Try a change that is about to be made, as far as the domain wants it; return warnings.
+        """Try a change before it is made, as far as the domain's settings ask for it; return warnings.
 
-        ``version`` is the one that the change was made from.
+        ``version`` is the domain's version from which the change was made.
 
         Raises:
             VersionConflict: the domain has another version.
@@ -362,7 +363,7 @@ class Gate:
         return []
 
     async def guard_component(self, domain_id: str, name: str, content: str | None) -> None:
-        """Try a change of a prompt file that is about to be made; None deletes it.
+        """Try a change of a prompt file before it is made; None as content deletes the file.
 
         Raises:
             ChangeOnTrial: the change is tried with whole answers; the server applies it afterwards.
@@ -372,7 +373,7 @@ class Gate:
             await self.guard(domain_id, DomainChangeForm(components={name: content}))
 
     async def guard_role(self, domain_id: str, role: str, files: Sequence[RoleFile] | None) -> None:
-        """Try a change of the domain's primary role that is about to be made. Other roles are not tried.
+        """Try a change of the domain's primary role before it is made. Other roles are not tried.
 
         Raises:
             ChangeOnTrial: the change is tried with whole answers; the server applies it afterwards.
@@ -393,7 +394,7 @@ class Gate:
     # -- deciding ---------------------------------------------------------------------------------------------
 
     async def work(self, tier: Tier) -> None:
-        """Carry out runs of a tier, and decide about the changes that they try."""
+        """Run the queued runs of a tier, and decide about the changes that they try."""
         while True:
             run = await self._runs.next_run(tier)
             await self._runs.carry_out(run)
@@ -401,21 +402,21 @@ class Gate:
                 await self.settle(run.domain_id, run.draft_id)
 
     async def work_searches(self) -> None:
-        """Carry out runs of the retrieval tier."""
+        """Run the queued runs of the retrieval tier."""
         await self.work("retrieval")
 
     async def work_answers(self) -> None:
-        """Carry out runs of the answers tier."""
+        """Run the queued runs of the answers tier."""
         await self.work("answers")
 
     async def resume(self) -> None:
-        """Continue the runs and trials that an earlier process left."""
+        """Resume the runs and trials that an earlier process left unfinished."""
         await self._runs.resume()
         for draft in await self._db.read(evaluation.trying_drafts):
             await self.settle(draft.domain_id, draft.id)
 
     async def settle(self, domain_id: str, draft_id: str) -> None:
-        """Decide about a change whose runs have ended, and apply it if it was to be applied."""
+        """Decide about a change whose runs have ended, and apply the change if its draft asks for that."""
         draft = await self._db.read(lambda conn: evaluation.get_draft(conn, domain_id, draft_id))
         if draft is None or draft.state is not DraftState.TRYING:
             return
@@ -435,7 +436,7 @@ class Gate:
         state = {Decision.PASS: DraftState.PASSED, Decision.WARN: DraftState.WARNED, Decision.HOLD: DraftState.HELD}
         decided = state[comparison.decision]
         stopped = next((each.reason for each in runs if each.state is RunState.STOPPED), "")
-        if stopped and decided is DraftState.PASSED:  # cases that were not asked cannot have become worse
+        if stopped and decided is DraftState.PASSED:  # passed on the judged cases only; the others are unknown
             decided = DraftState.WARNED
         shown = decision_json(comparison, stopped) | {"again": [each.id for each in runs[2:]]}
         if await self._decide(draft, decided, shown) and draft.then_apply:
@@ -451,7 +452,7 @@ class Gate:
         return decided
 
     async def _ask_again(self, draft: DraftRecord, runs: Sequence[RunRecord], comparison: Comparison) -> bool:
-        """Repeat the cases that differ, because a model's answers vary; return whether that began."""
+        """Repeat the cases that differ, because a model's answers vary; return whether the repetition began."""
         differing = [each.case_id for each in (*comparison.worse, *comparison.better)]
         if draft.tier != "answers" or self._quotes_only or not differing or runs[0].repeats > 1:
             return False
@@ -509,12 +510,12 @@ class Gate:
         return await self._db.read(lambda conn: evaluation.list_drafts(conn, domain_id, limit))
 
     async def apply(self, user: User, domain_id: str, draft_id: str) -> DraftRecord:
-        """Apply a draft whatever its trial said.
+        """Apply a draft, regardless of the result of its trial.
 
         Raises:
             NotFound: the domain has no such draft.
             Forbidden: the user is neither its author nor an operator, or may not make this change.
-            InvalidInput: it was applied or dropped already, or it is still being tried, or is not valid any more.
+            InvalidInput: the draft was applied or dropped already, is still being tried, or is no longer valid.
         """
         draft = await self.draft(domain_id, draft_id)
         self._check_decider(user, draft)
@@ -526,12 +527,12 @@ class Gate:
         return await self.draft(domain_id, draft_id)
 
     async def drop(self, user: User, domain_id: str, draft_id: str) -> DraftRecord:
-        """Drop a draft: it will not be applied.
+        """Drop a draft, so that it can no longer be applied.
 
         Raises:
             NotFound: the domain has no such draft.
             Forbidden: the user is neither its author nor an admin of the domain.
-            InvalidInput: it was applied already.
+            InvalidInput: the draft was applied already.
         """
         draft = await self.draft(domain_id, draft_id)
         if draft.author != user.id and not user.administers(domain_id):
@@ -560,7 +561,7 @@ class Gate:
         self._runs.announce()
 
     async def _apply_tried(self, draft: DraftRecord, state: DraftState) -> None:
-        """Apply a change that waited for its trial, unless the domain holds such changes."""
+        """Apply a change after its trial, unless the trial held the change and the domain does not merely warn."""
         settings = await self._directory.settings(draft.domain_id)
         kind: Any = draft.kind
         if state is DraftState.HELD and settings.evaluation.mode_of(kind) != "warn":
@@ -578,7 +579,7 @@ class Gate:
             await self._mark(draft, DraftState.APPLIED, told, draft.author)
 
     async def _make(self, draft: DraftRecord) -> None:
-        """Make the change of a draft in the usual way, with its checks, history and audit rows."""
+        """Make the change of a draft like a normal request, with its checks, history and audit rows."""
         if draft.kind == "reindex":
             await self._documents.reindex(draft.domain_id, anyway=True)
             return
@@ -605,7 +606,10 @@ class Gate:
     # -- nightly ----------------------------------------------------------------------------------------------
 
     async def run_nightly(self) -> None:
-        """Queue the answers run of every domain that wants one at this hour (UTC) and had none for 20 hours."""
+        """Queue the nightly answers run of each domain that wants one at this hour (UTC).
+
+        Domains with a nightly run in the last 20 hours are skipped.
+        """
         hour = datetime.now(UTC).hour
         for record in await self._directory.list_all():
             settings = DomainSettings.model_validate(record.settings).evaluation
@@ -629,7 +633,7 @@ def _cites_any(expect: Expectations, names: set[str]) -> bool:
 
 
 def decision_json(comparison: Comparison, stopped: str = "") -> Json:
-    """Return a comparison as a draft stores it and clients see it."""
+    """Return a comparison in the form for drafts and clients."""
     sentence = "; ".join(filter(None, [comparison.sentence, stopped]))
     return {
         "decision": comparison.decision.value,

@@ -1,6 +1,6 @@
 """The retrieval tier: search for the question of each case and judge the passages. No model is called.
 
-Milliseconds a case. Knows no run and no record of one.
+A case takes milliseconds. Knows no run and no record of one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class ChunkSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunSubject:
-    """What a run judges: the domain as it is, or as a change would make it.
+    """The subject of a run: the unchanged domain, or the domain as a change would make it.
 
     ``settings`` are the domain's in stored form. ``components`` are changed prompt files by name, None if deleted.
     ``role`` and ``role_files`` are a drafted role: (kind, id, text) of each file. ``without`` are left-out documents.
@@ -101,7 +101,7 @@ def _names(records: Sequence[DocumentRecord]) -> list[str]:
 
 
 class RetrievalTier:
-    """Judges searches. ``index`` supplies the passages that a failed search weighed."""
+    """Judges searches. ``index`` supplies the candidate passages of a failed search."""
 
     def __init__(self, search: Prober, index: ChunkSource) -> None:
         self._search = search
@@ -147,7 +147,7 @@ class RetrievalTier:
         return verdict, {**shown, "note": found.note} if found.note else shown
 
     async def _explain(self, expect: Expectations, found: Retrieval, collection: str) -> str:
-        """Return why the expected passage was not found, if it was weighed."""
+        """Return the reason why the expected passage was not found, if it was among the candidates."""
         weighed = [each for each in found.candidates if each.hit is None]
         chunks = await self._index.get(collection, [each.chunk_id for each in weighed])
         for candidate in weighed:
@@ -171,7 +171,7 @@ def _seen_chunk(chunk: Chunk) -> SeenPassage:
 
 
 def passage_json(passage: SeenPassage, snippet: int = SNIPPET) -> Json:
-    """Return a passage for people; its text is cut."""
+    """Return a passage for display, with its text truncated."""
     return {
         "document": passage.document,
         "section": passage.heading_path[-1] if passage.heading_path else None,

@@ -52,22 +52,23 @@ log = logging.getLogger(__name__)
 GROUP = {"retrieval": 16, "answers": 1}
 """Cases whose results are stored in one transaction."""
 AT_ONCE = 4
-"""Searches under way concurrently."""
+"""Searches that run in parallel."""
 BEAT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
 """A run whose process has not reported for so long is taken over by another process."""
 LOOK_SECONDS = 5.0
-"""Between two looks for runs of other processes on a shared database."""
+"""Seconds between two checks for runs of other processes on a shared database."""
 RETRY_SECONDS = 5.0
-"""After a failure of the store."""
+"""Seconds to wait after a failure of the store."""
 MAX_REPEATS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class RunWish:
-    """A run to start. ``case_ids`` is None for all active cases, ``subject`` None for the domain as it is.
+    """A run to start.
 
-    ``max_tokens`` bounds the tokens of an answers run.
+    ``case_ids`` is None for all active cases. ``subject`` is None for the unchanged domain. ``max_tokens`` limits the
+    tokens of an answers run.
     """
 
     tier: Tier
@@ -126,7 +127,7 @@ class Runs:
         return run
 
     async def plan(self, domain_id: str, wish: RunWish) -> RunRecord:
-        """Return a run that is not stored yet. Raises as `start`."""
+        """Return a run that is not stored yet. Raises like `start`."""
         record = await self._directory.get(domain_id)
         listed = await self._db.read(lambda conn: evaluation.list_cases(conn, domain_id, state=CaseState.ACTIVE))
         known = [each.id for each in listed]
@@ -207,10 +208,10 @@ class Runs:
         return await self.get(domain_id, run_id)
 
     async def wait(self, domain_id: str, run_id: str) -> RunRecord:
-        """Return a run once it has ended.
+        """Wait until a run has ended; return the run.
 
         Raises:
-            NotFound: the domain has no such run (any more).
+            NotFound: the domain has no such run, or no longer has it.
         """
         while True:
             news = self._news
@@ -233,12 +234,15 @@ class Runs:
     # -- work -------------------------------------------------------------------------------------------------
 
     async def resume(self) -> None:
-        """Queue the runs that an earlier process left. A shared database has its heartbeats instead."""
+        """Queue the runs that an earlier process left unfinished.
+
+        On a shared database this does nothing: missing heartbeats reveal such runs.
+        """
         if not self._db.shared:
             await self._db.write(evaluation.free_runs)
 
     async def next_run(self, tier: Tier) -> RunRecord:
-        """Wait for a run of the tier, and take it."""
+        """Wait for a run of the tier and claim it."""
         while True:
             news = self._news
             run = await self._db.write(lambda conn: self._claim(conn, tier))
@@ -254,7 +258,7 @@ class Runs:
     async def carry_out(self, run: RunRecord) -> None:
         """Judge the cases of a run that have no result yet, then end the run. A stopped run ends early.
 
-        A failure of the store queues the run again. Any other failure ends it with the reason.
+        A failure of the store queues the run again. Any other failure ends the run with the reason.
         """
         reason = ""
         try:
@@ -406,7 +410,7 @@ class Runs:
         )
 
     async def _note_image(self, run: RunRecord, settings: DomainSettings, subject: RunSubject) -> None:
-        """Store the image that the run judges, and name it in the run."""
+        """Store the image that the run judges, and record its id in the run."""
         at = now()
         stub = ConversationRecord(
             id=ConversationId(""),

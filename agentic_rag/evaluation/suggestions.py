@@ -1,7 +1,7 @@
 """Suggested cases: the domain's model proposes questions about passages of its documents, as drafts.
 
 The model gets passages from several documents and must quote the words that answer its question. A proposal whose quote
-does not stand in its passage is left out. An admin confirms each draft before it counts.
+is not in its passage is dropped. An admin confirms each draft before the case is used.
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,9 @@ class Suggestions:
     async def suggest(
         self, domain_id: str, count: int, document_ids: Sequence[DocumentId] | None = None
     ) -> list[CaseRecord]:
-        """Store up to ``count`` proposed cases as drafts and return them. Questions that a case asks are left out.
+        """Store up to ``count`` proposed cases as drafts and return them.
+
+        Questions of existing cases are left out.
 
         Raises:
             NotFound: there is no such domain.
@@ -161,9 +163,9 @@ class Suggestions:
 
 
 def read_proposals(answer: str, passages: Sequence[Chunk]) -> list[tuple[CaseForm, Json]]:
-    """Return the valid proposals in a model's answer, each with the passage that it was made from.
+    """Return the valid proposals in a model's answer, each with its source passage.
 
-    A proposal without a question, or whose quote does not stand in its passage, is left out.
+    A proposal without a question, or with a quote that is not in its passage, is dropped.
     """
     start, end = answer.find("{"), answer.rfind("}")
     try:

@@ -1,4 +1,4 @@
-"""The gate of a re-index: a rebuilt collection becomes live only if the retrieval tier does not get worse in it.
+"""The gate of a re-index: a rebuilt collection goes live only if it does not worsen the retrieval tier's results.
 
 The trial is stored like any other, as two runs and a draft, so that the page can compare them and an admin can apply
 the re-index anyway.
@@ -45,7 +45,7 @@ class ReindexGate:
         self._directory = directory
 
     async def refusal(self, search: DomainSearch, domain_id: str, collection: str) -> str:
-        """Return why the rebuilt collection must not become live, or an empty text."""
+        """Return the reason why the rebuilt collection must not go live, or an empty text."""
         settings = await self._directory.settings(domain_id)
         mode = settings.evaluation.mode_of("reindex")
         cases = await self._db.read(lambda conn: evaluation.list_cases(conn, domain_id, state=CaseState.ACTIVE))

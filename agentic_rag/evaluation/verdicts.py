@@ -56,7 +56,7 @@ class SeenPassage:
 
 @dataclass(frozen=True, slots=True)
 class SeenAnswer:
-    """What is judged of the last turn of a conversation. ``dropped`` counts citations that could not be verified."""
+    """The judged parts of a conversation's last turn. ``dropped`` counts citations that could not be verified."""
 
     text: str
     cited: tuple[SeenPassage, ...] = ()
@@ -78,7 +78,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CaseVerdict:
-    """The verdict on a case. ``rank`` is that of the first right passage, counted from 1."""
+    """The verdict on a case. ``rank`` is the rank of the first right passage, counted from 1."""
 
     outcome: CaseOutcome
     checks: tuple[Check, ...] = ()
@@ -99,7 +99,7 @@ class KnownDocuments:
         return cls(frozenset(map(_fold_text, ready)), frozenset(map(_fold_text, pending)))
 
     def missing(self, expect: Expectations) -> CaseVerdict | None:
-        """Return the verdict on a case whose expected documents are not all there, or None."""
+        """Return the verdict on a case if the domain lacks expected documents; None otherwise."""
         wanted = [each.document for each in expect.cites]
         absent = [name for name in wanted if _fold_text(name) not in self.ready]
         if not absent or (expect.need == "any" and len(absent) < len(wanted)):
@@ -111,7 +111,7 @@ class KnownDocuments:
 
 
 def judge_search(expect: Expectations, found: Sequence[SeenPassage]) -> CaseVerdict:
-    """Return the verdict on the passages of a search, best first: whether the expected passages are among them."""
+    """Return the verdict on the passages of a search, best first: whether they include the expected passages."""
     if not expect.cites:
         return CaseVerdict(CaseOutcome.UNCHECKED, reason="the case expects no passage")
     checks, ranks = _check_passages("finds", expect, found)
@@ -303,7 +303,7 @@ def contains(text: str, wanted: Contained) -> bool:
 
 
 def _has_words(text: str, wanted: str) -> bool:
-    """Return whether the words stand in the text; figures at their edges are whole numbers there."""
+    """Return whether the text contains the words; a figure at their edges must match a whole number."""
     before = r"(?<!\d)(?<!\d[.,])" if wanted[:1].isdecimal() else ""
     after = r"(?!\d)(?![.,]\d)" if wanted[-1:].isdecimal() else ""
     return re.search(before + re.escape(wanted) + after, text) is not None
