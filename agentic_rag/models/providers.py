@@ -239,7 +239,7 @@ def _make(point: EntryPoint, settings: Settings, name: str) -> Model:
         model = point.load()(settings, name)
     except BadConfiguration:
         raise
-    except Exception as exc:  # the code is not ours
+    except Exception as exc:  # third-party code may raise anything
         raise BadConfiguration(SETTING, f"{place} failed: {type(exc).__name__}: {exc}") from exc
     if not all(hasattr(model, member) for member in ("name", "stream", "aclose")):
         raise BadConfiguration(SETTING, f"{place} made {type(model).__name__!r}, which is no model")

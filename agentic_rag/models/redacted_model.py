@@ -16,7 +16,10 @@ from agentic_rag.models.base import BlockStarted, BlockStopped, InputDelta, Mode
 
 
 class RedactedAnswer:
-    """Redacts the events of one answer. Only one block is open at any time."""
+    """Redacts the events of one answer. Needed only while secret values are known.
+
+    Only one block is open at any time.
+    """
 
     def __init__(self, redaction: Redaction) -> None:
         self._redact = redaction
