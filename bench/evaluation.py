@@ -21,14 +21,14 @@ from tests.server.rig import Rig
 
 DEMO = Path(__file__).resolve().parent.parent / "workspaces" / "demo"
 COPIES = 5
-"""Each retrieval case of the demo is asked so often for the timed run, in other words for the identity of a case."""
+"""Copies of each of the demo's retrieval cases in the timed run. Their questions differ, so each is a separate case."""
 WAIT_SECONDS = 600
 
 Json = dict[str, Any]
 
 
 async def settle(rig: Rig, path: str, waiting: str) -> Json:
-    """Return a run or draft once it has ended."""
+    """Wait until a run or draft has ended, and return it."""
     with anyio.fail_after(WAIT_SECONDS):
         while True:
             found: Json = await rig.ok("GET", path)
@@ -38,7 +38,7 @@ async def settle(rig: Rig, path: str, waiting: str) -> Json:
 
 
 async def fill(rig: Rig) -> str:
-    """Make a domain with the demo's documents, settings and cases; return its id."""
+    """Create a domain with the demo's documents, settings and cases, and return its id."""
     settings = json.loads((DEMO / "domain.json").read_text("utf-8"))["settings"]
     settings.pop("primaryRoleId")
     domain = await rig.domain(**settings)
@@ -55,7 +55,7 @@ async def fill(rig: Rig) -> str:
 
 
 async def try_change(rig: Rig, domain: str, change: Json) -> Json:
-    """Try a change in every tier that may show it; return the draft that decided."""
+    """Try a change in both tiers, until a draft is held. Returns the last held or warned draft, else the first one."""
     base = f"/api/domains/{domain}/evaluation"
     worst: Json = {}
     for tier in ("retrieval", "answers"):
@@ -97,7 +97,7 @@ HARMLESS: dict[str, Json] = {
 
 
 async def judge(rig: Rig, domain: str, changes: dict[str, Json], line: Callable[[str], None]) -> dict[str, str]:
-    """Try each change; return the states."""
+    """Try each change, print the decision, and return the states."""
     states: dict[str, str] = {}
     for name, change in changes.items():
         draft = await try_change(rig, domain, change)
@@ -107,7 +107,7 @@ async def judge(rig: Rig, domain: str, changes: dict[str, Json], line: Callable[
 
 
 async def time_searches(rig: Rig, domain: str) -> tuple[int, float, Json]:
-    """Time a retrieval run over at least 200 cases; return their number, the seconds and the run."""
+    """Time a retrieval run over at least 200 cases, and return their number, the seconds and the run."""
     base = f"/api/domains/{domain}/evaluation"
     cases = json.loads((DEMO / "cases.json").read_text("utf-8"))["cases"]
     searched = [each for each in cases if each["expect"].get("cites")]
@@ -123,7 +123,7 @@ async def time_searches(rig: Rig, domain: str) -> tuple[int, float, Json]:
 
 
 async def measure(say: Callable[[str], None], changes: bool) -> bool:
-    """Print all figures; return whether they are within their bounds. Without ``changes``, only time searches."""
+    """Print all figures and return whether they are within their bounds. Without ``changes``, only time searches."""
     with tempfile.TemporaryDirectory() as folder:
         async with Rig(Path(folder), scripted=False, embedding="wheel", scan_seconds=3600) as rig:
             rig.application.begin()

@@ -3,24 +3,25 @@
 
     python bench/score.py http://127.0.0.1:8000 [--key KEY] [--half FOLDER] [--answers] [--json FILE] [--keep]
 
-The script makes a domain, uploads FOLDER/documents (default: `questions` beside this script), waits until all are
-indexed or failed, and sends each question to `POST /api/domains/{id}/documents/search` with topK 5.
+The script creates a domain, uploads FOLDER/documents (default: `questions` beside this script), waits until all
+documents are indexed or failed, and sends each question to `POST /api/domains/{id}/documents/search` with topK 5.
 
-A hit is right if it is of the right document and its text has all `must_contain` strings of one answer (compared
-without white space, NFKC, without case). `rank` is the place of the first right hit.
+A hit is right if its document is right and its text has all `must_contain` strings of one answer. Strings are compared
+after NFKC, without white space and case. The rank of an answer is the position of the first right hit.
 
-- hit@1, hit@5, MRR@5 as usual. A comparison (`need: all`) needs both answers: hit@1 means that either stands first,
-  hit@5 that both are among the five, its reciprocal rank is the mean of both. `any@5` counts one of both.
-- `reach` is the share of questions whose answer stands whole in one indexed passage, whatever its rank. 1 - reach is
-  lost in reading and cutting, reach - hit@5 in ranking.
-- Follow-ups are searched twice: alone (kind `followup`) and behind their first question (`followup+first`).
+- hit@1, hit@5 and MRR@5 have their usual meaning. A comparison (`need: all`) needs both answers: hit@1 means that one
+  of them is first, hit@5 that both are among the five hits, and the reciprocal rank is the mean of both. `any@5` also
+  counts comparisons with only one of the two answers.
+- `reach` is the share of questions whose answer is contained in one indexed passage, at any rank. Parsing and chunking
+  lose the share 1 - reach, and ranking loses reach - hit@5.
+- The script searches follow-ups twice: alone (kind `followup`) and appended to their first question (`followup+first`).
 - Questions without an answer are not part of these figures. The script prints the share of them without a hit, and
-  how the relevance of their best hit compares with that of answerable questions (AUC: 0.5 is chance, 1 separates all).
+  compares the relevance of their best hit with that of answerable questions (AUC: 0.5 is chance, 1 separates all).
 
---answers asks each question over the WebSocket in its own conversation (follow-ups after their first question). It
-counts: contained (the answer's text has the value of one answer, of comparisons of both), cited (a reference to the
-right document whose passage has all `must_contain` strings), both, and declined (no reference at all), separately for
-questions with and without an answer.
+With --answers, the script asks each question over the WebSocket in a separate conversation (follow-ups after their
+first question). It counts four figures: contained (the answer's text has the value of one answer, or of both answers
+of a comparison), cited (a reference to the right document whose passage has all `must_contain` strings), both, and
+declined (no reference at all), separately for questions with and without an answer.
 """
 
 import argparse
@@ -82,7 +83,7 @@ class Server:
 
 
 class Socket:
-    """As much of RFC 6455 as a client of text frames needs."""
+    """A minimal WebSocket client for text frames (RFC 6455)."""
 
     def __init__(self, server, timeout=180):
         url = urllib.parse.urlsplit(server.base)
@@ -153,7 +154,7 @@ def right(name, text, answer):
 
 
 def rank_all(hits, answers):
-    """For each answer the place of the first right hit, or None."""
+    """Return, for each answer, the rank of the first right hit, or None."""
     texts = [(h["documentName"], text_of(h)) for h in hits]
     return [next((i for i, (n, t) in enumerate(texts, 1) if right(n, t, a)), None) for a in answers]
 
@@ -234,7 +235,10 @@ def search(server, domain, questions):
 
 
 def reach(server, domain, questions):
-    """Say of each question whether its answer (of comparisons both) stands whole in one indexed passage."""
+    """Return, by question, 1.0 if its answer (for comparisons both) is contained in one indexed passage, else 0.0.
+
+    Questions without an answer have None.
+    """
     passages = {}
     for item in server.call("GET", f"/api/domains/{domain}/documents")["items"]:
         texts, offset = [], 0

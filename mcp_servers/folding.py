@@ -1,11 +1,11 @@
-"""Fold text so that spellings which readers take for the same compare equal. Pure.
+"""Text folding, so that spellings that look the same to readers compare equal. Pure.
 
 The lexical index, queries, `find_in_document` and the citation check all compare folded text. Stored text is never
 changed: `Folded.offsets` maps every folded character back to the source.
 
 Folding applies, in this order:
 
-- NFKC (full-width digits, ligatures, superscripts), then casefold, then NFKC again, which casefold may undo;
+- NFKC (full-width digits, ligatures, superscripts), then casefold, then NFKC again, because casefold may undo NFKC;
 - U+2010 to U+2015 and the minus sign become ``-``, curly quotes become straight ones;
 - soft hyphens, bidirectional marks and other zero-width characters are removed. ZWJ and ZWNJ stay between letters of
   scripts that need them (Arabic, Syriac, Mongolian and the Indic scripts);
@@ -26,13 +26,13 @@ _MARKS = (
     r"\u0bbe\u0bd7\u0c56\u0cc2\u0cd5\u0cd6\u0d3e\u0d57\u0dca\u0dcf\u0ddf\u102e\u1ab0-\u1aff\u1b35\u1dc0-\u1dff"
     r"\u20d0-\u20f0\u3099\u309a\ufe20-\ufe2f\uff9e\uff9f"
 )
-"""Characters that may compose with the one before them."""
+"""Characters that may compose with the preceding character."""
 
 _SEGMENT = re.compile(
-    # Words that need lower case at most: printable ASCII and common ideographs, with single spaces between them.
+    # Words that need at most lower case: printable ASCII and common ideographs, with single spaces between them.
     rf"(?P<plain>[!-~\u4e00-\u9fff]+(?: [!-~\u4e00-\u9fff]+)*(?![{_MARKS}]))"
     r"|(?P<space>[\s\u2800]+)"
-    # Conjoining jamo, and a character with the marks behind it, are normalised together.
+    # Conjoining jamo are normalised together, and so are a character and its marks.
     rf"|[\u1100-\u115f][\u1160-\u11a7][\u11a8-\u11ff]?|.[{_MARKS}]*",
     re.DOTALL,
 )
@@ -45,21 +45,24 @@ _CHARACTERS = {
 _JOINERS = "\u200c\u200d"
 _JOINING = re.compile(r"[\u0600-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u18af\ufb50-\ufdff\ufe70-\ufefc]")
 _VISIBLE_FORMAT = frozenset(map(chr, (*range(0x0600, 0x0606), 0x06DD, 0x070F, 0x0890, 0x0891, 0x08E2)))
-"""Characters of the category "format" that are drawn: Arabic number signs and the like."""
+"""Visible characters of the category "format", such as Arabic number signs."""
 
 
 class Folded(NamedTuple):
-    """``text`` is the folded text. ``offsets[i]`` is where its character ``i`` begins in the source;
-    ``offsets[len(text)]`` is the length of the source."""
+    """A folded text and its offsets in the source.
+
+    ``offsets[i]`` is the start of the folded character ``i`` in the source; ``offsets[len(text)]`` is the length of the
+    source.
+    """
 
     text: str
     offsets: Sequence[int]
 
     def source_span(self, start: int, end: int) -> tuple[int, int]:
-        """Return where the folded characters ``start`` to ``end`` (exclusive) stand in the source.
+        """Return the source span of the folded characters ``start`` to ``end`` (exclusive).
 
-        A source character that folds to several is part of the span if one of them is. Removed characters behind the
-        last one are not.
+        A source character that folds to several characters is part of the span if one of them is. Removed characters
+        behind the last one are excluded.
         """
         if start >= end:
             return self.offsets[start], self.offsets[start]
@@ -71,7 +74,7 @@ class Folded(NamedTuple):
 
 
 def fold(text: str) -> Folded:
-    """Return the folded text and, for each of its characters, the offset in ``text``."""
+    """Fold a text. The result has the offset in ``text`` of each folded character."""
     pieces: list[str] = []
     offsets: list[int] = []
     spaced = False
@@ -96,7 +99,7 @@ def fold(text: str) -> Folded:
 
 
 def _is_between_joining(text: str, at: int) -> bool:
-    """Whether the characters beside a joiner belong to scripts in which it changes a word."""
+    """Whether both neighbours of a joiner belong to scripts in which a joiner changes words."""
     return bool(at and _JOINING.match(text[at - 1]) and _JOINING.match(text, at + 1))
 
 

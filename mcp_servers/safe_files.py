@@ -1,9 +1,9 @@
-"""Everything that is read or written below a folder in which others may write: a workspace, a PromptX home.
+"""Safe file access in folders that other programs can write to, such as a workspace or a PromptX home.
 
-Owns every system call there. The root of a `Folder` is trusted (the operator or the user named it, and it may be a
-link); nothing below it is. Each name is opened from the descriptor of the folder it stands in, links are never
-followed, and what is read is a regular file with one name, looked at on the descriptor that is read: what is swapped
-after the look has no effect. Nothing here can hang on a pipe. Standard library only.
+Owns every system call in these folders. The root of a `Folder` is trusted: the operator or the user named the root,
+which may be a link. Nothing below the root is trusted. Each name is opened relative to the descriptor of its folder,
+and links are never followed. Only regular files with one name are read. The check uses the open descriptor, so that
+swapping a file after the check has no effect. Pipes cannot block these functions. Standard library only.
 """
 
 import errno
@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Final, Literal
 
 Kind = Literal["file", "folder", "link", "other"]
-"""What a name stands for; ``other``: a pipe, a socket, a device."""
+"""The type of an entry. ``other``: a pipe, a socket or a device."""
 Why = Literal["link", "not-a-file", "not-a-folder", "second-name", "too-large", "outside"]
 
 MAX_DEPTH: Final = 32
-"""Folders below folders that are looked into: each is an open descriptor meanwhile."""
+"""Most levels of nested folders that are read. Each level keeps one descriptor open."""
 MEASURED_DEPTH: Final = 128
-"""The same where only room is measured."""
+"""Most levels of nested folders that `Folder.measure` reads."""
 NAME_BYTES: Final = 4096
-"""What a name takes of a disk at least, an empty file's too."""
+"""Smallest disk usage counted for an entry, even for an empty file."""
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -37,7 +37,7 @@ _LINUX: Final = sys.platform.startswith("linux")
 
 
 class Refused(OSError):
-    """What stands at a name is not what may stand there. ``strerror`` says what it is, in words for its owner."""
+    """A name refers to something that is not allowed there. ``strerror`` explains the reason for the folder's owner."""
 
     def __init__(self, why: Why, words: str, name: str) -> None:
         super().__init__(errno.ELOOP if why == "link" else errno.EINVAL, words, name)
@@ -46,7 +46,7 @@ class Refused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name in a folder. ``path`` is relative to the folder that was listed; ``status`` is there for a file."""
+    """An entry of a folder. ``path`` is relative to the listed folder. ``status`` is set for files only."""
 
     path: str
     kind: Kind
@@ -58,12 +58,12 @@ class Entry:
 
     @property
     def stamp(self) -> str:
-        """What changes when the file is written: size and time, as a text."""
+        """Size and modification time as a text, which changes when the file is written. Empty for other entries."""
         return "" if self.status is None else f"{self.status.st_size}:{self.status.st_mtime_ns}"
 
 
 def is_text(name: str) -> bool:
-    """Whether a name of the disk is one that can be stored and sent: valid UTF-8, and not any bytes."""
+    """Whether a file name is valid UTF-8, so that it can be stored and sent."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -72,7 +72,7 @@ def is_text(name: str) -> bool:
 
 
 class _Bounded(io.FileIO):
-    """A file that gives up to ``limit`` bytes and then refuses, whatever its size was said to be."""
+    """A file that raises `Refused` after ``limit`` bytes, independent of the size in its status."""
 
     def __init__(self, descriptor: int, limit: int, shown: str) -> None:
         super().__init__(descriptor, "rb")
@@ -88,7 +88,7 @@ class _Bounded(io.FileIO):
         return count
 
     def read(self, size: int | None = -1, /) -> bytes:
-        return io.RawIOBase.read(self, -1 if size is None else size) or b""  # FileIO's own reads past `readinto`
+        return io.RawIOBase.read(self, -1 if size is None else size) or b""  # FileIO.read would bypass `readinto`
 
     def readall(self) -> bytes:
         return io.RawIOBase.readall(self) or b""
@@ -96,11 +96,11 @@ class _Bounded(io.FileIO):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder below a trusted root, by its names. A value: nothing is open between two calls.
+    """A folder below a trusted root, given by its path components. No descriptor stays open between calls.
 
-    ``owned``: a file with a second name (a hard link) is refused, since its content may belong somewhere else. All
-    methods block and raise `OSError`; `Refused` where something stands in the way that may not be there. A ``name``
-    may have several components, relative to the folder.
+    ``owned``: refuse a file with a second name (a hard link), because its content may belong somewhere else.
+    All methods block and raise `OSError`, or `Refused` if an entry on the path is not allowed. A ``name`` may have
+    several components, relative to the folder.
     """
 
     root: Path
@@ -108,14 +108,14 @@ class Folder:
     owned: bool = True
 
     def at(self, name: str) -> "Folder":
-        """Return the folder of that name below this one, whether it is there or not; itself for no name."""
+        """Return the folder with this name below this one, even if it does not exist. An empty name returns itself."""
         if not name:
             return self
         return Folder(self.root, (*self.inner, *_parts(name)), self.owned)
 
     @property
     def path(self) -> Path:
-        """Where it lies, for messages and for values that are only compared."""
+        """The folder's path, for messages and comparisons only."""
         return self.root.joinpath(*self.inner)
 
     @property
@@ -124,13 +124,13 @@ class Folder:
 
     @property
     def parent(self) -> "Folder":
-        """The folder around it; of the root, the root."""
+        """The parent folder. The parent of the root is the root."""
         return Folder(self.root, self.inner[:-1], self.owned)
 
-    # -- what is there ----------------------------------------------------------------------------------------
+    # -- inspection -------------------------------------------------------------------------------------------
 
     def is_there(self) -> bool:
-        """Whether the folder is there and can be opened without following a link."""
+        """Whether the folder exists and can be opened without following a link."""
         try:
             with self.descriptor():
                 return True
@@ -138,10 +138,10 @@ class Folder:
             return False
 
     def status(self, name: str) -> os.stat_result | None:
-        """Return what is known of a name, a link's own status too; None when there is nothing.
+        """Return the status of an entry (of a link itself, not its target), or None if the entry does not exist.
 
         Raises:
-            Refused: something on the way is no folder.
+            Refused: a component of the path is not a folder.
         """
         try:
             with self._place(name) as (folder, last):
@@ -150,7 +150,7 @@ class Folder:
             return None
 
     def is_file(self, name: str) -> bool:
-        """Whether a regular file of one name stands there that would be read."""
+        """Whether the entry is a regular file that may be read. With ``owned``, the file must have one name only."""
         try:
             found = self.status(name)
         except OSError:
@@ -158,10 +158,10 @@ class Folder:
         return found is not None and _problem(found, self.owned) is None
 
     def check(self, name: str) -> os.stat_result | None:
-        """Return the status of a file that would be read; None when there is nothing.
+        """Return the status of a file that may be read, or None if the file does not exist.
 
         Raises:
-            Refused: something else stands there.
+            Refused: the entry is not a file that may be read.
         """
         found = self.status(name)
         if found is not None:
@@ -169,7 +169,7 @@ class Folder:
         return found
 
     def entries(self) -> list[Entry]:
-        """Return what is in the folder, by name; empty when it is not there."""
+        """Return the folder's entries, sorted by name; empty if the folder does not exist."""
         try:
             with self.descriptor() as folder:
                 return _scan(folder, "")
@@ -177,9 +177,9 @@ class Folder:
             return []
 
     def walk(self, *, hidden: bool = True) -> Iterator[Entry]:
-        """Yield everything below but folders, each folder's names in order, then the folders in it.
+        """Yield all entries below this folder except folders: each folder's entries in order, then its subfolders.
 
-        ``hidden`` False: names that begin with a dot are passed over. Folders deeper than `MAX_DEPTH` are too.
+        ``hidden``: False skips names that begin with a dot. Folders deeper than `MAX_DEPTH` are always skipped.
         """
         try:
             with self.descriptor() as folder:
@@ -188,10 +188,10 @@ class Folder:
             return
 
     def measure(self, most: int) -> int:
-        """Return how many bytes of the disk everything below takes, a name `NAME_BYTES` at least.
+        """Return the disk usage of everything below this folder, in bytes. Each entry counts at least `NAME_BYTES`.
 
-        More than ``most`` is returned as soon as there is more, or where it cannot be told: below `MEASURED_DEPTH`
-        folders, and in a folder of ours that was closed to us.
+        The method stops as soon as the sum exceeds ``most``. It also returns more than ``most`` if the usage cannot be
+        measured: below `MEASURED_DEPTH` levels, and in an unreadable folder that this process's user owns.
         """
         try:
             with self.descriptor() as folder:
@@ -202,19 +202,19 @@ class Folder:
     # -- reading ----------------------------------------------------------------------------------------------
 
     def open(self, name: str, limit: int | None = None) -> io.BufferedReader:
-        """Open a file to read; reading more than ``limit`` bytes of it raises `Refused`."""
+        """Open a file for reading. Reading more than ``limit`` bytes raises `Refused`."""
         descriptor = self._open_file(name, os.O_RDONLY)
         if limit is None:
             return open(descriptor, "rb")
         return io.BufferedReader(_Bounded(descriptor, limit, name))
 
     def read(self, name: str, limit: int) -> bytes:
-        """Return the bytes of a file that has at most ``limit``."""
+        """Return the content of a file of at most ``limit`` bytes."""
         with self.open(name, limit) as file:
             return file.read()
 
     def hash(self, name: str) -> tuple[int, str]:
-        """Return size and SHA-256 of a file."""
+        """Return the size and SHA-256 of a file."""
         with self.open(name) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             return file.tell(), digest
@@ -222,15 +222,16 @@ class Folder:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def make(self) -> None:
-        """Make the folder, and those around it, where they are missing."""
+        """Create the folder and its parents if they are missing."""
         with self.descriptor(make=True):
             pass
 
     def write(self, name: str, content: Iterable[bytes], *, durable: bool = True, sweep: bool = False) -> None:
-        """Put a file in place at once: a reader sees the old content or the new one, after a kill too.
+        """Write a file atomically: readers see the old or the new content, even if the process is killed.
 
-        ``sweep``: what earlier writers of this name left when they were killed is removed; the caller holds a lock
-        that keeps others from writing it now.
+        ``durable``: sync the file and its folder to disk.
+        ``sweep``: remove temporary files of earlier writers of this name that were killed. The caller must hold a lock
+        that keeps other writers of this name away.
         """
         with self._place(name, make=True) as (folder, last):
             if sweep:
@@ -239,7 +240,7 @@ class Folder:
             _replace(folder, draft, last, durable)
 
     def write_all(self, files: Sequence[tuple[str, bytes]]) -> None:
-        """Put files in place, the last one last; all contents are on disk before the first file is replaced."""
+        """Replace several files in the given order. All contents are on disk before the first file is replaced."""
         with ExitStack() as stack:
             drafts: list[tuple[int, str, str]] = []
             try:
@@ -256,34 +257,34 @@ class Folder:
                         os.unlink(draft, dir_fd=folder)
 
     def take_in(self, source: Path, name: str, *, replace: bool) -> None:
-        """Move a file of the same disk here, from a folder of ours; its name is on disk when this returns.
+        """Move a file on the same disk from a trusted folder to ``name``, and sync the folder to disk.
 
-        A link is atomic and never overwrites.
+        Without ``replace``, the file is linked, because a link is atomic and never overwrites.
 
         Raises:
-            FileExistsError: the name is taken, and ``replace`` is not said.
+            FileExistsError: the name exists, and ``replace`` is False.
         """
         with self._place(name, make=True) as (folder, last):
             if replace:
                 os.rename(source, last, dst_dir_fd=folder)
             else:
                 os.link(source, last, dst_dir_fd=folder, follow_symlinks=False)
-                source.unlink()  # at once: a file with two names would not be read
+                source.unlink()  # at once, because readers refuse a file with two names
             os.fsync(folder)
 
     def create(self, name: str) -> None:
-        """Make an empty file, unless there is one."""
+        """Create an empty file if the name does not exist."""
         with suppress(FileExistsError), self._place(name, make=True) as (folder, last):
             os.close(os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o666, dir_fd=folder))
         self.check(name)
 
     def remove(self, name: str) -> None:
-        """Remove a name, a link's own one; no error when there is none."""
+        """Remove a file or a link (not its target). A missing name is no error."""
         with suppress(FileNotFoundError), self._place(name) as (folder, last):
             os.unlink(last, dir_fd=folder)
 
     def remove_empty(self) -> None:
-        """Remove the empty folders below, and the folder itself if it is empty then. The root stays."""
+        """Remove the empty folders below, and then the folder itself if it is empty. The root stays."""
         with suppress(FileNotFoundError):
             for entry in self.entries() if len(self.inner) < MAX_DEPTH else ():
                 if entry.kind == "folder":
@@ -293,7 +294,7 @@ class Folder:
                     os.rmdir(self.inner[-1], dir_fd=around)
 
     def remove_tree(self) -> None:
-        """Remove the folder with everything in it; links go, what they lead to stays. The root may be removed so."""
+        """Remove the folder with all its content, also if it is the root. Links are removed, their targets stay."""
         with suppress(FileNotFoundError):
             with self.descriptor() as folder:
                 while _scan(folder, ""):
@@ -308,7 +309,7 @@ class Folder:
 
     @contextmanager
     def descriptor(self, *, make: bool = False) -> Iterator[int]:
-        """Open the folder; ``make``: with those around it, where they are missing."""
+        """Open the folder. ``make``: create the folder and its parents if they are missing."""
         if make:
             os.makedirs(self.root, exist_ok=True)
         folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -323,9 +324,10 @@ class Folder:
 
     @contextmanager
     def real_path(self, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield the open folder and the path it has now, for a library that takes no descriptors.
+        """Yield the open folder and its current path, for a library that accepts no descriptors.
 
-        The path leads there through no link. What was opened by it is used only if `leads_to` says so afterwards.
+        The path contains no links. After opening something by this path, the caller must check the path with
+        `leads_to`.
         """
         with self.descriptor(make=make) as folder:
             if _LINUX:
@@ -334,12 +336,12 @@ class Folder:
                 yield folder, os.path.realpath(self.path)
 
     def is_writable(self) -> bool:
-        """Whether names can be made in the folder; not on a read-only medium."""
+        """Whether entries can be created in the folder. False on a read-only medium."""
         with self.descriptor() as folder:
             return os.access(".", os.W_OK, dir_fd=folder)
 
     def open_lock(self, name: str) -> int:
-        """Return the descriptor of a file to lock; it is made if need be, in a folder that is there."""
+        """Open a lock file and return its descriptor. Creates the file, but not the folder."""
         with self._place(name) as (folder, last):
             try:
                 descriptor = os.open(last, os.O_RDWR | os.O_CREAT | _FILE, 0o600, dir_fd=folder)
@@ -351,7 +353,7 @@ class Folder:
 
     @contextmanager
     def _place(self, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Open the folder that a name stands in."""
+        """Open the folder that contains a name, and yield its descriptor and the last component."""
         *around, last = _parts(name)
         with Folder(self.root, (*self.inner, *around), self.owned).descriptor(make=make) as folder:
             yield folder, last
@@ -365,7 +367,7 @@ class Folder:
         return self._check_open(descriptor, name)
 
     def _check_open(self, descriptor: int, name: str) -> int:
-        """Look at what was opened, and at nothing that a name may mean by now."""
+        """Check the opened file by its descriptor, because the name may refer to another file now."""
         try:
             self._refuse_unfit(os.fstat(descriptor), name)
             fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_NONBLOCK)
@@ -381,7 +383,7 @@ class Folder:
 
 
 def leads_to(path: str, folder: int) -> bool:
-    """Whether a path that `Folder.real_path` gave still leads to the folder that is open."""
+    """Whether a path from `Folder.real_path` still leads to the open folder."""
     return os.path.samestat(os.stat(path), os.fstat(folder))
 
 
@@ -409,7 +411,7 @@ def _parts(name: str) -> list[str]:
 
 
 def _step(folder: int, name: str, make: bool) -> int:
-    """Open a folder in a folder."""
+    """Open a subfolder of an open folder. ``make``: create the subfolder if it is missing."""
     try:
         return os.open(name, _FOLDER, dir_fd=folder)
     except FileNotFoundError:
@@ -426,7 +428,7 @@ def _step(folder: int, name: str, make: bool) -> int:
 
 
 def _explain(exc: OSError, folder: int, name: str, otherwise: Why = "not-a-file") -> OSError:
-    """Say what stands at a name that could not be opened; the error itself when it has another reason."""
+    """Return a `Refused` for an entry that could not be opened, or ``exc`` if the failure has another reason."""
     if exc.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.EOPNOTSUPP):
         return exc
     with suppress(OSError):
@@ -462,7 +464,7 @@ def _measure(folder: int, most: int, depth: int) -> int:
             if owner == os.geteuid():
                 return most + 1
             continue
-        except OSError:  # gone, or swapped
+        except OSError:  # removed or swapped
             continue
         try:
             total += _measure(below, most - total, depth - 1) if depth else most + 1
@@ -496,7 +498,7 @@ def _walk(folder: int, before: str, hidden: bool, depth: int) -> Iterator[Entry]
     for entry in inner if depth else ():
         try:
             below = _step(folder, entry.name, False)
-        except OSError:  # gone, swapped, or not ours to read
+        except OSError:  # removed, swapped or not readable
             continue
         try:
             yield from _walk(below, f"{entry.path}/", hidden, depth - 1)
@@ -505,7 +507,7 @@ def _walk(folder: int, before: str, hidden: bool, depth: int) -> Iterator[Entry]
 
 
 def _draft(folder: int, name: str, content: Iterable[bytes], durable: bool) -> str:
-    """Write a new file beside the name; return what it is called. Random: nobody can have put something there."""
+    """Write a temporary file in the folder and return its name, which is random so that nothing can wait there."""
     draft = f".{name}.{secrets.token_hex(8)}.tmp"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o666, dir_fd=folder)
     try:
@@ -541,7 +543,10 @@ def _remove_drafts(folder: int, name: str) -> None:
 
 
 def _empty(folder: int, top: int, depth: int) -> None:
-    """Remove everything in an open folder, but move to the top what lies too deep: depth is somebody else's choice."""
+    """Remove everything in an open folder.
+
+    Folders at the maximum depth are moved to ``top`` instead, because other programs choose the depth of nesting.
+    """
     for entry in _scan(folder, ""):
         if entry.kind == "folder" and not depth:
             os.rename(entry.name, secrets.token_hex(8), src_dir_fd=folder, dst_dir_fd=top)

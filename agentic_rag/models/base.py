@@ -1,11 +1,11 @@
-"""The LLM boundary: what a model is asked, what it answers, and the protocol every model speaks.
+"""The LLM boundary: requests, model events, and the protocol that every model implements.
 
-Owns the request value, the model events and their meaning. Knows no provider and no turn. A model sees
-prompt, messages and tool schemas only; it never sees a domain, a user or an event of ours.
+Knows no provider and no turn. A model sees the prompt, messages and tool schemas only, never a domain, a user or an
+event of the server.
 
-Events of one call come in this order, as the Messages API streams them: `MessageStarted`, then per content
-block `BlockStarted`, its deltas, `BlockStopped`, and at the end `MessageCompleted`. A stream that ends
-without `MessageCompleted` raises `ModelError(started=True)`.
+The events of one call come in the order of the Messages API: `MessageStarted`; for each content block `BlockStarted`,
+its deltas and `BlockStopped`; and at the end `MessageCompleted`. A stream that ends without `MessageCompleted` raises
+`ModelError(started=True)`.
 """
 
 from collections.abc import AsyncIterator
@@ -18,17 +18,18 @@ from agentic_rag.base.messages import Block, Message, ToolSpec
 from agentic_rag.models.encoded import Settled
 
 ThinkingMode = Literal["off", "auto"]
-"""``auto``: the model thinks as it sees fit; ``off``: as little as it lets itself be told."""
+"""``auto``: the model decides how much to think. ``off``: as little thinking as the model allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One model call. ``messages`` still hold private ``_`` keys: the adapter drops or uses them.
+    """One model call.
 
-    ``tool_choice`` is None (the model decides) or an API value such as ``{"type": "none"}``.
-    ``temperature`` and ``effort`` None leave the model's default; one that the model does not take is not sent.
-    ``max_tokens`` is what the answer may have: thinking gets its own room above it. ``settled``: what of its messages
-    an adapter need not encode again.
+    ``messages``: may hold private ``_`` keys, which the adapter drops or uses.
+    ``tool_choice``: None (the model decides) or an API value such as ``{"type": "none"}``.
+    ``temperature`` and ``effort``: None for the model's default. The adapter omits values that the model refuses.
+    ``max_tokens``: limit of the answer. Thinking gets room in addition.
+    ``settled``: the messages that an adapter need not encode again.
     """
 
     model: str
@@ -47,10 +48,11 @@ class ModelRequest:
 class Citation:
     """A claim's source: blocks ``start`` to ``end`` (exclusive) of a ``search_result`` of the request.
 
-    ``search_result_index`` counts every ``search_result`` block in the request, older turns included, in the
-    order they appear. ``raw`` is the API's object, kept in the stored text block. ``verified``: False where the claim's
-    sentence shares no word with the passage, which is all that can be checked of a mark. One without a block
-    (``start`` is ``end``) cites nothing: it is counted and dropped.
+    ``search_result_index``: counts every ``search_result`` block of the request in order, older turns included.
+    ``raw``: the API's object, kept in the stored text block.
+    ``verified``: False if the claim's sentence shares no word with the passage. Marks allow no stronger check.
+
+    A citation without a block (``start`` equals ``end``) cites nothing. The runtime counts and drops it.
     """
 
     search_result_index: int
@@ -63,7 +65,10 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class MessageStarted:
-    """``usage``: what the service reports at once; known also of a call that is then cut off."""
+    """The service began to answer.
+
+    ``usage``: the figures that the service reports at the start. They are known even if the call breaks off later.
+    """
 
     model: str
     usage: Usage = field(default_factory=Usage, compare=False, repr=False)
@@ -71,7 +76,7 @@ class MessageStarted:
 
 @dataclass(frozen=True, slots=True)
 class BlockStarted:
-    """A block opens. ``block`` is its first state; for ``tool_use`` it has ``id`` and ``name``."""
+    """A block opens. ``block`` is its initial state; a ``tool_use`` has ``id`` and ``name``."""
 
     index: int
     block: Block
@@ -91,7 +96,7 @@ class ThinkingDelta:
 
 @dataclass(frozen=True, slots=True)
 class InputDelta:
-    """A piece of the JSON of the open ``tool_use``'s input, as the model writes it."""
+    """A piece of the input JSON of the open ``tool_use``, as the model writes it."""
 
     index: int
     json: str
@@ -107,9 +112,9 @@ class CitationDelta:
 
 @dataclass(frozen=True, slots=True)
 class BlockStopped:
-    """A block closes. ``block`` is whole: text with citations, thinking with signature, parsed tool input.
+    """A block closes. ``block`` is complete: text with citations, thinking with signature, parsed tool input.
 
-    A ``tool_use`` whose input is not a JSON object carries ``_broken_input``: the raw text; ``input`` is ``{}``.
+    If the input of a ``tool_use`` is not a JSON object, ``input`` is ``{}`` and ``_broken_input`` holds the raw text.
     """
 
     index: int
@@ -118,8 +123,11 @@ class BlockStopped:
 
 @dataclass(frozen=True, slots=True)
 class MessageCompleted:
-    """The call's end. ``stop_reason``: end_turn, max_tokens, stop_sequence, tool_use, pause_turn, refusal,
-    model_context_window_exceeded. ``category``: of a refusal, where the service names one."""
+    """The call ended.
+
+    ``stop_reason``: end_turn, max_tokens, stop_sequence, tool_use, pause_turn, refusal or
+    model_context_window_exceeded. ``category``: the category of a refusal, if the service names one.
+    """
 
     stop_reason: str
     usage: Usage
@@ -128,7 +136,7 @@ class MessageCompleted:
 
 @dataclass(frozen=True, slots=True)
 class ModelProgress:
-    """Bytes came that are no event yet, such as thinking that is not shown. Only time depends on it."""
+    """Bytes arrived that form no event, such as thinking that is not shown. Only timeouts use this event."""
 
 
 ModelEvent = (
@@ -145,9 +153,9 @@ ModelEvent = (
 
 
 class Model(Protocol):
-    """A language model, or something that plays by its rules.
+    """A language model, or a substitute such as the extractive model.
 
-    ``name`` is what health shows (``anthropic``, ``extractive``). Retries are the agent's, never the model's.
+    ``name``: shown by the health report (``anthropic``, ``extractive``). A model never retries: the agent does.
     """
 
     @property
@@ -157,7 +165,7 @@ class Model(Protocol):
         """Open one call. Leaving the context closes the connection at once, finished or not.
 
         Raises:
-            ModelError: the service refused, failed, or broke off (``started`` tells after the first event).
+            ModelError: the service refused, failed, or broke off (``started`` is True after the first event).
         """
         ...
 

@@ -1,7 +1,7 @@
-"""The calls of a model as health sees them: when it answered last, and what came of those that it did not answer.
+"""Outcomes of model calls for the health report: the last answer and the recent failures.
 
-Owns what counts as a failure of the model: that it refused, broke off, or was silent until its caller gave up; not that
-a request was one it cannot take, and not that somebody stopped waiting. Knows no turn.
+A call fails if the model refused, broke off, or stayed silent until the caller's timeout. A request that the service
+rejects as invalid is no failure of the model, and neither is a cancelled call. Knows no turn.
 """
 
 import time
@@ -11,15 +11,15 @@ from agentic_rag.base.health_signals import Outcomes, PartState, worst
 from agentic_rag.models.names import ModelNames
 
 TOLERATED = 0.25
-"""Share of failed calls from which on a model that answers is degraded all the same."""
+"""Share of failed calls from which a model is degraded although it answers."""
 ANSWERED = frozenset({400, 413, 422})
-"""HTTP statuses that say something of the request, and that the service works."""
+"""HTTP statuses that blame the request and show that the service works."""
 
 
 class ModelCalls:
-    """What lately became of the calls of a server's model, all together and by its providers.
+    """Recent outcomes of the calls of a server's model, in total and by provider.
 
-    ``name``: of the model; ``names``: how a model's name names its provider; None: there is one.
+    ``name``: the model's name. ``names``: finds the provider in a model's name; None if there is only one provider.
     """
 
     def __init__(self, name: str, names: ModelNames | None = None) -> None:
@@ -27,10 +27,10 @@ class ModelCalls:
         self.outcomes = Outcomes(TOLERATED)
         self._names = names
         self.by_provider: dict[str, Outcomes] = {}
-        """Of those that were asked."""
+        """Outcomes by provider, for providers that had calls."""
 
     def state(self, at: float) -> PartState:
-        """Return how the model is: down where every provider that was asked is, degraded where one is not ready."""
+        """Return the model's state: down if all called providers are down, degraded if at least one is not ready."""
         states = [each.state(at) for each in self.by_provider.values()]
         if len(states) < 2:
             return self.outcomes.state(at)
@@ -38,7 +38,7 @@ class ModelCalls:
         return PartState.DEGRADED if found is PartState.DOWN and set(states) != {PartState.DOWN} else found
 
     def watch(self, model: str) -> "WatchedCall":
-        """Note what becomes of the call of a model that is made inside."""
+        """Return a context manager that records the outcome of the model call made inside."""
         provider = self._names.split(model)[0] if self._names is not None else self.name
         known = self.by_provider.get(provider)
         if known is None:
@@ -47,7 +47,7 @@ class ModelCalls:
 
 
 class WatchedCall:
-    """The block in which a call of a model is made."""
+    """Context manager that records the outcome of one model call."""
 
     __slots__ = ("_both",)
 

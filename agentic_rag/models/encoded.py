@@ -1,8 +1,8 @@
-"""The bytes of a conversation's requests as one adapter sends them, kept from request to request.
+"""A cache of the encoded requests of one conversation.
 
-Owns how many are kept, and what they stand for: the first messages of a conversation, and what stands around them, by
-their values. Knows no service: what they are in bytes, an adapter says. Who has the messages has these, too, and counts
-them.
+Each request repeats the earlier messages of its conversation. The cache holds the bytes of the first messages and of
+the rest of the body (the envelope), so that an adapter encodes only new messages. Entries are compared by value. The
+adapter defines the encoding. The owner of the messages also owns this cache and counts its size.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,20 +12,20 @@ from typing import Final
 from agentic_rag.base.messages import Message
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of one conversation: as many as a window of a million tokens takes. What is beyond is encoded for each request."""
+"""Cached bytes per conversation: about a window of a million tokens. Messages beyond are encoded for each request."""
 MOST_PIECES: Final = 64
-"""Pieces in which the bytes lie; more become one, so that none is copied often."""
+"""Pieces per conversation. More are joined into one, so that bytes are rarely copied."""
 
 Encode = Callable[[Message], bytes]
-"""Returns what an adapter sends of a message, without what varies from request to request."""
+"""Encodes a message, without the parts that vary from request to request."""
 EncodeAround = Callable[[], bytes]
-"""Returns what it sends around them."""
+"""Encodes the envelope: all of the body except the messages."""
 
 
 class Encoded:
-    """Messages of one conversation, each without what varies from request to request, and what stands around them.
+    """The encoded messages and envelope of one conversation, without the parts that vary from request to request.
 
-    ``most``: bytes of both.
+    ``most``: limit of the cached bytes, messages and envelope together.
     """
 
     def __init__(self, most: int = MOST_BYTES) -> None:
@@ -41,22 +41,22 @@ class Encoded:
         return self._size + len(self._around[1])
 
     def around(self, parts: object, encode: EncodeAround) -> bytes:
-        """Return what stands around the messages; it is encoded anew when it is made of other ``parts`` than before.
+        """Return the encoded envelope, encoding it again if ``parts`` differ from those of the last call.
 
-        They are compared by value: the same objects mostly, which is seen at a glance.
+        Parts are compared by value. They are mostly the same objects, which makes the comparison fast.
         """
         if self._around[0] != parts:
             self._around = parts, encode()
         return self._around[1]
 
     def of(self, messages: Sequence[Message], encode: Encode) -> tuple[int, tuple[bytes, ...]]:
-        """Return how many of a request's first messages are kept, and their bytes in pieces to be joined by commas.
+        """Return how many of the first messages are cached, and their bytes in pieces to be joined by commas.
 
-        Those that are new are encoded; other messages than before take the place of all.
+        New messages are encoded and added. If the known messages differ from the given ones, the cache starts over.
         """
         given = tuple(messages)
         known = len(self._messages)
-        if self._messages != given[:known]:  # the same objects mostly, which is seen at a glance
+        if self._messages != given[:known]:  # mostly the same objects, so the comparison is fast
             self._messages, self._pieces, self._size, known = (), (), 0, 0
         new: list[bytes] = []
         for message in given[known:]:
@@ -75,7 +75,10 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The first ``count`` messages of a request are the same in all later ones of its conversation, and kept here."""
+    """Marks the first ``count`` messages of a request as final: later requests of the conversation repeat them.
+
+    ``encoded``: the cache of their bytes.
+    """
 
     count: int
     encoded: Encoded

@@ -1,9 +1,9 @@
-"""The extractive model: the default when no language model is configured. It quotes the passage, it does not write.
+"""The extractive model, which quotes passages instead of writing text. The default without a language model.
 
-A plain `Model`: it sees prompt, messages and tool schemas only. It calls the tools it is offered (activate, recall,
-search; or remember) and answers with at most three quotes, each with its citation. The search decides whether the
-documents answer at all; here the sentences are chosen by the words they share with the question. All but the class is
-pure; the same request always gives the same answer.
+The class implements `Model` and sees only the prompt, messages and tool schemas. The model calls the offered tools
+(activate, recall, search; or remember) and answers with at most three quotes, each with its citation. The search
+decides whether the documents answer the question. This module chooses the sentences by the words they share with the
+question. Everything except the class is pure, and the same request always gives the same answer.
 """
 
 import hashlib
@@ -52,20 +52,23 @@ ACTION, RECALL, REMEMBER = system.ACTION.name, system.RECALL.name, system.REMEMB
 SEARCH, DELEGATE = system.SEARCH.name, system.DELEGATE.name
 MAX_QUERY, MAX_REASON, MAX_KEYWORDS, MAX_FOLLOWED, MAX_PASSAGES, MAX_QUOTES, MAX_ITEMS = 1_000, 200, 8, 3, 10, 3, 8
 ENOUGH, CLOSE, MEMORY_FLOOR = 0.3, 0.62, 0.4
-"""Shares of a question's weight: what a sentence has to match, how near the best one a second quote has to be, and what
-a memory has to match, which was not searched for by meaning."""
+"""Thresholds, as shares of the question's weight.
+
+`ENOUGH`: the smallest share that a sentence must match. `CLOSE`: the smallest share of a second quote, relative to the
+best one. `MEMORY_FLOOR`: the smallest share that a memory must match, because recall does not search by meaning.
+"""
 SURE = 0.75
-"""Share from which one sentence is the whole answer. Below it, the passage is quoted, and the next one too."""
+"""Share from which one sentence is a complete answer. With a smaller share, this passage and the next are quoted."""
 ORDER = 0.3
-"""What the first place in the search's order counts, against the share of the question that a sentence matches."""
+"""Bonus of the first search hit, added to the share of the question that its best sentence matches."""
 MAX_QUOTED = 1_500
-"""Characters of a passage that is quoted whole."""
+"""Longest passage that is quoted completely, in characters."""
 
 Language = Literal["zh", "en"]
 
 
 class ExtractiveModel:
-    """A `models.base.Model` without a model: it never fails and needs no network."""
+    """A `models.base.Model` without a language model. Never fails and needs no network."""
 
     name = NAME
 
@@ -76,7 +79,7 @@ class ExtractiveModel:
             yield events
 
     async def aclose(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: there is nothing to close."""
 
 
 async def _events(request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
@@ -88,7 +91,7 @@ async def _events(request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         else:
             yield BlockStarted(index, {"type": "text", "text": ""})
             for piece in pieces(block["text"]):
-                # Others get their turn between deltas, as they do while a real model's bytes are awaited.
+                # Let other tasks run between deltas, as they do while a real model streams.
                 await anyio.lowlevel.checkpoint()
                 yield TextDelta(index, piece)
             for raw in block.get("citations", ()):
@@ -96,18 +99,18 @@ async def _events(request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
                 yield CitationDelta(index, Citation(*place, raw["cited_text"], raw))
         yield BlockStopped(index, block)
     calls = any(block["type"] == "tool_use" for block in blocks)
-    # No tokens are read or written: a count would only look like a cost.
+    # The model uses no tokens. A count would look like a cost.
     yield MessageCompleted("tool_use" if calls else "end_turn", Usage())
 
 
 def pieces(text: str, words: int = 3) -> list[str]:
-    """Cut a text into deltas of a few words; joined they are the text."""
+    """Cut a text into deltas of a few words. Joined, they give the text again."""
     parts = re.findall(r"\s*\S{1,24}|\s+", text)
     return ["".join(parts[start : start + words]) for start in range(0, len(parts), words)]
 
 
 def _tokens_of(value: Any) -> int:
-    """About the number of tokens: bytes of JSON by three, as the runtime counts."""
+    """Estimate the number of tokens as the runtime does: bytes of JSON divided by three."""
     return (len(json.dumps(without_private(value), ensure_ascii=False).encode("utf-8", "replace")) + 2) // 3
 
 
@@ -120,12 +123,12 @@ def decide(request: ModelRequest) -> list[Block]:
 
 
 def _cut(blocks: list[Block], max_tokens: int) -> list[Block]:
-    """Return the blocks that fit; the first always stays, because an answer is never empty."""
+    """Return the blocks that fit. The first one always stays, because an answer is never empty."""
     sizes = itertools.accumulate(_tokens_of([block]) for block in blocks)
     return blocks[: max(1, sum(size <= max_tokens for size in sizes))]
 
 
-# Which tools are called
+# Tool calls
 
 
 def _calls(state: "State", request: ModelRequest) -> list[Block]:
@@ -139,7 +142,7 @@ def _calls(state: "State", request: ModelRequest) -> list[Block]:
         if name in offered and (arguments := _fit(offered[name], values)) is not None
     ]
     if any(name == ACTION for name, _ in plan):
-        # The role comes first: it may say how to search. Recall needs only the role's name.
+        # Activate the role before the search, because the role may change the search. Recall needs only its name.
         plan = [(name, arguments) for name, arguments in plan if name in (ACTION, RECALL)]
     ids = {use["id"] for message in request.messages for use in tool_uses(message["content"])}
     blocks: list[Block] = []
@@ -150,7 +153,7 @@ def _calls(state: "State", request: ModelRequest) -> list[Block]:
 
 
 def _plan(state: "State") -> Iterator[tuple[str, Json]]:
-    """Yield the calls that are still to be made in this turn, each with all arguments it may take."""
+    """Yield the remaining calls of this turn, each with all possible arguments."""
     if state.role and state.activate:
         yield ACTION, {"role": state.role}
     if state.to_remember:
@@ -159,7 +162,7 @@ def _plan(state: "State") -> Iterator[tuple[str, Json]]:
         return
     words = content_words(state.question)
     if RECALL not in state.called:
-        # Cues are compared letter by letter, and ours are saved in lower case.
+        # PromptX compares cues exactly, and this model saves its cues in lower case.
         cues = dict.fromkeys([*words, *(word.lower() for word in words)])
         yield RECALL, {"role": state.role, "query": " ".join(cues)[:MAX_QUERY]}
     if SEARCH not in state.called and not state.small_talk and not _writes_roles(state):
@@ -171,7 +174,7 @@ def _writes_roles(state: "State") -> bool:
 
 
 def _engram(content: str) -> Json:
-    """Return a memory with the keywords it will be found by: PromptX refuses fewer than two."""
+    """Return a memory with keywords for recall. PromptX refuses fewer than two."""
     keywords = list(dict.fromkeys(word.lower() for word in content_words(content)))[:MAX_KEYWORDS]
     spare = ("备忘", "记忆") if language_of(content) == "zh" else ("note", "memory")
     keywords += [word for word in spare if word not in keywords][: max(0, 2 - len(keywords))]
@@ -179,7 +182,7 @@ def _engram(content: str) -> Json:
 
 
 def _fit(tool: ToolSpec, values: Json) -> Json | None:
-    """Return the values that the tool's schema declares and that are not empty; None when a required one is missing."""
+    """Return the non-empty values that the tool's schema declares, or None if a required one is missing."""
     declared = tool["input_schema"].get("properties") or {}
     arguments = {}
     for name, value in values.items():
@@ -190,17 +193,17 @@ def _fit(tool: ToolSpec, values: Json) -> Json | None:
 
 
 def _new_id(ids: Collection[str], name: str, question: str) -> str:
-    """Return an id no call of the request has, made of the request alone."""
+    """Return a call id that the request does not use yet. The same request always gives the same id."""
     keys = (f"{number}\0{name}\0{question}".encode("utf-8", "replace") for number in itertools.count(len(ids)))
     return next(ident for key in keys if (ident := f"toolu_x{hashlib.sha256(key).hexdigest()[:23]}") not in ids)
 
 
-# What stands in a request
+# Reading a request
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """The sentences of a hit under its title, and its place among the hits of the request."""
+    """A search hit: its title, its sentences, and its index among all hits of the request."""
 
     title: str
     texts: tuple[str, ...]
@@ -210,12 +213,15 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One request as the model understands it.
+    """The parsed content of one request.
 
-    ``before``: the earlier questions that a follow-up hangs on. ``small_talk``: the key of the phrase that answers it.
-    ``activate``: the role is due. ``called``: the tools called in this turn; ``hits`` (None: the documents were not
-    searched), ``memories`` and ``problems`` (tool and reason) are what they gave. ``by_meaning``: a hit need not share
-    a word with the question. ``noticed``: the conversation has the notice.
+    ``before``: the earlier questions that a follow-up refers to.
+    ``small_talk``: the key of the phrase that answers small talk, else empty.
+    ``activate``: the role must be activated now.
+    ``called``: the tools called in this turn. Their results are ``hits`` (None: no search was made), ``memories`` and
+    ``problems`` (tool and reason).
+    ``by_meaning``: the search was semantic, so a hit need not share a word with the question.
+    ``noticed``: an earlier answer already holds the notice about the missing language model.
     """
 
     question: str
@@ -234,7 +240,7 @@ class State:
 
 
 def read(request: ModelRequest) -> State:
-    """Return what stands in a request: the newest words of the user, and what the tools gave since."""
+    """Parse a request: the user's newest message, and the tool results since."""
     messages = request.messages
     start = next((place for place in reversed(range(len(messages))) if _has_words(messages[place])), len(messages))
     notes, question = _split_notes(messages[start]) if start < len(messages) else ("", "")
@@ -285,7 +291,7 @@ def _has_words(message: Message) -> bool:
 
 
 def _split_notes(message: Message) -> tuple[str, str]:
-    """Return the notes before the user's words, and the words: the last text block, without a note at its head."""
+    """Return the notes of a message and the user's words: the last text block without the notes at its beginning."""
     *notes, words = [block["text"] for block in message["content"] if block["type"] == "text" and block["text"].strip()]
     if head := _NOTE.match(words):
         notes.append(head[1])
@@ -294,9 +300,9 @@ def _split_notes(message: Message) -> tuple[str, str]:
 
 
 def _results(messages: Sequence[Message]) -> Iterator[tuple[Block, tuple[Passage, ...]]]:
-    """Yield all tool results in order, each with its hits, which are counted over the whole request.
+    """Yield all tool results in order, each with its hits. Hits are numbered over the whole request.
 
-    A hit that a result only names, since it was shown before, is that earlier one.
+    If a result only names a hit that an earlier result showed, the earlier hit is used.
     """
     by_title: dict[str, list[Passage]] = {}
     count = itertools.count()
@@ -318,8 +324,8 @@ def _results(messages: Sequence[Message]) -> Iterator[tuple[Block, tuple[Passage
 def memories_in(text: str) -> list[str]:
     """Return the contents of the memories in the text of a recall.
 
-    PromptX writes ``- [ATOMIC 0.8 2026-11-22 id] content (cue · cue)``, where the content may have several lines;
-    from any other list the items are taken. The keyword map above them is no memory.
+    PromptX writes ``- [ATOMIC 0.8 2026-11-22 id] content (cue · cue)``, where the content may have several lines. In
+    other formats, each list item is a memory. The keyword map above the memories is skipped.
     """
     if _MEMORY.search(text):
         items = _MEMORY.split(text)[1:]
@@ -335,14 +341,14 @@ def _small_talk(question: str) -> str:
 
 
 def instruction_to_remember(text: str) -> str:
-    """Return what a message tells to remember, "" when it tells nothing of the kind ("do you remember …?")."""
+    """Return the text that a message asks to remember, else "" (also for "do you remember …?")."""
     match = _REMEMBER.fullmatch(text.strip())
     content = (match["en"] or match["zh"]).strip() if match else ""
     return "" if _NOT_TO_REMEMBER.match(content) and content.endswith(("?", "？")) else content
 
 
 def _before(question: str, earlier: Sequence[str]) -> str:
-    """Return the earlier questions that a follow-up hangs on, oldest first."""
+    """Return the earlier questions that a follow-up refers to, oldest first."""
     questions: list[str] = []
     for previous in reversed(earlier):
         if len(questions) == MAX_FOLLOWED or not _follows_up(question):
@@ -354,12 +360,12 @@ def _before(question: str, earlier: Sequence[str]) -> str:
 
 
 def _follows_up(question: str) -> bool:
-    """Whether a question has no subject of its own: next to no words, or few and one that points back."""
+    """Whether a question depends on an earlier one: almost no words, or few words and one that refers back."""
     size = sum(len(word) / 2 if _CJK_RUN.match(word) else 1 for word in content_words(question))
     return size <= 1 or (size <= 5 and bool(_OPENER.match(question) or _POINTER.search(question)))
 
 
-# Which sentences are quoted
+# Quotes
 
 
 def _reply(state: State) -> list[Block]:
@@ -387,8 +393,10 @@ def _reply(state: State) -> list[Block]:
 
 
 def rate(wanted: Mapping[str, float], passage: Passage) -> list[float]:
-    """Return for each sentence the share of the question's weight that it matches, 0..1; its title counts in part, and
-    so does the header of a table."""
+    """Return, for each sentence, the matched share of the question's weight, 0..1.
+
+    Terms in the title or in a table's header count in part.
+    """
     total = sum(wanted.values()) or 1.0
     title = terms(passage.title)
     own = [terms(sentence) for sentence in passage.texts]
@@ -399,16 +407,16 @@ def rate(wanted: Mapping[str, float], passage: Passage) -> list[float]:
         shares = (1.0 if term in here else 0.6 if term in title or term in header else 0.0 for term in wanted)
         held = sum(weight * share for weight, share in zip(wanted.values(), shares, strict=True)) / total
         alone = not any(term in here for term in wanted)
-        ratings.append(held * (0.2 if foot else 0.5 if alone else 1.0))  # a running head or foot says nothing
+        ratings.append(held * (0.2 if foot else 0.5 if alone else 1.0))  # a running head or foot is no answer
     return ratings
 
 
 def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
-    """Return a quote of each of the best passages: one sentence where it surely answers, else the passage."""
+    """Quote the best passages: one sentence if its share reaches `SURE`, else the passage."""
     hits = [hit for hit in (state.hits or ())[:MAX_PASSAGES] if any(text.strip() not in _EMPTY for text in hit.texts)]
     weights = _by_rarity(wanted, hits)
     rated = [(rate(weights, hit), hit) for hit in hits]
-    # The search's order counts: it knows meanings, and words only break in where they say much more.
+    # Keep the order of the search, which may be semantic, unless the words of a later hit match much better.
     ranked = sorted(rated, key=lambda pair: -max(pair[0], default=0.0) - ORDER / (1 + rated.index(pair)))
     best = max((max(ratings, default=0.0) for ratings, _ in rated), default=0.0)
     if best < ENOUGH and not state.by_meaning:
@@ -421,7 +429,7 @@ def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
             break
         top = max(ratings, default=0.0)
         held = (terms(hit.title) | terms(hit.texts[ratings.index(top)])) & weights.keys()
-        # By words alone, a passage adds nothing whose best sentence matches no more than that of one before it.
+        # After a keyword search, skip a passage whose best sentence matches no further terms.
         if not state.by_meaning and (top < CLOSE * best or any(held <= earlier for earlier in quoted)):
             continue
         quoted.append(held)
@@ -431,7 +439,7 @@ def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
 
 
 def _span(hit: Passage, ratings: Sequence[float], top: float) -> Sequence[int]:
-    """Return the sentences to quote: the best one with what it cannot be read without."""
+    """Return the indexes of the sentences to quote: the best one, with the sentences needed to understand it."""
     index = ratings.index(top)
     header = _table_header(hit.texts, index)
     if header != index:
@@ -445,7 +453,7 @@ def _span(hit: Passage, ratings: Sequence[float], top: float) -> Sequence[int]:
 
 
 def _around(texts: Sequence[str], index: int) -> range:
-    """Return the whole passage, or of a long one the sentences around the one at ``index`` that may be quoted."""
+    """Return the whole passage, or the part of a long passage around the sentence at ``index``."""
     start = 0
     while start < index and sum(map(len, texts[start : index + 1])) > MAX_QUOTED // 2:
         start += 1
@@ -453,7 +461,7 @@ def _around(texts: Sequence[str], index: int) -> range:
 
 
 def _quote_blocks(hit: Passage, span: Sequence[int]) -> list[Block]:
-    """Return text blocks that show the sentences, each with the citation the API would send; gaps part them."""
+    """Return one text block for each run of sentences, with a citation in the form of the Messages API."""
     blocks, size = [], 0
     for _, run in itertools.groupby(enumerate(span), lambda pair: pair[1] - pair[0]):
         places = [place for _, place in run]
@@ -480,7 +488,7 @@ def _quote_blocks(hit: Passage, span: Sequence[int]) -> list[Block]:
 
 
 def _table_header(sentences: Sequence[str], index: int) -> int:
-    """Return the index of the header of the table that the sentence is a row of; its own when it is no row."""
+    """Return the index of the table header above a row, or ``index`` if the sentence is not a table row."""
     header = index
     while CELLS in sentences[index] and header > 0 and CELLS in sentences[header - 1]:
         header -= 1
@@ -495,10 +503,10 @@ def _fitting_memories(wanted: Mapping[str, float], memories: Sequence[str]) -> l
 
 
 def _by_rarity(wanted: Mapping[str, float], hits: Sequence[Passage]) -> dict[str, float]:
-    """Weigh each term by how few sentences hold it.
+    """Weigh each term by its rarity among the sentences.
 
-    A pair of ideographs that stands in none of them is left out unless all do: most pairs are no words, and a question
-    would seem unanswered for the pairs across its words.
+    Pairs of ideographs that occur in no sentence are dropped, unless no term occurs at all. Most pairs are not words,
+    and pairs that span two words of a question would make an answered question look unanswered.
     """
     own = [terms(sentence) | terms(hit.title) for hit in hits for sentence in hit.texts]
     frequency = Counter(term for each in own for term in each if term in wanted)
@@ -515,13 +523,13 @@ def _by_rarity(wanted: Mapping[str, float], hits: Sequence[Passage]) -> dict[str
 
 
 def question_terms(text: str, before: str = "") -> dict[str, float]:
-    """Return the terms of a question with their weights; those of the question before it count half."""
+    """Return the terms of a question with their weights. Terms of the earlier questions count half."""
     earlier = dict.fromkeys(terms(_ASKING.sub(" ", before)), 0.5)
     return earlier | dict.fromkeys(terms(_ASKING.sub(" ", fold(text).text)), 1.0)
 
 
 def terms(text: str) -> set[str]:
-    """Return the comparable terms of a text: stems, codes whole and without separators, pairs of ideographs."""
+    """Return the comparable terms of a text: stems, codes and the parts of codes, and pairs of ideographs."""
     found: set[str] = set()
     for token in _TOKEN.findall(fold(text).text):
         if _CJK_RUN.match(token):
@@ -535,7 +543,7 @@ def terms(text: str) -> set[str]:
 
 @lru_cache(maxsize=8192)
 def stem(word: str) -> str:
-    """Return a crude stem of an English word, the same for most of its inflections; other words mostly stay."""
+    """Return a crude stem of an English word, equal for most of its inflections. Other words mostly stay unchanged."""
     if len(word) < 4 or not word.isalpha() or not word.isascii():
         return word
     for suffix, instead in _SUFFIXES:
@@ -548,18 +556,18 @@ def stem(word: str) -> str:
 
 
 def language_of(text: str) -> Language:
-    """Return ``zh`` when a third of the letters or more are Chinese (one stands for a word), else ``en``."""
+    """Return ``zh`` if at least a third of the letters are Chinese (one character is about a word), else ``en``."""
     wide = sum(map(len, _CJK_RUN.findall(text)))
     return "zh" if wide and wide * 3 >= len(re.findall(r"[^\W\d_]", text)) else "en"
 
 
 def is_stop_word(word: str) -> bool:
-    """Whether a folded word, or a pair of CJK characters, says nothing of what a text is about."""
+    """Whether a folded word, or a pair of CJK characters, tells nothing about a text's subject."""
     return word in _STOP or all(character in _LIGHT for character in word)
 
 
 def content_words(text: str) -> list[str]:
-    """Return the words that carry a text, in order, once each: Latin words, and Chinese runs between particles."""
+    """Return the significant words of a text in order, without duplicates: words, and CJK runs between particles."""
     words: dict[str, None] = {}
     for token in _TOKEN.findall(text):
         if _CJK_RUN.match(token):
@@ -572,7 +580,7 @@ def content_words(text: str) -> list[str]:
 
 
 CELLS = " | "
-"""Stands between the cells of a table's row."""
+"""Separator between the cells of a table row."""
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 _CJK_RUN = re.compile(rf"[{CJK}]+")
 _TOKEN = re.compile(rf"[{CJK}]+|[^\W_{CJK}]+(?:['’.,:/-][^\W_{CJK}]+)*")

@@ -1,6 +1,6 @@
-"""A summary without a language model: extracts of what was said, in the form that a compaction asks for.
+"""Summaries without a language model: extracts of the conversation, in the form that a compaction asks for.
 
-Owns how a request for a summary is recognised and which sentences are taken. Pure.
+Owns the detection of summary requests and the choice of sentences. Pure.
 """
 
 import json
@@ -11,7 +11,7 @@ from agentic_rag.base.messages import Block, plain_text, text_block
 from agentic_rag.models.base import ModelRequest
 
 MAX_EXTRACT = 200
-"""Characters of a message in a summary."""
+"""Most characters that a summary takes from one message."""
 
 _ASKED = re.compile(r"\s*Summari[sz]e the conversation\b")
 _NOTE = "[note: "
@@ -19,27 +19,27 @@ _SENTENCE = re.compile(r".+?(?:[.!?。！？](?=\s|[\"”’)\]]|[^\x00-\x7f]|$)
 _EARLIER = re.compile(r"\[summary of the earlier conversation\]\n(.*)", re.DOTALL)
 _CARRIED = re.compile(r"\n?\[earlier messages of the user.*|\n?\[carried over: .*", re.DOTALL)
 MAX_NAMED = 20
-"""Documents of one fact."""
+"""Most documents named by one fact."""
 _LEFT_OUT = (_NOTE, "[earlier messages of the user", "[carried over:", "[continue]")
 
 Extract = tuple[str, str, tuple[str, ...]]
-"""What it is (``facts`` or ``wishes``), its words, and the documents it rests on."""
+"""One extract: its kind (``facts`` or ``wishes``), its text, and the documents that support the text."""
 
 
 def asks_for_summary(request: ModelRequest) -> bool:
-    """Whether a request wants a summary, at the end of its conversation or of one that it holds as material."""
+    """Whether a request asks for a summary, of its own conversation or of one given as material."""
     last = request.messages[-1]["content"][-1]
     noted = last["text"].removeprefix(_NOTE) if last["type"] == "text" and last["text"].startswith(_NOTE) else ""
     return bool(_ASKED.match(plain_text(request.system)) or _ASKED.match(noted))
 
 
 def summarize(request: ModelRequest) -> list[Block]:
-    """Return extracts of the conversation, the newest that fit."""
+    """Return the newest extracts of the conversation that fit in the token limit, as a JSON text block."""
     apart = _ASKED.match(plain_text(request.system)) is not None
     every = list(_of_material(request) if apart else _of_messages(request))
     budget = request.max_tokens * 2
     kept: list[Extract] = []
-    for extract in reversed(every):  # what was said last is most likely to be asked about
+    for extract in reversed(every):  # users ask most often about the newest messages
         budget -= len(json.dumps(extract, ensure_ascii=False).encode("utf-8", "replace"))
         if kept and budget < 0:
             break
@@ -78,7 +78,7 @@ def _of_user(text: str) -> Iterator[Extract]:
         if not text.startswith(_LEFT_OUT):
             yield from _extract("wishes", text)
         return
-    kind = "facts"  # a summary of a summary keeps its extracts as they are
+    kind = "facts"  # a summary of a summary keeps the extracts unchanged
     for line in _CARRIED.sub("", earlier[1]).splitlines():
         if line.endswith(":") and not line.startswith("- "):
             kind = "wishes" if "wishes" in line else "facts"
@@ -88,7 +88,7 @@ def _of_user(text: str) -> Iterator[Extract]:
 
 
 def _split_named(line: str) -> tuple[str, tuple[str, ...]]:
-    """Return a fact's words, and the documents that stand in brackets behind them."""
+    """Return a fact's text, and the documents named in brackets behind the text."""
     named: list[str] = []
     while len(named) < MAX_NAMED and line.endswith("]"):
         words, _, inner = line[:-1].rpartition(" [")

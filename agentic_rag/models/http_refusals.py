@@ -1,7 +1,7 @@
-"""The body of an answer that is no success: only its beginning is read.
+"""A size limit for the bodies of HTTP error answers.
 
-Owns the bound, since the SDK reads such a body whole. Imported with the HTTP client, on first use. An answer itself is
-read and unpacked event by event, and each event is bounded by `SSEReader`.
+The SDKs read such a body completely, so this module cuts the body off. Imported with the HTTP client, on first use.
+Successful answers are read event by event, and `SSEReader` limits the size of each event.
 """
 
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import httpx2
 
 REFUSAL_BYTES = 64 * 1024
-"""More than any service says of a refusal; a line of it is quoted."""
+"""Most bytes read of an error body. No service sends more, and errors quote only one line."""
 
 
 class _Beginning(httpx2.AsyncByteStream):
@@ -32,7 +32,10 @@ class _Beginning(httpx2.AsyncByteStream):
 
 
 async def shorten_refusal(response: httpx2.Response) -> None:
-    """Leave of a refusal its beginning; of a packed one, whose beginning may stand for any size, nothing."""
+    """Truncate the body of an error answer to `REFUSAL_BYTES`.
+
+    A compressed body is dropped, because its first bytes may unpack to any size.
+    """
     if response.status_code == httpx2.codes.OK:
         return
     assert isinstance(response.stream, httpx2.AsyncByteStream)

@@ -1,8 +1,8 @@
-"""What every adapter over HTTP needs around an answer's body.
+"""HTTP streaming helpers shared by all adapters.
 
-Owns the timeouts, the reading of a body's bytes as they come and what is done with its end, the encoding of a request,
-and the thread in which an SDK is imported: that takes over a second, or twenty on a busy machine, which nobody who
-stops waits for. Knows no provider. The HTTP client is imported on first use.
+Owns the timeouts, the reading of a body in chunks, the handling of its end, and the encoding of a request. Also owns
+the thread that imports an SDK. The import takes over a second, or twenty on a busy machine, and a server that stops
+must not wait for it. Knows no provider. The HTTP client is imported on first use.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
 WRITE_SECONDS = 60.0
-"""For one write of the request's body to be taken. Reading has no limit here: the agent measures silence."""
+"""Timeout of one write of the request's body. Reading has no limit here, because the agent has an idle timeout."""
 UNLIMITED = 0
-"""aiohttp's word. Connections are not limited: turns are, and a full pool would hold a turn back without a word."""
+"""aiohttp's value for no limit of connections. The server limits turns; a full pool would silently delay a turn."""
 KEEPALIVE_SECONDS = 55.0
 """Longer than most tools take between two steps, shorter than the idle limit of common load balancers."""
 TAIL_SECONDS = 0.1
-"""How long the end of the body is awaited after the last event: read to its end, the connection is used again."""
+"""How long to wait for the end of the body after the last event. A fully read connection can be reused."""
 CLOSE_SECONDS = 1.0
-"""How long closing a connection may hold up a cancelled call."""
+"""How long closing a connection may delay a cancelled call."""
 PROFILE_SECONDS = 5.0
-"""How long the service may take to say what a model is; without an answer the table counts."""
+"""How long the service may take to describe a model. Without an answer the profile table applies."""
 
 _NO_STREAMS = frozenset({"text/html", "application/json", "application/xhtml+xml"})
 
@@ -52,7 +52,7 @@ def client_timeout() -> "httpx2.Timeout":
 
 
 def client_limits() -> "httpx2.Limits":
-    """Return the limits of every client's connections."""
+    """Return the connection limits of every client."""
     import httpx2
 
     return httpx2.Limits(max_connections=UNLIMITED, keepalive_expiry=KEEPALIVE_SECONDS)
@@ -61,7 +61,7 @@ def client_limits() -> "httpx2.Limits":
 async def run_in_daemon(work: Callable[[], T]) -> T:
     """Run a function in a thread that neither a cancelled caller nor the process's end waits for."""
     result: Future[T] = Future()
-    result.set_running_or_notify_cancel()  # now it cannot be cancelled, whoever waits for it is
+    result.set_running_or_notify_cancel()  # a running future stays valid if its waiter is cancelled
 
     def run() -> None:
         try:
@@ -74,7 +74,7 @@ async def run_in_daemon(work: Callable[[], T]) -> T:
 
 
 def chunks_of(response: "httpx2.Response") -> AsyncGenerator[bytes, None]:
-    """Return the body as it comes; where nothing is to be decoded without the three layers that would do it."""
+    """Return the body in chunks. An uncompressed body skips the client's three decoding layers."""
     plain = response.headers.get("content-encoding", "identity") == "identity"
     chunks = aiter(response.stream) if plain else response.aiter_bytes()  # type: ignore[arg-type]
     assert isinstance(chunks, AsyncGenerator)
@@ -82,26 +82,28 @@ def chunks_of(response: "httpx2.Response") -> AsyncGenerator[bytes, None]:
 
 
 async def finish(chunks: AsyncGenerator[bytes, None]) -> None:
-    """Read what follows the last event, normally nothing; an endpoint that goes on is cut off."""
+    """Read the rest of the body after the last event, for at most `TAIL_SECONDS`; normally there is none."""
     import httpx2
 
-    # The answer is complete: that the connection fails now takes nothing from it.
+    # The answer is complete, so a connection that fails now does no harm.
     with suppress(httpx2.HTTPError), anyio.move_on_after(TAIL_SECONDS):
         async for _ in chunks:
             pass
 
 
 async def close(response: "httpx2.Response | httpx2.AsyncByteStream") -> None:
-    """Close a response or its body, also for a caller that was cancelled."""
+    """Close a response or its body, even if the caller was cancelled."""
     with anyio.move_on_after(CLOSE_SECONDS, shield=True):
         await response.aclose()
 
 
 def expect_stream(response: "httpx2.Response", endpoint: Endpoint) -> None:
-    """A web page with status 200 is a portal's or another service's: asking again would not help.
+    """Check that the answer is an event stream.
+
+    A web page with status 200 comes from a captive portal or another service, so the error is not retryable.
 
     Raises:
-        ModelError: the answer is no stream.
+        ModelError: the answer is not a stream.
     """
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind in _NO_STREAMS:
@@ -113,7 +115,7 @@ def expect_stream(response: "httpx2.Response", endpoint: Endpoint) -> None:
 
 
 async def cite(events: AsyncIterator[ModelEvent], passages: Sequence[Block]) -> AsyncGenerator[ModelEvent, None]:
-    """Yield the events of an answer with marks as those of one with citations. Who gives the events closes them."""
+    """Convert the events of an answer with marks to those of an answer with citations. The caller closes ``events``."""
     answer = MarkedAnswer(passages)
     async for event in events:
         for cited in answer.take(event):
@@ -121,7 +123,7 @@ async def cite(events: AsyncIterator[ModelEvent], passages: Sequence[Block]) -> 
 
 
 def encode(body: object) -> bytes:
-    """Return the JSON of a body or of a part; a lone surrogate, which services refuse, becomes a question mark."""
+    """Encode a body or a part as JSON. A lone surrogate, which services refuse, becomes a question mark."""
     try:
         return orjson.dumps(body)
     except TypeError:  # besides surrogates: integers beyond 64 bits, which are legal JSON

@@ -1,7 +1,7 @@
-"""Finding citation marks in a text that comes in pieces.
+"""An incremental reader for citation marks in text.
 
-Owns what a mark looks like and where none is meant: inside code, in links. Models are asked for ``[[2]]`` and write
-``[2]``, ``【2】``, ``【2†source】``, lists and ranges (``[1, 2]``, ``[[1-3]]``) as well. Pure; knows no passage.
+Owns the syntax of marks and the places without marks: code and links. The prompt asks models for ``[[2]]``, but they
+also write ``[2]``, ``【2】``, ``【2†source】``, lists and ranges (``[1, 2]``, ``[[1-3]]``). Pure; knows no passage.
 """
 
 import re
@@ -21,20 +21,21 @@ _RUNS: Final = re.compile(r"(?P<run>`+|~+)|(?P<line>\n)")
 _OPEN: Final = re.compile(
     r"(?:[ \t]{0,8}(?:(?:\[\[?|【)[\d ,;，、；–—-]{0,240}(?:†[^】\n]{0,60})?(?:\]{1,2}|】)?)?|`{1,200}|~{1,200})\Z"
 )
-"""The end of a text that may yet become a mark, or a longer run."""
+"""The end of a text that the next piece may complete to a mark or to a longer run."""
 _INDENT: Final = re.compile(r"[\s>*+\-\d.)]*")
-"""What may stand before a fence on its line: it may be in a list or a quotation."""
+"""The characters allowed before a fence on its line: a fence may be inside a list or a quotation."""
 _RANGE: Final = re.compile(r"(\d+)(?: ?[-–—] ?(\d+))?")
 MOST: Final = 20
-"""Passages that one range may name; a longer one is none."""
+"""Most passages in one range. A longer range is not a mark."""
 FENCE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark: the numbers in it, and how it was written.
+    """A citation mark: its passage numbers and its original text.
 
-    ``sure``: it is of a form that nothing else has; ``[3]`` may be anything where nobody gave a passage.
+    ``sure``: the form is unambiguous. A single bracket such as ``[3]`` may mean something else if the request has no
+    passages.
     """
 
     numbers: tuple[int, ...]
@@ -46,18 +47,18 @@ Part = str | Mark
 
 
 class MarkReader:
-    """Give it the pieces of one text; any cutting gives the same marks between the same words."""
+    """Reads one text in pieces. Any division into pieces gives the same marks between the same words."""
 
     def __init__(self) -> None:
         self._held = ""
         self._code = ""  # the run that closes the open code, empty in prose
         self._fenced = False
-        self._indent = True  # nothing but a fence's indent on this line so far
-        self._blank = False  # nothing at all on this line so far, and there was one before
-        self._opening = False  # still on the line of the fence that has opened
+        self._indent = True  # this line has only a fence's indent so far
+        self._blank = False  # this line is blank so far, and a line came before
+        self._opening = False  # still on the line of the opening fence
 
     def feed(self, text: str) -> Iterator[Part]:
-        """Yield what is certain now; the last characters may be held back until the next piece."""
+        """Yield the marks and words that are certain. The last characters may wait for the next piece."""
         text = self._held + text
         open_end = _OPEN.search(text)
         end = open_end.start() if open_end else len(text)
@@ -65,12 +66,12 @@ class MarkReader:
         yield from self._read(text, end)
 
     def end(self) -> Iterator[Part]:
-        """Yield the rest; the reader must not be used any more."""
+        """Yield the rest. The reader must not be used afterwards."""
         rest, self._held = self._held, ""
         yield from self._read(rest, len(rest))
 
     def _read(self, text: str, end: int) -> Iterator[Part]:
-        said = position = 0  # what lies between the two is words that are not handed out yet
+        said = position = 0  # the words between the two are not yielded yet
         while found := (_RUNS if self._code else _PROSE).search(text, position, end):
             self._pass(text[position : found.start()])
             position = found.end()
@@ -91,13 +92,13 @@ class MarkReader:
             yield text[said:end]
 
     def _pass(self, text: str) -> None:
-        """Note what words on a line mean for the line."""
+        """Update the state of the current line after some of its words."""
         if text and (self._indent or self._blank):
             self._indent = self._indent and _INDENT.fullmatch(text) is not None
             self._blank = self._blank and text.isspace()
 
     def _take_line(self) -> None:
-        if self._blank and self._code and not self._fenced:  # code in a line ends with its paragraph at the latest
+        if self._blank and self._code and not self._fenced:  # inline code ends with its paragraph at the latest
             self._code = ""
         self._indent, self._blank, self._opening = True, True, False
 
@@ -111,7 +112,7 @@ class MarkReader:
         elif self._fenced and not self._opening:
             if at_start and run[0] == self._code[0] and len(run) >= len(self._code):
                 self._code = ""
-        elif run == self._code:  # also of what looked like a fence and is code in a line
+        elif run == self._code:  # also inline code that looked like a fence
             self._code = ""
 
 
@@ -123,6 +124,6 @@ def _mark_of(found: re.Match[str]) -> Mark | None:
         if not first <= last < first + MOST:
             return None
         numbers += range(first, last + 1)
-    if single and 0 in numbers:  # the index of a list, an interval: nobody counts passages from 0
+    if single and 0 in numbers:  # passages count from 1, so this is an index or an interval
         return None
     return Mark(tuple(dict.fromkeys(numbers)), found["mark"], sure=not single)

@@ -1,11 +1,10 @@
-"""Citations for models without them: numbered passages in, marks out of the text.
+"""Citations for models without native citations, by numbered passages and marks in the text.
 
-Owns the rendering of ``search_result`` blocks as numbered text, the instruction that goes with it, and the way
-back from marks (`mark_reader`) to the events a citing model yields. Pure; knows no provider and no stream format, so
-every adapter of such an endpoint can use it.
+Renders ``search_result`` blocks as numbered text, adds the instruction to cite them, and converts marks (`mark_reader`)
+to the events of a model with native citations. Pure; knows no provider and no stream format, so that every adapter can
+use this module.
 
-Passage ``n`` is the request's search result number ``n - 1``: the numbers run over the whole request, as
-``search_result_index`` does.
+Passage ``n`` is the search result with the ``search_result_index`` ``n - 1``. The numbers run over the whole request.
 """
 
 import re
@@ -34,7 +33,7 @@ INSTRUCTION = (
 )
 
 _BELONGS_BEFORE = re.compile(r"(?:\s*[.,;:!?)\]。，；：！？、）」』”]+)*")
-"""What follows a mark and still belongs to the marked statement: blanks only before what does."""
+"""Punctuation behind a mark that still belongs to the marked statement, with blanks only before it."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？\n])\s*")
 _WORD = re.compile(rf"[^\W{CJK}]+")
@@ -44,7 +43,7 @@ _CJK = re.compile(rf"[{CJK}]+")
 def with_numbered_passages(request: ModelRequest) -> tuple[ModelRequest, list[Block]]:
     """Return the request with its search results as numbered text, and these results in order.
 
-    The instruction is always added, so that the system prompt does not change with the first search.
+    The instruction is added even without results, so that the first search does not change the system prompt.
     """
     passages: list[Block] = []
     messages = tuple(_message(message, passages) for message in request.messages)
@@ -63,13 +62,13 @@ def _block(block: Block, passages: list[Block]) -> Block:
     if block["type"] != "search_result":
         return block
     passages.append(block)
-    # A line for each sentence: the blocks carry no separators of their own.
+    # One line per sentence, because the blocks carry no separators.
     lines = "\n".join(inner["text"] for inner in block["content"])
     return text_block(f"[{len(passages)}] {block['title']}\n{lines}")
 
 
 def _with_marks(block: Block, passages: Sequence[Block]) -> Block:
-    """Return an earlier answer's text with its marks, as the model wrote it: one that sees none writes none."""
+    """Return an earlier answer's text with its marks restored. A model that sees no marks stops writing marks."""
     numbers = [
         number
         for each in block["citations"]
@@ -83,26 +82,27 @@ def _with_marks(block: Block, passages: Sequence[Block]) -> Block:
 
 
 class MarkedAnswer:
-    """Turn the events of an answer with marks into those of an answer with citations.
+    """Converts the events of an answer with marks to those of an answer with citations.
 
-    A mark leaves the text, and a `CitationDelta` takes its place. The statement before it gets a text block of
-    its own, as from a model that cites: what follows opens a new block, so blocks are renumbered. A mark with a
-    number nobody gave, or before any statement, is removed; its `CitationDelta` cites nothing, so that whoever checks
-    citations counts it. A second one of a passage behind the same statement is removed without a word.
+    A `CitationDelta` replaces each mark. The statement before the mark gets a separate text block, as with native
+    citations. The following text opens a new block, so blocks are renumbered.
+
+    A mark with an unknown number, or before any statement, becomes a `CitationDelta` that cites nothing, so that the
+    citation check counts it. A repeated mark of the same passage behind the same statement is dropped.
     """
 
     def __init__(self, passages: Sequence[Block]) -> None:
         self._passages = passages
-        self._count = 0  # blocks handed out so far
-        self._reader = MarkReader()  # of the text block that the model writes
-        self._text = ""  # of the open text block
-        self._blank = ""  # what came behind its mark and may belong to it or to what follows
-        self._citations: list[Citation] = []  # of the open text block
-        self._claim: Set[str] = frozenset()  # words of the statement that these are for
-        self._words: dict[int, list[set[str]]] = {}  # of the blocks of each passage that was cited
+        self._count = 0  # blocks opened so far
+        self._reader = MarkReader()  # reads the model's current text block
+        self._text = ""  # text of the open block
+        self._blank = ""  # white space behind a mark; belongs to this block or to the next one
+        self._citations: list[Citation] = []  # citations of the open block
+        self._claim: Set[str] = frozenset()  # words of the statement that these citations support
+        self._words: dict[int, list[set[str]]] = {}  # words of each block of the cited passages
 
     def take(self, event: ModelEvent) -> list[ModelEvent]:
-        """Return what one event of the model becomes; deltas may be held back until the next one."""
+        """Convert one event of the model. Text may be held back until the next event."""
         if isinstance(event, TextDelta):
             return [out for part in self._reader.feed(event.text) for out in self._take_part(part)]
         if isinstance(event, BlockStarted):
@@ -160,7 +160,7 @@ class MarkedAnswer:
             return []
         if not 1 <= number <= len(self._passages) or not self._text.strip():
             return [CitationDelta(self._count - 1, Citation(number - 1, 0, 0, "", {}))]
-        if not self._citations:  # what follows a mark and stays in its block holds no word
+        if not self._citations:  # text behind a mark in the same block holds no words
             self._claim = claim_of(self._text)
         passage = self._passages[number - 1]
         if number not in self._words:
@@ -194,10 +194,10 @@ def words_of(passage: Block) -> list[set[str]]:
 
 
 def best_blocks(words: Sequence[Set[str]], claim: Set[str]) -> tuple[int, int]:
-    """Return the block range of a passage that a sentence most likely rests on; both are given by their words.
+    """Return the block range of a passage that most likely supports a sentence.
 
-    That is the one block which shares most words with it (the first of equals); the whole passage if none
-    shares any, since then only the passage is known.
+    ``words``: the words of each block. ``claim``: the words of the sentence. The range is the first block with the most
+    shared words, or the whole passage if no block shares a word.
     """
     shared = [len(claim & each) for each in words]
     most = max(shared)
@@ -208,12 +208,12 @@ def best_blocks(words: Sequence[Set[str]], claim: Set[str]) -> tuple[int, int]:
 
 
 def count_shared(claim: str, texts: Iterable[str]) -> int:
-    """Return how many words a claim shares with texts together."""
+    """Return how many words of a claim occur in at least one of the texts."""
     return len(_words(claim) & set().union(*map(_words, texts)))
 
 
 def _words(text: str) -> set[str]:
-    """Return words, and pairs of neighbouring characters where a script writes no spaces."""
+    """Return the words of a text, and pairs of neighbouring characters for scripts without spaces."""
     folded = text.casefold()
     words = set(_WORD.findall(folded))
     for run in _CJK.findall(folded):

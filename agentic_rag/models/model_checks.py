@@ -1,7 +1,7 @@
-"""Whether a model does what turns need of it, asked of its service with a few tiny calls.
+"""Checks that a model supports the features that turns need, with a few tiny calls.
 
-Owns the questions, what counts as an answer to each, and the codes of what is missing. Knows no provider and no turn:
-it goes the way that every call goes, over `Model.stream`, with the profile that requests are made by.
+Owns the questions, the criteria for their answers, and the codes of missing features. Knows no provider and no turn.
+The checks call `Model.stream` as every turn does, and use the profile that shapes its requests.
 """
 
 import base64
@@ -30,12 +30,12 @@ from agentic_rag.models.base import (
 from agentic_rag.models.profiles import ModelProfile
 
 CALL_SECONDS: Final = 30.0
-"""How long one call may take."""
+"""Timeout of one call."""
 MAX_TOKENS: Final = 300
 
 
 class ModelAbility(StrEnum):
-    """What a model is tried for."""
+    """A feature that the checks test."""
 
     ANSWERS = "answers"
     USAGE = "usage"
@@ -45,7 +45,7 @@ class ModelAbility(StrEnum):
 
 
 class Shortfall(StrEnum):
-    """What is missing, as a code."""
+    """The code of a failed check."""
 
     KEY_REFUSED = "KEY_REFUSED"
     MODEL_UNKNOWN = "MODEL_UNKNOWN"
@@ -66,7 +66,10 @@ class Shortfall(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of one trial: it works where there is no ``code``; ``note`` is for people, ``seconds`` its call's."""
+    """The result of one check.
+
+    ``code``: None if the feature works. ``note``: text for people. ``seconds``: duration of the call.
+    """
 
     ability: ModelAbility
     code: Shortfall | None = None
@@ -80,7 +83,7 @@ class Finding:
 
 @dataclass(slots=True)
 class _TrialAnswer:
-    """One answer. ``pieces``: in how many parts its words came."""
+    """One answer to a check. ``pieces``: the number of its text deltas."""
 
     text: str = ""
     pieces: int = 0
@@ -131,13 +134,15 @@ _Judge = Callable[[_TrialAnswer], Sequence[Finding]]
 async def check_model(
     model: Model, name: str, profile: ModelProfile, seconds: float = CALL_SECONDS
 ) -> Sequence[Finding]:
-    """Try a model for what turns need of it and its profile says it has; at most three calls more once it answers.
+    """Check the features of a model that turns need and its profile declares.
+
+    If the first call gets no answer, the check ends. Otherwise at most three more calls follow.
 
     Args:
-        model: who is asked.
-        name: of the model, with its provider where there are several.
-        profile: what it is said to take.
-        seconds: how long each call may take.
+        model: the adapter or pool to call.
+        name: the model's name, with its provider if there are several.
+        profile: the declared features of the model.
+        seconds: timeout of each call.
     """
     asked = [text_block("Say one short sentence about the sea.")]
     found = [*await _ask(model, name, asked, seconds, _answers)]

@@ -1,6 +1,6 @@
-"""The models of several providers as one: each request goes to the provider that its model's name names.
+"""The models of several providers as one model. The name of a request's model selects the provider.
 
-Owns which names there are, and what an admin is told of one that is not. Knows no adapter and no turn.
+Owns the check of model names and its messages for admins. Knows no adapter and no turn.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -15,38 +15,41 @@ from agentic_rag.models.base import Model, ModelEvent, ModelRequest
 from agentic_rag.models.names import ModelNames
 
 SHOWN = 20
-"""Models that are named to whoever asked for one that is not there."""
+"""Most model names that the message for an unknown model lists."""
 
 
 @runtime_checkable
 class WarmModel(Protocol):
-    """A model that is slow to be ready the first time."""
+    """A model whose first call needs slow preparation."""
 
     async def warm_up(self) -> None:
-        """Get ready. Idempotent."""
+        """Prepare for the first call. Idempotent."""
         ...
 
 
 @runtime_checkable
 class ListedModel(Protocol):
-    """A model whose service lists what it has."""
+    """A model whose service can list its models."""
 
     async def list_names(self) -> tuple[str, ...] | None:
-        """Return the names; None where nobody knows."""
+        """Return the names of the service's models, or None if the service does not say."""
         ...
 
 
 @runtime_checkable
 class KnowingModel(Protocol):
-    """A model whose service can be asked of a name."""
+    """A model whose service can check a model name."""
 
     async def knows(self, model: str) -> bool | None:
-        """Return whether there is such a model; None where nobody knows."""
+        """Return whether the service has this model, or None if the service does not say."""
         ...
 
 
 class ModelPool(Model):
-    """All providers' models; ``offered``: the names that a provider may be asked for, where the operator says."""
+    """All providers' models as one.
+
+    ``offered``: by provider, the models that the operator allows. Providers without an entry allow any model.
+    """
 
     def __init__(self, models: Mapping[str, Model], names: ModelNames, offered: Mapping[str, tuple[str, ...]]) -> None:
         self._models = models
@@ -58,7 +61,11 @@ class ModelPool(Model):
         return self._models[self.names.default].name
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        """See `Model.stream`; a provider that is gone is an error of the call."""
+        """Open a call at the provider of the request's model; see `Model.stream`.
+
+        Raises:
+            ModelError: the provider is no longer configured, or the call failed.
+        """
         provider, bare = self.names.split(request.model)
         model = self._models.get(provider)
         if model is None:
@@ -69,7 +76,7 @@ class ModelPool(Model):
         return model.stream(_for_model(request, bare))
 
     async def warm_up(self) -> None:
-        """Get the default provider's model ready; the others are when they are first asked."""
+        """Prepare the default provider's model. The others prepare at their first call."""
         model = self._models[self.names.default]
         if isinstance(model, WarmModel):
             await model.warm_up()
@@ -80,7 +87,10 @@ class ModelPool(Model):
                 closing.start_soon(model.aclose)
 
     async def refusal(self, name: str) -> str | None:
-        """Return why no domain can name this model, with those that it can; None when one can, or nobody knows."""
+        """Return why domains cannot use this model name, with the names they can use.
+
+        Returns None if they can use the name, or if the service does not say.
+        """
         provider, bare = self.names.split(name)
         offered = self._offered.get(provider)
         model = self._models[provider]

@@ -1,7 +1,6 @@
-"""What models cost, as the operator says: prices for a million tokens, by a model's name and by the day.
+"""The operator's prices for models: money per million tokens, by model name and day.
 
-Owns the file of prices, its errors, and the arithmetic, which is exact. Knows no call and whose it was. The file is
-JSON::
+Owns the file of prices, its errors, and the exact arithmetic. Knows neither calls nor users. The file is JSON::
 
     {
       "currency": "USD",
@@ -14,9 +13,9 @@ JSON::
       }
     }
 
-A name is a model's own, with or without its provider, or a pattern with ``*``; the name goes before a pattern, and a
-long pattern before a short one. Of several prices the one counts that was the last to begin on the day of the call.
-What is not there costs as input does.
+A key is a model's name, with or without its provider, or a pattern with ``*``. A name takes precedence over a pattern,
+and a long pattern over a short one. Of several prices, the latest one that began by the day of the call applies.
+Cache prices that are missing default to the price of input.
 """
 
 import json
@@ -38,17 +37,17 @@ from agentic_rag.base.startup_errors import BadConfiguration
 
 SETTING = "AGENTIC_RAG_PRICES"
 FREE = "extractive"
-"""The embedded model, which costs nothing whatever the file says."""
+"""The embedded model. It is always free, even if the file has a price for it."""
 
 _MILLION = Decimal(1_000_000)
 _MOST = Decimal(1_000_000)
-"""For a million tokens; more is a slip of the keyboard."""
+"""Highest price per million tokens. A higher one is taken for a typing error."""
 _DATED = re.compile(r"-(?:\d{8}|\d{4}-\d\d-\d\d)$")
-"""What services put behind the name of a model that they were asked for."""
+"""The date that services append to the name of the requested model."""
 
 
 def _number(value: object) -> object:
-    """Take a number only as it is written: a float of Python's would not be exact any more."""
+    """Accept integers, decimals and text, but no float: a Python float would not be exact."""
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
         raise ValueError('a number is expected, or text with one: 3 or "0.30".')
     return value
@@ -65,7 +64,7 @@ Money = Annotated[Decimal, BeforeValidator(_number), Field(ge=0, le=_MOST, allow
 
 
 class PriceForm(Form):
-    """The prices of a model from a day on."""
+    """The prices of a model, valid from a day on."""
 
     since: Annotated[str, AfterValidator(_day)] = Field("", alias="from")
     input: Money
@@ -75,7 +74,7 @@ class PriceForm(Form):
 
 
 class PricesForm(Form):
-    """The whole file."""
+    """The content of the file of prices."""
 
     currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
     models: dict[str, list[PriceForm]]
@@ -90,7 +89,7 @@ class PricesForm(Form):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Money for a million tokens, from the day ``since`` on (empty: always)."""
+    """Money per million tokens, valid from the day ``since`` on (empty: always)."""
 
     since: str
     input: Decimal
@@ -99,7 +98,7 @@ class Price:
     output: Decimal
 
     def cost(self, usage: Usage) -> Decimal:
-        """Return what these tokens cost."""
+        """Return the cost of the used tokens."""
         parts = (
             usage.input * self.input,
             usage.cache_read * self.cache_read,
@@ -109,7 +108,7 @@ class Price:
         return sum(parts, Decimal(0)) / _MILLION
 
     def most(self, sent: int, received: int) -> Decimal:
-        """Return what a call costs at most that sends and receives so many tokens."""
+        """Return the highest possible cost of a call that sends and receives so many tokens."""
         return (sent * max(self.input, self.cache_read, self.cache_write) + received * self.output) / _MILLION
 
 
@@ -118,13 +117,16 @@ _NOTHING = Price("", Decimal(0), Decimal(0), Decimal(0), Decimal(0))
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The prices of an operator's models. ``currency``: empty where there are none: usage then counts tokens only."""
+    """The prices of the operator's models.
+
+    ``currency``: empty if there are no prices. Usage then counts tokens only.
+    """
 
     currency: str = ""
     by_name: Mapping[str, Sequence[Price]] = field(default_factory=dict)
 
     def find(self, model: str, day: str) -> Price | None:
-        """Return the price of a model on a day (``2026-01-31``); None: nobody has said it."""
+        """Return the price of a model on a day (``2026-01-31``), or None if the file has none."""
         if model == FREE:
             return _NOTHING
         for place in self._places_of(_names_of(model)):
@@ -134,25 +136,25 @@ class Prices:
         return None
 
     def _places_of(self, names: Sequence[str]) -> Iterator[str]:
-        """Yield where a model with these names may have its price, the best place first."""
+        """Yield the keys of the file that match these names of a model, the best match first."""
         yield from (name for name in names if name in self.by_name)
-        # only then: whoever wrote a name down meant it, with or without provider and date
+        # Patterns come last: an exact name, with or without provider and date, is more specific.
         patterns = [each for each in self.by_name if "*" in each and any(fnmatchcase(name, each) for name in names)]
         yield from sorted(patterns, key=len, reverse=True)
 
 
 def _names_of(model: str) -> list[str]:
-    """Return the names under which a model may stand: as it is, without its provider, without its date."""
+    """Return the names to look up for a model: the full name, without its provider, without its date."""
     bare = model.partition(":")[2] or model
     return list(dict.fromkeys((model, bare, _DATED.sub("", model), _DATED.sub("", bare))))
 
 
 def read_prices(path: Path | None) -> Prices:
-    """Return the prices of a file, or no prices without a file.
+    """Read the file of prices. Without a path, returns `Prices` with no entries.
 
     Raises:
-        BadConfiguration: the file cannot be read, or something in it is wrong. The error names the field, or the line
-            of text that is not JSON.
+        BadConfiguration: the file cannot be read or is invalid. The error names the field, or the line with the JSON
+            error.
     """
     if path is None:
         return Prices()
@@ -190,7 +192,7 @@ def _in_order(forms: Sequence[PriceForm]) -> tuple[Price, ...]:
 
 
 class _Twice(Exception):
-    """A name stands twice in one object: which of the two counts would be chance."""
+    """A duplicate name in one JSON object."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

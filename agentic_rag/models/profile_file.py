@@ -1,6 +1,6 @@
-"""The operator's file of model profiles: what its models take and have, where the table does not know or is wrong.
+"""The operator's file of model profiles, for models that the built-in table lacks or describes wrongly.
 
-Owns the format, a TOML file with one table a model, whose keys are the fields of `ModelProfile`::
+Owns the format, a TOML file with one table per model. The keys are the fields of `ModelProfile`::
 
     [models."qwen3:8b"]
     context_window = 32768
@@ -9,7 +9,7 @@ Owns the format, a TOML file with one table a model, whose keys are the fields o
     display = "omitted"
     headers = { anthropic-beta = "some-beta-2026-01-01" }
 
-A field that is not there keeps what the service or the table says.
+A missing field keeps the value of the service or of the table.
 """
 
 import re
@@ -38,7 +38,7 @@ def check_headers(headers: dict[str, str]) -> dict[str, str]:
     """Return the headers with their names in lower case.
 
     Raises:
-        ValueError: one cannot be sent, is there twice, or is the adapter's own.
+        ValueError: a header is not valid, is a duplicate, or is set by the adapter.
     """
     checked: dict[str, str] = {}
     for name, value in headers.items():
@@ -59,7 +59,7 @@ SentHeaders = Annotated[dict[str, str], AfterValidator(check_headers)]
 
 
 class ProfileForm(Form):
-    """One model; see `ModelProfile`."""
+    """The table of one model; see `ModelProfile`."""
 
     thinking: frozenset[Literal["adaptive", "between_tools", "enabled", "disabled"]] | None = None
     thinks: bool | None = None
@@ -82,16 +82,16 @@ class ProfileForm(Form):
 
 
 class ProfilesFile(Form):
-    """The whole file."""
+    """The content of the file of profiles."""
 
     models: dict[str, ProfileForm] = Field(default_factory=dict)
 
 
 def read_profiles(path: Path) -> dict[str, ProfileChanges]:
-    """Return what the file says of each model, by name.
+    """Read the profile changes of each model, by name.
 
     Raises:
-        BadConfiguration: it cannot be read, or a key of it is not known or has no good value.
+        BadConfiguration: the file cannot be read, or one of its keys is unknown or has an invalid value.
     """
     try:
         value = tomllib.loads(path.read_text("utf-8"))
@@ -106,7 +106,7 @@ def read_profiles(path: Path) -> dict[str, ProfileChanges]:
 
 
 def changes_of(form: ProfileForm) -> ProfileChanges:
-    """Return what a model's table says, by the fields of `ModelProfile`."""
+    """Return the values set in a model's table, by the field names of `ModelProfile`."""
     names = {field.name for field in fields(ModelProfile)}
     given = {name: getattr(form, name) for name in form.model_fields_set & names}
     return {name: value for name, value in given.items() if value is not None}

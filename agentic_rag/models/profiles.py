@@ -1,8 +1,9 @@
-"""What each model takes and has, as one value a model: a small table, and what the service says of itself.
+"""Model profiles: the parameters, features and limits of each model.
 
-Owns the table, the reading of ``GET /v1/models/{id}``, what the operator's file (`profile_file`) changes, and what of a
-domain's settings a model refuses. Pure: asking the service is the adapter's. What is not in the table and looks like no
-Claude is taken for a compatible endpoint's: it gets nothing that only Claude knows.
+A profile combines a built-in table, the answer of ``GET /v1/models/{id}`` and the operator's file (`profile_file`).
+This module also decides which of a domain's settings a model refuses. Pure: the adapters ask the services. A model
+outside the table whose name is not a Claude name counts as a compatible endpoint's model. Its requests then hold
+nothing that only Claude supports.
 """
 
 import re
@@ -17,44 +18,48 @@ Effort = Literal["low", "medium", "high", "xhigh", "max"]
 EFFORTS: Final[tuple[Effort, ...]] = ("low", "medium", "high", "xhigh", "max")
 
 THINKING_ROOM: Final = {"low": 4_096, "medium": 16_384, "high": 32_768, "xhigh": 65_536, "max": 98_304}
-"""Tokens for thinking above those of the answer, by effort."""
+"""Tokens for thinking, in addition to those of the answer, by effort."""
 
 SHORT_WINDOW: Final = 32_000
-"""Tokens of a window below which results, roles and tools get less room than elsewhere."""
+"""Context windows with fewer tokens than this leave less room for results, roles and tools."""
 
 MOST_KNOWN: Final = 1_024
-"""Names of models whose profiles are kept: a turn asks for its model's a dozen times."""
+"""Cached profiles: a turn looks up its model's profile a dozen times."""
 
 Display = Literal["summarized", "omitted"]
-"""Whether the text of thinking is sent: ``thinking.display`` of the Messages API."""
+"""Whether the service sends the text of thinking: ``thinking.display`` of the Messages API."""
 
 ProviderKind = Literal["anthropic", "openai", "bedrock", "vertex"]
-"""What a provider speaks: the Messages API, chat completions, or the Messages API as a cloud has it."""
+"""A provider's protocol: the Messages API, chat completions, or the Messages API as Bedrock or Vertex offer it."""
 NO_PROVIDERS: Final[Mapping[str, ProviderKind]] = {}
 _ENVIRONMENT: Final[Mapping[str, ProviderKind]] = {"openai": "openai"}
-"""What the environment alone may name."""
+"""Providers that the environment's variables set up without the operator's file."""
 
 _ANY_CLAUDE: Final = re.compile(r"claude-(?:fable|mythos|opus|sonnet|haiku)-\d+(?:[-.]\d{1,2}(?!\d))?")
-"""In ``us.anthropic.claude-sonnet-5-5-v1:0``, ``claude-haiku-4-5@20251001`` or ``anthropic/claude-opus-5.5``."""
+"""A Claude name inside another name: ``us.anthropic.claude-sonnet-5-5-v1:0``, ``claude-haiku-4-5@20251001`` or
+``anthropic/claude-opus-5.5``."""
 _REASONING: Final = re.compile(r"(?:\A|/)(?:gpt-5|o\d)", re.IGNORECASE)
-"""Models of OpenAI that reason: they take an effort and no temperature."""
+"""OpenAI's reasoning models: they accept an effort and no temperature."""
 _REPLAYING: Final = re.compile(r"deepseek|kimi|glm-|minimax", re.IGNORECASE)
-"""Families that want their reasoning back while they call tools."""
+"""Model families that need their reasoning sent back while they call tools."""
 _CLAUDE: Final = re.compile(r"claude-(?:fable|mythos|opus|sonnet|haiku)-")
 _DATE: Final = re.compile(r"-\d{8}\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """One model. Lengths are tokens; None where nobody knows.
+    """The parameters, features and limits of one model. Lengths are tokens; None means unknown.
 
-    ``thinking``: the ``thinking.type`` values it takes; ``thinks``: whether it thinks when nothing is said;
-    ``display``: how that is shown. ``bound``: it checks that nothing before a thinking block has changed.
-    ``system_messages``: instructions may stand inside the conversation. ``cites``: search results can be cited
-    natively. ``caching``: it takes ``cache_control``, with ``hour_cache`` also for an hour. ``headers``: of each
-    request to it, over the provider's; names are in lower case. Of chat completions: ``completion_tokens``: the limit
-    is named ``max_completion_tokens``; ``replays_reasoning``: it wants its reasoning back with the results of its
-    calls.
+    ``thinking``: the accepted values of ``thinking.type``.
+    ``thinks``: the model thinks if the request has no ``thinking`` parameter.
+    ``display``: the requested ``thinking.display``.
+    ``bound``: the service checks that nothing before a thinking block has changed.
+    ``system_messages``: the conversation may contain instructions.
+    ``cites``: the model can cite search results natively.
+    ``caching``: the service accepts ``cache_control``; with ``hour_cache`` also for one hour.
+    ``headers``: added to each request, overriding the provider's headers. Names are in lower case.
+    ``completion_tokens``: chat completions name the limit ``max_completion_tokens``.
+    ``replays_reasoning``: in chat completions, the model needs its reasoning back with the results of its calls.
     """
 
     name: str
@@ -78,12 +83,12 @@ class ModelProfile:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def room(self, effort: str | None) -> int:
-        """Return how many tokens thinking may have above the answer's."""
+        """Return how many tokens thinking may use in addition to the answer's."""
         return THINKING_ROOM[effort or "high"]
 
 
 def _claude(name: str, thinking: str, *, minimum: int = 512) -> ModelProfile:
-    """Return the profile of one of the newer models, which have almost all in common."""
+    """Return the profile of a newer model: these share almost all fields."""
     return ModelProfile(
         name,
         frozenset(thinking.split()),
@@ -160,20 +165,20 @@ _TABLE: Final = (
     ),
 )
 ProfileChanges = Mapping[str, Any]
-"""Fields of a `ModelProfile` with other values."""
+"""Fields of a `ModelProfile` to replace, by name."""
 
 _operator: dict[str, ProfileChanges] = {}
-"""What the operator's files say of models, by name, with its provider before it or not: one set a process."""
+"""The operator's profile changes by model name, with or without ``provider:``. One set per process."""
 _providers: dict[str, ProviderKind] = {**_ENVIRONMENT}
-"""The operator's providers and what they speak: one set a process."""
+"""The operator's providers and their protocols. One set per process."""
 
 
 def use_operator_profiles(
     changes: Mapping[str, ProfileChanges], providers: Mapping[str, ProviderKind] = NO_PROVIDERS
 ) -> None:
-    """Let these count more than the table and what the service says; those of an earlier call no longer do.
+    """Set the profile changes that override the table and the service's answers, and discard those of earlier calls.
 
-    ``providers``: what each of the operator's providers speaks, by name.
+    ``providers``: the protocol of each of the operator's providers, by name.
     """
     _operator.clear()
     _operator.update(changes)
@@ -183,7 +188,7 @@ def use_operator_profiles(
 
 
 def as_operator_says(profile: ModelProfile, model: str = "") -> ModelProfile:
-    """Return the profile with what the operator's files say of it; ``model``: the name with its provider."""
+    """Return the profile with the operator's changes. ``model``: the name with its provider."""
     bare = model.partition(":")[2]
     for name in (model, bare, profile.name, _DATE.sub("", profile.name)):
         if changes := _operator.get(name):
@@ -196,10 +201,11 @@ PROFILES: Final = {profile.name: profile for profile in _TABLE}
 
 @lru_cache(MOST_KNOWN)
 def profile_of(model: str) -> ModelProfile:
-    """Return what is known of a model before its service was asked.
+    """Return the profile of a model from the table and the operator's files, without asking the service.
 
-    ``provider:`` before the name tells what its service speaks, if the provider is one of the operator's. A Claude that
-    is not in the table is taken for one of the newest: they refuse most, so that nothing is sent that could be refused.
+    ``provider:`` before the name selects the protocol if the operator configured that provider. A Claude model outside
+    the table gets the profile of the newest models. These refuse the most parameters, so that its requests hold none
+    that the service could refuse.
     """
     kind, bare = kind_of(model)
     known = _profile(model.removeprefix("anthropic:")) if kind is None else _profile_at(kind, bare)
@@ -207,7 +213,10 @@ def profile_of(model: str) -> ModelProfile:
 
 
 def kind_of(model: str) -> tuple[ProviderKind | None, str]:
-    """Return what a model's provider speaks, None where no provider of the operator is named, and its name there."""
+    """Return the protocol of a model's provider and the model's name there.
+
+    The protocol is None if the name has no ``provider:`` that the operator or the environment configured.
+    """
     provider, _, bare = model.partition(":")
     return _providers.get(provider), bare
 
@@ -220,7 +229,7 @@ def _profile(name: str) -> ModelProfile:
 
 
 def _profile_at(kind: ProviderKind, name: str) -> ModelProfile:
-    """Return what is known of a model by its name at a provider, and by what that one speaks."""
+    """Return the profile of a model by its name and its provider's protocol."""
     if kind == "openai":
         reasons = _REASONING.search(name) is not None
         return ModelProfile(
@@ -241,9 +250,9 @@ def _profile_at(kind: ProviderKind, name: str) -> ModelProfile:
 
 
 def most_output(max_tokens: int, profile: ModelProfile) -> int:
-    """Return how many tokens may be asked for: an answer must leave half of a known window to what it answers.
+    """Return how many tokens a request may ask for: the answer must leave half of a known window to the request.
 
-    Of a short window it must leave three quarters: what is in every request is as long there as anywhere.
+    In a short window the answer must leave three quarters. The fixed part of a request is as long there as elsewhere.
     """
     most = profile.output_limit or max_tokens + profile.room("max")
     window = profile.context_window
@@ -251,14 +260,14 @@ def most_output(max_tokens: int, profile: ModelProfile) -> int:
 
 
 def is_claude(name: str) -> bool:
-    """Whether a name is one of Anthropic's own, whose service can be asked about it."""
+    """Whether a name is one of Anthropic's own model names, so that its service can describe the model."""
     return _CLAUDE.match(name) is not None
 
 
 def with_capabilities(profile: ModelProfile, info: Json, model: str = "") -> ModelProfile:
-    """Return the profile with what ``GET /v1/models/{id}`` says; what it does not say stays.
+    """Return the profile with the fields that ``GET /v1/models/{id}`` reports; the others keep their values.
 
-    The operator's files count more than both: whoever writes a line means it. ``model``: the name with its provider.
+    The operator's files override the profile and the service's answer. ``model``: the name with its provider.
     """
     capabilities = info.get("capabilities") or {}
     types = _names_of((capabilities.get("thinking") or {}).get("types"))
@@ -286,9 +295,9 @@ def _is_supported(value: object, known: bool) -> bool:
 
 
 def refusal_of(model: str, *, effort: str | None) -> tuple[str, str] | None:
-    """Return which setting a model refuses and why, None when it takes them.
+    """Return the setting that a model refuses and the reason, or None if the model accepts all.
 
-    A temperature is no reason to refuse: it is not sent to a model that takes none.
+    A temperature is never refused: the adapters omit the parameter for models that do not accept one.
     """
     profile = profile_of(model)
     if effort is not None and effort not in profile.efforts:

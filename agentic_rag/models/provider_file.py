@@ -1,14 +1,14 @@
-"""The operator's file of model providers: whose models the domains may choose among.
+"""The operator's file of model providers, whose models domains may choose.
 
-Owns the format, a TOML file with one table a provider, and the reading of keys from the environment::
+Owns the format, a TOML file with one table per provider, and the reading of keys from the environment::
 
-    default = "local:qwen3:8b"              # else AGENTIC_RAG_MODEL
+    default = "local:qwen3:8b"              # overrides AGENTIC_RAG_MODEL
 
     [providers.local]
     kind = "openai"                         # anthropic, openai, bedrock or vertex
     base_url = "http://127.0.0.1:11434/v1"
-    models = ["qwen3:8b"]                   # absent: any
-    fallback = ["router:qwen/qwen3"]        # asked where a domain names none
+    models = ["qwen3:8b"]                   # default: any model
+    fallback = ["router:qwen/qwen3"]        # for domains that choose no fallback
     [providers.local.profiles."qwen3:8b"]   # fields of `ModelProfile`
     context_window = 8000
 
@@ -43,7 +43,7 @@ ProviderName = Annotated[
 
 
 class ProviderForm(Form):
-    """One provider; see `Provider`."""
+    """The table of one provider; see `Provider`."""
 
     kind: Literal["anthropic", "openai", "bedrock", "vertex"]
     base_url: Text | None = None
@@ -60,7 +60,7 @@ class ProviderForm(Form):
 
 
 class ProvidersFile(Form):
-    """The whole file."""
+    """The content of the file of providers."""
 
     default: Text | None = None
     providers: dict[ProviderName, ProviderForm] = Field(min_length=1)
@@ -70,8 +70,9 @@ class ProvidersFile(Form):
 class Provider:
     """A provider of the operator's file.
 
-    ``models``: the names that may be asked for; none: any. ``fallback``: what is asked in their place, with provider.
-    ``region``, ``project``, ``account`` (a profile of the AWS configuration): a cloud's, else from its own variables.
+    ``models``: the allowed model names; empty allows any. ``fallback``: replacements for its models, as
+    ``provider:name``. ``region``, ``project`` and ``account`` (a profile of the AWS configuration) configure a cloud;
+    without them, the cloud's own environment variables apply.
     """
 
     name: str
@@ -90,19 +91,22 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class Providers:
-    """What the file says. ``default``: the model of domains that name none, with its provider; empty: not said."""
+    """The content of the operator's file.
+
+    ``default``: the model for domains that choose none, as ``provider:name``; empty if the file names none.
+    """
 
     providers: Mapping[str, Provider]
     default: str = ""
 
     @property
     def kinds(self) -> Mapping[str, ProviderKind]:
-        """What each of them speaks."""
+        """The protocol of each provider."""
         return {name: each.kind for name, each in self.providers.items()}
 
     @property
     def profiles(self) -> Mapping[str, ProfileChanges]:
-        """What the file says of models, by their names with providers."""
+        """The profile changes of all models, by ``provider:name``."""
         return {
             f"{name}:{model}": changes
             for name, each in self.providers.items()
@@ -114,10 +118,11 @@ NONE = Providers({})
 
 
 def read_providers(path: Path | None) -> Providers:
-    """Return what the file says; without one there are no such providers.
+    """Read the file of providers. Without a path, returns `NONE`.
 
     Raises:
-        BadConfiguration: it cannot be read, a key of it is not known or has no good value, or a variable is not set.
+        BadConfiguration: the file cannot be read, one of its keys is unknown or has an invalid value, or an
+            environment variable is not set.
     """
     if path is None:
         return NONE

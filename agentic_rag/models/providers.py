@@ -1,15 +1,15 @@
-"""Model providers: who serves the model that ``AGENTIC_RAG_MODEL`` names.
+"""Model providers: the services behind the model that ``AGENTIC_RAG_MODEL`` names.
 
-Owns the table of providers and the choice among them. ``AGENTIC_RAG_MODEL`` is a model's name, or ``provider:name``
-with one of the providers: those in this module, those of the operator's file (`provider_file`), and any that an
-installed distribution declares as an entry point of the group ``agentic_rag.model_providers``::
+Owns the table of providers and the choice among them. ``AGENTIC_RAG_MODEL`` is a model's name or ``provider:name``.
+A provider is defined in this module, in the operator's file (`provider_file`), or by an installed distribution with
+an entry point of the group ``agentic_rag.model_providers``::
 
     [project.entry-points."agentic_rag.model_providers"]
     acme = "acme_models:make_model"
 
-The environment's keys make ``anthropic`` and ``openai`` providers; domains choose among all. A prefix that is no
-provider belongs to the name (``qwen3:8b``). Without a provider it is ``anthropic`` when a key is configured, else
-``extractive``. Knows no turn and no domain.
+The environment's keys add the providers ``anthropic`` and ``openai``. Domains choose among all providers. A prefix
+that is not a provider belongs to the name (``qwen3:8b``). Without a prefix, the provider is ``anthropic`` if a key or
+the operator's file configures one, else ``extractive``. Knows no turn and no domain.
 """
 
 import re
@@ -38,19 +38,19 @@ from agentic_rag.models.provider_file import Provider, Providers
 GROUP: Final = "agentic_rag.model_providers"
 SETTING: Final = "AGENTIC_RAG_MODEL"
 LONG_KEY: Final = 20
-"""Characters from which on a value without a digit is taken for a secret, too."""
+"""Characters from which a value counts as a secret even without a digit."""
 _SECRET: Final = re.compile(r"key|token|secret|auth|cookie|password|credential", re.IGNORECASE)
-"""In the name of a header whose value nobody may see."""
+"""Matches the names of headers whose values are secret."""
 
 
 class ModelProvider(Protocol):
-    """What an entry point of the group names: a callable that makes a `Model`, once for each process.
+    """A callable, declared as an entry point of the group, that makes a `Model` once per process.
 
-    ``name`` is what follows ``provider:`` in the setting, possibly empty. It must not connect to anything: the first
-    call of `Model.stream` does. A provider reads variables of its own by itself.
+    ``name`` is the part after ``provider:`` in the setting, possibly empty. The callable must not connect to anything:
+    the first call of `Model.stream` connects. A provider reads its own environment variables.
 
     Raises:
-        BadConfiguration: a setting is missing or wrong; the process ends with this text.
+        BadConfiguration: a setting is missing or wrong. The process ends with this text.
     """
 
     def __call__(self, settings: Settings, name: str) -> Model: ...
@@ -58,9 +58,9 @@ class ModelProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel:
-    """A model, the name by which requests ask for it where a domain names none, and whose that name is.
+    """The server's model, with the model name and provider for domains that choose none.
 
-    ``fallbacks``: by provider, what is asked in the place of its models where a domain names nothing else.
+    ``fallbacks``: by provider, the models to use in place of its models, for domains that choose no fallback.
     """
 
     model: Model
@@ -70,13 +70,13 @@ class ChosenModel:
 
     @property
     def names(self) -> ModelNames:
-        """Which names there are, and how they are kept."""
+        """The rules for model names: the known providers and the stored form."""
         if isinstance(self.model, ModelPool):
             return self.model.names
         return ModelNames(self.provider, {self.provider}, plain=self.provider)
 
     async def refusal(self, name: str) -> str | None:
-        """Return why no domain can name this model, None when one can, or when nobody knows.
+        """Return why domains cannot use this model name, or None if they can or the service does not say.
 
         ``name``: ``provider:name``, or a name of the default provider's.
         """
@@ -95,17 +95,17 @@ class ChosenModel:
 
 
 def make_anthropic(settings: Settings, name: str) -> Model:
-    """Return the Messages API's model; see `ModelProvider`."""
+    """Make the model of Anthropic, or of the endpoint at ``ANTHROPIC_BASE_URL``; see `ModelProvider`."""
     return AnthropicModel(_text(settings.anthropic_api_key), settings.anthropic_base_url, citations=settings.citations)
 
 
 def make_openai(settings: Settings, name: str) -> Model:
-    """Return the model of OpenAI, or of the endpoint at ``OPENAI_BASE_URL``; see `ModelProvider`."""
+    """Make the model of OpenAI, or of the endpoint at ``OPENAI_BASE_URL``; see `ModelProvider`."""
     return OpenAIModel(_text(settings.openai_api_key), settings.openai_base_url)
 
 
 def make_extractive(settings: Settings, name: str) -> Model:
-    """Return the model that quotes; see `ModelProvider`."""
+    """Make the extractive model; see `ModelProvider`."""
     return ExtractiveModel()
 
 
@@ -114,14 +114,14 @@ OWN: Final[Mapping[str, ModelProvider]] = {
     "openai": make_openai,
     "extractive": make_extractive,
 }
-"""Providers that no distribution can replace."""
+"""Built-in providers. A distribution cannot replace them."""
 
 
 def make_provided(provider: Provider) -> Model:
-    """Return the model of a provider of the operator's file.
+    """Make the model of a provider of the operator's file.
 
     Raises:
-        BadConfiguration: its key or its URL cannot be used.
+        BadConfiguration: the provider's key or URL cannot be used.
     """
     if provider.kind == "openai":
         key, url = provider.key, provider.base_url
@@ -135,11 +135,11 @@ def make_provided(provider: Provider) -> Model:
 
 
 def choose_model(settings: Settings, given: Providers = NO_PROVIDERS) -> ChosenModel:
-    """Return the model that the settings and the operator's file stand for: of several providers, all as one.
+    """Return the model of the settings and the operator's file. Several providers are combined into one `ModelPool`.
 
     Raises:
-        BadConfiguration: a provider cannot be loaded or makes no model, a setting of it is wrong, or nothing says which
-            model answers where a domain names none.
+        BadConfiguration: a provider cannot be loaded or makes no model, one of its settings is wrong, or no setting
+            names the model for domains that choose none.
     """
     declared = _find_declared()
     wanted = given.default or settings.model
@@ -171,7 +171,7 @@ def choose_model(settings: Settings, given: Providers = NO_PROVIDERS) -> ChosenM
 
 
 def use_profiles(settings: Settings, given: Providers = NO_PROVIDERS) -> None:
-    """Let what the operator's files say of models count in this process.
+    """Apply the model profiles of the operator's files to this process.
 
     Raises:
         BadConfiguration: the file of profiles cannot be read.
@@ -181,8 +181,10 @@ def use_profiles(settings: Settings, given: Providers = NO_PROVIDERS) -> None:
 
 
 def configured_models(settings: Settings, choice: ChosenModel, given: Providers = NO_PROVIDERS) -> tuple[str, ...]:
-    """Return the models that the operator names, each once: the one of domains that name none, what providers offer,
-    and what is asked in their place."""
+    """Return the models that the operator configured, without duplicates.
+
+    These are the default model, the models that providers offer, and the fallbacks.
+    """
     named = [choice.name] if not isinstance(choice.model, ExtractiveModel) else []
     for each in given.providers.values():
         named += [*(f"{each.name}:{model}" for model in each.models), *each.fallback]
@@ -190,9 +192,9 @@ def configured_models(settings: Settings, choice: ChosenModel, given: Providers 
 
 
 def secrets_of(settings: Settings, given: Providers = NO_PROVIDERS) -> Mapping[str, str]:
-    """Return the operator's secret values by where they stand: keys, words in addresses, and headers that name one.
+    """Return the operator's secret values by their places: keys, passwords in URLs, and headers with a secret.
 
-    What local services are given for a key, ``anything`` or ``not-needed``, is a word like others and not among them.
+    Placeholder keys for local services, such as ``anything`` or ``not-needed``, are ordinary words and not included.
     """
     found = {name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)}
     found |= {f"base_url of {name}": _password_in(url) for name, url in _addresses(settings, given)}
@@ -231,13 +233,13 @@ def _find_declared() -> dict[str, EntryPoint]:
 
 
 def _make(point: EntryPoint, settings: Settings, name: str) -> Model:
-    """Make the model of a distribution; whatever is wrong with it is told by the provider's name."""
+    """Make the model of a distribution's provider. Every failure is reported with the provider's name."""
     place = f"the model provider {point.name!r} ({point.value})"
     try:
         model = point.load()(settings, name)
     except BadConfiguration:
         raise
-    except Exception as exc:  # the code is not ours
+    except Exception as exc:  # third-party code may raise anything
         raise BadConfiguration(SETTING, f"{place} failed: {type(exc).__name__}: {exc}") from exc
     if not all(hasattr(model, member) for member in ("name", "stream", "aclose")):
         raise BadConfiguration(SETTING, f"{place} made {type(model).__name__!r}, which is no model")

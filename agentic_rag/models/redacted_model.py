@@ -1,11 +1,11 @@
-"""An answer whose words hold no secret when the runtime gets them.
+"""Redaction of known secret values in a model's answer, before the runtime receives the answer.
 
-Owns what becomes of a model's answer that holds a known value: text, and the name and the input of a tool call, are
-redacted, and such a call is marked, so that it is denied and not run with a mask in place of the value. Signed thinking
-stays as it is, since the service refuses a changed one; what clients see of it is redacted. Knows no turn.
+Text is redacted, and so are the name and the input of a tool call. A redacted call is marked, so that the runtime
+denies the call instead of running the tool with a mask in place of the value. A signed thinking block is not changed,
+because the service refuses a changed one; the thinking deltas that clients see are redacted. Knows no turn.
 
-Here and not at each way out: the transcript, the events with their numbers of characters, titles, summaries and
-whatever a tool is given are all made of this.
+The answer is redacted here, not at each output. The transcript, the events with their character counts, titles,
+summaries and the inputs of tools are all built from these events.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,19 @@ from agentic_rag.models.base import BlockStarted, BlockStopped, InputDelta, Mode
 
 
 class RedactedAnswer:
-    """One answer as it comes; its blocks are open one at a time. While no value is known, nothing needs it."""
+    """Redacts the events of one answer. Needed only while secret values are known.
+
+    Only one block is open at any time.
+    """
 
     def __init__(self, redaction: Redaction) -> None:
         self._redact = redaction
         self._open = Pieces(redaction)
         self.passes = self._open.passes
-        """Says of a piece of a block's text that it may leave as it is, and nothing is held before it: of most."""
+        """Whether a piece of a block's text needs no redaction and no earlier piece is held back. True for most."""
 
     def take(self, event: ModelEvent) -> Sequence[ModelEvent]:
-        """Take an event of the model and return what of it may be known, in the same order."""
+        """Return the redacted events for one event of the model, in order. Text may be held back until the next."""
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             text = self._open.take(event.text)
             if text == event.text:

@@ -1,7 +1,7 @@
-"""What services of models answer instead of an answer, as a `ModelError` in plain words.
+"""Errors of model services, as a `ModelError` with a readable text.
 
-Owns which status may be tried again and after how long, and what the operator is told to check. Each SDK's exceptions
-are mapped by its own package; all of them end here. It never repeats a key: that is cut out of what a service says.
+Owns the retryable statuses, the delay before a retry, and the hints for the operator. Each provider package maps its
+SDK's exceptions to the functions here. Errors never contain a key: the texts of the service are stripped of it.
 """
 
 import math
@@ -15,15 +15,15 @@ from agentic_rag.base.errors import ModelError
 from agentic_rag.base.startup_errors import BadConfiguration
 
 NO_KEY = "none"
-"""What a service without keys is sent: local ones mostly, which do not look at it."""
+"""Placeholder key for services that need none, mostly local ones, which ignore the key."""
 MAX_REASON = 500
-"""Characters kept of what the service says."""
+"""Most characters quoted from a service's message."""
 
 RETRYABLE_STATUSES = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
-"""Transient by their meaning. One that says when is waited for so long, else the caller chooses."""
+"""Transient errors. The caller waits as long as the service asks, or chooses a delay if the service names none."""
 
 FINAL_STATUSES = frozenset({400, 401, 402, 403, 404, 412, 413, 422, 431, 499, 501})
-"""Asking again would fail again. With `RETRYABLE_STATUSES` all that the SDKs have a class for."""
+"""Permanent errors. Together with `RETRYABLE_STATUSES` these are all statuses for which the SDKs have a class."""
 
 FINAL_KINDS = frozenset(
     {
@@ -38,16 +38,17 @@ FINAL_KINDS = frozenset(
         "resourceNotFoundException",
     }
 )
-"""Errors that trying again cannot mend, whatever their status; the last ones are Bedrock's."""
+"""Error types that are permanent with any status. The last three are Bedrock's."""
 
 Headers = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A provider's service as errors name it. ``url`` is shown and holds no credentials; ``secret`` is cut out.
+    """A provider's service, as error texts name it.
 
-    ``key``, ``base_url``, ``model``: the settings that an operator is told to check.
+    ``url``: shown to users, without credentials. ``key``, ``base_url``, ``model``: names of the settings to check.
+    ``secret``: the key, which is removed from quoted texts.
     """
 
     url: str
@@ -57,14 +58,14 @@ class Endpoint:
     secret: str = field(default="", repr=False)
 
     def without_secret(self, text: str) -> str:
-        """Return the beginning of a text without the key."""
+        """Return the first `MAX_REASON` characters of a text, with the key masked."""
         return (text.replace(self.secret, "***") if self.secret else text)[:MAX_REASON]
 
 
 def status_error(
     status: int, kind: str, message: str, headers: Headers, *, model: str, endpoint: Endpoint
 ) -> ModelError:
-    """Return the error for an HTTP answer that is not a success. ``kind`` is the service's name for it."""
+    """Return the error for an unsuccessful HTTP answer. ``kind`` is the service's name of the error."""
     retryable = (status in RETRYABLE_STATUSES or status > 504) and kind not in FINAL_KINDS
     return ModelError(
         _reason(status, endpoint.without_secret(message.strip()), model, endpoint),
@@ -96,7 +97,7 @@ def _reason(status: int, message: str, model: str, endpoint: Endpoint) -> str:
 
 
 def stream_error(kind: str, message: str) -> ModelError:
-    """Return the error for one that the service reports inside an answer that had begun with 200."""
+    """Return the error for an error event inside an answer with status 200."""
     text = message.strip()[:MAX_REASON]
     return ModelError(
         "The model's service broke off its answer" + (f": {text}" if text else "."),
@@ -108,17 +109,17 @@ def stream_error(kind: str, message: str) -> ModelError:
 
 
 def broken_stream(reason: str, kind: str) -> ModelError:
-    """Return the error for an answer that ended early or cannot be read. ``kind`` is ours."""
+    """Return the error for an answer that ended early or cannot be read. ``kind`` is this project's own."""
     return ModelError(f"The model's answer {reason}.", http_status=200, kind=kind, retryable=True, started=True)
 
 
 def lost_connection() -> ModelError:
-    """Return the error for a connection that was lost inside an answer."""
+    """Return the error for a connection lost during an answer."""
     return broken_stream("broke off: the connection was lost", "connection")
 
 
 def unreachable(endpoint: Endpoint, *, in_time: bool) -> ModelError:
-    """Return the error for a service that did not answer: ``in_time`` False after a timeout."""
+    """Return the error for a service that did not answer. ``in_time``: False after a timeout."""
     how, kind = ("cannot be reached", "connection") if in_time else ("did not answer in time", "timeout")
     reason = f"The model's service {how} at {endpoint.url}. Check {endpoint.base_url} and the network."
     return ModelError(reason, kind=kind, retryable=True)
@@ -133,7 +134,7 @@ def failed_call(exc: Exception, endpoint: Endpoint) -> ModelError:
 def parse_retry_after(headers: Headers) -> float | None:
     """Return the seconds the service asks to wait: ``retry-after-ms``, or ``retry-after`` as seconds or HTTP date.
 
-    None when it does not say, or says it in no form the standards know. Never negative.
+    Returns None if the headers are missing or match no standard format. Never negative.
     """
     for name, scale in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         try:
@@ -152,10 +153,10 @@ def parse_retry_after(headers: Headers) -> float | None:
 
 
 def public_url(base_url: str, setting: str, example: str) -> str:
-    """Return a URL as it may be shown: without user, password, query.
+    """Return a URL without user, password and query, fit to be shown.
 
     Raises:
-        BadConfiguration: it is none; names the setting.
+        BadConfiguration: the text is not a URL. The error names the setting.
     """
     try:
         parts = urlsplit(base_url)
@@ -168,12 +169,12 @@ def public_url(base_url: str, setting: str, example: str) -> str:
 
 
 def check_key(key: str, setting: str) -> str:
-    """Return a key as it can be sent in a header.
+    """Check that a key can be sent in a header, and return the key without surrounding white space.
 
-    Checked here, since a client that fails to encode the header quotes it in its message.
+    An HTTP client that cannot encode a header would quote the key in its message.
 
     Raises:
-        BadConfiguration: it cannot; the message does not repeat it.
+        BadConfiguration: the key cannot be sent. The message does not repeat the key.
     """
     key = key.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:

@@ -1,8 +1,8 @@
-"""Texts of a stream that were cut inside a character.
+"""Surrogate pairs that a stream splits over two events.
 
-Models write tokens, and a token may end inside a surrogate pair: some services then send one half of an emoji in one
-event and the other half in the next, as JSON escapes (``\\ud83d`` and ``\\ude00``). Such JSON is legal (RFC 8259,
-section 8.2), although strict parsers refuse it. Owns the reading of such an event and the joining of the halves. Pure.
+A token may end inside a surrogate pair. Some services then send one half of an emoji in one event and the other half
+in the next, as JSON escapes (``\\ud83d`` and ``\\ude00``). Such JSON is legal (RFC 8259, section 8.2), although strict
+parsers refuse it. This module reads such events and joins the halves. Pure.
 """
 
 import json
@@ -19,10 +19,10 @@ _HIGH_AT_END: Final = re.compile("[\ud800-\udbff]\\Z")
 
 
 def loads(data: bytes | str) -> Any:
-    """Return the JSON of a text; its strings may hold lone surrogates, unlike those that orjson reads.
+    """Parse a JSON text. Strings may hold lone surrogates, which orjson refuses.
 
     Raises:
-        ValueError: the text is no JSON.
+        ValueError: the text is not JSON.
     """
     try:
         return orjson.loads(data)
@@ -34,10 +34,10 @@ def loads(data: bytes | str) -> Any:
 
 
 def loads_clean(data: str) -> Any:
-    """Return the JSON of a text with lone surrogates replaced by question marks.
+    """Parse a JSON text and replace lone surrogates by question marks.
 
     Raises:
-        ValueError: the text is no JSON.
+        ValueError: the text is not JSON.
     """
     value = loads(data)
     return value if data.isascii() and "\\u" not in data else clean_json(value)
@@ -48,7 +48,7 @@ def _refuse(name: str) -> None:
 
 
 class SplitPairs:
-    """Joins the halves of characters over the pieces of several texts."""
+    """Joins split surrogate pairs in several streamed texts, each with its own key."""
 
     __slots__ = ("_halves",)
 
@@ -56,10 +56,9 @@ class SplitPairs:
         self._halves: dict[Hashable, str] = {}
 
     def join(self, key: Hashable, piece: str) -> str:
-        """Return the next piece of the text ``key`` in whole characters.
+        """Return the next piece of the text ``key`` in complete characters.
 
-        The first half of a character at the end waits for the next piece. A half whose other half does not come becomes
-        U+FFFD.
+        A high surrogate at the end waits for the next piece. A half without its other half becomes U+FFFD.
         """
         half = self._halves.pop(key, "")
         if not half and (piece.isascii() or not _SURROGATE.search(piece)):
@@ -74,5 +73,5 @@ class SplitPairs:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
     def end(self, key: Hashable) -> str:
-        """Return what is left of a text at its end: U+FFFD for half of a character, mostly nothing."""
+        """End the text ``key``. Returns U+FFFD if half a character is left, else an empty string."""
         return "\ufffd" if self._halves.pop(key, "") else ""

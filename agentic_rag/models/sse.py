@@ -10,20 +10,20 @@ import re
 from agentic_rag.base.errors import EventTooLarge
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""A line, or the data of one event, larger than this is an attack or a fault, not an answer."""
+"""Size limit of a line and of one event's data. A larger one is an attack or a fault of the service."""
 
 _BOM = b"\xef\xbb\xbf"
 _USUAL = rb"event: ([^\r\n]*)\ndata: ([^\r\n]+)\n\n"
 """One event in the usual spelling."""
 _SOME = re.compile(rb"(?:%b)+" % _USUAL).fullmatch
-"""Some such events and nothing else: most chunks of a stream."""
+"""Matches a chunk of complete events in the usual spelling, as most chunks are."""
 _EACH = re.compile(_USUAL).findall
 
 
 class SSEReader:
-    """Feed it bytes as they come; any chunking of a stream gives the same events.
+    """Parses a stream of bytes into events. Any division into chunks gives the same events.
 
-    Data stays bytes: a chunk may end inside a UTF-8 sequence, and JSON parsers take bytes anyway.
+    Data stays bytes, because a chunk may end inside a UTF-8 sequence and JSON parsers accept bytes.
     """
 
     __slots__ = ("_after_cr", "_data", "_first", "_limit", "_name", "_size", "_tail", "_too_large")
@@ -31,7 +31,7 @@ class SSEReader:
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
         self._tail = bytearray()  # the open line
-        self._after_cr = False  # the last byte was a CR: an LF that follows belongs to it
+        self._after_cr = False  # the last byte was a CR; a following LF belongs to the same line end
         self._first = True  # a byte order mark may open the first line
         self._name = b""
         self._data: list[bytes] = []
@@ -41,12 +41,12 @@ class SSEReader:
     def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:
         """Return the events that are complete with this chunk: ``(name, data)``.
 
-        ``name`` is ``message`` where the stream names none; lines of data are joined by a line feed. An event
-        without data is none. What is left open at the end of a stream is to be dropped, so there is no flush.
+        ``name`` defaults to ``message``. Lines of data are joined by a line feed. Events without data are skipped.
+        The standard drops an incomplete event at the end of a stream, so there is no flush.
 
         Raises:
-            EventTooLarge: nothing more is read. Events of the same chunk that stand before are returned first, and the
-                next call raises.
+            EventTooLarge: a line or an event is too large; the reader stops. If the same chunk holds complete events
+                before, this call returns them and the next call raises.
         """
         if self._too_large:
             raise EventTooLarge(self._limit)
@@ -76,7 +76,7 @@ class SSEReader:
         return events
 
     def _lines(self, chunk: bytes) -> list[bytes]:
-        """Return the lines that this chunk ends, without their ends; the rest waits in the tail."""
+        """Return the lines completed by this chunk, without line ends. The rest waits in the tail."""
         if not chunk:
             return []
         if self._after_cr and chunk[:1] == b"\n":
@@ -109,7 +109,7 @@ class SSEReader:
             raise EventTooLarge(self._limit)
 
     def _field(self, line: bytes) -> None:
-        """Take a line that is not in the usual spelling; a comment has an empty name and is skipped."""
+        """Process a line in an unusual spelling. A comment has an empty field name and is skipped."""
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":

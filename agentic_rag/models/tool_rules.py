@@ -1,7 +1,7 @@
-"""What each family of model services takes in the tools of a request.
+"""The tool schemas that each family of model services accepts.
 
-Owns the table of families, which family a model belongs to, and which tools a service names when it refuses a request
-for them. Pure. How a schema is made to fit is `agentic_rag.tools.schema_compat`'s.
+Owns the table of families, the family of each model, and the detection of the tools that a service's refusal names.
+Pure. `agentic_rag.tools.schema_compat` converts schemas for a family.
 """
 
 import re
@@ -14,14 +14,14 @@ from agentic_rag.models.profiles import kind_of
 from agentic_rag.tools.schema_compat import SchemaFamily
 
 MESSAGES: Final = SchemaFamily("messages")
-"""The Messages API: of Anthropic, of the clouds, and of compatible endpoints."""
+"""The Messages API, at Anthropic, at the clouds, and at compatible endpoints."""
 OPENAI: Final = SchemaFamily("openai", tuples=False, max_tools=128)
 """Chat completions of OpenAI's own models."""
 STRICT_CHAT: Final = SchemaFamily("chat", references=False, recursion=False, formats=False, tuples=False, max_tools=128)
-"""Chat completions of any other model: what one of them refuses is sent to none."""
+"""Chat completions of other models. A feature that one of them refuses is used for none of them."""
 
 _CHAT_FAMILIES: Final = ((re.compile(r"(?:\A|/)(?:gpt-|chatgpt-|o\d)", re.IGNORECASE), OPENAI),)
-"""By a model's name at a provider that speaks chat completions; the first that fits counts, else `STRICT_CHAT`."""
+"""Families by model name at providers of chat completions. The first match applies, else `STRICT_CHAT`."""
 
 _PLACE: Final = re.compile(r"\btools(?:\.|\[)(\d{1,4})\b")
 """``tools.14.custom.input_schema: …`` of the Messages API, ``tools[14].function.parameters`` of chat completions."""
@@ -33,7 +33,7 @@ _REFUSALS: Final = frozenset({400, 422})
 
 
 def family_of(model: str) -> SchemaFamily:
-    """Return the family of the service that a model belongs to."""
+    """Return the family of a model's service."""
     kind, name = kind_of(model)
     if kind != "openai":
         return MESSAGES
@@ -41,9 +41,9 @@ def family_of(model: str) -> SchemaFamily:
 
 
 def named_tools(error: ModelError, tools: Sequence[ToolSpec]) -> tuple[str, ...]:
-    """Return the names of the tools for which a service refused a request, in the order of the request.
+    """Return the tools that a service's refusal names, in the order of the request.
 
-    ``tools``: those of the request, as it was sent. Empty where the service names none of them.
+    ``tools``: the tools of the request as it was sent. Returns an empty tuple if the refusal names none of them.
     """
     if error.http_status not in _REFUSALS or error.started:
         return ()

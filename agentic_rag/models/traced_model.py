@@ -1,6 +1,7 @@
-"""A model whose calls are told to an observer: each is a span inside of what runs, or one by itself.
+"""A model wrapper that reports each call to a telemetry observer.
 
-Owns what is told of a call. Where nobody listens there is no such model: no event of a stream passes here then.
+Each call becomes a span: a child of the running span, or a root span if none is running. Without an observer,
+`observe` adds no wrapper, so that streams cost nothing extra.
 """
 
 from collections.abc import AsyncIterator
@@ -33,16 +34,16 @@ from agentic_rag.models.base import (
 )
 
 _SILENT = (ModelProgress, MessageStarted)
-"""Events that are nothing of an answer yet."""
+"""Events that carry no part of the answer."""
 
 
 def observe(model: Model, observer: Observer) -> Model:
-    """Return a model that tells of its calls; the same one where nobody listens."""
+    """Return a model that reports its calls to the observer, or the same model if the observer is `NOBODY`."""
     return model if observer is NOBODY else ObservedModel(model, observer)
 
 
 class ObservedModel(Model):
-    """Implements `Model` over another one."""
+    """A `Model` that wraps another one and reports its calls."""
 
     def __init__(self, model: Model, observer: Observer) -> None:
         self._model = model
@@ -53,7 +54,7 @@ class ObservedModel(Model):
         return self._model.name
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        """See `Model.stream`."""
+        """Open one call inside a span; see `Model.stream`."""
         return _Call(self._model.name, request, self._model.stream(request), self._observer)
 
     async def aclose(self) -> None:
@@ -61,7 +62,7 @@ class ObservedModel(Model):
 
 
 class _Call(AsyncIterator[ModelEvent]):
-    """One call: the context manager that `Model.stream` returns, and the iterator of its events."""
+    """One observed call: the context manager that `Model.stream` returns, and the iterator of its events."""
 
     def __init__(
         self,
@@ -146,4 +147,4 @@ class _Call(AsyncIterator[ModelEvent]):
 
 
 _TOLD = frozenset({MessageStarted, BlockStopped, MessageCompleted})
-"""Events of which something is told; none of them is a delta."""
+"""Events that are reported; none of them is a delta."""

@@ -1,4 +1,4 @@
-"""Twenty generated scans: the share of characters that OCR reads, and of lines that are marked where they stand.
+"""Measure OCR on twenty generated scans: the shares of characters read, and of lines marked at the right place.
 
 Run `python -m bench.reading.scans`; needs the extra `ocr`. Each scan is a page of 150 dpi with noise and a skew of up
 to 1°, ten in English and ten in Chinese. A language without a font on this machine is skipped by name.
@@ -45,7 +45,7 @@ CHINESE = (
 
 @dataclass(frozen=True)
 class Scan:
-    """A page's lines, and the image they were drawn on with the centre of each line as shares of its size."""
+    """A scanned page: its lines, its image, and the centre of each line as shares of the image's size."""
 
     name: str
     lines: list[str]
@@ -54,7 +54,7 @@ class Scan:
 
 
 def font_of(language: str) -> str | None:
-    """Return the first font that can be opened by its name or that reportlab ships."""
+    """Return the first usable font of a language, by its name or from the fonts that reportlab ships."""
     import reportlab
 
     folder = Path(reportlab.__file__).parent / "fonts"
@@ -103,7 +103,7 @@ def drawn(name: str, lines: list[str], font: str, chance: random.Random) -> Scan
 
 
 def _fitting(line: str, face: ImageFont.FreeTypeFont) -> str:
-    """Return a line without the words, or characters, that would stand beyond the page's margin."""
+    """Return a line without the last words or characters that exceed the page's margin."""
     while face.getlength(line) > PAGE[0] - 2 * MARGIN:
         line = line.rpartition(" ")[0] or line[:-1]
     return line
@@ -135,12 +135,12 @@ def edits(one: str, other: str) -> int:
 
 
 def comparable(text: str) -> str:
-    """Return a text without white space; full-width and half-width punctuation are one."""
+    """Return a text without white space, with full-width punctuation replaced by half-width punctuation."""
     return "".join(text.split()).translate(str.maketrans(":,。()", ":,.()"))
 
 
 def score(scan: Scan, recogniser: Recogniser, folder: Path) -> tuple[int, int, int]:
-    """Return how many characters the scan has, how many are wrong, and how many lines are marked where they stand."""
+    """Return the number of characters in the scan, of wrong characters, and of lines marked at the right place."""
     path = folder / "scan.pdf"
     path.write_bytes(as_pdf(scan.image))
     with pypdfium2.PdfDocument(path.read_bytes()) as document:
@@ -159,7 +159,7 @@ def score(scan: Scan, recogniser: Recogniser, folder: Path) -> tuple[int, int, i
 
 
 def main() -> int:
-    """Print a line for each scan and the totals; the exit code is 1 below 98 % of characters or 95 % of lines."""
+    """Print a line for each scan and the totals. The exit code is 1 below 98 % of characters or 95 % of lines."""
     languages = {}
     for language in FONTS:
         if font := font_of(language):

@@ -1,4 +1,4 @@
-"""Thirty generated PDFs with tables: the share of cells that are read below the right header in the right row.
+"""Measure table reading on thirty generated PDFs: the share of cells read in the right row below the right header.
 
 Run `python -m bench.reading.tables`. Kinds: ruled, unruled, turned pages, merged, wrapped and empty cells, Chinese.
 """
@@ -82,7 +82,7 @@ Rows = list[list[str]]
 
 @dataclass(frozen=True)
 class Case:
-    """A generated file and the rows that it must be read as, header first."""
+    """A generated file and the expected rows, header first."""
 
     name: str
     write: Callable[[Path], None]
@@ -90,7 +90,7 @@ class Case:
 
 
 def rows_of(seed: int, columns: int, count: int, *, empty: float = 0.0, chinese: bool = False) -> Rows:
-    """Return a header and rows of figures and words; a share of the cells after the first is empty."""
+    """Return a header and rows of figures and words. ``empty``: share of empty cells, except in the first column."""
     chance = random.Random(seed)
     names = CHINESE if chinese else NOUNS
     header = (
@@ -116,7 +116,7 @@ def rows_of(seed: int, columns: int, count: int, *, empty: float = 0.0, chinese:
 def platypus(
     rows: Rows, style: list[tuple], *, size: tuple[float, float] = A4, font: str = "Helvetica", turn: int = 0
 ) -> Callable[[Path], None]:
-    """Return a writer of a page with a paragraph, the table and another paragraph."""
+    """Return a function that writes a page with a paragraph, the table and another paragraph."""
 
     def write(path: Path) -> None:
         normal = getSampleStyleSheet()["Normal"]
@@ -141,7 +141,7 @@ def platypus(
 def drawn(
     rows: Rows, xs: list[float], *, right: bool = False, pitch: float = 18, turn: int = 0
 ) -> Callable[[Path], None]:
-    """Return a writer that places each cell's text by itself, without any rule; ``turn``: degrees of the whole page."""
+    """Return a function that writes each cell's text separately, without rules. ``turn``: degrees of page rotation."""
 
     def write(path: Path) -> None:
         canvas = Canvas(str(path), pagesize=A4)
@@ -180,7 +180,7 @@ COLUMNS = [
 
 
 def wrapped(rows: Rows, column: int) -> Rows:
-    """Return the rows with long texts over several lines in one column."""
+    """Return the rows with long texts, wrapped over several lines, in one column."""
     return [
         row
         if not n or n % 3
@@ -198,7 +198,7 @@ def one_line(rows: Rows) -> Rows:
 
 
 def merged(seed: int) -> Case:
-    """Cells merged over rows, and a header of two rows with a cell over two columns."""
+    """Return a case with cells merged over rows, and a header of two rows with cells over two columns."""
     rows = rows_of(seed, 5, 9)
     shown = [list(row) for row in rows]
     style = list(GRID)
@@ -260,7 +260,7 @@ def cases() -> Iterator[Case]:
 
 
 def cells_of(rows: list[tuple[str, ...]] | Rows) -> dict[tuple[str, int, str], str]:
-    """Return cells by their row's first cell, its occurrence, and their header."""
+    """Return the cells by key: the first cell of the row, its occurrence, and the cell's header."""
     header, seen, cells = rows[0], {}, {}
     for row in rows[1:]:
         seen[row[0]] = seen.get(row[0], -1) + 1
@@ -279,7 +279,7 @@ def read_rows(path: Path) -> list[tuple[str, ...]]:
 
 
 def score(case: Case, folder: Path) -> tuple[int, int, int]:
-    """Return how many cells were asked for, read right, and read as another text than an empty one."""
+    """Return the number of expected cells, of cells read right, and of cells read as a wrong, non-empty text."""
     path = folder / "table.pdf"
     case.write(path)
     wanted = cells_of(case.rows)
@@ -291,7 +291,7 @@ def score(case: Case, folder: Path) -> tuple[int, int, int]:
 
 
 def main() -> int:
-    """Print a line for each file and the total; the exit code is 1 below 95 %."""
+    """Print a line for each file and the total. The exit code is 1 below 95 %."""
     asked = right = wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for case in cases():

@@ -1,8 +1,8 @@
 """Claude at Amazon Bedrock and Google Vertex AI, through the SDK's own clients.
 
-Owns how these clients are made and asked: they rewrite and sign a request, so that they are given its JSON and not its
-bytes. Bedrock's answer is an AWS event stream, which the SDK decodes; Vertex' is read as any other. Keys are the
-provider's, else what the cloud's own tools find on the machine. Both need an extra (``bedrock``, ``vertex``).
+These clients rewrite and sign a request, so they get JSON instead of bytes. Bedrock answers with an AWS event stream,
+which the SDK decodes. Vertex answers with an ordinary stream. Keys come from the provider's entry, else from the
+cloud's own tools on the machine. Both clouds need an extra (``bedrock``, ``vertex``).
 """
 
 import importlib
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream
 
 PLACES = {"bedrock": "https://bedrock-runtime.amazonaws.com", "vertex": "https://aiplatform.googleapis.com"}
-"""What errors name where the operator gives no address: the client chooses one by its region."""
+"""URLs for error texts if the operator gives none. The SDK's client chooses the real address by region."""
 
 
 class CloudModel(AnthropicModel):
-    """A `Model` of Claude at a cloud; made from the operator's file."""
+    """A `Model` of Claude at a cloud, configured in the operator's file."""
 
     def __init__(self, provider: Provider) -> None:
-        """Import nothing and connect to nothing.
+        """Create the model without importing the SDK or opening a connection.
 
         Raises:
-            BadConfiguration: the key cannot be sent in a header, or the URL is none.
+            BadConfiguration: the key cannot be sent in a header, or the URL is invalid.
         """
         super().__init__(
             provider.key,
@@ -54,7 +54,7 @@ class CloudModel(AnthropicModel):
 
         return await client.post(
             "/v1/messages",
-            body=clean_json(json.loads(body)),  # orjson would make of a large integer a float
+            body=clean_json(json.loads(body)),  # orjson would turn a large integer into a float
             cast_to=object,
             options={"headers": dict(headers)},
             stream=True,
@@ -71,7 +71,7 @@ class CloudModel(AnthropicModel):
                 f"pip install 'agentic-rag[{self._cloud.kind}]'.",
                 kind="extra",
             ) from exc
-        except ValueError as exc:  # no region, or a key beside an account
+        except ValueError as exc:  # no region, or both a key and an account
             raise ModelError(f"The provider {self._cloud.name!r} cannot be used: {exc}", kind="configuration") from exc
 
     def _make_client(self) -> Any:
@@ -80,7 +80,7 @@ class CloudModel(AnthropicModel):
         if cloud.base_url:
             given["base_url"] = cloud.base_url
         if cloud.kind == "bedrock":
-            importlib.import_module("boto3")  # the SDK would find out with the first request
+            importlib.import_module("boto3")  # fail now; the SDK would fail at the first request
             from anthropic import AsyncAnthropicBedrock
 
             own = {"api_key": cloud.key, "aws_region": cloud.region, "aws_profile": cloud.account}
@@ -95,7 +95,7 @@ class CloudModel(AnthropicModel):
 
 
 class BedrockModel(CloudModel):
-    """Claude at Amazon Bedrock: the answer is an AWS event stream."""
+    """Claude at Amazon Bedrock, which answers with an AWS event stream."""
 
     async def _events(
         self, stream: "AsyncStream[Any]", decoder: AnswerDecoder, model: str

@@ -1,7 +1,7 @@
-"""The Messages API's stream, event by event, as model events.
+"""A decoder from the events of a Messages API stream to model events.
 
-Owns the state of one answer: its open blocks, usage and stop reason. Pure; knows neither SSE nor HTTP: it takes
-the JSON of each event. Events and deltas of types it does not know are skipped, as the API asks of clients.
+Owns the state of one answer: its open blocks, usage and stop reason. Pure; knows neither SSE nor HTTP. The decoder
+takes the JSON of each event. Unknown types of events and deltas are skipped, as the API requires of clients.
 """
 
 from agentic_rag.base.events import Usage
@@ -24,13 +24,13 @@ from agentic_rag.models.split_pairs import SplitPairs, loads, loads_clean
 
 MALFORMED = "cannot be read: the service sent a malformed event"
 MAX_BLOCKS = 10_000
-"""Content blocks of one answer; more is a fault of the endpoint."""
+"""Most content blocks in one answer. More is a fault of the endpoint."""
 _NOT_THE_API = ValueError, KeyError, TypeError, AttributeError
-"""What comes of reading an event that is not what the API sends."""
+"""Exceptions from reading an event that does not follow the API."""
 
 
 class _OpenBlock:
-    """A block that is being streamed: its first state and the pieces that came since."""
+    """A block during streaming: its initial state and the pieces received since."""
 
     __slots__ = ("block", "citations", "pieces", "signature")
 
@@ -68,10 +68,10 @@ class _OpenBlock:
 
 
 class AnswerDecoder:
-    """Give it the data of each event in order; it returns the model events that came of it.
+    """Decodes the events of one answer, in order, to model events.
 
-    ``completed`` is true after ``message_stop``. A stream that ends before that has lost the
-    rest of the answer. ``prefix`` stands before the model's name.
+    ``completed``: True after ``message_stop``. A stream that ends earlier has lost the rest of the answer.
+    ``prefix``: put before the model's name.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -86,14 +86,14 @@ class AnswerDecoder:
 
     @property
     def working(self) -> bool:
-        """Whether a block is open whose bytes may be no events: thinking, or a call before its arguments."""
+        """Whether an open block may receive bytes without events: thinking, or a call before its arguments."""
         return any(each.block["type"] != "text" for each in self._open.values())
 
     def decode(self, data: bytes) -> ModelEvent | None:
-        """Return the model event of one event's JSON, None if it has none (pings, usage, signatures).
+        """Decode one event's JSON. Returns None for events without a model event (pings, usage, signatures).
 
         Raises:
-            ModelError: the service reports an error, or the data is not what the API sends.
+            ModelError: the service reports an error, or the data does not follow the API.
         """
         try:
             return self._read(loads(data))
@@ -101,7 +101,7 @@ class AnswerDecoder:
             raise broken_stream(MALFORMED, "malformed_stream") from exc
 
     def take(self, event: Json) -> ModelEvent | None:
-        """Return the model event of one event; see `decode`."""
+        """Decode one parsed event; see `decode`."""
         try:
             return self._read(event)
         except _NOT_THE_API as exc:
@@ -200,5 +200,5 @@ class AnswerDecoder:
         )
 
     def _count(self, usage: Json) -> None:
-        """Figures are totals so far; one that is absent keeps its last value."""
+        """Update the usage. The figures are totals so far; a missing figure keeps its last value."""
         self._usage.update({key: value for key, value in usage.items() if isinstance(value, int)})

@@ -1,7 +1,6 @@
-"""Every failure of the anthropic SDK and its HTTP client, as a `ModelError`.
+"""Mapping of the exceptions of the anthropic SDK and its HTTP client to `ModelError`.
 
-Owns the one mapping of these exceptions; what they mean is `service_errors`'. A test fails when the SDK or httpx2 grows
-an exception that no rule here covers.
+`service_errors` builds the errors. A test fails if the SDK or httpx2 adds an exception that no rule here covers.
 """
 
 from agentic_rag.base.errors import ModelError
@@ -27,22 +26,22 @@ SDK_EXCEPTIONS = frozenset(
         "RetryableError",
     }
 )
-"""The SDK's exceptions apart from the classes of a status, which go by their number."""
+"""The SDK's exceptions, except the classes of one HTTP status, which are mapped by their number."""
 
 
 def model_error(exc: Exception, endpoint: Endpoint, *, model: str, started: bool = False) -> ModelError:
-    """Return what an exception of the SDK or of httpx2 means; raise it ``from exc``.
+    """Convert an exception of the SDK or of httpx2 to an error, to be raised ``from exc``.
 
     Raises:
-        Exception: ``exc`` itself, if it is neither the SDK's nor the HTTP client's: that is a bug of ours.
+        Exception: ``exc`` itself, if neither the SDK nor the HTTP client raised it: that is a bug in this project.
     """
-    # Lazily, like every use of the SDK; whoever holds one of its exceptions has it imported.
+    # Imported late, like every use of the SDK. An exception of the SDK proves that the SDK is already imported.
     import anthropic
     import httpx2
 
     if isinstance(exc, anthropic.APIStatusError):
         message = exc.api_message or exc.response.reason_phrase
-        if exc.status_code == 200:  # reported inside the answer
+        if exc.status_code == 200:  # an error event inside the answer
             return stream_error(exc.type or "", endpoint.without_secret(message))
         headers = exc.response.headers
         return status_error(exc.status_code, exc.type or "", message, headers, model=model, endpoint=endpoint)

@@ -51,7 +51,7 @@ NO_HEADERS: Mapping[str, str] = {}
 
 DEFAULT_BASE_URL = "https://api.anthropic.com"
 BETA = "anthropic-beta"
-"""The one header whose values are joined: those of the provider, of the model and of the request."""
+"""The only header whose values from the provider, the model and the request are joined."""
 BOUND_ELSEWHERE = "bound to a different conversation"
 """Part of the service's error for thinking whose preceding messages have changed."""
 
@@ -59,8 +59,8 @@ BOUND_ELSEWHERE = "bound to a different conversation"
 class AnthropicModel(Model):
     """A `Model` over the Messages API. Safe for any number of simultaneous streams on one event loop.
 
-    ``citations``: ``native`` sends search results as they are; ``marks`` is for endpoints that refuse them
-    (see `marks`). ``provider``: the name under which the operator's file has it, empty for the environment's.
+    ``citations``: ``native`` sends search results unchanged; ``marks`` is for endpoints that refuse them (see `marks`).
+    ``provider``: the provider's name in the operator's file, or empty if the environment configures the provider.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class AnthropicModel(Model):
         headers: Mapping[str, str] = NO_HEADERS,
         provider: str = "",
     ) -> None:
-        """Import nothing and connect to nothing.
+        """Create the model without importing the SDK or opening a connection.
 
         Raises:
-            BadConfiguration: the key cannot be sent in a header, or the URL is none.
+            BadConfiguration: the key cannot be sent in a header, or the URL is invalid.
         """
         self._base_url = (base_url or DEFAULT_BASE_URL).strip()
         self._endpoint = endpoint_of(provider, api_key, self._base_url)
@@ -87,7 +87,7 @@ class AnthropicModel(Model):
         self._closed = False
         self._profiles: dict[str, ModelProfile] = {}
         self.mismatches = 0
-        """Requests whose thinking no longer fitted what stands before it; each was sent again without."""
+        """Requests whose thinking no longer matched the messages before it. Each was sent again without thinking."""
 
     @property
     def name(self) -> str:
@@ -95,14 +95,14 @@ class AnthropicModel(Model):
 
     @property
     def _tells_of_models(self) -> bool:
-        """Whether the service says what a model is."""
+        """Whether the service can describe its models."""
         return True
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._endpoint.url!r}, api_key=***)"
 
     async def warm_up(self) -> None:
-        """Import the SDK and build the client, in a thread. Idempotent; the first stream does it otherwise."""
+        """Import the SDK and build the client, in a thread. Idempotent. Otherwise the first stream does this."""
         await self._ready()
 
     async def aclose(self) -> None:
@@ -113,7 +113,7 @@ class AnthropicModel(Model):
             await client.close()
 
     def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
-        """See `Model.stream`."""
+        """Open one call; see `Model.stream`."""
         return self._stream(request)
 
     @asynccontextmanager
@@ -138,8 +138,8 @@ class AnthropicModel(Model):
     async def _open(self, request: ModelRequest, profile: ModelProfile, *, cites: bool) -> "AsyncStream[Any]":
         """Send the request, and return the answer with status 200 and an unread body.
 
-        If the service finds that thinking does not fit its conversation any more, the request is sent again without it,
-        because the turn must not end with that error.
+        If the service reports that thinking no longer matches its conversation, this method sends the request again
+        without thinking, because the turn must not end with that error.
         """
         try:
             body = b"".join(encoded_body(request, profile, cites=cites))
@@ -178,7 +178,7 @@ class AnthropicModel(Model):
             raise model_error(exc, self._endpoint, model=model) from exc
 
     async def _post(self, client: "AsyncAnthropic", body: bytes, headers: Mapping[str, str]) -> "AsyncStream[Any]":
-        """Send a body that is encoded already."""
+        """Send an encoded body."""
         from anthropic import AsyncStream
 
         return await client.post(
@@ -191,7 +191,7 @@ class AnthropicModel(Model):
         )
 
     async def _profile(self, model: str) -> ModelProfile:
-        """Return what a model takes; the service is asked once for each of its own."""
+        """Return the cached profile of a model. The first call for a Claude model asks the service."""
         known = self._profiles.get(model)
         if known is None:
             qualified = f"{self._provider}:{model}" if self._provider else model
@@ -202,7 +202,7 @@ class AnthropicModel(Model):
         return known
 
     async def knows(self, model: str) -> bool | None:
-        """Return whether the service has a model of this name; None where it does not say."""
+        """Return whether the service has a model of this name, or None if the service does not say."""
         if not is_claude(model):
             return None
         client = await self._ready()
@@ -211,9 +211,9 @@ class AnthropicModel(Model):
         try:
             with anyio.fail_after(PROFILE_SECONDS):
                 await client.get(f"/v1/models/{model}", cast_to=object)
-        except NotFoundError as exc:  # an endpoint without this route answers 404 in other words
+        except NotFoundError as exc:  # an endpoint without this route answers 404 with another message
             return False if f"model: {model}" in (exc.api_message or "") else None
-        except Exception as exc:  # the boundary: no network, no rights; the first turn will tell
+        except Exception as exc:  # no network or no permission; the first turn will report the error
             logger.info("whether there is a model %s is not known: %s", model, type(exc).__name__)
             return None
         return True
@@ -223,7 +223,7 @@ class AnthropicModel(Model):
         try:
             with anyio.fail_after(PROFILE_SECONDS):
                 info = await client.get(f"/v1/models/{profile.name}", cast_to=object)
-        except Exception as exc:  # an endpoint that has none of this: the table counts
+        except Exception as exc:  # an endpoint without this route: use the table's profile
             logger.info("what %s takes is not known from its service: %s", profile.name, type(exc).__name__)
             return profile
         return with_capabilities(profile, info, model) if isinstance(info, dict) else profile
@@ -272,7 +272,7 @@ class AnthropicModel(Model):
     def _build(self) -> "AsyncAnthropic":
         from anthropic import AsyncAnthropic
 
-        # Retries are the agent's: it tells the user of them.
+        # The agent retries, and tells the user.
         return AsyncAnthropic(
             api_key=self._endpoint.secret or NO_KEY,
             base_url=self._base_url,
@@ -283,7 +283,7 @@ class AnthropicModel(Model):
 
 
 def http_options() -> Json:
-    """Return what every client of the SDK is made with: its aiohttp transport, our timeouts and bounds."""
+    """Return the options of every SDK client: its aiohttp transport, and this project's timeouts and limits."""
     from anthropic import DefaultAioHttpClient
 
     from agentic_rag.models.http_refusals import shorten_refusal
@@ -295,10 +295,10 @@ def http_options() -> Json:
 
 
 def endpoint_of(provider: str, key: str, base_url: str) -> Endpoint:
-    """Return a service as errors name it: by the environment's variables, or by its place in the operator's file.
+    """Return a service's endpoint, named by environment variables or by its entry in the operator's file.
 
     Raises:
-        BadConfiguration: the key cannot be sent in a header, or the URL is none.
+        BadConfiguration: the key cannot be sent in a header, or the URL is invalid.
     """
     if provider:
         place = f"providers.{provider}"

@@ -1,11 +1,11 @@
 """A `ModelRequest` as the body of a Messages API call (pure functions).
 
-Owns what leaves: private keys dropped, parameters chosen by the model's profile, cache breakpoints placed. Knows no
-client, no event and nothing of how a transcript came to be; it neither joins nor repairs messages. An answer goes back
-as it came, with its thinking and citations: the newer models check that.
+Drops private keys, chooses parameters by the model's profile, and places cache breakpoints. Knows no client, no event
+and no transcript; this module neither joins nor repairs messages. Earlier answers are sent back unchanged, with their
+thinking and citations, because the newer models check this.
 
-Private ``_`` keys are looked for on blocks only (also those inside a ``tool_result``): inside ``input``, a
-``source`` or a schema such a key is somebody's data. Blocks that need no change are passed on uncopied.
+Private ``_`` keys are removed from blocks only, including those inside a ``tool_result``. Inside ``input``, a
+``source`` or a schema, such a key is user data. Unchanged blocks are not copied.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,13 @@ from agentic_rag.models.profiles import ModelProfile, most_output, profile_of
 BINDING_BETA: Final = "thinking-binding-controls-2026-08-01"
 CACHE_CONTROL: Final = {"type": "ephemeral"}
 CACHE_AN_HOUR: Final = {"type": "ephemeral", "ttl": "1h"}
-"""Pauses of a reader last longer than five minutes, and one lost cache costs more than dearer writes of what is new."""
+"""Cache lifetime of one hour: users pause for longer than five minutes, and a lost cache costs more than the higher
+price of writing."""
 CACHED_USER_MESSAGES = 2
-"""With one breakpoint for tools and one for system that makes the API's four."""
+"""User messages with a breakpoint. With one for tools and one for the system prompt, they reach the API's limit of
+four."""
 MIN_BUDGET: Final = 1_024
-"""The least that an older model can be given to think."""
+"""Smallest thinking budget of the older models, in tokens."""
 
 _UNCACHEABLE = frozenset({"thinking", "redacted_thinking"})
 
@@ -33,9 +35,9 @@ _UNCACHEABLE = frozenset({"thinking", "redacted_thinking"})
 def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, cites: bool = True) -> Json:
     """Return the JSON body without ``stream``.
 
-    Cache breakpoints given with the request are dropped: at most four are placed here (last tool, last system
-    block, last block of the last two user messages). Parameters that the model would refuse are left out.
-    ``max_tokens`` has room for thinking above the answer's. ``cites``: whether the endpoint knows citations.
+    Cache breakpoints in the request are dropped. This function places at most four: on the last tool, the last system
+    block, and the last block of the last two user messages. Parameters that the model would refuse are left out.
+    ``max_tokens`` includes room for thinking. ``cites``: whether the endpoint supports citations.
     """
     known = profile or profile_of(request.model)
     messages = [_message(message, cites=cites) for message in request.messages]
@@ -48,9 +50,9 @@ def request_body(request: ModelRequest, profile: ModelProfile | None = None, *, 
 def encoded_body(request: ModelRequest, profile: ModelProfile, *, cites: bool = True) -> list[bytes]:
     """Return the bytes of `request_body` with ``stream``, in pieces to be joined.
 
-    What was encoded for an earlier request is not looked at (`ModelRequest.settled`): the first messages, and the last
-    piece, which is all but messages. Those from the last but one of the user's on, where breakpoints stand, are in the
-    last piece but one.
+    The first messages and the last piece (the body without messages) come from the cache in `ModelRequest.settled` if
+    possible. The messages from the second last user message on hold the breakpoints. They are encoded for each request
+    and are in the second last piece.
     """
     control = _control(profile)
     pieces, kept, settled = [b'{"messages":['], 0, request.settled if cites else None
@@ -69,7 +71,7 @@ def encoded_body(request: ModelRequest, profile: ModelProfile, *, cites: bool = 
 
 
 def _parts_around(request: ModelRequest, profile: ModelProfile) -> tuple[object, ...]:
-    """Return all that `_encode_around` makes its bytes of: whatever of a request is not its messages."""
+    """Return the inputs of `_encode_around`: the profile, and all fields of a request except the messages."""
     return (
         profile,
         request.model,
@@ -92,7 +94,7 @@ def _encode_message(message: Message) -> bytes:
 
 
 def _first_marked(messages: Sequence[Message]) -> int:
-    """Return the place of the first message that may carry a breakpoint."""
+    """Return the index of the first message that may carry a breakpoint."""
     left = CACHED_USER_MESSAGES
     for place in range(len(messages) - 1, -1, -1):
         left -= messages[place]["role"] == "user"
@@ -106,7 +108,7 @@ def _control(profile: ModelProfile) -> Block | None:
 
 
 def _body_around(request: ModelRequest, profile: ModelProfile, control: Block | None) -> Json:
-    """Return all of a body but its messages."""
+    """Return the body without its messages."""
     body: Json = {"model": request.model, "max_tokens": request.max_tokens}
     if request.system:
         system = [_block(block) for block in request.system]
@@ -120,14 +122,14 @@ def _body_around(request: ModelRequest, profile: ModelProfile, control: Block | 
 
 
 def _parameters(request: ModelRequest, profile: ModelProfile) -> Json:
-    """Return how the model is to work: thinking, effort, temperature, and the room for all of it."""
+    """Return the parameters for thinking, effort, temperature and the output limit."""
     limit = most_output(request.max_tokens, profile)
     thinking, effort = _thinking(request, profile), request.effort
     kind = thinking.get("type", "adaptive" if profile.thinks else "")
     answer = min(request.max_tokens, limit)
     parameters: Json = {"max_tokens": answer}
     if request.thinking == "off" and kind == "adaptive":
-        effort = "low"  # it cannot be told not to think
+        effort = "low"  # the model always thinks, so ask for as little as possible
     if kind in ("adaptive", "enabled"):
         parameters["max_tokens"] = min(answer + profile.room(effort), limit)
     if kind == "enabled":
@@ -144,7 +146,7 @@ def _parameters(request: ModelRequest, profile: ModelProfile) -> Json:
 
 
 def _thinking(request: ModelRequest, profile: ModelProfile) -> Json:
-    """Return the ``thinking`` parameter, empty for none. An older model that is given a temperature does not think."""
+    """Return the ``thinking`` parameter, empty for none. With a temperature, an older model does not think."""
     takes = profile.thinking
     if request.thinking == "off" or (request.temperature is not None and profile.sampling):
         off = next((kind for kind in ("disabled", "between_tools") if kind in takes), None)
@@ -157,7 +159,7 @@ def _thinking(request: ModelRequest, profile: ModelProfile) -> Json:
 
 
 def without_thinking(body: Json) -> Json:
-    """Return a body without the thinking of earlier answers; a message that was nothing else is left out."""
+    """Return a body without the thinking of earlier answers. Messages left empty are dropped."""
     messages = []
     for message in body["messages"]:
         content = [block for block in message["content"] if block["type"] not in _UNCACHEABLE]
@@ -167,7 +169,7 @@ def without_thinking(body: Json) -> Json:
 
 
 def search_results(messages: tuple[Message, ...] | list[Message]) -> list[Block]:
-    """Return all ``search_result`` blocks in the order by which the API numbers them."""
+    """Return all ``search_result`` blocks in the order of the API's numbering."""
     results: list[Block] = []
     for message in messages:
         for block in message["content"]:
@@ -184,13 +186,13 @@ def _message(message: Message, *, cites: bool) -> Message:
         "role": message["role"],
         "content": [
             block if len(block) == 2 and block["type"] == "text" else _block(block, strip_citations=not cites)
-            for block in message["content"]  # mostly text with nothing beside it
+            for block in message["content"]  # mostly text blocks without other keys
         ],
     }
 
 
 def _block(block: Block, *, strip_citations: bool = False) -> Block:
-    """Return the block as it may leave: the same object if nothing is private in it."""
+    """Return the block without private keys; the same object if the block has none."""
     result = block
     if any(key[0] == "_" or key == "cache_control" for key in block):
         result = {key: value for key, value in block.items() if key[0] != "_" and key != "cache_control"}
@@ -209,7 +211,7 @@ def _tool(tool: ToolSpec) -> Block:
 
 
 def _with_breakpoint(blocks: list[Block], control: Block) -> list[Block]:
-    """Put a breakpoint on the last block that may carry one; the list is changed, its blocks are not."""
+    """Put a breakpoint on the last block that may carry one. Changes the list, but not its blocks."""
     for position in range(len(blocks) - 1, -1, -1):
         block = blocks[position]
         if (

@@ -1,1 +1,1 @@
-"""Chat completions: OpenAI and every endpoint that speaks them."""
+"""Chat completions, at OpenAI and at compatible endpoints."""

@@ -1,8 +1,8 @@
-"""The stream of a chat completion, chunk by chunk, as model events.
+"""A decoder from the chunks of a chat completion to model events.
 
-Owns the state of one answer. Endpoints differ in almost everything that the format leaves open, so nothing is taken for
-granted: deltas are null, calls come whole or in pieces, interleaved, without index, several under one index, with ids
-missing or doubled; usage, the reason of the end and ``[DONE]`` may be missing. Pure; knows neither SSE nor HTTP.
+Owns the state of one answer. Endpoints differ in almost everything that the format leaves open. Deltas may be null.
+Tool calls may come whole or in pieces, interleaved, without an index, several under one index, with missing or
+duplicate ids. Usage, the finish reason and ``[DONE]`` may be missing. Pure; knows neither SSE nor HTTP.
 """
 
 import uuid
@@ -29,7 +29,7 @@ from agentic_rag.models.split_pairs import SplitPairs, loads, loads_clean
 
 DONE: Final = b"[DONE]"
 MAX_CALLS: Final = 1_000
-"""Of one answer; more is a fault of the endpoint."""
+"""Most tool calls in one answer. More is a fault of the endpoint."""
 MAX_NAME: Final = 200
 _REASONS: Final = {
     "stop": "end_turn",
@@ -41,7 +41,7 @@ _REASONS: Final = {
 
 
 class _Call:
-    """One tool call as it comes. ``index``: its block's, once that is open."""
+    """One tool call during streaming. ``index``: the index of its block once the block is open."""
 
     __slots__ = ("_looked_at", "_whole", "closed", "id", "index", "name", "pieces", "place")
 
@@ -54,7 +54,7 @@ class _Call:
 
     @property
     def whole(self) -> bool:
-        """Whether its arguments are a JSON object: nothing can follow. Read once for each piece at most."""
+        """Whether the arguments are a complete JSON object. Parsed at most once for each piece."""
         if self._looked_at != len(self.pieces):
             self._looked_at = len(self.pieces)
             ends = self.pieces[-1].rstrip().endswith("}")
@@ -74,10 +74,10 @@ class _Call:
 
 
 class ChatDecoder:
-    """Give it the data of each event in order, and `end` at the end of the stream; they yield the model events.
+    """Decodes the events of one answer, in order, to model events. Call `end` at the end of the stream.
 
-    ``model``: what was asked for; ``prefix`` stands before the name of what answered. ``finished``: the answer is
-    whole, what follows is at most its usage; ``completed``: nothing follows.
+    ``model``: the requested model. ``prefix``: put before the name of the model that answered.
+    ``finished``: the answer is complete; only its usage may follow. ``completed``: nothing follows.
     """
 
     def __init__(self, model: str, prefix: str = "") -> None:
@@ -86,25 +86,25 @@ class ChatDecoder:
         self._model, self._prefix = model, prefix
         self._started = False
         self._blocks = 0
-        self._open: Block | None = None  # the text or thinking that is being written
+        self._open: Block | None = None  # the open text or thinking block
         self._pieces: list[str] = []
         self._pairs = SplitPairs()
         self._calls: list[_Call] = []
-        self._live: _Call | None = None  # whose arguments are handed out as they come
+        self._live: _Call | None = None  # the call whose arguments are yielded at once
         self._reason = ""
         self._refused = False
         self._usage = Usage()
 
     @property
     def working(self) -> bool:
-        """Whether bytes may come that are no events: reasoning that is not shown, or calls that wait for their turn."""
+        """Whether bytes may arrive without events: hidden reasoning, or calls that wait for an earlier call."""
         return self._started and self._open is None
 
     def decode(self, data: bytes) -> Iterator[ModelEvent]:
-        """Yield the model events of one event's data.
+        """Decode one event's data and yield its model events.
 
         Raises:
-            ModelError: the service reports an error, or the data is not what the API sends.
+            ModelError: the service reports an error, or the data does not follow the API.
         """
         if data.strip() == DONE:
             yield from self.end()
@@ -118,10 +118,10 @@ class ChatDecoder:
             raise broken_stream("cannot be read: the service sent a malformed event", "malformed_stream") from exc
 
     def end(self) -> Iterator[ModelEvent]:
-        """Yield what the end of the stream completes.
+        """End the stream: close the open blocks and yield `MessageCompleted`.
 
         Raises:
-            ModelError: the answer is not whole: it began and nothing said that it has ended.
+            ModelError: the stream ended before its first chunk.
         """
         if self.completed:
             return
@@ -141,7 +141,7 @@ class ChatDecoder:
             self._usage = _usage(usage)
         for choice in chunk.get("choices") or ():
             if choice.get("index") not in (0, None):
-                continue  # one answer was asked for
+                continue  # the request asks for one answer only
             yield from self._delta(choice.get("delta") or choice.get("message") or {})
             if reason := choice.get("finish_reason"):
                 self._reason = str(reason)
@@ -178,7 +178,7 @@ class ChatDecoder:
         yield (TextDelta if kind == "text" else ThinkingDelta)(self._blocks, text)
 
     def _close(self) -> Iterator[ModelEvent]:
-        """Close the text or the thinking that is open; a call that is open is closed if it is whole."""
+        """Close the open block: text, thinking or a tool call."""
         if self._open is not None:
             key = "text" if self._open["type"] == "text" else "thinking"
             joined = "".join(self._pieces) + self._pairs.end("said")
@@ -215,7 +215,7 @@ class ChatDecoder:
                     yield InputDelta(self._blocks, joined)
 
     def _call_of(self, piece: Json, name: str, arguments: str) -> _Call:
-        """Return the call that a piece belongs to: by its index, unless id or name say that another one begins."""
+        """Return the call of a piece by its index, or a new call if the id or the name shows that one begins."""
         place, ident = piece.get("index"), piece.get("id") or ""
         known = [call for call in self._calls if place is None or call.place == place]
         last = known[-1] if known else None
@@ -233,7 +233,7 @@ class ChatDecoder:
         return last
 
     def _is_next(self, call: _Call) -> bool:
-        """Whether all calls before this one are closed: blocks stand in the order of their calls."""
+        """Whether all calls before this one are closed. Blocks keep the order of their calls."""
         return all(each.closed for each in self._calls[: self._calls.index(call)])
 
     def _open_call(self, call: _Call) -> Iterator[ModelEvent]:
@@ -248,7 +248,7 @@ class ChatDecoder:
         yield BlockStopped(self._blocks - 1, call.whole_block())
 
     def _finish(self) -> Iterator[ModelEvent]:
-        """Close what is open, and hand out the calls that came beside the one before them."""
+        """Close the open blocks, and yield the calls that had to wait for an earlier call."""
         if self.finished:
             return
         self.finished = True
@@ -265,7 +265,7 @@ class ChatDecoder:
         reason = _REASONS.get(self._reason, "end_turn")
         if self._refused and reason == "end_turn":
             return "refusal"
-        if reason in ("end_turn", "tool_use"):  # some say "stop" after a call, and some a call where there is none
+        if reason in ("end_turn", "tool_use"):  # some endpoints confuse "stop" and "tool_calls"
             return "tool_use" if self._calls else "end_turn"
         return reason
 
@@ -285,7 +285,7 @@ def _string(value: object) -> str:
 
 
 def _shown_name(told: object, asked: str) -> str:
-    """Return the name of what answered: some endpoints tell a path on their machine instead."""
+    """Return the name of the model that answered, or the requested name if the endpoint reports a file path."""
     if (
         isinstance(told, str)
         and 0 < len(told) <= MAX_NAME
@@ -304,7 +304,7 @@ def _stream_error(error: Any) -> Exception:
 
 
 def _usage(usage: Json) -> Usage:
-    """Return the figures of a chunk: totals so far. What was read from a cache counts among the prompt's."""
+    """Return the usage of a chunk, as totals so far. The API includes cached tokens in the prompt tokens."""
     details = usage.get("prompt_tokens_details") or {}
     cached = _number(details.get("cached_tokens")) or _number(usage.get("prompt_cache_hit_tokens"))
     sent = _number(usage.get("prompt_tokens"))

@@ -1,7 +1,6 @@
-"""Every failure of the openai SDK and its HTTP client, as a `ModelError`.
+"""Mapping of the exceptions of the openai SDK and its HTTP client to `ModelError`.
 
-Owns the one mapping of these exceptions; what they mean is `service_errors`'. A test fails when the SDK or httpx2 grows
-an exception that no rule here covers.
+`service_errors` builds the errors. A test fails if the SDK or httpx2 adds an exception that no rule here covers.
 """
 
 from agentic_rag.base.errors import ModelError
@@ -22,16 +21,16 @@ SDK_EXCEPTIONS = frozenset(
         "WebSocketQueueFullError",
     }
 )
-"""The SDK's exceptions apart from the classes of a status, which go by their number."""
+"""The SDK's exceptions, except the classes of one HTTP status, which are mapped by their number."""
 
 
 def model_error(exc: Exception, endpoint: Endpoint, *, model: str, started: bool = False) -> ModelError:
-    """Return what an exception of the SDK or of httpx2 means; raise it ``from exc``.
+    """Convert an exception of the SDK or of httpx2 to an error, to be raised ``from exc``.
 
     Raises:
-        Exception: ``exc`` itself, if it is neither the SDK's nor the HTTP client's: that is a bug of ours.
+        Exception: ``exc`` itself, if neither the SDK nor the HTTP client raised it: that is a bug in this project.
     """
-    # Lazily, like every use of the SDK; whoever holds one of its exceptions has it imported.
+    # Imported late, like every use of the SDK. An exception of the SDK proves that the SDK is already imported.
     import httpx2
     import openai
 
@@ -52,7 +51,7 @@ def model_error(exc: Exception, endpoint: Endpoint, *, model: str, started: bool
 
 
 def _was_closed(exc: BaseException) -> bool:
-    """Whether a connection was closed or refused, which the SDK's transport calls a timeout of connecting."""
+    """Whether a connection was closed or refused. The SDK's transport reports this as a connect timeout."""
     import aiohttp
 
     cause = exc.__cause__
@@ -62,7 +61,7 @@ def _was_closed(exc: BaseException) -> bool:
 
 
 def _own_words(body: object, text: str) -> str:
-    """Return the service's own words, with the parameter they are about if it is a tool; endpoints differ in both."""
+    """Return the service's own message, with the parameter it concerns if that is a tool. Endpoints differ in both."""
     if isinstance(body, dict):
         parameter = body.get("param")
         about = f" ({parameter[:200]})" if isinstance(parameter, str) and parameter.startswith("tools") else ""

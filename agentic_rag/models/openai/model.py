@@ -1,10 +1,11 @@
 """OpenAI, and every endpoint that speaks chat completions.
 
-Owns the SDK's client, the life of one streamed call, and what an endpoint was found to refuse. What is sent is
-`chat_body`'s, what comes back `ChatDecoder`'s, what goes wrong `model_error`'s. Hits are numbered passages and
-citations marks: this API knows no citations. Knows no turn: retries, the idle timeout and budgets are the agent's.
+Owns the SDK's client, the life of one streamed call, and the list of parameters that an endpoint refused. `chat_body`
+builds the request, `ChatDecoder` reads the answer, and `model_error` maps failures. This API has no citations, so
+search results become numbered passages and citations become marks. Knows no turn: the agent has the retries, the idle
+timeout and the budgets.
 
-The SDK sends the request and maps its failures; the body is read raw by our own reader, as with the Messages API.
+The SDK sends the request and maps its failures. `SSEReader` reads the raw body, as with the Messages API.
 """
 
 import logging
@@ -47,9 +48,9 @@ logger = logging.getLogger(__name__)
 NO_HEADERS: Mapping[str, str] = {}
 DEFAULT_BASE_URL: Final = "https://api.openai.com/v1"
 USAGE_SECONDS: Final = 5.0
-"""How long the usage, which follows the answer, is waited for: some endpoints neither send it nor end the stream."""
+"""How long to wait for the usage after the answer. Some endpoints neither send the usage nor end the stream."""
 OPTIONAL: Final = ("stream_options", "temperature", "reasoning_effort", "tool_choice")
-"""Parameters that an endpoint may refuse and an answer does without."""
+"""Parameters that may be omitted if an endpoint refuses them."""
 _UNWANTED: Final = re.compile(
     r"unsupported|not support|unknown|unrecognized|unexpected|not permitted|extra|invalid", re.I
 )
@@ -58,8 +59,8 @@ _UNWANTED: Final = re.compile(
 class OpenAIModel(Model):
     """A `Model` over chat completions. Safe for any number of simultaneous streams on one event loop.
 
-    ``provider``: the name under which models are asked for, and which stands before theirs in what they answer.
-    ``in_file``: it comes from the operator's file, not from the environment.
+    ``provider``: the provider's name, put before the model's name in requests and answers.
+    ``in_file``: the operator's file configures the provider, not the environment.
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class OpenAIModel(Model):
         provider: str = "openai",
         in_file: bool = False,
     ) -> None:
-        """Import nothing and connect to nothing.
+        """Create the model without importing the SDK or opening a connection.
 
         Raises:
-            BadConfiguration: the key cannot be sent in a header, or the URL is none.
+            BadConfiguration: the key cannot be sent in a header, or the URL is invalid.
         """
         place = f"providers.{provider}"
         names = ("OPENAI_API_KEY", "OPENAI_BASE_URL") if not in_file else (f"{place}.key", f"{place}.base_url")
@@ -87,7 +88,7 @@ class OpenAIModel(Model):
         self._lock = anyio.Lock()
         self._client: AsyncOpenAI | None = None
         self._closed = False
-        self._refused: dict[str, frozenset[str]] = {}  # parameters by model
+        self._refused: dict[str, frozenset[str]] = {}  # refused parameters by model
 
     @property
     def name(self) -> str:
@@ -97,7 +98,7 @@ class OpenAIModel(Model):
         return f"OpenAIModel({self._endpoint.url!r}, api_key=***)"
 
     async def warm_up(self) -> None:
-        """Import the SDK and build the client, in a thread. Idempotent; the first stream does it otherwise."""
+        """Import the SDK and build the client, in a thread. Idempotent. Otherwise the first stream does this."""
         await self._ready()
 
     async def aclose(self) -> None:
@@ -108,12 +109,12 @@ class OpenAIModel(Model):
             await client.close()
 
     async def list_names(self) -> tuple[str, ...] | None:
-        """Return the models that the service lists; None where it does not say."""
+        """Return the models that the service lists, or None if the service does not say."""
         client = await self._ready()
         try:
             with anyio.fail_after(PROFILE_SECONDS):
                 listed: Any = await client.get("/models", cast_to=object)
-        except Exception as exc:  # the boundary: no network, no rights, no such route; the first turn will tell
+        except Exception as exc:  # no network, no permission or no such route; the first turn will report the error
             logger.info("which models %s has is not known: %s", self._endpoint.url, type(exc).__name__)
             return None
         rows = listed.get("data") if isinstance(listed, dict) else None
@@ -140,9 +141,10 @@ class OpenAIModel(Model):
             await close(stream.response)
 
     async def _open(self, body: Json, headers: Mapping[str, str]) -> "AsyncStream[Any]":
-        """Send the request; return the answer with 200 and the body unread.
+        """Send the request, and return the answer with status 200 and an unread body.
 
-        A parameter that the service refuses is left out from then on; a turn must not end with it.
+        If the service refuses a parameter, this and all later requests omit the parameter, because the turn must not
+        end with that error.
         """
         model = body["model"]
         while True:
@@ -197,7 +199,7 @@ class OpenAIModel(Model):
     async def _next(
         self, chunks: AsyncGenerator[bytes, None], reader: SSEReader, decoder: ChatDecoder
     ) -> list[tuple[str, bytes]] | None:
-        """Return the next events; None at the end of the stream, also of an answer whose usage does not come."""
+        """Return the next events, or None at the end of the stream or if the usage does not arrive in time."""
         try:
             with anyio.move_on_after(USAGE_SECONDS if decoder.finished else None):
                 chunk = await anext(chunks, None)
@@ -206,7 +208,7 @@ class OpenAIModel(Model):
             raise broken_stream(f"cannot be read: {exc}", "malformed_stream") from exc
         except Exception as exc:
             if decoder.finished:
-                return None  # the answer is whole
+                return None  # the answer is complete
             raise model_error(exc, self._endpoint, model="", started=True) from exc
         return None
 
@@ -229,7 +231,7 @@ class OpenAIModel(Model):
         timeout = client_timeout()
         hooks = {"response": [shorten_refusal]}
         http_client = DefaultAioHttpClient(timeout=timeout, limits=client_limits(), event_hooks=hooks)
-        # Retries are the agent's: it tells the user of them.
+        # The agent retries, and tells the user.
         return AsyncOpenAI(
             api_key=self._endpoint.secret or NO_KEY,
             base_url=self._base_url,
@@ -241,10 +243,10 @@ class OpenAIModel(Model):
 
 
 def _last(decoder: ChatDecoder) -> list[ModelEvent]:
-    """Return the events of an end without ``[DONE]``.
+    """Return the last events of a stream that ends without ``[DONE]``.
 
     Raises:
-        ModelError: nothing has said that the answer is whole.
+        ModelError: the stream ended without a finish reason.
     """
     if not decoder.finished:
         raise broken_stream("ended before it was complete", "incomplete_stream")
@@ -252,7 +254,7 @@ def _last(decoder: ChatDecoder) -> list[ModelEvent]:
 
 
 def _without(body: Json, refused: frozenset[str]) -> Json:
-    """Return a body without what the service was found to refuse; a limit goes by its other name."""
+    """Return a body without the parameters that the service refuses. A refused limit is sent by its other name."""
     kept = {key: value for key, value in body.items() if key not in refused}
     for name, other in (("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")):
         if name in refused and name in body:
@@ -261,7 +263,7 @@ def _without(body: Json, refused: frozenset[str]) -> Json:
 
 
 def _find_unwanted(error: ModelError, body: Json) -> frozenset[str]:
-    """Return the parameters that the service says it does not take."""
+    """Return the refused parameter that the error names, or an empty set."""
     text = str(error)
     if error.http_status not in (400, 422) or not _UNWANTED.search(text):
         return frozenset()

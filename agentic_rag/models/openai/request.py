@@ -1,8 +1,8 @@
 """A `ModelRequest` as the body of a chat completion (a pure function).
 
-Owns how the blocks of a transcript become messages of that API: results of calls are messages of their own, images of
-results follow them as a user's, and thinking goes back only where the provider wants it. Search results are numbered
-text by now (`marks`). Knows no client and no stream.
+Owns the conversion of a transcript's blocks to messages of that API. Each tool result becomes a separate message.
+Images of results follow in a user message. Thinking is sent back only if the model needs it. Search results were
+converted to numbered text before (`marks`). Knows no client and no stream.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.profiles import ModelProfile, most_output
 
 MAX_ID: Final = 40
-"""Characters of a call's id that this API takes back; other providers' ids may be longer."""
+"""Longest call id that this API accepts, in characters. Other providers' ids may be longer."""
 _CHOICES: Final = {"auto": "auto", "none": "none", "any": "required"}
 
 
 def chat_body(request: ModelRequest, profile: ModelProfile) -> Json:
     """Return the JSON body of a streamed chat completion. Parameters that the model would refuse are left out.
 
-    The limit holds for reasoning and answer together, so that a model which reasons gets room above the answer's.
+    The API's token limit covers reasoning and answer together, so a reasoning model gets extra room.
     """
     system = "\n\n".join(block["text"] for block in request.system)
     begun = _first_of_turn(request.messages)
@@ -56,7 +56,7 @@ def chat_body(request: ModelRequest, profile: ModelProfile) -> Json:
 
 
 def _first_of_turn(messages: Sequence[Message]) -> int:
-    """Return the place of the newest message that a person wrote: what follows are the steps of one turn."""
+    """Return the index of the newest message that a person wrote. The following messages belong to the same turn."""
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         if message["role"] == "user" and all(block["type"] != "tool_result" for block in message["content"]):
@@ -135,7 +135,7 @@ def _parts_of(block: Block) -> list[Block]:
 
 
 def _result(block: Block) -> str:
-    """Return a result as text: such a message has nothing else."""
+    """Return a tool result as text. The API's tool messages allow only text."""
     parts = _parts_of(block)
     text = "\n\n".join(part["text"] for part in parts if part["type"] == "text")
     references = [part["tool_name"] for part in parts if part["type"] == "tool_reference"]
@@ -151,7 +151,7 @@ def _text(content: Iterable[Block]) -> str:
 
 
 def _parts(blocks: Iterable[Block], *, images: bool) -> list[Json]:
-    """Return what a user's message holds; blank texts are left out."""
+    """Return the content parts of a user message. Blank texts are left out."""
     parts: list[Json] = []
     for block in blocks:
         if block["type"] == "text" and block["text"].strip():
