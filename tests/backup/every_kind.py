@@ -12,11 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection
+
 from agentic_rag.base.ids import ConversationId
 from agentic_rag.models.base import ModelRequest
-from agentic_rag.store import collections, conversations, logins, payloads, probe, run_groups, scans
+from agentic_rag.store import collections, conversations, evaluation, logins, payloads, probe, run_groups, scans
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.collections import CollectionRecord
+from agentic_rag.store.evaluation import DraftRecord, DraftState, ResultRecord, RunRecord, RunState
 from agentic_rag.store.logins import BegunRecord
 from agentic_rag.store.payloads import PayloadFiles
 from agentic_rag.store.run_events import Batch
@@ -178,6 +181,47 @@ async def _keep_rows(rig: Rig, talk: str, domain: str) -> None:
     await rig.application.database.write(lambda conn: probe.touch(conn, now()))
     group = [Batch("turn_that_is_gone", 1, [b"{}"])]
     await rig.application.database.write(partial(run_groups.add, group=2**62, batches=group))
+    await rig.application.database.write(partial(_put_evaluation, domain=domain))
+
+
+def _put_evaluation(conn: Connection, domain: str) -> None:
+    """Store a finished run with one result, and a decided draft."""
+    run = RunRecord(
+        id=new_id("run"),
+        domain_id=domain,
+        tier="retrieval",
+        purpose="check",
+        state=RunState.DONE,
+        subject={},
+        case_ids=["case"],
+        user_id=USER,
+        created_at=now(),
+        ended_at=now(),
+    )
+    result = ResultRecord(
+        run_id=run.id,
+        case_id="case",
+        repeat=0,
+        domain_id=domain,
+        question="When was the pump bought?",
+        case_version=1,
+        outcome="passed",
+        at=now(),
+    )
+    draft = DraftRecord(
+        id=new_id("draft"),
+        domain_id=domain,
+        kind="settings",
+        label="Tone",
+        change={},
+        author=USER,
+        state=DraftState.DROPPED,
+        created_at=now(),
+        updated_at=now(),
+    )
+    evaluation.insert_run(conn, run)
+    evaluation.put_results(conn, [result])
+    evaluation.insert_draft(conn, draft)
 
 
 def _write_files(data: Path, domain: str) -> None:
