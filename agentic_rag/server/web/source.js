@@ -170,7 +170,7 @@ class SourcePanel {
       h(
         "header",
         { class: "source-head" },
-        h("div", { class: "grow" }, h("p", { class: "source-name wrap", dir: "auto" }, place.documentName), where && h("p", { class: "faint small wrap", dir: "auto" }, where)),
+        h("div", { class: "grow" }, h("h2", { class: "source-name wrap", dir: "auto" }, place.documentName), where && h("p", { class: "faint small wrap", dir: "auto" }, where)),
         h("a", { class: "button button-quiet button-compact", href: `${address}/file`, download: place.documentName, "aria-label": t("source.download"), title: t("source.download") }, icon("download")),
       ),
       sentence && place.cited && !table && h("blockquote", { class: "source-quote" }, h("p", { class: "wrap", dir: "auto" }, h("span", { class: "source-words" }, sentence.trim())), copyButton(t("source.copyQuote"), sentence.trim())),
@@ -180,7 +180,7 @@ class SourcePanel {
       h(
         "section",
         { class: "stack-small" },
-        h("div", { class: "row" }, h("h4", { class: "grow" }, t(table ? "source.rows" : "source.passage")), copyButton(t("source.copy"), place.text), this.#mover("before", place), this.#mover("after", place)),
+        h("div", { class: "row" }, h("h3", { class: "grow" }, t(table ? "source.rows" : "source.passage")), copyButton(t("source.copy"), place.text), this.#mover("before", place), this.#mover("after", place)),
         table ? tableOf(table) : [near(place, place.before), showHtml(h("div", { class: "passage passage-main wrap", dir: "auto" }), place.html), near(place, place.after)],
       ),
     );
