@@ -26,8 +26,8 @@ SAMPLE = 64
 """Chunks measured; the embedder embeds both parts of each."""
 
 DRAWN = 4 * SAMPLE
-"""Random chunks from which the sample takes every fourth or so, in document order. A smaller random sample could come
-mostly from one table, and its noise would differ from one measurement to the next."""
+"""Random chunks from which the sample is taken at even distances, in document order. A smaller random sample could
+come mostly from one table, and its noise would differ from one measurement to the next."""
 
 PIECE = 5
 """Divisor of a chunk's words: the question is a fifth of them."""
@@ -194,9 +194,9 @@ Windows = Sequence[Sequence[float]]
 def _compare(
     questions: Sequence[Sequence[float]], answers: Sequence[Windows], whole: Sequence[Windows]
 ) -> tuple[list[float], list[float], list[list[float]]]:
-    """Return cosines of questions with unrelated chunks, of answers with their own chunk, and of questions with answers.
+    """Return three sets of cosines; the best window of a text counts, as in a search.
 
-    The best window of a text counts, as in a search.
+    The sets are: questions with unrelated chunks, answers with their own chunk, and all questions with all answers.
     """
     asked = _cosines(questions, whole)
     unrelated = [each for own, row in enumerate(asked) for at, each in enumerate(row) if at != own]

@@ -105,7 +105,7 @@ class Retriever:
     """Searches the collections of `index`; one instance serves all domains.
 
     A search uses the embedder that produced the collection's vectors: `embedder`, or the one that `others` returns for
-    its name, for example while the collection is rebuilt with a new embedder. Without an embedder, searches are lexical.
+    its name, for example while a new embedder's vectors are being computed. Without an embedder, searches are lexical.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class Retriever:
             return _Vote(note=str(error))
 
     async def _resolve(self, collection: str, selection: Selection, document: str) -> str:
-        """Return `document` if it is an id or full name, else the one name that contains it. Raises `UnknownDocument`."""
+        """Return the id or full name that `document` stands for. Raises `UnknownDocument`."""
         if await self._index.document_names(collection, replace(selection, document=document)):
             return document
         names = await self._index.document_names(collection, selection)
