@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 _HIGH_RUNS = re.compile(rb"[\x80-\xff]+")
 _ALONE = 1.7
-"""Mean length of runs of high bytes below which text is Latin: accented letters stand alone, other scripts form runs."""
+"""Mean length of runs of high bytes below which text is Latin: accents stand alone, other scripts form runs."""
 
 _RANK_WEIGHT = 0.7
 _LATIN_RANK_WEIGHT = 0.3
@@ -94,7 +94,7 @@ def _wide(sample: bytes, encoding: str, weigh: Weigh) -> float:
 
 
 def _gb(lead: int, trail: int) -> float:
-    """Weigh a character of GB 18030: the first 3 755, sorted by sound, are common, the next rarer, the rest very rare."""
+    """Weigh a character of GB 18030: the first 3 755, sorted by sound, are common, the next rarer, the rest rarest."""
     if trail < 0xA1:
         return -0.5
     return 0.6 if 0xB0 <= lead <= 0xD7 or lead == 0xA3 else 0.2 if 0xD8 <= lead <= 0xF7 else 0.0
