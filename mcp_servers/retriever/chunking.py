@@ -50,8 +50,9 @@ class ChunkTable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """An indexed piece of a document. `text == parsed.text[start:end]`; `sentences` are offsets within `text`, in order.
+    """An indexed piece of a document.
 
+    `text` equals `parsed.text[start:end]`, and `sentences` are offsets within `text`, in order.
     `chunk_id` is a UUID in its usual text form, so that it is a valid point id. `tables` are the tables among the
     lines, in order. `scanned` means that OCR read the text from an image.
     """

@@ -113,8 +113,7 @@ def token_weights(shard: Shard, tokens: Sequence[int]) -> dict[int, float]:
 
 
 def _idf(shard: Shard, tokens: Sequence[int]) -> list[float]:
-    """Return inverse document frequencies, derived from each token's best point since the engine has no call for them.
-    """
+    """Return inverse document frequencies. The engine has no call for them, so each token's best point reveals them."""
     requests = [
         engine.QueryRequest(
             limit=1,

@@ -36,8 +36,7 @@ class EmbedderFactory(Protocol):
     """The object of an ``agentic_rag.embedders`` entry point, whose name is the scheme of the setting."""
 
     def __call__(self, setting: str, cache: Path, api_key: str) -> Embedder:
-        """Return the embedder for ``AGENTIC_RAG_EMBEDDING``. Runs in a worker thread, so it may block or load a model.
-        """
+        """Return the embedder for ``AGENTIC_RAG_EMBEDDING``. Called in a worker thread, may block and load a model."""
         ...
 
 

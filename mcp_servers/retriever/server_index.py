@@ -250,8 +250,7 @@ class ServerIndex:
             await self._client.close()
 
     async def _call(self, action: str, call: Awaitable[T]) -> T:
-        """Await a call of the client and turn its errors into `IndexUnavailable`; the local client raises ValueError.
-        """
+        """Await a call of the client and turn its errors (ValueError for a local client) into `IndexUnavailable`."""
         try:
             return await call
         except (ApiException, ValueError) as exc:
