@@ -796,8 +796,7 @@ def _candidate_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
 
 
 def _is_same_run(lines: Sequence[Line], one: int, other: int) -> bool:
-    """Return whether two lines with several parts may be rows of one table, by size and distance of the lines between.
-    """
+    """Return whether two lines with several parts may be rows of one table, judged by the lines between."""
     size = lines[one].size
     between = lines[one : other + 1]
     if other - one > 8 or any(abs(line.size - size) > 0.11 * size for line in between):

@@ -36,7 +36,7 @@ _TRANSITIONAL_NAMES = {
     b"relationships/extendedProperties": b"relationships/extended-properties",
     b"relationships/customProperties": b"relationships/custom-properties",
 }
-"""Names that Strict Open XML spells differently, apart from the element ``2006``."""
+"""Names that Strict Open XML spells differently, besides the path segment ``2006`` that its addresses lack."""
 
 _MACHINERY = re.compile(
     r"\[Content_Types\]\.xml|_rels/|.*/_rels/|docProps/|customXml/itemProps|.*/theme/|.*/(?:styles|stylesWithEffects"

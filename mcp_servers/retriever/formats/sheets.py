@@ -1,8 +1,8 @@
 """XLSX, XLS, CSV and TSV: groups of whole rows below the repeated header, each with its cell range.
 
 A sheet may have several tables with a title above each: a title becomes a heading, a header is repeated only over its
-own rows. The value of a merged cell is repeated in each of its cells. Hidden sheets are not read, because a reader could
-not look up a citation of one.
+own rows. The value of a merged cell is repeated in each of its cells. Hidden sheets are not read, because a person
+could not look up a citation of one.
 """
 
 import csv
@@ -49,7 +49,8 @@ MAX_NAMED = 10
 """Most names in one note."""
 
 _FIGURE = re.compile(r"(?!(?:19|20)\d\d$)[\s(+−-]*+[$€£¥]?[\s+−-]*+\d[\d\s.,:/'’%€$£¥)T-]*+")
-"""Numbers, amounts, dates and times, which occur in data but rarely in a header. Years occur in both and are excluded."""
+"""Numbers, amounts, dates and times, which occur in data but rarely in headers. Years, which occur in both, are
+excluded."""
 
 _HYPERLINK = re.compile(r"""=?\s*HYPERLINK\s*\(\s*"([^"]{1,2000})\"""", re.IGNORECASE)
 _PAGE_CODES = re.compile(r'&(?:"[^"]*"|K[0-9A-F]{6}|K\d\d[+-]\d{3}|[PNDTZFAGBIUESXYHOQ]|[+-]?\d+|[LCR])', re.IGNORECASE)
