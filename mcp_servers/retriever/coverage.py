@@ -122,7 +122,7 @@ class Term(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """How a passage in the question's language covers its words.
+    """The coverage of a question's words by a passage in the same language.
 
     ``held`` is the share of the question's weight in the passage, 0..1. ``lacking`` is the share of the heaviest thing
     that the passage lacks.

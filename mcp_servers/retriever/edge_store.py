@@ -34,8 +34,8 @@ MAX_OPEN = 1_024
 
 ALWAYS_OPEN = 128
 MAX_POINTS = 500_000
-"""`ALWAYS_OPEN` shards stay open whatever their size, and more only while the open shards have at most `MAX_POINTS`
-points in total. A point holds 2 KB of memory."""
+"""`ALWAYS_OPEN` shards of any size stay open, and more only while the open shards have at most `MAX_POINTS` points in
+total. A point takes 2 KB of memory."""
 
 Key = tuple[str, int]
 """A collection's name and a generation of it."""

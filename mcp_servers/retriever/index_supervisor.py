@@ -34,7 +34,7 @@ PAUSE_SECONDS = 0.2
 PAUSE_LIMIT = 30.0
 STEADY_SECONDS = 60.0
 WAIT_SECONDS = 5.0
-"""How long a request waits for the process to start; a request fails at once if the next start is further away."""
+"""Time a request waits for the process to start; the request fails at once if the next start is further away."""
 STUCK_SECONDS = 30.0
 """A process that has requests and sends nothing for this long is killed."""
 CLOSE_SECONDS = 10.0

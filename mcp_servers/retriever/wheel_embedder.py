@@ -48,7 +48,7 @@ ANSWER_SECONDS = 120.0
 """Timeouts for loading the model and for embedding `BATCH` texts on a busy machine."""
 
 END_SECONDS = 10.0
-"""How long `WheelEmbedder.aclose` waits for the killed process."""
+"""Time `WheelEmbedder.aclose` waits for the killed process."""
 
 MAX_CHARACTERS = 4_000
 """Most characters of one text; the tokenizer takes 20 ms for that many."""

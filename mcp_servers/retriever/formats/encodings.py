@@ -13,8 +13,8 @@ _ALONE = 1.7
 
 _RANK_WEIGHT = 0.7
 _LATIN_RANK_WEIGHT = 0.3
-"""How much less than the most frequent letter the least frequent one counts, for other scripts and for Latin, whose
-accents differ more between languages."""
+"""Difference of weight between the most and the least frequent letter, for other scripts and for Latin, whose accents
+differ more between languages."""
 
 _RUNS_OF_ACCENTS = 0.5
 """Factor on Latin scores if most high bytes are adjacent."""
