@@ -28,7 +28,7 @@ from mcp_servers.retriever.retrieval import Retriever, Searcher
 from mcp_servers.retriever.server import DEFAULT_TOP_K, MAX_TOP_K, ServerConfig, create_server
 
 SHOWN_COLLECTIONS = 20
-"""Most collection names in an error text."""
+"""Maximum number of collection names in an error text."""
 
 MODEL_CACHE = Path("~/.cache/fastembed").expanduser()
 

@@ -33,7 +33,7 @@ PIECE = 5
 """Divisor of a chunk's words: the question is a fifth of them."""
 
 MINIMUM_SAMPLE = 4
-"""Fewest chunks of a script for which its competence is measured."""
+"""Minimum number of chunks of a script for which its competence is measured."""
 
 LUCK = 3
 """Standard deviations above the mean score of a guess that a leg must exceed to count as finding anything."""

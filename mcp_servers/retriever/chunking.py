@@ -26,7 +26,7 @@ MINIMUM_TOKENS = 60
 
 OUTLINE = 40
 OUTLINE_CHARACTERS = 80
-"""Most headings of an outline, and most characters of each."""
+"""Maximum number of headings of an outline, and of characters of each."""
 
 _NAMESPACE = UUID("6f2cf5c1-2f0c-5c0b-9a67-2d1f0a4c7a11")
 

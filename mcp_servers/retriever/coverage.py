@@ -25,17 +25,17 @@ OTHER_WORD = 0.4
 """Weight of a word that is not a thing; a thing has weight 1."""
 
 MOST_WORDS_READ = 60
-"""Most words of a question that are weighed."""
+"""Maximum number of words of a question that are weighed."""
 
 RARE = 0.75
 """Lowest weight, relative to the rarest word of the question, at which a missing thing counts as lacking: a word that
 occurs in many passages belongs to the subject of them all."""
 
 SHORTEST_STEM, SHORTEST_PART = 3, 5
-"""Fewest letters of a stem that is matched at the start of words, and of one that is also matched inside them."""
+"""Minimum number of letters of a stem that is matched at the start of words, and of one also matched inside them."""
 
 LONGEST_ENDING = 3
-"""Most letters of an ending that forms another word from the same root ("north", "northern")."""
+"""Maximum number of letters of an ending that forms another word from the same root ("north", "northern")."""
 
 LANGUAGE_SAMPLE = 400
 """Characters of a passage from which its language is detected."""
@@ -103,7 +103,7 @@ _WORD = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]+(?:['’-][
 _RUN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]+")
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LONGEST_WORD = 4
-"""Most characters of an ideographic word."""
+"""Maximum number of characters of an ideographic word."""
 _UMLAUTS = str.maketrans("äöü", "aou")
 
 

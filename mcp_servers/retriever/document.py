@@ -17,7 +17,7 @@ SEPARATOR = "\n\n"
 """Separator of blocks in `ParsedDocument.text`, included in character offsets."""
 
 HEADING_LIMIT = 200
-"""Most characters of a heading: longer ones are body text in large type."""
+"""Maximum number of characters of a heading: longer ones are body text in large type."""
 
 ROW_GROUP_TOKENS = 250
 """Approximate size of a group of whole table rows, each group with the table's header."""

@@ -23,10 +23,10 @@ from mcp_servers.retriever.errors import IndexMismatch, IndexUnavailable
 from mcp_servers.retriever.index import DENSE, LEXICAL, WINDOWS, CollectionMeta
 
 SMALL = 256
-"""Most points of a shard without payload indexes; a filtered search then takes 2 ms longer than with them."""
+"""Maximum number of points of a shard without payload indexes; filtered searches then take 2 ms longer."""
 
 SMALL_BYTES = 2**20
-"""Most bytes on disk of dense vectors that are not read in advance."""
+"""Maximum number of bytes on disk of dense vectors that are not read in advance."""
 
 _FIELDS: dict[str, engine.PayloadSchemaType | engine.IntegerIndexParams] = {
     DOCUMENT: engine.PayloadSchemaType.Keyword,

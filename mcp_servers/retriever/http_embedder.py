@@ -21,10 +21,10 @@ ANSWER_SECONDS = 60.0
 """Time limit for a complete answer, because an endpoint that sends single bytes never reaches the read timeout."""
 
 ANSWER_BYTES = 32 * 2**20
-"""Most bytes of a decompressed answer; 64 vectors of 4 096 numbers have 6 MiB."""
+"""Maximum number of bytes of a decompressed answer; 64 vectors of 4 096 numbers have 6 MiB."""
 
 MAX_REASON = 200
-"""Most characters of an error answer that appear in an error text."""
+"""Maximum number of characters of an error answer that appear in an error text."""
 
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 

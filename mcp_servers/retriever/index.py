@@ -26,13 +26,13 @@ COARSE = 1_000
 """Points with the nearest means, whose windows a search compares; all points in a smaller collection."""
 
 UPSERT_BATCH = 64
-"""Most points of one write; the embedded index splits it further if the engine takes too long."""
+"""Maximum number of points of one write; the embedded index splits it further if the engine takes too long."""
 
 COMPLETED = 20
 """Best candidates of one leg that the other leg scores too; the rest could not reach the top."""
 
 MAX_NAMES = 1_000
-"""Most document names in one answer."""
+"""Maximum number of document names in one answer."""
 
 KEYWORD_FIELDS = ("document_id", "document_name", "type", "heading_path")
 """Payload fields that a Qdrant server indexes as keywords for filters; `ordinal` has an integer index."""

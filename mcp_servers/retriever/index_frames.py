@@ -27,7 +27,7 @@ from mcp_servers.retriever.index import Dense, LegResults, Scored, Selection
 from mcp_servers.retriever.lexical import Sparse
 
 MAX_FRAME = 64 * 2**20
-"""Most bytes of a frame; 64 chunks with their vectors have about 400 KB."""
+"""Maximum number of bytes of a frame; 64 chunks with their vectors have about 400 KB."""
 
 _LENGTHS = struct.Struct("<II")
 

@@ -20,7 +20,7 @@ TOKENIZER = f"multilingual+numbers-1+fold-{FOLD_VERSION}"
 """Recorded with each collection: vectors of another tokenizer would not match, so such a collection is re-indexed."""
 
 MAX_QUERY_TOKENS = 128
-"""Most tokens of a question, each of which the index looks up."""
+"""Maximum number of tokens of a question, each of which the index looks up."""
 
 K1, B, AVERAGE_LENGTH = 1.2, 0.75, 256
 """Parameters of BM25; the engine's defaults."""

@@ -16,7 +16,7 @@ from mcp_servers.retriever.formats.scans import Scans, ScansWanted
 
 DEFAULT_LIMITS = ParseLimits()
 MAX_NOTES = 30
-"""Most notes of one document; the last one replaces the rest by their number."""
+"""Maximum number of notes of one document; the last one replaces the rest by their number."""
 MAX_NOTE_CHARACTERS = 400
 NO_SCANS = Scans()
 

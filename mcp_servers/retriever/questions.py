@@ -10,10 +10,10 @@ from mcp_servers.folding import fold
 from mcp_servers.retriever.lexical import number_tokens, query_vector, token_id, whole_codes
 
 MAX_PARTS = 3
-"""Most parts of a question that are searched separately."""
+"""Maximum number of parts of a question that are searched separately."""
 
 MAX_PART = 500
-"""Most characters of a question that is split: a longer text is no question."""
+"""Maximum number of characters of a question that is split: a longer text is no question."""
 
 LEAST_NUMBER = 100
 """Smaller numbers are too frequent to identify a passage, so a passage without them may still be relevant."""

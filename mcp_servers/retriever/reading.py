@@ -18,7 +18,7 @@ from mcp_servers.retriever.sentences import estimate_tokens
 READ_TOKENS = 4_000
 """Approximate limit of tokens in the passages of one answer."""
 MAX_JOINED = 8
-"""Most chunks of one place that are joined to a passage."""
+"""Maximum number of chunks of one place that are joined to a passage."""
 AROUND = 3
 """Chunks before a passage at which reading around the passage begins."""
 BATCH = 128
@@ -26,10 +26,10 @@ BATCH = 128
 LISTED = 20
 """Documents on one page of a list."""
 LISTED_HEADINGS = 8
-"""Most headings of each document in a list."""
+"""Maximum number of headings of each document in a list."""
 MAX_PATTERN_CHARACTERS = 200
 MAX_FOUND = 12
-"""Most passages of one answer to a search for exact words."""
+"""Maximum number of passages of one answer to a search for exact words."""
 MAX_SUGGESTIONS = 20
 
 _PAGES = re.compile(r"\s*(\d{1,6})\s*(?:[-–]\s*(\d{1,6}))?\s*")

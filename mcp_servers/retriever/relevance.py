@@ -26,7 +26,7 @@ RIVALS = 3
 """Other documents among which a passage is ranked: the features use the best and the last of them."""
 
 FEW_DOCUMENTS = 3
-"""Fewest documents among the candidates; with fewer, their sections are compared instead."""
+"""Minimum number of documents among the candidates; with fewer, their sections are compared instead."""
 
 FLOOR = 0.1
 """Added to shares before their division, because the ratio of two weak matches means nothing."""

@@ -46,16 +46,16 @@ FIRST_PLACES = 3
 """Best candidates of each leg, which a reranker reads at any rank in the fusion."""
 
 COMPARED = 12
-"""Fewest candidates whose text is compared with the words of the question: those that may become hits."""
+"""Minimum number of candidates whose text is compared with the words of the question: those that may become hits."""
 
 MAX_QUERY = 4_000
-"""Most characters of a question; the rest is ignored."""
+"""Maximum number of characters of a question; the rest is ignored."""
 
 SPARE = 2
 """Chunks considered for each requested hit, because joining neighbours reduces their number."""
 
 MAX_JOINED = 4
-"""Most chunks of one hit."""
+"""Maximum number of chunks of one hit."""
 
 MAX_SUGGESTIONS = 20
 

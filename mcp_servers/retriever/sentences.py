@@ -16,8 +16,8 @@ class Span(NamedTuple):
 
 
 MAX_SENTENCE_TOKENS = 200
-"""Most tokens of a sentence; longer runs without a full stop (pasted tables, legal enumerations) are cut at a comma or
-space."""
+"""Maximum number of tokens of a sentence; longer runs without a full stop (pasted tables, legal enumerations) are cut at
+a comma or space."""
 
 _CLOSERS = "」』”’）】》〉\"')\\]"
 _BOUNDARY = re.compile(
@@ -36,7 +36,7 @@ _ABBREVIATIONS = re.compile(
 _LAST_WORD = re.compile(r"[\w.]+$")
 _CJK = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 _INDENTATION = 24
-"""Most characters between the start of a line and the number of a list item."""
+"""Maximum number of characters between the start of a line and the number of a list item."""
 
 _BREAKS = re.compile(r"[，、,;:：)）]\s*|\s+")
 

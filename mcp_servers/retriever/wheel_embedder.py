@@ -51,7 +51,7 @@ END_SECONDS = 10.0
 """Time `WheelEmbedder.aclose` waits for the killed process."""
 
 MAX_CHARACTERS = 4_000
-"""Most characters of one text; the tokenizer takes 20 ms for that many."""
+"""Maximum number of characters of one text; the tokenizer takes 20 ms for that many."""
 
 PIPE_BYTES = 2**16
 

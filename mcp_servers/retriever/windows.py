@@ -19,7 +19,7 @@ script that was tried has more tokens than that, so nothing at the end of a wind
 IDEOGRAPH = 2.5
 
 MAX_WINDOWS = 24
-"""Most windows of a chunk. A chunk has about 1 200 characters, so only unusual chunks reach the limit."""
+"""Maximum number of windows of a chunk. A chunk has about 1 200 characters, so only unusual chunks reach the limit."""
 
 _IDEOGRAPHS = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 

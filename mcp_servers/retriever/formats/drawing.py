@@ -13,7 +13,7 @@ from mcp_servers.retriever.formats.package import Parts
 from mcp_servers.retriever.formats.text import with_address
 
 MAX_GROUP_DEPTH = 16
-"""Most levels of nested groups that are read; deeper ones get a note."""
+"""Maximum number of levels of nested groups that are read; deeper ones get a note."""
 
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"

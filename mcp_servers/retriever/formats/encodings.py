@@ -25,7 +25,7 @@ _SPACED = 0.15
 _PAIRS = re.compile(rb"(?:[\xa1-\xa3\xb0-\xd7][\xa1-\xfe])+")
 """Frequent characters of Chinese, Japanese and Korean, two bytes each."""
 _CHANCE = 6
-"""Most high bytes that may form valid pairs by chance."""
+"""Maximum number of high bytes that may form valid pairs by chance."""
 _PAIRED = 0.75
 """Factor on single-byte scripts if all high bytes form pairs that are frequent two-byte characters."""
 

@@ -32,7 +32,7 @@ _OPEN_ENDED = frozenset({"p", "li", "dt", "dd", "td", "th", "tr", "option"})
 _NOT_SHOWN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 MAX_INDENTATION = 8
 MAX_SPAN = 1_000
-"""Most rows or columns of one cell; browsers have the same limit."""
+"""Maximum number of rows or columns of one cell; browsers have the same limit."""
 
 
 def read_html(path: Path, limits: ParseLimits) -> ParsedDocument:

@@ -39,7 +39,7 @@ MAX_INTERRUPTION = 4
 """Lines between two parts of one unruled table."""
 
 MAX_CROSSINGS = 250_000
-"""Most pairs of horizontal and vertical lines compared on one page; drawings have more, and are not tables."""
+"""Maximum number of pairs of horizontal and vertical lines compared on one page; only drawings have more."""
 
 MAX_GRID_CELLS = 20_000
 

@@ -26,9 +26,9 @@ from mcp_servers.retriever.formats.text import decode, decode_as, paragraphs
 MAX_DEPTH = 2
 """Levels of nested files that are read: an attachment, and an attachment of an attached mail."""
 MAX_ATTACHMENTS = 100
-"""Most attachments read of one mail."""
+"""Maximum number of attachments read of one mail."""
 MAX_PARTS = 5_000
-"""Most parts read of one mail."""
+"""Maximum number of parts read of one mail."""
 MAX_NAME = 120
 
 _SHOWN_HEADERS = ("From", "To", "Cc", "Date")

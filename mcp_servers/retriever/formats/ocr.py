@@ -18,11 +18,11 @@ from mcp_servers.retriever.formats.scans import Corners, ScanLine, ScanPage, Sca
 
 DPI = 150
 MAX_PIXELS = 6_000_000
-"""Most pixels of a page's image; A4 at 150 dpi has 2.2 million."""
+"""Maximum number of pixels of a page's image; A4 at 150 dpi has 2.2 million."""
 MAX_SIDE = 3_000
-"""Most pixels of an image's longer side."""
+"""Maximum number of pixels of an image's longer side."""
 MAX_IMAGE_PIXELS = 120_000_000
-"""Most pixels of an image file, before scaling."""
+"""Maximum number of pixels of an image file, before scaling."""
 SIDE_LENGTH = 1_600
 """Pixels of the longer side of the image in which text is detected."""
 NO_TEXT = "no text was found on the image"

@@ -68,7 +68,7 @@ _COUNTED = {"tracked-changes": "deletion", "content-validations": "content-valid
 MAX_NESTING = 64
 MAX_COLUMN = 16_384
 MAX_REPEATED_ROWS = 10_000
-"""Most repetitions of a row with text: an author may fill a column to the end of the sheet."""
+"""Maximum number of repetitions of a row with text: an author may fill a column to the end of the sheet."""
 
 
 def read_odt(path: Path, limits: ParseLimits) -> ParsedDocument:

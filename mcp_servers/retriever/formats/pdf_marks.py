@@ -13,13 +13,13 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 MAX_ANNOTATIONS = 5_000
-"""Most annotations of one page."""
+"""Maximum number of annotations of one page."""
 
 MAX_TEXT = 20_000
-"""Most characters of a field, a comment or an address."""
+"""Maximum number of characters of a field, a comment or an address."""
 
 MAX_FILES = 50
-"""Most embedded files that are named."""
+"""Maximum number of embedded files that are named."""
 
 Rectangle = tuple[float, float, float, float]
 """Left, bottom, right and top in the page's own units."""

@@ -15,7 +15,7 @@ TAIL_BYTES = 2_048
 MAX_PAGES = 5_000
 MAX_STREAMS = 20_000
 MAX_UNPACKED = 64 * 2**20
-"""Most bytes of all object streams together."""
+"""Maximum number of bytes of all object streams together."""
 
 _OBJECT = re.compile(rb"(?<![0-9])(\d{1,9})\s+(\d{1,5})\s+obj\b")
 _PAGE = re.compile(rb"/Type\s*/Page(?![A-Za-z])")

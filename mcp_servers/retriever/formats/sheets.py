@@ -42,11 +42,11 @@ _SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\n')
 """First line that declares the delimiter to Excel."""
 
 MAX_REPEATED_CELLS = 500_000
-"""Most cells of a sheet filled by merged cells; further merged cells keep their value in the first cell only."""
+"""Maximum number of cells of a sheet filled by merged cells; further ones keep their value in the first cell only."""
 MAX_TABLE_CELLS = 4_000_000
-"""Most rows times columns of one table; a larger, sparse one is written as lines of single cells."""
+"""Maximum product of rows and columns of one table; a larger, sparse one is written as lines of single cells."""
 MAX_NAMED = 10
-"""Most names in one note."""
+"""Maximum number of names in one note."""
 
 _FIGURE = re.compile(r"(?!(?:19|20)\d\d$)[\s(+−-]*+[$€£¥]?[\s+−-]*+\d[\d\s.,:/'’%€$£¥)T-]*+")
 """Numbers, amounts, dates and times, which occur in data but rarely in headers. Years, which occur in both, are

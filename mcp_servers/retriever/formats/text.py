@@ -18,7 +18,7 @@ _MARKS = (
 )
 _ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
 _GOOD_TO_BAD = 2
-"""Fewest valid UTF-8 characters beyond ASCII for each invalid byte: no other encoding has as many by chance."""
+"""Minimum number of valid UTF-8 characters beyond ASCII for each invalid byte; other encodings never have as many."""
 
 SAMPLE_BYTES = 1 << 16
 """Bytes of a file that the detection of its encoding reads."""
@@ -30,7 +30,7 @@ _SPACES = re.compile(r"[\x07\x1f]")
 """Control characters between two fields."""
 _CONTROL = re.compile(r"[\x00-\x06\x08\x0e-\x1b\x7f]")
 MAX_ADDRESS = 2_000
-"""Most characters of a link's address."""
+"""Maximum number of characters of a link's address."""
 
 
 def read_text(path: Path, limits: ParseLimits) -> ParsedDocument:

@@ -35,7 +35,7 @@ from mcp_servers.retriever.formats.symbols import SYMBOL_FONTS, symbol_text
 from mcp_servers.retriever.formats.text import with_address
 
 MAX_NESTING = 16
-"""Most levels of nested text boxes and tables; deeper ones get a note."""
+"""Maximum number of levels of nested text boxes and tables; deeper ones get a note."""
 
 _HEADING = re.compile(r"heading ([1-9])", re.IGNORECASE)
 _BULLETS = re.compile(r"List\b.*?(\d?)")
