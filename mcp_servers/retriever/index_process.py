@@ -287,7 +287,7 @@ def send(sink: int, number: int, answer: Frame) -> None:
 
 
 def _bind_life(parent: int) -> None:
-    """Let the process die with its parent, and ignore other signals: the parent ends it after the last search."""
+    """Die with the parent, but ignore signals meant for the parent, which ends this process after its last search."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     if sys.platform.startswith("linux"):

@@ -16,8 +16,8 @@ class Span(NamedTuple):
 
 
 MAX_SENTENCE_TOKENS = 200
-"""Maximum number of tokens of a sentence; longer runs without a full stop (pasted tables, legal enumerations) are cut at
-a comma or space."""
+"""Maximum number of tokens of a sentence; longer runs without a full stop (pasted tables, legal enumerations) are cut
+at a comma or space."""
 
 _CLOSERS = "」』”’）】》〉\"')\\]"
 _BOUNDARY = re.compile(
