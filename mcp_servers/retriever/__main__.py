@@ -1,13 +1,13 @@
 """`python -m mcp_servers.retriever`: the retriever on its own, over stdio, or over HTTP with `--http`.
 
-The environment says where to search, the first that is set of
+The first of these environment variables that is set selects the index:
 
     RETRIEVER_URL (and RETRIEVER_TOKEN)   a running server, asked for the domain DOMAIN_ID
     QDRANT_URL (and QDRANT_API_KEY)       a Qdrant server
     RETRIEVER_INDEX_DIR                   an index folder that no running server holds
 
-and what: QDRANT_COLLECTION, or DOMAIN_ID for `domain_{id}`. RETRIEVAL_TOP_K, RETRIEVAL_THRESHOLD and
-AGENTIC_RAG_EMBEDDING (which must be what the collection was made with) are optional. A call's meta is ignored.
+QDRANT_COLLECTION names the collection, or DOMAIN_ID stands for `domain_{id}`. RETRIEVAL_TOP_K, RETRIEVAL_THRESHOLD and
+AGENTIC_RAG_EMBEDDING (the embedder of the collection) are optional. The meta of calls is ignored.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from mcp_servers.retriever.retrieval import Retriever, Searcher
 from mcp_servers.retriever.server import DEFAULT_TOP_K, MAX_TOP_K, ServerConfig, create_server
 
 SHOWN_COLLECTIONS = 20
-"""How many names an error lists."""
+"""Maximum number of collection names in an error text."""
 
 MODEL_CACHE = Path("~/.cache/fastembed").expanduser()
 
@@ -38,7 +38,7 @@ class SettingError(Exception):
 
 
 def read_config(environment: Mapping[str, str]) -> ServerConfig:
-    """What searches are bound to. Raises `SettingError`."""
+    """Return the configuration of searches from environment variables. Raises `SettingError`."""
     domain = environment.get("DOMAIN_ID", "")
     collection = environment.get("QDRANT_COLLECTION", "") or (f"domain_{domain}" if domain else "")
     if not collection:
@@ -61,7 +61,7 @@ def _number(environment: Mapping[str, str], name: str, default: float, low: floa
 
 @asynccontextmanager
 async def open_searcher(environment: Mapping[str, str]) -> AsyncIterator[Searcher]:
-    """What the environment says to search with. Raises `SettingError` and `IndexOwned`."""
+    """Open the searcher that the environment configures. Raises `SettingError` and `IndexOwned`."""
     if url := environment.get("RETRIEVER_URL", ""):
         from mcp_servers.retriever.remote import RemoteRetriever
 
@@ -84,7 +84,7 @@ async def open_searcher(environment: Mapping[str, str]) -> AsyncIterator[Searche
 
 def _open_index(environment: Mapping[str, str]) -> Index:
     if url := environment.get("QDRANT_URL", ""):
-        # Imported here: half a second that the embedded index does without.
+        # Imported here: takes half a second, and the embedded index does not need it.
         from qdrant_client import AsyncQdrantClient
 
         from mcp_servers.retriever.server_index import TIMEOUT_SECONDS, ServerIndex
@@ -100,9 +100,9 @@ def _open_index(environment: Mapping[str, str]) -> Index:
 
 
 async def _check_collection(index: Index, environment: Mapping[str, str]) -> None:
-    """Check that the collection exists; a search of a missing one would find nothing. Raises `SettingError`.
+    """Check that the collection exists, because searches of a missing one find nothing. Raises `SettingError`.
 
-    An index that does not answer now may answer later: then each call says so.
+    An unavailable index passes the check, since it may answer later; until then each call fails with the reason.
     """
     collection = read_config(environment).collection
     try:
@@ -125,7 +125,10 @@ async def _check_collection(index: Index, environment: Mapping[str, str]) -> Non
 
 
 async def serve(environment: Mapping[str, str], port: int | None) -> None:
-    """Serve until the client goes (stdio) or for ever (HTTP on `port`). Raises `SettingError` and `IndexOwned`."""
+    """Serve until the client disconnects (stdio), or forever (HTTP on `port`).
+
+    Raises `SettingError` and `IndexOwned`.
+    """
     config = read_config(environment)
     async with open_searcher(environment) as searcher:
         server = create_server(searcher, bound_by_meta=False, config=config)

@@ -1,9 +1,10 @@
-"""How far the dense leg can be trusted in one collection: measured on the collection itself.
+"""Measurement of how far the dense leg can be trusted in a collection, on the collection's own text.
 
-A piece is taken out of the middle of sampled chunks and asked; found must be what is left of the chunk, among what is
-left of the others. The two share a subject but no text, so that only an embedder that understands the script finds it
-as well as BM25 does. (A piece of the text that is to be found, any encoder finds where chunks are short.) The same
-pieces show which cosine means nothing (a question and a chunk it is not of) and which a match (nearly the chunk).
+A piece from the middle of each sampled chunk serves as a question. The search must find the rest of its chunk among
+the rests of the other chunks. Question and rest share a subject but no text, so only an embedder that understands the
+script finds the rest as well as BM25 does. (If the question were part of the searched text, any encoder would find
+short chunks.) The same pieces show the cosine of noise (a question and a chunk of another origin) and of a match (a
+rest and its own chunk).
 """
 
 import math
@@ -22,36 +23,36 @@ from mcp_servers.retriever.lexical import document_vectors, query_vector
 from mcp_servers.retriever.windows import text_windows
 
 SAMPLE = 64
-"""Chunks asked for; an embedder is given each once more, in two parts."""
+"""Chunks measured; the embedder embeds both parts of each."""
 
 DRAWN = 4 * SAMPLE
-"""Chunks that the sample is taken from evenly, over all documents: chunks picked at random may be mostly of one table,
-and what they say of noise would differ from one measurement to the next."""
+"""Random chunks from which the sample is taken at even distances, in document order. A smaller random sample could
+come mostly from one table, and its noise would differ from one measurement to the next."""
 
 PIECE = 5
-"""The question is this part of a chunk's words: a fifth."""
+"""Divisor of a chunk's words: the question is a fifth of them."""
 
 MINIMUM_SAMPLE = 4
-"""Chunks of one script below which nothing is said about it."""
+"""Minimum number of chunks of a script for which its competence is measured."""
 
 LUCK = 3
-"""Standard deviations above the mean rank of a guess, up to which a leg is not said to have found anything."""
+"""Standard deviations above the mean score of a guess that a leg must exceed to count as finding anything."""
 
 FULL_TRUST = 0.85
 NO_TRUST = 0.6
-"""Competence at which the dense leg counts fully, and at which it is left out; between them linearly. Over 40 samples
-each, the English encoder had 0.9 and more on English, long or short, and 0.26 to 0.54 on Chinese."""
+"""Competence at which the dense leg counts fully, and at which it is ignored; its weight is linear between the two.
+Over 40 samples each, the English encoder had 0.9 and more on English, long or short, and 0.26 to 0.54 on Chinese."""
 
 UNMEASURED = 0.5
-"""What the dense leg's vote counts where nothing could be measured: little text, or chunks nothing can tell apart.
-At this weight even random vectors leave the passage that BM25 finds in its place (0.98 of its reciprocal rank; at
-full weight down to 0.83), and what shares no word with the question is still found."""
+"""Weight of the dense leg if nothing could be measured: too little text, or chunks that neither leg tells apart. At
+this weight even random vectors hardly move the passage that BM25 finds (0.98 of its reciprocal rank; at full weight
+down to 0.83), and passages that share no word with the question are still found."""
 
 REMEASURE_GROWTH = 2
-"""A collection that has grown this many times is measured again."""
+"""Growth factor of a collection after which it is measured again."""
 
 EQUAL = 1e-6
-"""Scores that differ by less do so by rounding."""
+"""Scores that differ by less are equal, except for rounding."""
 
 _SCRIPTS = {
     "cjk": re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"),
@@ -68,9 +69,9 @@ _WORD = re.compile(
 
 
 def script(text: str) -> str:
-    """The script that carries most of `text`; "other" without letters of a known one.
+    """Return the script of most of `text`, or "other" if it has no letters of a known script.
 
-    A CJK character counts four times: it says as much as that many letters.
+    A CJK character counts four times, because it carries as much meaning as about four letters.
     """
     weights = {name: len(pattern.findall(text)) * (4 if name == "cjk" else 1) for name, pattern in _SCRIPTS.items()}
     best = max(weights, key=lambda name: weights[name])
@@ -78,10 +79,10 @@ def script(text: str) -> str:
 
 
 def dense_weight(calibration: Calibration | None, query: str) -> float:
-    """0..1: what the dense leg's vote counts for a question in this script.
+    """Return the weight of the dense leg for a question in this script, 0..1.
 
-    In a script of which the collection has too little to measure, as much as in those that it has: a question in
-    another language is answered by them.
+    If the collection has too little text of the script, the weight is the mean of the measured scripts, because text
+    in those scripts answers the question.
     """
     known = calibration.competence if calibration else {}
     if not known:
@@ -92,7 +93,7 @@ def dense_weight(calibration: Calibration | None, query: str) -> float:
 
 
 def dense_relevance(calibration: Calibration | None, cosine: float) -> float:
-    """0..1: from what an unrelated chunk scores to what a chunk scores that is nearly the question."""
+    """Scale a cosine to 0..1, from the score of an unrelated chunk to the score of a match."""
     if calibration is None or calibration.match <= calibration.noise:
         return min(max(cosine, 0.0), 1.0)
     return min(max((cosine - calibration.noise) / (calibration.match - calibration.noise), 0.0), 1.0)
@@ -103,8 +104,12 @@ def is_stale(calibration: Calibration | None, points: int) -> bool:
 
 
 async def calibrate(index: Index, collection: str, embedder: Embedder) -> Calibration:
-    """Measure. Costs two embeddings for each of `SAMPLE` chunks; raises `EmbeddingError` and `IndexFault`, of which
-    `IndexMismatch` says that the embedder's vectors are now of another dimension than the collection's."""
+    """Measure the dense leg of a collection. Costs two embeddings for each of `SAMPLE` chunks.
+
+    Raises:
+        EmbeddingError: the embedder failed.
+        IndexFault: the index failed. `IndexMismatch` if the embedder's dimension is no longer the collection's.
+    """
     parts: dict[str, list[tuple[str, str]]] = defaultdict(list)
     whole: dict[str, list[list[list[float]]]] = defaultdict(list)
     limit = await token_limit(embedder)
@@ -146,7 +151,7 @@ def _check(vectors: Sequence[Sequence[float]], stored: Sequence[Sequence[float]]
 
 
 def split(text: str) -> tuple[str, str] | None:
-    """The middle words of the text, and what is left of it; None for a text of one word."""
+    """Return the middle words of the text and the rest of the text, or None if it has fewer than two words."""
     words = [found.span() for found in _WORD.finditer(text)]
     if len(words) < 2:
         return None
@@ -157,9 +162,10 @@ def split(text: str) -> tuple[str, str] | None:
 
 
 def measured_competence(lexical: Sequence[Sequence[float]], dense: Sequence[Sequence[float]]) -> float | None:
-    """0..1: how well the dense leg finds the answers, relative to BM25, beyond what guessing finds.
+    """Return how well the dense leg finds the answers relative to BM25, 0..1, where 0 is guessing.
 
-    `leg[i][j]` is the score of answer j for question i; i is the right one. None when neither finds more than luck.
+    `lexical[i][j]` and `dense[i][j]` are the scores of answer j for question i, whose right answer is i. Returns None
+    if neither leg does better than luck.
     """
     count = len(dense)
     guess = fmean(1 / rank for rank in range(1, count + 1))
@@ -172,7 +178,7 @@ def measured_competence(lexical: Sequence[Sequence[float]], dense: Sequence[Sequ
 
 
 def _mean_reciprocal_rank(scores: Sequence[Sequence[float]]) -> float:
-    """Equal scores share their ranks: what cannot tell anything apart does no better than a guess."""
+    """Return the mean reciprocal rank. Equal scores share their ranks, so that constant scores are only a guess."""
     found: list[float] = []
     for own, row in enumerate(scores):
         better = sum(each > row[own] + EQUAL for each in row)
@@ -188,8 +194,10 @@ Windows = Sequence[Sequence[float]]
 def _compare(
     questions: Sequence[Sequence[float]], answers: Sequence[Windows], whole: Sequence[Windows]
 ) -> tuple[list[float], list[float], list[list[float]]]:
-    """Cosines: of questions with chunks that they are not of, of answers with their own chunk, of all questions with
-    all answers. Of a text in windows, the best window counts, as in a search."""
+    """Return three sets of cosines; the best window of a text counts, as in a search.
+
+    The sets are: questions with unrelated chunks, answers with their own chunk, and all questions with all answers.
+    """
     asked = _cosines(questions, whole)
     unrelated = [each for own, row in enumerate(asked) for at, each in enumerate(row) if at != own]
     copies = [fmean(row[0] for row in _cosines(answer, [chunk])) for answer, chunk in zip(answers, whole, strict=True)]
@@ -210,7 +218,7 @@ def _normalise(vector: Sequence[float]) -> list[float]:
 
 
 def _shared_words(pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
-    """BM25 of each answer for each question, as if the answers were the collection."""
+    """Return the BM25 score of each answer for each question, as if the answers were the collection."""
     answers = [dict(zip(*vector, strict=True)) for _, answer in pairs for vector in document_vectors([answer])]
     holders = Counter(token for answer in answers for token in answer)
     rarity = {token: math.log((len(pairs) - have + 0.5) / (have + 0.5) + 1) for token, have in holders.items()}

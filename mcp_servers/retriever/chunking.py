@@ -1,6 +1,6 @@
 """Chunks: the indexed pieces of a parsed document, each with the sentences that can be cited from it.
 
-Pure: no I/O, no clock, nothing that is awaited. It does not know file formats, vectors or the index.
+The module does no I/O and knows nothing of file formats, vectors or the index.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,27 +15,27 @@ from mcp_servers.retriever.sentences import Span, estimate_tokens, fit, split_se
 __all__ = ["CHUNKER_VERSION", "Chunk", "ChunkTable", "Span", "chunk_document", "chunk_id", "outline_of"]
 
 CHUNKER_VERSION = "3"
-"""Part of every chunk id and of a collection's metadata: change it when spans would come out differently."""
+"""Version in every chunk id and in a collection's metadata; change it with every change of spans."""
 
 TARGET_TOKENS = 300
 OVERLAP_TOKENS = 40
-"""A sentence up to this size is repeated at the start of the next chunk, so that a pronoun keeps its noun."""
+"""Largest last sentence that is repeated at the start of the next chunk, so that a pronoun keeps its noun."""
 
 MINIMUM_TOKENS = 60
-"""A shorter rest joins the chunk before it instead of becoming a chunk that matches by accident."""
+"""Smallest last chunk; a shorter rest joins the chunk before it, because short chunks match by accident."""
 
 OUTLINE = 40
 OUTLINE_CHARACTERS = 80
-"""Headings of an outline, and characters of each."""
+"""Maximum number of headings of an outline, and of characters of each."""
 
 _NAMESPACE = UUID("6f2cf5c1-2f0c-5c0b-9a67-2d1f0a4c7a11")
 
 
 class ChunkTable(NamedTuple):
-    """Lines `text[start:end]` of a chunk that belong to one table below the cells of its header.
+    """Lines `text[start:end]` of a chunk that belong to one table.
 
-    The header's own line is the first of these lines only where the chunk contains the table's beginning. `header` is
-    empty for a table of a single row.
+    `header` are the cells of the table's header, empty for a table of a single row. The header's line is the first of
+    these lines only if the chunk contains the start of the table.
     """
 
     start: int
@@ -43,17 +43,18 @@ class ChunkTable(NamedTuple):
     header: tuple[str, ...]
 
     def begins_with_header(self, text: str) -> bool:
-        """Whether the first line of the table in the chunk's `text` is the header."""
+        """Return whether the first line of the table in the chunk's `text` is the header."""
         first = text[self.start : self.end].partition("\n")[0]
         return bool(self.header) and first.strip() == join_row(self.header)
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """An indexed piece. `text == parsed.text[start:end]`; `sentences` are offsets within `text`, in order.
+    """An indexed piece of a document.
 
-    `chunk_id` is a UUID in its usual text form, so that it is a point id of the index as it stands. `tables` says which
-    lines are rows of tables, in order; `scanned`, that OCR read the text from an image.
+    `text` equals `parsed.text[start:end]`, and `sentences` are offsets within `text`, in order.
+    `chunk_id` is a UUID in its usual text form, so that it is a valid point id. `tables` are the tables among the
+    lines, in order. `scanned` means that OCR read the text from an image.
     """
 
     chunk_id: str
@@ -71,9 +72,9 @@ class Chunk:
     scanned: bool = False
 
     def to_json(self) -> Json:
-        """Return the chunk as JSON values: a point's payload on a server, and what a reading process hands over.
+        """Return the chunk as JSON values for a point's payload on a server and for the output of a reading process.
 
-        ``sentences`` are starts and ends in turn: one list is cheaper than many.
+        ``sentences`` alternates starts and ends, because one list is cheaper than many.
         """
         offsets = [offset for span in self.sentences for offset in span]
         values = {name: getattr(self, name) for name in self.__slots__}
@@ -82,7 +83,7 @@ class Chunk:
 
     @classmethod
     def from_json(cls, data: Json) -> Self:
-        """Reverse `to_json`; members that it does not write are ignored, and those of older chunks may be missing."""
+        """Reverse `to_json`; ignore unknown members, and accept older chunks without the newest members."""
         values = {name: data[name] for name in cls.__slots__ if name in data}
         starts, ends = data["sentences"][::2], data["sentences"][1::2]
         lists = {
@@ -94,11 +95,10 @@ class Chunk:
 
 
 class _Unit(NamedTuple):
-    """A sentence or a line that no chunk boundary cuts; offsets into the parsed text.
+    """A sentence or a line that no chunk boundary splits; offsets into the parsed text.
 
-    `table` is the span of the table block that the line belongs to, with its header. `room` is the size in tokens of
-    what must fit into a chunk together with the unit: for the first line of a table, the whole block if a chunk can
-    hold it.
+    `table` is the span and header of the table block to which the line belongs. `room` is the number of tokens that a
+    chunk must have free for the unit: for the first line of a table, the whole block if it fits into one chunk.
     """
 
     start: int
@@ -110,7 +110,7 @@ class _Unit(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """What all text of one chunk shares."""
+    """The properties that all text of one chunk shares."""
 
     heading_path: tuple[str, ...]
     page: int | None
@@ -119,15 +119,15 @@ class _Place(NamedTuple):
 
 
 def chunk_id(document_id: str, ordinal: int) -> str:
-    """The id of a document's chunk: the same whenever, wherever and however often it is made."""
+    """Return the id of a document's chunk, which is deterministic."""
     return str(uuid5(_NAMESPACE, f"{document_id}\0{CHUNKER_VERSION}\0{ordinal}"))
 
 
 def chunk_document(parsed: ParsedDocument, document_id: str, document_name: str) -> list[Chunk]:
     """Cut `parsed` into chunks of about `TARGET_TOKENS`, in reading order.
 
-    Headings go to `heading_path` of what stands below them; one with nothing below becomes text. A chunk never
-    spans two sections, pages or cell ranges. Every character that is not white space lies in a chunk or heading.
+    Headings go to the `heading_path` of the chunks below them; a heading with nothing below becomes text. A chunk never
+    spans two sections, pages or cell ranges. Every character that is not white space is in a chunk or a heading.
     """
     text = parsed.text
     chunks: list[Chunk] = []
@@ -157,7 +157,7 @@ def chunk_document(parsed: ParsedDocument, document_id: str, document_name: str)
 def outline_of(chunks: Sequence[Chunk]) -> tuple[str, ...]:
     """Return the first headings of a document in reading order, at most `OUTLINE`.
 
-    These are the highest ones; those below it where there is a single one, a title, over everything.
+    These are the headings of the highest level, or of the next one if the highest level has only the title.
     """
     paths = dict.fromkeys(chunk.heading_path[:2] for chunk in chunks)
     highest = dict.fromkeys(path[0] for path in paths if path)
@@ -167,7 +167,7 @@ def outline_of(chunks: Sequence[Chunk]) -> tuple[str, ...]:
 
 
 def _sections(blocks: tuple[Block, ...]) -> Iterator[tuple[_Place, list[_Unit]]]:
-    """Runs of units that share one place."""
+    """Yield runs of units that share one place."""
     path: list[tuple[int, str]] = []
     place: _Place | None = None
     units: list[_Unit] = []
@@ -190,7 +190,7 @@ def _sections(blocks: tuple[Block, ...]) -> Iterator[tuple[_Place, list[_Unit]]]
 
 
 def _has_body(blocks: tuple[Block, ...], index: int) -> bool:
-    """Whether anything stands below the heading at `index` (text, or a deeper heading that becomes text)."""
+    """Return whether text, or a deeper heading that becomes text, follows the heading at `index`."""
     below = next((blocks[at] for at in range(index + 1, len(blocks)) if blocks[at].text.strip()), None)
     return below is not None and (below.kind != "heading" or below.level > blocks[index].level)
 
@@ -218,7 +218,7 @@ def _tables(group: Sequence[_Unit]) -> Iterator[ChunkTable]:
 
 
 def _lines(block: Block) -> Iterator[Span]:
-    """Lines of code, rows of a table, and the sentences of each list item."""
+    """Yield lines of code, rows of a table, or the sentences of each list item."""
     start = 0
     for line in block.text.split("\n"):
         if block.kind == "list":
@@ -229,9 +229,9 @@ def _lines(block: Block) -> Iterator[Span]:
 
 
 def _pack(units: list[_Unit]) -> list[list[_Unit]]:
-    """Fill chunks up to the target; a chunk after the first may open with the last sentence before it.
+    """Group units into chunks of the target size; a later chunk may start with the last sentence of the one before.
 
-    A table that one chunk can hold is not cut; a few words before a table may stay in one chunk with it.
+    A table that fits into one chunk is not split. A few words before a table may share its chunk.
     """
     groups: list[list[_Unit]] = [[]]
     size = repeated = 0

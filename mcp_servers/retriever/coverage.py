@@ -1,13 +1,14 @@
-"""What a question names, and how much of it a passage holds. Pure.
+"""The words of a question by their role, and the share of them that a passage contains.
 
-A near miss is a passage about nearly the same: it holds most words of the question, and not the one that matters ("the
-price of a cat" beside the price of a dog). Shares of words do not tell the two apart, so the words are weighed by what
-they do in the question: things that it names (nouns, names) count fully, other words (mostly verbs and adjectives
-behind a verb) less, and words that only ask not at all. Which is which is read from the surface: capitals in German,
-determiners and prepositions before a word in the other languages, the length of a word in Chinese.
+A near miss is a passage about a similar subject: it has most words of the question, but not the important one (the
+price of a dog, for the question about "the price of a cat"). Shares of words do not tell the two apart, so words are
+weighed by their role in the question. Things that the question names (nouns, names) count fully, other words (mostly
+verbs and adjectives after a verb) less, and question words not at all. The role is read from the surface: capitals in
+German, determiners and prepositions before a word in the other languages, the length of a word in Chinese.
 
-A word is held in any inflection and, in languages that write compounds, also inside a compound. Words say nothing of a
-passage in another language or script: for such a passage there is no coverage, and its meaning decides alone.
+A passage contains a word if it has any inflection of it or, in languages with compounds, a compound with it. Words are
+no evidence for a passage in another language or script: such a passage has no coverage, and only its meaning decides.
+The module does no I/O.
 """
 
 import re
@@ -21,26 +22,26 @@ from mcp_servers.folding import fold
 from mcp_servers.retriever.lexical import is_asking, language_of, word_ids
 
 OTHER_WORD = 0.4
-"""What a word counts that is no thing which the question names."""
+"""Weight of a word that is not a thing; a thing has weight 1."""
 
 MOST_WORDS_READ = 60
-"""Words of a question that are weighed."""
+"""Maximum number of words of a question that are weighed."""
 
 RARE = 0.75
-"""What a thing counts at least, relative to the rarest word of the question, for a passage to lack it: a word that
-stands in many passages is part of what they are all about."""
+"""Lowest weight, relative to the rarest word of the question, at which a missing thing counts as lacking: a word that
+occurs in many passages belongs to the subject of them all."""
 
 SHORTEST_STEM, SHORTEST_PART = 3, 5
-"""Letters of a stem that is looked for at the start of words, and of one that is looked for inside them too."""
+"""Minimum number of letters of a stem that is matched at the start of words, and of one also matched inside them."""
 
 LONGEST_ENDING = 3
-"""Letters of an ending that makes another word of the same root ("north", "northern")."""
+"""Maximum number of letters of an ending that forms another word from the same root ("north", "northern")."""
 
 LANGUAGE_SAMPLE = 400
-"""Characters of a passage that tell its language."""
+"""Characters of a passage from which its language is detected."""
 
 ENOUGH_COMPARABLE = 0.5
-"""Share of a question's weight whose words a passage could hold, from which its words say something."""
+"""Smallest share of a question's weight whose words a passage in its script could contain, for a coverage at all."""
 
 _STEMMERS = {
     "en": "english",
@@ -64,7 +65,7 @@ _LEADS = {
     "nl": """de het een dit deze die onze mijn van in op aan bij met voor tot uit over onder door
     zonder""",
 }  # fmt: skip
-"""Words that stand before a noun, and before an adjective and a noun."""
+"""Words before a noun, or before an adjective and a noun."""
 _DIRECT_LEADS = {
     "en": "which what whose many much",
     "fr": "quel quelle quels quelles combien",
@@ -73,7 +74,7 @@ _DIRECT_LEADS = {
     "pt": "qual quais quanto quanta quantos quantas",
     "nl": "welk welke hoeveel",
 }
-"""Words that ask for the noun behind them; a second word behind them is mostly a verb ("which ship replaces")."""
+"""Words that ask for the noun after them; a second word after them is mostly a verb ("which ship replaces")."""
 _MEASURES = {
     "en": """day days week weeks month months year years hour hours minute minutes second seconds time times crown
     crowns euro euros dollar dollars pound pounds percent cent cents metre metres meter meters kilometre kilometres
@@ -82,7 +83,7 @@ _MEASURES = {
     sekunden uhr mal kronen euro dollar prozent cent meter metern kilometer kilo gramm liter grad leute personen art
     kosten kostet viel""",
 }  # fmt: skip
-"""Units, which a question names to say in what it wants the answer."""
+"""Units, which name the form of the answer."""
 _ATTRIBUTES = {
     "en": """number numbers name names price prices cost costs fee fees charge charges amount amounts value date dates
     distance length width height depth weight size age duration period limit limits maximum minimum requirement
@@ -93,24 +94,24 @@ _ATTRIBUTES = {
     "zh": """号码 数字 名字 名称 价格 价钱 费用 金额 数值 日期 距离 长度 宽度 高度 深度 重量 尺寸 大小 年龄 期限 时长
     限制 上限 下限 要求 条件 规则 原因 目的 区别 地址 地点 位置 颜色 办法 方法 情况 方面 以后 以前 之后 之前""",
 }
-"""Names of what the answer is: a passage that gives a distance need not say "distance"."""
+"""Names of the property that is asked for: a passage that gives a distance need not say "distance"."""
 _ALTERNATIVES = frozenset({"or", "oder", "ou"})
-"""Of two things that a question offers, one is enough."""
+"""Words between alternatives, of which a passage needs only one."""
 _SIZES = {"en": frozenset({"how"}), "de": frozenset({"wie"}), "nl": frozenset({"hoe"})}
-"""The word behind these belongs to the asking ("how deep", "wie schwer")."""
+"""Words whose next word is part of the question phrase ("how deep", "wie schwer")."""
 _WORD = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]+(?:['’-][^\W\d_\u2e80-\u9fff]+)*|[^\w\s]|\d+")
 _RUN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]+")
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LONGEST_WORD = 4
-"""Characters of an ideographic word."""
+"""Maximum number of characters of an ideographic word."""
 _UMLAUTS = str.maketrans("äöü", "aou")
 
 
 class Term(NamedTuple):
-    """A word of a question: its ids among the tokens, what it counts, and what a text has to hold of it.
+    """A word of a question: its token ids, its weight, and the stem that a text must contain.
 
-    ``stem`` is None for a word that only its token tells. ``is_thing``: the question names it. ``is_ideographic``: the
-    script; a passage without a character of it cannot hold the word.
+    ``stem`` is None for a word that only its tokens identify. ``is_thing`` marks a thing that the question names.
+    ``is_ideographic`` is the script; a passage without characters of that script cannot contain the word.
     """
 
     ids: frozenset[int]
@@ -121,10 +122,10 @@ class Term(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """How a passage in the question's language fits its words.
+    """The coverage of a question's words by a passage in the same language.
 
-    ``held``: the share of the question's weight that it holds, 0..1. ``lacking``: the share of the heaviest thing that
-    it does not hold.
+    ``held`` is the share of the question's weight in the passage, 0..1. ``lacking`` is the share of the heaviest thing
+    that the passage lacks.
     """
 
     held: float
@@ -132,20 +133,20 @@ class Coverage(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question that passages are compared with."""
+    """A question, prepared for the comparison with passages."""
 
     language: str | None
     terms: tuple[Term, ...]
 
     def weigh(self, rarities: Mapping[int, float]) -> tuple[float, ...]:
-        """Return what each term counts; ``rarities`` is the inverse document frequency of each token."""
+        """Return the weight of each term; ``rarities`` is the inverse document frequency of each token."""
         return tuple(term.weight * max(rarities.get(index, 0.0) for index in term.ids) for term in self.terms)
 
     def coverage(self, text: str, matched: Collection[int], weights: Sequence[float]) -> Coverage | None:
-        """Return how a passage covers the question; None for one in another language or script.
+        """Return how a passage covers the question, or None for a passage in another language or script.
 
-        ``text`` includes headings and the document's name. ``matched`` are the tokens of the question that the index
-        knows the passage to hold, ``weights`` those of the terms (`weigh`).
+        ``text`` includes headings and the document's name. ``matched`` are the tokens of the question that the passage
+        has according to the index, and ``weights`` the weights of the terms (`weigh`).
         """
         passage = _read_passage(text)
         comparable = held = lacking = 0.0
@@ -173,7 +174,7 @@ class _PassageText(NamedTuple):
 
 @lru_cache(maxsize=2048)
 def _read_passage(text: str) -> _PassageText:
-    """Return a passage as words are looked for in it."""
+    """Prepare a passage for the search of words."""
     language = language_of(fold(text[-LANGUAGE_SAMPLE:]).text)
     ideographs = len(_IDEOGRAPH.findall(text))
     letters = sum(map(str.isalpha, text)) - ideographs
@@ -182,7 +183,7 @@ def _read_passage(text: str) -> _PassageText:
 
 
 def _holds(text: str, term: Term, language: str | None) -> bool:
-    """Whether a text has a word in any form."""
+    """Return whether a text contains a word in any form."""
     if term.stem is None:
         return False
     if term.is_ideographic:
@@ -194,7 +195,7 @@ def _holds(text: str, term: Term, language: str | None) -> bool:
 
 
 def _begins_word(text: str, stem: str, *, whole: bool = False) -> bool:
-    """Whether a word of the text begins with the stem; ``whole``: is the stem."""
+    """Return whether a word of the text begins with the stem, or equals it if ``whole`` is true."""
     at = text.find(stem)
     while at >= 0:
         end = at + len(stem)
@@ -206,7 +207,7 @@ def _begins_word(text: str, stem: str, *, whole: bool = False) -> bool:
 
 @lru_cache(maxsize=256)
 def read_question(text: str, tokens: frozenset[int]) -> Question:
-    """Return the words of a question; ``tokens`` are its tokens in the index, without words that only ask."""
+    """Return the words of a question; ``tokens`` are its tokens in the index, without question words."""
     language = language_of(fold(text).text)
     terms = [*_latin_terms(text, tokens, language), *_ideographic_terms(text, tokens)]
     known = frozenset().union(*(term.ids for term in terms))
@@ -236,7 +237,7 @@ def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Ite
 
 
 def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
-    """Whether a determiner or a preposition stands before a word, with one other word between them at most."""
+    """Return whether a determiner or preposition precedes a word, with at most one other word between the two."""
     if at > 0 and words[at - 1] in _words_of(_DIRECT_LEADS, language):
         return True
     before = at - 2 if at > 0 and not asks[at - 1] else at - 1
@@ -244,7 +245,7 @@ def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
 
 
 def _ideographic_terms(text: str, tokens: frozenset[int]) -> Iterator[Term]:
-    """Yield the words that the engine's segmenter finds: each piece of the text that is one token of the question."""
+    """Yield the words that the engine's segmenter finds: each piece of the text that is a single token."""
     found: dict[int, str] = {}
     for run in _RUN.findall(fold(text).text):
         for start in range(len(run)):
@@ -268,7 +269,7 @@ def _folded_words(words: str) -> frozenset[str]:
 
 
 def _stem(word: str, language: str | None) -> str | None:
-    """Return the beginning that the forms of a word share."""
+    """Return the stem that the forms of a word share, or None if it is too short."""
     if language is None or language not in _STEMMERS:
         return word if len(word) >= SHORTEST_STEM else None
     stem = _stemmer(language).stem_word(word).translate(_UMLAUTS)

@@ -1,6 +1,6 @@
-"""The parsed document: what every file format becomes before it is chunked.
+"""The parsed document: the common result of all format readers, and the input of chunking.
 
-Pure values. It knows neither files nor formats nor chunks.
+The module holds plain values and knows neither files nor formats nor chunks.
 """
 
 import re
@@ -14,23 +14,23 @@ Json = Mapping[str, Any]
 """A JSON object."""
 
 SEPARATOR = "\n\n"
-"""Stands between two blocks in `ParsedDocument.text`; a character span counts it."""
+"""Separator of blocks in `ParsedDocument.text`, included in character offsets."""
 
 HEADING_LIMIT = 200
-"""Characters kept of a heading: longer ones are body text set large."""
+"""Maximum number of characters of a heading: longer ones are body text in large type."""
 
 ROW_GROUP_TOKENS = 250
-"""A table is handed on in groups of whole rows of about this size, each below the table's header."""
+"""Approximate size of a group of whole table rows, each group with the table's header."""
 
 CELL_SEPARATOR = " | "
-"""Separates two cells of a table's row in a block's text."""
+"""Separator of the cells of a table row in a block's text."""
 
 BlockKind = Literal["heading", "prose", "list", "code", "table"]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One structural piece of a document.
+    """A structural piece of a document.
 
     `level` is 1..6 for a heading, else 0. `page` counts from 1; a slide is a page. `cells` is `Sheet!A2:D9` for rows of
     a sheet. Each line of a `list`, `code` or `table` block is a unit that no chunk boundary cuts. A `table` block with
@@ -48,10 +48,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """Blocks in reading order, the page count where pages exist, and remarks about what could not be read.
+    """Blocks in reading order, the page count for formats with pages, and notes about unread contents.
 
-    `date` is `YYYY-MM-DD`, the latest that the file gives itself. `unread_scans` are the numbers of pages that have no
-    text layer and that OCR has not read.
+    `date` is the latest date in the file's metadata, as `YYYY-MM-DD`. `unread_scans` are the numbers of pages without a
+    text layer that OCR has not read.
     """
 
     blocks: tuple[Block, ...]
@@ -62,13 +62,13 @@ class ParsedDocument:
 
     @property
     def text(self) -> str:
-        """The whole text; spans of chunks are offsets into it."""
+        """The complete text; spans of chunks are offsets into it."""
         return SEPARATOR.join(block.text for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class ParseLimits:
-    """What one file may cost. The child process enforces memory and CPU itself; the parent, wall time and output."""
+    """Limits for parsing one file. The child process enforces memory and CPU time, the parent wall time and output."""
 
     max_bytes: int = 100 * 2**20
     max_pages: int = 1_000
@@ -79,7 +79,7 @@ class ParseLimits:
 
 
 def heading(text: str, level: int, page: int | None = None) -> Block:
-    """A heading block, or prose when it is too long to be one."""
+    """Return a heading block, or a prose block if the text is too long for a heading."""
     text = " ".join(text.split())
     if len(text) > HEADING_LIMIT:
         return Block("prose", text, page=page)
@@ -100,7 +100,7 @@ def join_row(cells: Sequence[str]) -> str:
 
 
 def split_row(line: str) -> tuple[str, ...]:
-    """Return the cells of a line that `join_row` wrote, empty ones included."""
+    """Return the cells of a line from `join_row`, including empty ones."""
     line = line.strip()
     start = " " if line.startswith("| ") else ""
     end = " " if line.endswith(" |") else ""
@@ -108,7 +108,7 @@ def split_row(line: str) -> tuple[str, ...]:
 
 
 def row_groups(rows: Sequence[Sequence[str]]) -> Iterable[tuple[int, int, str]]:
-    """Cut a table into groups of whole rows; the first row is the header and is repeated on each group.
+    """Split a table into groups of whole rows, and repeat the first row as the header of each group.
 
     Yields `(first, last, text)`: indexes into `rows` (without the repeated header) and the lines, written by
     `join_row`. A table of one row is its own group.
@@ -129,11 +129,11 @@ def row_groups(rows: Sequence[Sequence[str]]) -> Iterable[tuple[int, int, str]]:
 
 
 def full_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the rows of a table that hold text, all with the same number of cells."""
+    """Return the rows of a table with text, all with the same number of cells."""
     width = max(map(len, rows), default=0)
     return [[*row, *[""] * (width - len(row))] for row in rows if any(cell.strip() for cell in row)]
 
 
 def spread(text: str, columns: int, *, alone: bool) -> list[str]:
-    """Return the cells of a cell over several columns: its text stands in each, or once if it is alone in its row."""
+    """Return the cells for a cell over several columns: its text in each of them, or once if it is alone in its row."""
     return [text, *[""] * (columns - 1)] if alone else [text] * columns

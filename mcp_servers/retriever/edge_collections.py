@@ -1,9 +1,9 @@
-"""The embedded index, blocking: what each call of `Index` does to qdrant-edge shards.
+"""The embedded index as blocking calls: the methods of `Index` on qdrant-edge shards.
 
-Whoever calls it does so from one thread at a time: `edge_index` from a worker thread of its process, `index_process`
-from the only thread it has. The engine holds the interpreter lock while it works, so what changes many points is a
-generator: each of its steps takes about `CALL_SECONDS`, and something else may run between two. Files, generations
-and ownership are `edge_store`'s; ranking is `retrieval`'s.
+Only one thread may call the module at once: `edge_index` uses one worker thread, `index_process` its only thread. The
+engine holds the interpreter lock while it works. Methods that change many points are therefore generators: each step
+takes about `CALL_SECONDS`, and other work may run between two steps. `edge_store` manages files, generations and the
+lock; `retrieval` ranks the results.
 """
 
 import time
@@ -62,24 +62,24 @@ from mcp_servers.retriever.lexical import Sparse
 from mcp_servers.retriever.pacing import Pace
 
 CALL_SECONDS = 0.005
-"""CPU time of one step that changes points: nothing else of the process runs meanwhile."""
+"""Target CPU time of one step that changes points, during which nothing else in the process runs."""
 
 BATCHES = 4, UPSERT_BATCH
-"""Points changed in one step: at least, at most."""
+"""Minimum and maximum of points changed in one step."""
 
 STALE_AFTER = 0.02
-"""Share of a collection's points that may change before remembered token weights are dropped."""
+"""Share of a collection's points that may change before the cached token weights are dropped."""
 
 ENGINE_FAILURE = "Service runtime error"
-"""How the engine begins to say that it, and not the question, is at fault."""
+"""Start of the engine's error texts for internal failures, as opposed to invalid requests."""
 
 Steps = Iterator[None]
 
 
 class EdgeCollections:
-    """The shards under ``folder``, which nobody else may have. Each method is the one of `Index` of its name.
+    """The shards under ``folder``, with exclusive ownership. The methods are those of `Index`.
 
-    An acknowledged write survives a crash (the engine's write-ahead log); `close` flushes and frees the folder.
+    A completed write survives a crash, thanks to the engine's write-ahead log. `close` flushes and releases the folder.
 
     Raises:
         IndexOwned: another process has the folder.
@@ -103,7 +103,7 @@ class EdgeCollections:
             sparse = lexical[part] if lexical else None
             vectors = dense.of_chunks(part) if dense else None
             count = self._upsert(collection, chunks[part], vectors, sparse)
-            # CPU time: a machine that is busy with something else does not make smaller steps shorter.
+            # CPU time and not wall time: on a busy machine, smaller steps would not get shorter.
             self._upserts.took(count, time.thread_time() - started)
             at += count
             yield
@@ -168,7 +168,7 @@ class EdgeCollections:
         if shard is None or must is None:
             return []
         with engine_errors("list documents"):
-            # Only headings are not known without asking, and the engine takes 10 µs for each chunk it looks at.
+            # Only a heading filter needs the engine, which takes 10 µs for each chunk that it visits.
             values = document_values(shard, must) if selection.heading else documents(shard).values(selection)
         return sorted({*map(document_name, values)})[:MAX_NAMES]
 
@@ -195,7 +195,7 @@ class EdgeCollections:
             found = find_candidates(shard, requests)
             legs = LegResults(found[0], self_score=bm25.self_score(tokens.values()), tokens=tokens)
             if vector is not None and len(found) > 1:
-                # Each leg also scores the best candidates that only the other one has: fusion needs both scores.
+                # Each leg also scores the best candidates that only the other leg found: fusion needs both scores.
                 for_words, for_meaning = only_in(found[1], found[0]), only_in(found[0], found[1])
                 rest = find_candidates(
                     shard,
@@ -244,7 +244,7 @@ class EdgeCollections:
         return self._store.roll_back(split_name(collection)[0])
 
     def diagnose(self, collection: str, error: BaseException) -> BaseException:
-        """Return what an error means: damage on disk, which is put aside, or the error itself."""
+        """Return the error to answer with: `IndexDamaged` after quarantining a damaged collection, or ``error``."""
         reason = str(error)
         panic = not isinstance(error, Exception)
         failed = isinstance(error, IndexUnavailable) and ENGINE_FAILURE in reason
@@ -253,18 +253,18 @@ class EdgeCollections:
         return self.put_aside(collection, "read a collection", reason)
 
     def put_aside(self, collection: str, action: str, reason: str) -> IndexUnavailable:
-        """Move a collection that cannot be read out of the way; return the error that says so."""
+        """Quarantine an unreadable collection and return the error to raise."""
         return self._store.put_aside(split_name(collection)[0], action, reason)
 
     def flush(self) -> None:
-        """Bring every change into the files, before a process ends that need not close them."""
+        """Write every change to the files, for a process that exits without `close`."""
         self._store.flush()
 
     def close(self) -> None:
-        """Flush and close every shard and give up the folder. A second call does nothing."""
+        """Flush and close every shard and release the folder. Idempotent."""
         self._store.close()
 
-    # What one step changes.
+    # Single steps.
 
     def _upsert(
         self, collection: str, chunks: Sequence[Chunk], dense: Dense | None, lexical: Sequence[Sparse] | None
@@ -286,7 +286,7 @@ class EdgeCollections:
         return len(points)
 
     def _index_field(self, collection: str) -> bool:
-        """Make an index that the collection should have by now; False when it has all."""
+        """Create one missing payload index; return False if the collection has all that its size needs."""
         shard = self._store.shard(collection)
         if shard is None:
             return False
@@ -305,7 +305,7 @@ class EdgeCollections:
         return len(chunk_ids)
 
     def _delete_some(self, collection: str, document_id: str, limit: int) -> int:
-        """Delete up to ``limit`` chunks of a document; return how many those were."""
+        """Delete up to ``limit`` chunks of a document and return the number of deleted chunks."""
         shard = self._store.shard(collection)
         must = conditions(shard, Selection((document_id,)))
         if shard is None or must is None:
@@ -326,7 +326,7 @@ def _among(chunk_ids: Sequence[str]) -> engine.Filter:
 
 
 def _with_chunks(shard: Shard, legs: LegResults, lead: CandidateLimit | None) -> LegResults:
-    """Add the chunks of the leading candidates, and which of the question's tokens they hold."""
+    """Add the chunks of the leading candidates, and the tokens of the question that each of them contains."""
     if lead is None:
         return legs
     leaders = [each.chunk_id for each in legs.lexical[:LEADERS]]
@@ -337,7 +337,7 @@ def _with_chunks(shard: Shard, legs: LegResults, lead: CandidateLimit | None) ->
 
 
 def _note_change(shard: Shard, stored: int = 0) -> None:
-    """Count the points anew; remembered token weights are dropped once too many points changed."""
+    """Update the point count, and drop the cached token weights if too many points have changed."""
     points = shard.engine.info().points_count
     shard.changed += max(stored, shard.points - points)
     shard.points = points

@@ -1,7 +1,7 @@
 """The embedded index in this process: `EdgeCollections`, called in one worker thread.
 
-For what runs alone (`python -m mcp_servers.retriever`, scripts). A server has its index in a process of its own
-(`process_index`): here the engine's lock holds up the event loop for the length of a step, and a fault of its mapped
+Standalone programs use it (`python -m mcp_servers.retriever`, scripts). A server runs its index in a separate process
+(`process_index`), because here the engine's lock blocks the event loop during each step, and a fault in its mapped
 files ends the process.
 """
 
@@ -32,9 +32,10 @@ T = TypeVar("T")
 
 
 class EdgeIndex:
-    """`Index` on the collections under ``folder``. Raises `IndexOwned` when another process has it.
+    """`Index` on the collections under ``folder``, at most ``max_open`` of which stay open.
 
-    ``max_open``: how many collections stay open.
+    Raises:
+        IndexOwned: another process holds the folder.
     """
 
     def __init__(self, folder: Path, max_open: int = MAX_OPEN) -> None:
@@ -117,10 +118,10 @@ class EdgeIndex:
         await anyio.sleep_forever()
 
     async def aclose(self) -> None:
-        with anyio.CancelScope(shield=True):  # bounded: a flush is a second at most, and half of one would be lost
+        with anyio.CancelScope(shield=True):  # bounded: a flush takes a second at most, and must not be interrupted
             await self._call(self._collections.close)
 
 
 def _has_stepped(steps: Steps) -> bool:
-    """Take one step; False when there was none left."""
+    """Execute one step; return False if none was left."""
     return next(steps, steps) is not steps

@@ -1,4 +1,4 @@
-"""How a chunk lies in a point of a shard, and which documents the points are of. Pure."""
+"""Conversion between chunks and the points of a shard, and the documents of a shard."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,19 +12,19 @@ from mcp_servers.retriever.index import Selection, ending
 DOCUMENT = "document"
 HEADINGS = "heading_path"
 ORDINAL = "ordinal"
-"""Payload fields that are filtered on."""
+"""Payload fields for filters."""
 
 STORED = "stored"
 
 Payload = dict[str, Any]
-"""A JSON object, as the engine takes it."""
+"""A JSON object for the engine."""
 
 _SEPARATOR = "\n"
-"""Between id and name of a document; ids are made by the server and are one line."""
+"""Separator of a document's id and name; the server creates ids, which have no line break."""
 
 
 class Documents:
-    """The documents of a shard, by the values their chunks have in `DOCUMENT`."""
+    """The documents of a shard, collected from the field `DOCUMENT` of their chunks."""
 
     def __init__(self, values: Iterable[str]) -> None:
         self._names: dict[str, set[str]] = {}
@@ -39,7 +39,7 @@ class Documents:
         self._names.pop(document_id, None)
 
     def values(self, selection: Selection) -> list[str]:
-        """What `DOCUMENT` may be in the chunks of a selection, its heading apart."""
+        """Return the values of `DOCUMENT` that match a selection, apart from its heading."""
         ids = self._names if selection.document_ids is None else selection.document_ids
         return [
             document_id + _SEPARATOR + name
@@ -51,11 +51,11 @@ class Documents:
 
 
 def point_payload(chunk: Chunk) -> Payload:
-    """Return a point's payload: the stored text that citations are checked against, and what filters look at.
+    """Return a point's payload: the text against which citations are checked, and the fields for filters.
 
-    The engine's binding takes about 8 µs for each string and each list element, with the interpreter lock held, so
-    that there are few of them: id and name of the document in one, the headings, the ordinal, and all the rest of
-    the chunk as one JSON string.
+    The engine's binding takes about 8 µs for each string and each list element, with the interpreter lock held. So the
+    payload has few fields: id and name of the document in one string, the headings, the ordinal, and the rest of the
+    chunk as one JSON string.
     """
     offsets = [offset for span in chunk.sentences for offset in span]
     tables = [[*table] for table in chunk.tables]
@@ -67,7 +67,7 @@ def point_payload(chunk: Chunk) -> Payload:
         STORED: orjson.dumps(stored).decode(),
     }
     if chunk.heading_path:
-        # A list is given element by element after everything else was tried; most chunks have one heading.
+        # The binding converts a list last and element by element; most chunks have one heading.
         payload[HEADINGS] = list(chunk.heading_path) if len(chunk.heading_path) > 1 else chunk.heading_path[0]
     return payload
 

@@ -1,4 +1,4 @@
-"""What is asked of one shard: filters, searches, reading, and what its tokens weigh. Blocking."""
+"""Queries on one shard: filters, searches, reading of chunks, and token weights. All calls block."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -14,11 +14,11 @@ from mcp_servers.retriever.index import COARSE, DENSE, EVERYTHING, LEXICAL, WIND
 from mcp_servers.retriever.lexical import Sparse
 
 MAX_DOCUMENTS = 1_000_000
-"""Of a collection; the engine wants a number."""
+"""Limit for listing a collection's documents, because the engine requires one."""
 
 
 def conditions(shard: Shard | None, selection: Selection) -> list[Any] | None:
-    """Return what a point of the selection fulfils; None when nothing can be of it."""
+    """Return the filter conditions of a selection, or None if no point can match."""
     if shard is None or selection.document_ids == ():
         return None
     must: list[Any] = []
@@ -57,7 +57,7 @@ def find_candidates(shard: Shard, requests: Sequence[engine.QueryRequest]) -> li
 
 
 def lexical_request(sparse: Sparse, chosen: engine.Filter | None, limit: int) -> engine.QueryRequest:
-    """Return what asks for the chunks with the best BM25 score."""
+    """Return a request for the chunks with the best BM25 scores."""
     query = engine.Query.Nearest(engine.SparseVector(sparse.indices, sparse.values), using=LEXICAL)
     return engine.QueryRequest(limit=limit, query=query, filter=chosen)
 
@@ -65,20 +65,20 @@ def lexical_request(sparse: Sparse, chosen: engine.Filter | None, limit: int) ->
 def dense_request(
     shard: Shard, vector: Sequence[float], chosen: engine.Filter | None, limit: int
 ) -> engine.QueryRequest:
-    """Return what asks for the nearest chunks: those with the nearest window where chunks have several."""
+    """Return a request for the nearest chunks, by their nearest window if chunks have several."""
     if not shard.meta.windowed:
         query = engine.Query.Nearest(list(vector), using=DENSE)
         return engine.QueryRequest(limit=limit, query=query, filter=chosen)
     best = engine.Query.Nearest([list(vector)], using=WINDOWS)
     if shard.points <= COARSE:
         return engine.QueryRequest(limit=limit, query=best, filter=chosen)
-    # Comparing all windows of 50 000 chunks takes 30 ms; of the chunks whose mean is nearest, 4 ms.
+    # Comparing all windows of 50 000 chunks takes 30 ms, comparing those of the chunks with the nearest means 4 ms.
     coarse = engine.Prefetch(COARSE, engine.Query.Nearest(list(vector), using=DENSE), filter=chosen)
     return engine.QueryRequest(limit=limit, query=best, prefetches=[coarse])
 
 
 def held_tokens(shard: Shard, chunk_ids: Collection[str], tokens: Collection[int]) -> dict[str, frozenset[int]]:
-    """Return which of the tokens each chunk holds."""
+    """Return the subset of the tokens that each chunk contains."""
     if not chunk_ids or not tokens:
         return {}
     asked = frozenset(tokens)
@@ -94,7 +94,7 @@ def documents(shard: Shard) -> Documents:
 
 
 def document_values(shard: Shard, must: list[Any]) -> set[str]:
-    """The values of `DOCUMENT` in the points that fulfil all of `must`."""
+    """Return the values of `DOCUMENT` in the points that match all of `must`."""
     chosen = engine.Filter(must=must) if must else None
     if DOCUMENT in shard.unindexed:
         request = engine.ScrollRequest(limit=max(shard.points, 1), filter=chosen, with_payload=[DOCUMENT])
@@ -113,7 +113,7 @@ def token_weights(shard: Shard, tokens: Sequence[int]) -> dict[int, float]:
 
 
 def _idf(shard: Shard, tokens: Sequence[int]) -> list[float]:
-    """Inverse document frequencies, which the engine does not tell: the best point for one token reveals it."""
+    """Return inverse document frequencies. The engine has no call for them, so each token's best point reveals them."""
     requests = [
         engine.QueryRequest(
             limit=1,
@@ -122,7 +122,7 @@ def _idf(shard: Shard, tokens: Sequence[int]) -> list[float]:
         )
         for token in tokens
     ]
-    rarest = math.log(2 * shard.points + 2)  # the engine's formula for a token nobody has
+    rarest = math.log(2 * shard.points + 2)  # the engine's formula for a token without points
     weights: list[float] = []
     for token, points in zip(tokens, shard.engine.query_batch(engine.QueryBatchRequest(requests)), strict=True):
         if points:

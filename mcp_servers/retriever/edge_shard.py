@@ -1,9 +1,11 @@
-"""A shard: made, opened, and kept as its size wants it. Blocking; which collection's it is, `edge_store` knows.
+"""Shards of the engine: create them, open them, and give them the indexes that their size needs.
 
-The engine makes files of up to 32 MiB for whatever a shard has, and reads most of them when it opens it. A shard with
-many points needs that in its searches; of one with fifty, 46 MB of holes are read in 30 ms. So a small shard has no
-payload indexes (a filter looks at its few points), and what it has of dense vectors is read by the searches: then it
-opens in 7 ms and holds 0.4 MB. It gets its indexes when it has grown.
+All calls block. `edge_store` knows which shard belongs to which collection.
+
+The engine creates files of up to 32 MiB for each index and vector store of a shard, and reads most of them when the
+shard is opened. Searches in a shard with many points need that. For a shard with fifty points, the engine would read
+46 MB of holes in 30 ms. So a small shard has no payload indexes (a filter scans its few points), and searches read its
+dense vectors on demand: such a shard opens in 7 ms and holds 0.4 MB. A shard gets its indexes when it has grown.
 """
 
 import os
@@ -21,10 +23,10 @@ from mcp_servers.retriever.errors import IndexMismatch, IndexUnavailable
 from mcp_servers.retriever.index import DENSE, LEXICAL, WINDOWS, CollectionMeta
 
 SMALL = 256
-"""Points of a shard that needs no payload index: a search with a filter takes 2 ms more than with one."""
+"""Maximum number of points of a shard without payload indexes; filtered searches then take 2 ms longer."""
 
 SMALL_BYTES = 2**20
-"""What there may be on disk of dense vectors that are not read in advance."""
+"""Maximum number of bytes on disk of dense vectors that are not read in advance."""
 
 _FIELDS: dict[str, engine.PayloadSchemaType | engine.IntegerIndexParams] = {
     DOCUMENT: engine.PayloadSchemaType.Keyword,
@@ -33,14 +35,16 @@ _FIELDS: dict[str, engine.PayloadSchemaType | engine.IntegerIndexParams] = {
 }
 
 _IN_ADVANCE, _WHEN_NEEDED = "InRamChunkedMmap", "ChunkedMmap"
-"""The engine's names of one layout of dense vectors, by when they are read."""
+"""The engine's names of the two storage types of dense vectors: read when the shard is opened, or on demand."""
 
 
 @dataclass(slots=True)
 class Shard:
-    """An open generation with `points` points. `unindexed` are the payload fields without an index, which a small one
-    does not need; `idf` remembers token weights until `changed` points make them stale; `documents` is None until it
-    was asked for."""
+    """An open generation of a collection, with `points` points.
+
+    `unindexed` lists the payload fields without an index, which a small shard does not need. `idf` caches token
+    weights until `changed` points make them stale. `documents` is None until its first use.
+    """
 
     name: str
     generation: int
@@ -54,20 +58,20 @@ class Shard:
     unflushed: bool = False
 
     def update(self, operation: UpdateOperation) -> None:
-        """Change the shard; the engine's log has it when this returns. Raises whatever the engine does."""
+        """Apply a change, which the engine's write-ahead log holds on return. Raises the errors of the engine."""
         self.unflushed = True
         self.engine.update(operation)
 
     def flush(self) -> None:
-        """Bring what changed from the engine's log into its files. Raises whatever the engine does."""
+        """Write changes from the engine's log to its files. Raises the errors of the engine."""
         if self.unflushed:
             self.engine.flush()
             self.unflushed = False
 
     def index_field(self) -> bool:
-        """Make one of the indexes that a shard of this size should have; False when there is none to be made.
+        """Create one missing payload index that a shard of this size needs; return False if none is missing.
 
-        Takes about 25 ms. Raises whatever the engine does.
+        Takes about 25 ms. Raises the errors of the engine.
         """
         if self.points <= SMALL or not self.unindexed:
             return False
@@ -79,7 +83,7 @@ class Shard:
 
 @contextmanager
 def engine_errors(action: str) -> Iterator[None]:
-    """The engine raises bare `Exception` for everything; this is the boundary where that ends."""
+    """Turn the bare `Exception` that the engine raises for everything into `IndexUnavailable`."""
     try:
         yield
     except (IndexMismatch, IndexUnavailable):
@@ -89,7 +93,10 @@ def engine_errors(action: str) -> Iterator[None]:
 
 
 def create_shard(folder: Path, meta: CollectionMeta) -> None:
-    """Make an empty shard in ``folder``, for dense vectors if their dimension is known. Raises what the engine does."""
+    """Create an empty shard in ``folder``, with dense vectors if their dimension is known.
+
+    Raises the errors of the engine.
+    """
     shard = engine.EdgeShard.create(str(folder), _config())
     for operation in dense_vectors(meta):
         shard.update(operation)
@@ -97,13 +104,13 @@ def create_shard(folder: Path, meta: CollectionMeta) -> None:
 
 
 def open_shard(folder: Path, name: str, generation: int, meta: CollectionMeta) -> Shard:
-    """Open the shard in ``folder``. Raises whatever the engine does, a panic too, which is no `Exception`."""
+    """Open the shard in ``folder``. Raises the errors of the engine, and its panics, which are no `Exception`."""
     _place_dense(folder)
     handle = engine.EdgeShard.load(str(folder), _config())
     info = handle.info()
     unindexed = [each for each in _FIELDS if each not in info.payload_schema]
     shard = Shard(name, generation, handle, meta, info.points_count, unindexed)
-    if shard.points <= SMALL // 2:  # not at once below `SMALL`, where it may soon be again
+    if shard.points <= SMALL // 2:  # hysteresis: a shard just below `SMALL` may soon grow again
         for each in _FIELDS.keys() - set(unindexed):
             shard.update(UpdateOperation.delete_field_index(each))
             unindexed.append(each)
@@ -113,7 +120,7 @@ def open_shard(folder: Path, name: str, generation: int, meta: CollectionMeta) -
 
 
 def dense_vectors(meta: CollectionMeta) -> list[UpdateOperation]:
-    """Return what adds the dense vectors of a collection to a shard. Each does nothing if it was done before."""
+    """Return the idempotent operations that add a collection's dense vectors to a shard."""
     if meta.dimension is None:
         return []
     # Turbo8: an exact scan of 50 000 x 384 takes 2.4 ms instead of 10, ten nearest agree in 99.4 % with float32.
@@ -126,17 +133,17 @@ def dense_vectors(meta: CollectionMeta) -> list[UpdateOperation]:
 
 
 def _config() -> engine.EdgeConfig:
-    # One thread: there is one segment, and to hand a search of 20 000 points to several takes longer than it.
+    # One thread: there is one segment, and splitting a search of 20 000 points takes longer than the search itself.
     return engine.EdgeConfig(
         sparse_vectors={LEXICAL: engine.EdgeSparseVectorParams(modifier=engine.Modifier.Idf)}, max_search_threads=1
     )
 
 
 def _place_dense(folder: Path) -> None:
-    """Say in a closed shard's files whether its dense vectors are read in advance.
+    """Set in a closed shard's files whether its dense vectors are read in advance.
 
-    The engine has no call that says so of vectors that exist, or that are added later. What it cannot understand it
-    reports itself.
+    The engine has no call that sets this for existing vectors, or for vectors that are added later. Files that cannot
+    be parsed are left alone, because the engine reports them when it opens the shard.
     """
     for segment in (folder / "segments").glob("*/segment.json"):
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -151,7 +158,7 @@ def _place_dense(folder: Path) -> None:
 
 
 def write_whole(path: Path, fresh: Path, data: bytes) -> None:
-    """Replace a file by way of ``fresh``: after a crash it is the old or the new one. Raises `OSError`."""
+    """Replace ``path`` atomically through the temporary file ``fresh``. Raises `OSError`."""
     with fresh.open("wb") as file:
         file.write(data)
         file.flush()

@@ -1,12 +1,12 @@
-"""Shards on disk: which folder is which collection's live generation, who owns them, which are open.
+"""Shards on disk: the generations of each collection, the lock on the folder, and the cache of open shards.
 
-Blocking, and called from one thread at a time, as `edge_collections` is. It does not know queries, nor how a shard is
-opened (`edge_shard`).
+All calls block. Only one thread may call the module at once, as with `edge_collections`. The module knows neither
+queries nor how a shard is opened (`edge_shard`).
 
     {folder}/owner.lock                held by the one process that may open shards
     {folder}/{collection}/pointer.json which generation is live, which was before, what each was made with
     {folder}/{collection}/{n}/         the shard of generation n
-    {folder}/.damaged/{collection}-…   what could not be read and was put aside, the newest of each collection
+    {folder}/.damaged/{collection}-…   quarantined damaged collections, the newest of each name
 """
 
 import fcntl
@@ -30,21 +30,21 @@ from mcp_servers.retriever.errors import IndexClosed, IndexDamaged, IndexOwned, 
 from mcp_servers.retriever.index import Calibration, CollectionMeta, Dense, split_name
 
 MAX_OPEN = 1_024
-"""Shards kept open, where descriptors suffice."""
+"""Default limit of open shards; lower if the process may have few file descriptors."""
 
 ALWAYS_OPEN = 128
 MAX_POINTS = 500_000
-"""So many shards stay open however large they are; more than that while all open ones have no more points together.
-A point holds 2 KB of memory."""
+"""`ALWAYS_OPEN` shards of any size stay open, and more only while the open shards have at most `MAX_POINTS` points in
+total. A point takes 2 KB of memory."""
 
 Key = tuple[str, int]
 """A collection's name and a generation of it."""
 
 DAMAGED = ".damaged"
-"""A folder that no collection can have as its name."""
+"""Name of the quarantine folder, which is not a valid collection name."""
 
 ROOM_BYTES = 64 * 2**20
-"""With less room on the disk, what fails is taken for its fault; the engine makes files of 32 MiB at once."""
+"""With less free disk space, a failure counts as a full disk and not as damage: the engine allocates 32 MiB at once."""
 
 _SHORTAGES = (
     "No space left",
@@ -56,11 +56,11 @@ _SHORTAGES = (
     "Read-only file system",
     "Resource temporarily unavailable",
 )
-"""What the system says when nothing is wrong with a file that cannot be read or written."""
+"""Parts of error texts that mean a lack of space, descriptors, memory or permission, and not a damaged file."""
 
 
 def is_index_folder(folder: Path) -> bool:
-    """Whether a folder is there. Opening one that is missing would make it, and every search would find nothing."""
+    """Return whether the folder exists: opening a missing one would create it, and searches would find nothing."""
     return folder.is_dir()
 
 
@@ -78,9 +78,10 @@ class _Pointer:
 
 
 class ShardStore:
-    """Raises `IndexOwned` when another process (or another store in this one) holds `folder`.
+    """The shards of an index folder, at most ``max_open`` of which stay open.
 
-    ``max_open``: how many shards stay open.
+    Raises:
+        IndexOwned: another process, or another store in this one, holds ``folder``.
     """
 
     def __init__(self, folder: Path, max_open: int = MAX_OPEN) -> None:
@@ -92,7 +93,10 @@ class ShardStore:
         self._lock: int | None = _take_lock(folder)
 
     def shard(self, collection: str, create: bool = False) -> Shard | None:
-        """The open shard of `name` (its live generation) or `name@n`; None when there is none and not `create`."""
+        """Return the open shard of `name` (its live generation) or `name@n`.
+
+        A missing shard is created if ``create`` is true; otherwise the result is None.
+        """
         self._check_open()
         name, generation = split_name(collection)
         if name not in self._pointers and (self._folder / name / "pointer.json").exists():
@@ -115,9 +119,9 @@ class ShardStore:
         return self._open[key]
 
     def put_aside(self, name: str, action: str, reason: str) -> IndexUnavailable:
-        """Move a collection that cannot be read out of the way, whole; return the error that says so.
+        """Quarantine an unreadable collection with all generations, and return `IndexDamaged` for the caller to raise.
 
-        Nothing is moved when the system is short of something: then that is what the error says.
+        If the failure comes from a shortage, such as a full disk, nothing is moved and the error names the shortage.
         """
         if any(text in reason for text in _SHORTAGES) or shutil.disk_usage(self._folder).free < ROOM_BYTES:
             return IndexUnavailable(action, reason)
@@ -130,7 +134,7 @@ class ShardStore:
             (self._folder / name).rename(place)
         self._pointers.pop(name, None)
         for key in [key for key in self._open if key[0] == name]:
-            del self._open[key]  # not flushed: what it holds is what could not be read
+            del self._open[key]  # without a flush: its data is the damaged data
         return IndexDamaged(action, reason, str(place))
 
     def _load(self, name: str, generation: int, meta: CollectionMeta) -> Shard:
@@ -142,20 +146,20 @@ class ShardStore:
             raise self.put_aside(name, "open a collection", str(exc)) from exc
 
     def record_dense(self, shard: Shard, dense: Dense) -> Shard:
-        """Make room for such vectors in ``shard``, once; return it, opened anew where that was done.
+        """Prepare ``shard`` for its first dense vectors, and return it, reopened if that changed it.
 
         Raises:
-            IndexMismatch: it has another kind.
+            IndexMismatch: the shard has vectors of another embedder or dimension.
         """
         meta = shard.meta.with_dense(dense)
         if meta == shard.meta:
             return shard
-        # First the vector, then the record: repeating the first after a crash in between does nothing.
+        # The vector before the record: after a crash between the two, repeating the first does nothing.
         with engine_errors("add dense vectors"):
             for operation in dense_vectors(meta):
                 shard.update(operation)
         self._record(shard, meta)
-        self._close((shard.name, shard.generation))  # its size says at the opening when its vectors are read
+        self._close((shard.name, shard.generation))  # opening it sets when its vectors are read
         return cast(Shard, self.shard(f"{shard.name}@{shard.generation}"))
 
     def record_calibration(self, collection: str, calibration: Calibration) -> None:
@@ -163,14 +167,14 @@ class ShardStore:
             self._record(shard, replace(shard.meta, calibration=calibration))
 
     def begin(self, name: str, meta: CollectionMeta) -> int:
-        """A new, empty generation beside the live one."""
+        """Create an empty generation beside the live one and return its number."""
         pointer = self._pointer(name)
         generation = self._new_generation(name, pointer, meta)
         self._save(name, pointer)
         return generation
 
     def swap(self, name: str, generation: int) -> None:
-        """Make `generation` live and remove all but it and the one that was."""
+        """Make `generation` live and remove all generations but this one and the previous one."""
         self._check_open()
         pointer = self._pointer(name)
         if str(generation) not in pointer.metas:
@@ -186,7 +190,7 @@ class ShardStore:
             self._remove(name, number)
 
     def roll_back(self, name: str) -> bool:
-        """Exchange the live generation and the one before; False when there is none."""
+        """Swap the live generation and the previous one; return False if there is no previous one."""
         self._check_open()
         pointer = self._pointer(name)
         if pointer.previous is None:
@@ -203,13 +207,13 @@ class ShardStore:
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def flush(self) -> None:
-        """Flush every shard that was changed."""
+        """Flush every changed shard."""
         with engine_errors("store chunks"):
             for shard in self._open.values():
                 shard.flush()
 
     def close(self) -> None:
-        """Flush and close every shard and give up the folder. A second call does nothing."""
+        """Flush and close every shard and release the lock of the folder. Idempotent."""
         if self._lock is None:
             return
         try:
@@ -241,11 +245,11 @@ class ShardStore:
         shutil.rmtree(self._folder / name / str(generation), ignore_errors=True)
 
     def _new_generation(self, name: str, pointer: _Pointer, meta: CollectionMeta) -> int:
-        """Create the shard of the next generation; the caller saves the pointer that makes it known."""
+        """Create the shard of the next generation and return its number; the caller saves the pointer."""
         self._check_open()
         pointer.newest += 1
         folder = self._folder / name / str(pointer.newest)
-        # What a crash left half-made is in no pointer; its number comes round again.
+        # After a crash the folder may hold an incomplete shard, which no pointer names: its number is reused.
         shutil.rmtree(folder, ignore_errors=True)
         with engine_errors("create a collection"):
             folder.parent.mkdir(exist_ok=True)
@@ -254,7 +258,7 @@ class ShardStore:
         return pointer.newest
 
     def _pointer(self, name: str) -> _Pointer:
-        """What the file says, to be changed and saved; `_pointers` has what was saved last."""
+        """Read the pointer file into a copy that the caller may change and save; `_pointers` has the saved one."""
         try:
             data = orjson.loads((self._folder / name / "pointer.json").read_bytes())
             metas = {number: CollectionMeta.from_json(meta) for number, meta in data.pop("metas").items()}
@@ -272,21 +276,21 @@ class ShardStore:
 
 
 def too_many(points: Collection[int], most: int) -> bool:
-    """Return whether one of the open shards, each with so many points, is to be closed; ``most`` may be open."""
+    """Return whether a shard has to be closed, by the points of each open shard and the limit ``most`` of open ones."""
     return len(points) > most or (len(points) > ALWAYS_OPEN and sum(points) > MAX_POINTS)
 
 
 def less_used(keys: Sequence[Key]) -> Sequence[Key]:
-    """Return those of the open shards, the least recently used first, of which any may be closed.
+    """Return the half of the open shards from which a random one is closed; ``keys`` begin with the least recent.
 
-    Were it always the least recently used, collections that are searched by turns would each be closed before its turn
-    as soon as there is one more of them than may be open.
+    With strict least-recently-used eviction, one collection more than the limit would be enough to make every search
+    reopen its shard, if the collections are searched in turn.
     """
     return keys[: len(keys) // 2]
 
 
 def _descriptors() -> int:
-    """How many descriptors this process may have; an open shard has one or two."""
+    """Return the limit of file descriptors of this process; an open shard has one or two."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 

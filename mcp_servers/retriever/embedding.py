@@ -1,6 +1,6 @@
-"""What an embedder and a reranker are, and what vectors the index can keep.
+"""The protocols of embedders and rerankers, and the check of vectors before they are stored.
 
-Which one a setting means is ``embedders``'; what is embedded and where the vectors go is decided elsewhere.
+`embedders` creates the embedder of a setting.
 """
 
 import math
@@ -10,17 +10,17 @@ from typing import Protocol, runtime_checkable
 from mcp_servers.retriever.errors import EmbedderFailed
 
 MAX_LENGTH = 1e18
-"""Of a vector. The index keeps 32-bit numbers: the square of a longer one would be infinite there."""
+"""Largest length of a vector. The index stores 32-bit numbers, in which the square of a longer one is infinite."""
 
 
 class Embedder(Protocol):
-    """`name` is recorded with the vectors it makes: another name means vectors that cannot be compared."""
+    """Turns texts into dense vectors. Collections record `name`: vectors of different names are not comparable."""
 
     @property
     def name(self) -> str: ...
 
     async def embed_documents(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector for each text, all of one dimension. Raises `ModelMissing` or `EmbedderFailed`."""
+        """Return one vector for each text, all of one dimension. Raises `ModelMissing` or `EmbedderFailed`."""
 
     async def embed_query(self, text: str) -> list[float]: ...
 
@@ -29,36 +29,36 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class LimitedEmbedder(Protocol):
-    """An embedder that does not read every text to its end. Chunks are embedded in windows of that size (`windows`)."""
+    """An embedder that truncates long texts. Chunks are embedded in windows of its token limit (`windows`)."""
 
     async def token_limit(self) -> int | None:
-        """Return how many tokens of one text it reads; None where that is more than any chunk has, or unknown.
+        """Return the number of tokens that it reads of a text; None if it exceeds every chunk or is unknown.
 
-        Loads the model. Raises as `Embedder.embed_documents`.
+        Loads the model. Raises the errors of `Embedder.embed_documents`.
         """
 
 
 async def token_limit(embedder: Embedder) -> int | None:
-    """Return how many tokens of one text an embedder reads; None for one that does not say."""
+    """Return the number of tokens that an embedder reads of a text; None if it is not a `LimitedEmbedder`."""
     return await embedder.token_limit() if isinstance(embedder, LimitedEmbedder) else None
 
 
 class Reranker(Protocol):
-    """Reads question and passage together: slow, and better than either leg."""
+    """Scores question and passage together: slower and more precise than either leg."""
 
     async def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
-        """A score for each text, higher is better; scores of different queries cannot be compared."""
+        """Return a score for each text, higher is better; scores of different queries are not comparable."""
 
 
 def check_vectors(embedder: str, maker: str, vectors: object, count: int) -> list[list[float]]:
-    """Return vectors that the index can keep. Raises `EmbedderFailed`, which says what ``maker`` returned instead."""
+    """Return valid vectors for the index. Raises `EmbedderFailed`, which describes the invalid result of ``maker``."""
     try:
         checked = [[float(number) for number in vector] for vector in vectors]  # type: ignore[attr-defined]
     except (TypeError, ValueError, OverflowError) as exc:
         raise EmbedderFailed(embedder, f"{maker} returned something else than vectors") from exc
     if len(checked) != count or not all(checked):
         raise EmbedderFailed(embedder, f"{maker} returned {len(checked)} vectors for {count} texts")
-    # A comparison with NaN is false.
+    # Comparisons with NaN are false, so this rejects NaN too.
     if not all(math.hypot(*vector) <= MAX_LENGTH for vector in checked):
         raise EmbedderFailed(embedder, f"{maker} returned a vector with a value that is not a usable number")
     if len({len(vector) for vector in checked}) > 1:

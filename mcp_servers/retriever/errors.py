@@ -1,13 +1,13 @@
 """The retriever's error tree: each error declares its data, and `__str__` makes the text.
 
     RetrieverError
-    ├── DocumentError        one file could not be turned into text; `code` says which way
+    ├── DocumentError        one file could not be turned into text; `code` is the kind of failure
     ├── IndexFault
     │   ├── IndexOwned       another process holds the index folder
     │   ├── IndexClosed      used after `aclose`
     │   ├── IndexUnavailable the engine or the Qdrant server refused or did not answer
-    │   │   └── IndexDamaged a collection on disk cannot be read; it was put aside
-    │   └── IndexMismatch    vectors do not fit what the collection records
+    │   │   └── IndexDamaged a collection on disk cannot be read; it was quarantined
+    │   └── IndexMismatch    vectors do not fit the embedder or dimension of the collection
     ├── ExtensionBroken      an installed extension cannot be used
     ├── UnknownDocument      a search named a document that the caller cannot see, or that does not exist
     ├── UnreadableRequest    a place or pattern that a document does not have
@@ -18,7 +18,7 @@
         ├── FetchFailed      weights could not be downloaded
         └── EmbedderFailed   the model or its endpoint gave no usable vectors
 
-It knows nothing of HTTP status codes or of MCP: the edges map these.
+The errors know nothing of HTTP status codes or MCP; the routes and tools map them.
 """
 
 from dataclasses import dataclass
@@ -40,12 +40,12 @@ MISSING_FILE = "the file is not in the documents folder any more; put it back, o
 
 
 class RetrieverError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base class of the errors of this package."""
 
 
 @dataclass(eq=False)
 class DocumentError(RetrieverError):
-    """A file that cannot be ingested. ``message`` is a sentence an uploader understands."""
+    """A file that cannot be ingested. ``message`` is a sentence for the uploader."""
 
     code: DocumentCode
     message: str
@@ -55,12 +55,12 @@ class DocumentError(RetrieverError):
 
 
 class IndexFault(RetrieverError):
-    """Base of index errors."""
+    """Base class of index errors."""
 
 
 @dataclass(eq=False)
 class IndexOwned(IndexFault):
-    """Another process holds the folder's lock; ``owner`` names it, as far as it is known."""
+    """Another process holds the folder's lock; ``owner`` names the process, if it is known."""
 
     folder: str
     owner: str
@@ -79,7 +79,7 @@ class IndexClosed(IndexFault):
 
 @dataclass(eq=False)
 class IndexUnavailable(IndexFault):
-    """``reason`` is in the engine's own words, for the log; the cause is chained."""
+    """The index refused or did not answer. ``reason`` is the engine's error text, for the log; the cause is chained."""
 
     action: str
     reason: str
@@ -90,7 +90,7 @@ class IndexUnavailable(IndexFault):
 
 @dataclass(eq=False)
 class IndexDamaged(IndexUnavailable):
-    """What is on disk of a collection cannot be read: it was moved to ``place``, and the collection is gone."""
+    """A collection on disk is unreadable: its files were moved to ``place``, and the collection no longer exists."""
 
     place: str
 
@@ -100,7 +100,7 @@ class IndexDamaged(IndexUnavailable):
 
 @dataclass(eq=False)
 class IndexMismatch(IndexFault):
-    """Vectors of one embedder or dimension met a collection that was built with another."""
+    """Vectors have another embedder or dimension than the collection."""
 
     what: str
     recorded: object
@@ -112,7 +112,10 @@ class IndexMismatch(IndexFault):
 
 @dataclass(eq=False)
 class UnknownDocument(RetrieverError):
-    """``names`` are documents that may be meant, else some of those that exist; a model reads the text."""
+    """No document, or more than one, has this name. ``names`` are matching documents, or else some that exist.
+
+    A model reads the error text.
+    """
 
     document: str
     names: list[str]
@@ -124,7 +127,7 @@ class UnknownDocument(RetrieverError):
 
 @dataclass(eq=False)
 class UnreadableRequest(RetrieverError):
-    """``reason`` says what would be right; a model reads it."""
+    """A request names a place or pattern that the document lacks. ``reason`` tells the model how to correct it."""
 
     reason: str
 
@@ -134,7 +137,7 @@ class UnreadableRequest(RetrieverError):
 
 @dataclass(eq=False)
 class ExtensionBroken(RetrieverError):
-    """``extension`` names it and its package; ``reason`` is one line."""
+    """An extension cannot be used. ``extension`` names the extension and its package; ``reason`` is one line."""
 
     extension: str
     reason: str
@@ -144,7 +147,7 @@ class ExtensionBroken(RetrieverError):
 
 
 class EmbeddingError(RetrieverError):
-    """Base of embedder errors."""
+    """Base class of embedder errors."""
 
 
 @dataclass(eq=False)

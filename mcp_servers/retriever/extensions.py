@@ -1,10 +1,10 @@
-"""What installed packages add by Python entry points: found by group, loaded when needed, named when it fails.
+"""Extensions of installed packages by Python entry points: found by group, loaded on first use, named in errors.
 
     agentic_rag.document_formats   readers of further files (`formats.DocumentFormat`)
     agentic_rag.embedders          further embedders (`embedders.EmbedderFactory`), by the scheme of a setting
 
-An operator installs such a package beside this one and uses it; nothing here has to change. Its code runs with our
-rights, as any installed package does.
+An operator installs such a package beside this one; no code here has to change. The code of an extension runs with the
+rights of the server, like any installed package.
 """
 
 from importlib.metadata import EntryPoint, entry_points
@@ -22,32 +22,32 @@ MAX_REASON = 200
 
 
 def has_ocr() -> bool:
-    """Whether the extra ``ocr`` is installed: RapidOCR and its runtime can be imported. Loads neither."""
+    """Return whether the extra ``ocr`` is installed, without importing RapidOCR or its runtime."""
     return find_spec("rapidocr") is not None and find_spec("onnxruntime") is not None
 
 
 def find_extensions(group: str) -> list[EntryPoint]:
-    """Return the entry points of a group, by name. Reads the metadata of all installed packages: some 20 ms."""
+    """Return the entry points of a group, sorted by name. Reads the metadata of all installed packages: some 20 ms."""
     return sorted(entry_points(group=group), key=lambda entry: entry.name)
 
 
 def describe(entry: EntryPoint) -> str:
-    """Return the extension's name with that of its package, for logs and errors."""
+    """Return the name of an extension with its package and version, for logs and errors."""
     return f"{entry.name} ({entry.dist.name} {entry.dist.version})" if entry.dist else entry.name
 
 
 def load_extension(entry: EntryPoint) -> Any:
-    """Return the object that an entry point names.
+    """Import and return the object of an entry point.
 
     Raises:
-        ExtensionBroken: it cannot be imported.
+        ExtensionBroken: the object cannot be imported.
     """
     try:
         return entry.load()
-    except Exception as exc:  # code of others: it may throw anything when it is imported
+    except Exception as exc:  # third-party code may raise anything at its import
         raise ExtensionBroken(describe(entry), reason_of(exc)) from exc
 
 
 def reason_of(error: Exception) -> str:
-    """Return one bounded line that says what an extension did."""
+    """Return an exception of an extension as one bounded line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_REASON]

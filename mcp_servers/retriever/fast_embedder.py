@@ -1,7 +1,8 @@
-"""Embedding and reranking on this machine by fastembed (ONNX): by model name, or from a folder.
+"""Embedding and reranking on this machine with fastembed (ONNX), by model name or from a folder.
 
-Weights are looked for locally only; `fetch` alone, by `model_files`, uses the network. Loading and running happen in
-worker threads (the runtime lets go of the interpreter lock). Which setting leads here is `embedding`'s to say.
+Weights are loaded from local files only; just `LocalModel.fetch` uses the network, through `model_files`. Models are
+loaded and run in worker threads, because the runtime releases the interpreter lock. `embedders` maps settings to these
+classes.
 """
 
 import json
@@ -19,17 +20,17 @@ from mcp_servers.retriever.errors import EmbedderFailed, ModelBroken, ModelMissi
 from mcp_servers.retriever.model_files import Progress
 
 BATCH = 8
-"""Texts in one trip to the worker thread: about 0.3 s of one core.
+"""Texts of one call in the worker thread: about 0.3 s of one core.
 
-The model runs on one text at a time. Nothing is padded then, and an int8 model, which scales its activations over
-the whole run, gives a text the same vector whatever stands beside it - as it does for the question, which is alone.
+The model runs on single texts. So no text is padded, and an int8 model, which scales its activations over the whole
+run, gives a text the same vector independent of other texts, just as for a question.
 """
 
 MAX_REASON = 200
 
 
 class LocalModel:
-    """A fastembed model by name, or one in a folder; it is loaded at its first use, in a worker thread."""
+    """A fastembed model by name or from a folder, loaded in a worker thread on first use."""
 
     def __init__(self, model: str | Path, cache: Path) -> None:
         self._model = model
@@ -42,10 +43,11 @@ class LocalModel:
         return f"local:{self._model.name}" if isinstance(self._model, Path) else f"fastembed:{self._model}"
 
     async def fetch(self, on_progress: Progress) -> None:
-        """Download the model if it has a name and is not here (see `model_files.fetch`), then load it.
+        """Download the model if it has a name and is not in the cache (see `model_files.fetch`), then load it.
 
         Raises:
-            ModelMissing, FetchFailed: there is no such model, or it could not be fetched.
+            ModelMissing: there is no such model.
+            FetchFailed: the download failed.
         """
         try:
             await self.load()
@@ -73,7 +75,7 @@ class LocalModel:
 
 
 class FastEmbedder(LocalModel):
-    """`Embedder` on a model name or a model folder. ``threads`` bounds the cores one run uses (None: all)."""
+    """`Embedder` on a model name or a model folder. ``threads`` limits the cores of one run (None: all)."""
 
     def __init__(self, model: str | Path, cache: Path, threads: int | None = None) -> None:
         super().__init__(model, cache)
@@ -82,7 +84,7 @@ class FastEmbedder(LocalModel):
         self._queries = anyio.CapacityLimiter(2)
 
     async def token_limit(self) -> int | None:
-        """Return where the model's tokenizer cuts a text off. Raises as `load`."""
+        """Return the number of tokens after which the tokenizer truncates a text. Raises the errors of `load`."""
         await self.load()
         truncation = getattr(getattr(self._load(), "model", None), "tokenizer", None)
         limit = (getattr(truncation, "truncation", None) or {}).get("max_length")
@@ -119,7 +121,7 @@ class FastEmbedder(LocalModel):
 
 
 class FastReranker(LocalModel):
-    """`Reranker` on a fastembed cross-encoder, by name; local files only, but for `fetch`."""
+    """`Reranker` on a fastembed cross-encoder by name; only `fetch` uses the network."""
 
     def __init__(self, model: str, cache: Path) -> None:
         super().__init__(model, cache)
@@ -134,7 +136,7 @@ class FastReranker(LocalModel):
             scores = [float(score) for score in model.rerank(query, texts)]
         except Exception as exc:  # as in `FastEmbedder._embed`
             raise EmbedderFailed(str(self._model), str(exc)) from exc
-        if not all(map(math.isfinite, scores)):  # no order can be made of them
+        if not all(map(math.isfinite, scores)):  # NaN and infinity cannot be sorted
             raise EmbedderFailed(str(self._model), "its scores are no numbers")
         return scores
 
@@ -145,7 +147,7 @@ class FastReranker(LocalModel):
 
 
 def _open_model(model: str | Path, cache: Path, load: Callable[[], Any]) -> Any:
-    """Return what ``load`` returns. Raises `ModelMissing` if there is nothing to load, `ModelBroken` if there is."""
+    """Open a model with ``load``. Raises `ModelMissing` if its files are missing, `ModelBroken` if loading failed."""
     model_files.quiet()
     if isinstance(model, Path) and not model.is_dir():
         raise ModelMissing(str(model))
@@ -158,7 +160,7 @@ def _open_model(model: str | Path, cache: Path, load: Callable[[], Any]) -> Any:
 
 
 def _register(name: str, folder: Path) -> None:
-    """Make fastembed know the model in `folder`: mean or CLS pooling by its own word, vectors normalised."""
+    """Register the model in `folder` with fastembed: pooling by its own configuration, normalised vectors."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 

@@ -1,4 +1,4 @@
-"""Fusing the ranked lists of the two legs into one. Pure: scores in, scores out.
+"""Fusion of the ranked lists of the two legs into one.
 
 Distribution-based score fusion (DBSF: https://qdrant.tech/documentation/concepts/hybrid-queries/) maps each leg's
 scores linearly so that its mean ± 3 standard deviations become 0..1, and adds them. Reciprocal rank fusion (RRF,
@@ -14,18 +14,18 @@ from mcp_servers.retriever.index import CandidateLimit, FusionMethod, LegResults
 RRF_K = 60
 
 NO_WORDS, ENOUGH_WORDS = 0.2, 0.6
-"""Shares of a question's weight (inverse document frequency) up to which the lexical leg counts nothing, and from which
-it counts `MOST_WORDS`."""
+"""Shares of a question's weight (inverse document frequency) up to which the lexical leg has weight 0, and from which
+it has weight `MOST_WORDS`."""
 
 MOST_WORDS = 1.5
-"""What the lexical leg counts at most; the dense leg at most 1."""
+"""Largest weight of the lexical leg; that of the dense leg is 1."""
 
 EQUAL = 1e-9
-"""Deviation, relative to the scores, below which they are all the same and differ by rounding."""
+"""Deviation relative to the scores below which all scores are equal, except for rounding."""
 
 
 class Ranking(NamedTuple):
-    """One leg: what its vote counts, its candidates best first, and its scores for candidates of the other leg."""
+    """One leg: its weight, its candidates best first, and its scores for candidates of the other leg."""
 
     weight: float
     candidates: Sequence[Scored]
@@ -43,19 +43,19 @@ def fuse_legs(legs: LegResults, lead: CandidateLimit) -> list[Scored]:
 
 
 def lexical_weight(share: float) -> float:
-    """Return what the lexical leg counts when its best candidate matches ``share`` of the question's weight.
+    """Return the weight of the lexical leg if its best candidate matches ``share`` of the question's weight.
 
-    A question in another language, or in other words, has no word of the passage that answers it. What matches then
-    does so by chance, and must not outvote the dense leg.
+    A question in another language, or in other words, shares no word with the passage that answers it. Other passages
+    then match by chance, and must not outvote the dense leg.
     """
     return min(max((share - NO_WORDS) / (ENOUGH_WORDS - NO_WORDS), 0.0), 1.0) * MOST_WORDS
 
 
 def fuse(rankings: Sequence[Ranking], method: FusionMethod = "dbsf") -> list[Scored]:
-    """One list of all candidates, best first; no score is negative.
+    """Return one list of all candidates, best first, without negative scores.
 
-    DBSF takes a leg's distribution from its own candidates and places `rest` in it: a candidate just below a leg's
-    cut is then not worth nothing. RRF knows no rank for `rest`. Ties keep the order of the first leg that has them.
+    DBSF computes a leg's distribution from its own candidates and scales `rest` by it, so that a candidate just below a
+    leg's cut still counts. RRF has no rank for `rest`. Ties keep the order of the first leg that has them.
     """
     total: dict[str, float] = {}
     for weight, candidates, rest in rankings:
@@ -67,13 +67,14 @@ def fuse(rankings: Sequence[Ranking], method: FusionMethod = "dbsf") -> list[Sco
 
 
 def _distribution(known: Sequence[Scored], scored: Sequence[Scored]) -> list[float]:
-    """Where each of `scored` lies between mean - 3 and mean + 3 deviations of `known`: 0 is below, above 1 is beyond.
+    """Scale `scored` so that mean - 3 and mean + 3 deviations of `known` become 0 and 1; lower scores become 0.
 
-    The best of a hundred often lies beyond, and how far tells it from the second (nDCG@10 on Cranfield +0.004).
+    The best of a hundred is often above 1. Its distance distinguishes it from the second, so it is not capped (nDCG@10
+    on Cranfield +0.004).
     """
     scores = [each.score for each in known]
     mean = sum(scores) / (len(scores) or 1)
-    # `statistics` would compute with fractions: 3 ms for the two legs of a search.
+    # `statistics` computes with fractions, which takes 3 ms for the two legs of a search.
     deviation = math.sqrt(sum((score - mean) ** 2 for score in scores) / (len(scores) or 1))
     if deviation <= EQUAL * max(map(abs, scores), default=0.0):
         return [0.5] * len(scores) + [0.0] * (len(scored) - len(scores))

@@ -1,8 +1,8 @@
-"""What a search returns: hits with their sentences, and the candidates that they were chosen from.
+"""The result of a search: hits with their sentences, and the candidates from which they were chosen.
 
-Pure values, and the one place that knows their JSON. A tool result has the names of the attributes (`Hit.to_json`).
-REST and stored searches have the same names in camelCase: the server writes those with its own encoder, and
-`Retrieval.from_json` reads its answer.
+The module holds plain values and their JSON forms. A tool result uses the names of the attributes (`Hit.to_json`).
+REST and stored searches use the same names in camelCase: the server writes them with its own encoder, and
+`Retrieval.from_json` reads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def camel(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """The smallest piece that can be cited; ``start`` and ``end`` are offsets in the text of the chunk."""
+    """The smallest unit of a citation; ``start`` and ``end`` are offsets in the text of the chunk."""
 
     chunk_id: str
     text: str
@@ -36,9 +36,10 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class HitTable:
-    """Sentences ``first`` to below ``last`` of a hit that are lines of a table below this header.
+    """A table in a hit: the sentences from ``first`` to below ``last`` are its lines.
 
-    The header's own line is the first of them only where ``has_header``.
+    ``header`` are the cells of the table's header. The header's line is the first of the sentences only if
+    ``has_header`` is true.
     """
 
     first: int
@@ -51,9 +52,9 @@ class HitTable:
 class Hit:
     """A passage: one chunk, or neighbouring chunks of one section.
 
-    ``relevance_score`` is 0..1 and comparable between searches of a collection; ``score`` is the fusion's. ``passage``
-    is the number of its first chunk in the document, from 1. ``tables`` says which sentences are rows of tables, and
-    ``scanned`` that OCR read the text from an image.
+    ``relevance_score`` is 0..1 and comparable between searches of a collection; ``score`` is the score of the fusion.
+    ``passage`` is the number of its first chunk in the document, from 1. ``tables`` are the tables among its sentences.
+    ``scanned`` means that OCR read the text from an image.
     """
 
     document_id: str
@@ -69,7 +70,7 @@ class Hit:
     scanned: bool = False
 
     def to_json(self) -> Json:
-        """Return the hit as it stands in the structured content of a tool result."""
+        """Return the hit as JSON for the structured content of a tool result."""
         rounded = {"score": round(self.score, 6), "relevance_score": round(self.relevance_score, 4)}
         lists = {"heading_path": [*self.heading_path], "sentences": [asdict(each) for each in self.sentences]}
         lists["tables"] = [{**asdict(each), "header": [*each.header]} for each in self.tables]
@@ -77,7 +78,7 @@ class Hit:
 
     @classmethod
     def from_json(cls, data: Json) -> "Hit":
-        """Return the hit that a camelCase object stands for."""
+        """Build the hit from a camelCase object."""
         sentences = tuple(_flat(Sentence, each) for each in data["sentences"])
         tables = tuple(
             HitTable(each["first"], each["last"], tuple(each["header"]), each["hasHeader"])
@@ -88,11 +89,11 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A chunk that was weighed; a leg's score is None where that leg has none.
+    """A chunk that a search considered; the score of a leg is None if the leg did not score the chunk.
 
-    Ranks count from 1; a leg has none of a chunk that is not among the candidates it brought, although it scores it.
-    ``above_threshold``: relevant enough to be found. ``reranked`` is the reranker's score, of those it read. ``hit`` is
-    the number of the hit that the chunk is part of: what an answer would have seen. None where it was not kept.
+    Ranks count from 1. A leg's rank is None for a chunk outside the leg's own candidates, even if the leg scored the
+    chunk. ``above_threshold`` means relevant enough for a hit. ``reranked`` is the reranker's score, None for chunks
+    that the reranker did not read. ``hit`` is the number of the hit that contains the chunk, None if no hit does.
     """
 
     chunk_id: str
@@ -111,12 +112,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """Everything about one search; ``took_ms`` includes embedding the question.
+    """The record of one search; ``took_ms`` includes embedding the question.
 
-    ``mode`` is hybrid when the dense leg had a vote; ``dense_weight`` is what it counted. ``note`` says why it had
-    none although the collection has vectors, or why nothing was reranked. ``incomplete`` says what was not searched,
-    while a lost index is being made anew. ``threshold``, ``top_k`` and ``fusion`` are what was searched with;
-    ``reranked``: the reranker decided the order of the hits.
+    ``mode`` is hybrid if the dense leg had a vote, and ``dense_weight`` is the weight of this vote. ``note`` explains
+    why the dense leg had no vote although the collection has vectors, or why nothing was reranked. ``incomplete`` names
+    the parts that were not searched while a lost index is rebuilt. ``threshold``, ``top_k`` and ``fusion`` are the
+    parameters of the search. ``reranked`` means that the reranker decided the order of the hits.
     """
 
     retrieval_id: str
@@ -136,7 +137,7 @@ class Retrieval:
 
     @classmethod
     def from_json(cls, answer: Json, collection: str) -> Self:
-        """Return the search that a server answers with. Raises KeyError and TypeError on another object."""
+        """Build the record from a server's answer. Raises KeyError and TypeError on another object."""
         return cls(
             retrieval_id=answer["retrievalId"],
             collection=collection,
@@ -155,14 +156,14 @@ class Retrieval:
         )
 
     def with_hits(self, hits: Sequence[Hit]) -> Self:
-        """Return the search with these hits, and its candidates with the number of the one that each is part of."""
+        """Return a copy with these hits, whose candidates have the number of the hit that contains them."""
         numbers = {each.chunk_id: number for number, hit in enumerate(hits, 1) for each in hit.sentences}
         candidates = tuple(replace(each, hit=numbers.get(each.chunk_id)) for each in self.candidates)
         return replace(self, hits=tuple(hits), candidates=candidates)
 
 
 def share_place(one: Chunk, other: Chunk) -> bool:
-    """Tell whether all that a citation names (page, cells, section) is the same for both."""
+    """Return whether a citation would name the same page, cells and section for both chunks."""
     return _place(one) == _place(other)
 
 
@@ -171,12 +172,12 @@ def _place(chunk: Chunk) -> tuple[object, ...]:
 
 
 def join_chunks(chunks: Sequence[Chunk], *, score: float = 1.0, relevance_score: float = 1.0) -> Hit:
-    """Return the passage of chunks of one place, which stand in their order."""
+    """Join chunks of one place, given in their order, into a hit."""
     sentences: list[Sentence] = []
     end = -1
     for chunk in chunks:
         for span in chunk.sentences:
-            # The overlap of two chunks is one passage of the document: it is shown, and cited, once.
+            # Chunks may overlap: the overlap is shown and cited once.
             if chunk.start + span.start >= end:
                 sentences.append(Sentence(chunk.chunk_id, chunk.text[span.start : span.end], span.start, span.end))
                 end = chunk.start + span.end
@@ -197,7 +198,7 @@ def join_chunks(chunks: Sequence[Chunk], *, score: float = 1.0, relevance_score:
 
 
 def tables_of(sentences: Sequence[Sentence], chunks: Mapping[str, Chunk]) -> tuple[HitTable, ...]:
-    """Return the tables that sentences of these chunks are lines of."""
+    """Return the tables whose lines are among the sentences of these chunks."""
     tables: list[HitTable] = []
     for number, sentence in enumerate(sentences):
         chunk = chunks[sentence.chunk_id]
@@ -214,10 +215,10 @@ def tables_of(sentences: Sequence[Sentence], chunks: Mapping[str, Chunk]) -> tup
 
 
 def _flat(kind: type[T], data: Json) -> T:
-    """Return the value of a class from a camelCase object.
+    """Build a value of a class from a camelCase object.
 
     Raises:
-        KeyError: it lacks a field that has no default.
+        KeyError: the object lacks a field that has no default.
     """
     keys = {each.name: camel(each.name) for each in fields(kind)}
     optional = {each.name for each in fields(kind) if each.default is not MISSING}
@@ -225,7 +226,7 @@ def _flat(kind: type[T], data: Json) -> T:
 
 
 def hits_within(hits: Sequence[Hit], tokens: int) -> tuple[Hit, ...]:
-    """Return the hits that have about so many tokens together: the best ones, each whole, and the first in any case."""
+    """Return the best hits with about ``tokens`` tokens in total, each hit whole, and always the first hit."""
     kept: list[Hit] = []
     for hit in hits:
         tokens -= sum(estimate_tokens(sentence.text) for sentence in hit.sentences)

@@ -1,4 +1,4 @@
-"""Embedding by an HTTP endpoint with the shape of OpenAI's `POST /embeddings`."""
+"""An embedder that calls an HTTP endpoint compatible with OpenAI's `POST /embeddings`."""
 
 import json
 from collections.abc import Sequence
@@ -14,23 +14,26 @@ from mcp_servers.retriever.errors import EmbedderFailed
 BATCH = 64
 ATTEMPTS = 3
 RETRY_SECONDS = 0.5
-"""Before the second attempt; doubled before the third."""
+"""Backoff before the second attempt; doubled before the third."""
 
 TIMEOUT_SECONDS = 30.0
 ANSWER_SECONDS = 60.0
-"""For a whole answer: one that comes a byte at a time would never be over otherwise."""
+"""Time limit for a complete answer, because an endpoint that sends single bytes never reaches the read timeout."""
 
 ANSWER_BYTES = 32 * 2**20
-"""Of a decoded answer; 64 vectors of 4 096 numbers have 6 MiB."""
+"""Maximum number of bytes of a decompressed answer; 64 vectors of 4 096 numbers have 6 MiB."""
 
 MAX_REASON = 200
-"""Characters of an error answer that are told."""
+"""Maximum number of characters of an error answer that appear in an error text."""
 
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class HttpEmbedder:
-    """`Embedder` on `{base}/embeddings`. `transport` is for tests and proxies; the key is never in `name` or errors."""
+    """`Embedder` that calls `{base}/embeddings`.
+
+    `transport` is for tests and proxies. The API key never appears in `name` or in error texts.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class HttpEmbedder:
         self._url = base.rstrip("/") + "/embeddings"
         self._model = model
         self._retry_seconds = retry_seconds
-        # As it is, and as JSON and URLs write it: an endpoint may repeat the request it refuses.
+        # The key as given and as JSON and URLs encode it: an endpoint may echo the request that it refuses.
         self._secrets = {api_key, json.dumps(api_key)[1:-1], quote(api_key, safe="")} if api_key else set[str]()
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx2.AsyncClient(headers=headers, timeout=TIMEOUT_SECONDS, transport=transport)
@@ -86,7 +89,7 @@ class HttpEmbedder:
         raise EmbedderFailed(self.name, reason)
 
     async def _ask(self, question: dict[str, Any]) -> tuple[int, bytes]:
-        """Return status and body. What is decoded is counted: a megabyte of gzip may stand for a gigabyte."""
+        """Return status and body. The limit applies to decompressed bytes: a megabyte of gzip may become a gigabyte."""
         answer = bytearray()
         async with self._client.stream("POST", self._url, json=question) as response:
             async for part in response.aiter_bytes():
@@ -96,7 +99,7 @@ class HttpEmbedder:
         return response.status_code, bytes(answer)
 
     def _shorten(self, text: str) -> str:
-        """What of an error answer may stand in health and logs: one line, not endless, without the key."""
+        """Shorten an error answer for health reports and logs: one bounded line without the key."""
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "…")
         printable = "".join(each if each.isprintable() else " " for each in text)

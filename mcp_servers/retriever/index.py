@@ -1,7 +1,7 @@
-"""What an index is: the protocol both implementations fulfil, and the values that cross it.
+"""The `Index` protocol, which both implementations fulfil, and the values of its methods.
 
-It also says which text of a chunk its vectors are made of. Which engine stores it, how hits are ranked and what a
-tool shows of them is decided elsewhere.
+The module also defines the text of a chunk that is embedded. Other modules choose the engine, rank the hits and
+present them.
 """
 
 import math
@@ -20,22 +20,22 @@ from mcp_servers.retriever.lexical import TOKENIZER, Sparse
 LEXICAL = "bm25"
 DENSE = "dense"
 WINDOWS = "windows"
-"""Names of a point's vectors. `WINDOWS` is a multivector, of embedders with a token limit only; `DENSE` is its mean."""
+"""Names of a point's vectors. `WINDOWS` is a multivector for embedders with a token limit, and `DENSE` its mean."""
 
 COARSE = 1_000
-"""Points that a search compares by their windows: those whose mean is nearest. In a collection with fewer, all are."""
+"""Points with the nearest means, whose windows a search compares; all points in a smaller collection."""
 
 UPSERT_BATCH = 64
-"""Points handed on at once, at most; the embedded index gives the engine fewer where they take too long."""
+"""Maximum number of points of one write; the embedded index splits it further if the engine takes too long."""
 
 COMPLETED = 20
-"""Candidates of one leg that the other is asked to score too; the rest could not come to the top."""
+"""Best candidates of one leg that the other leg scores too; the rest could not reach the top."""
 
 MAX_NAMES = 1_000
-"""Document names told at once."""
+"""Maximum number of document names in one answer."""
 
 KEYWORD_FIELDS = ("document_id", "document_name", "type", "heading_path")
-"""Payload fields that are filtered on in a server; `ordinal` beside them is an integer index."""
+"""Payload fields that a Qdrant server indexes as keywords for filters; `ordinal` has an integer index."""
 
 Vectors = list[float] | list[list[float]]
 """One vector, or the vectors of a multivector."""
@@ -47,7 +47,7 @@ _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}(?:@[0-9]{1,9})?")
 class Dense:
     """Dense vectors of one embedder, all of one dimension, in the order of the chunks they belong to.
 
-    ``windows`` is how many vectors each chunk has (see `windows.chunk_windows`); None: one each, of the whole chunk.
+    ``windows`` is the number of vectors of each chunk (see `windows.chunk_windows`); None means one for each chunk.
     """
 
     embedder: str
@@ -78,7 +78,7 @@ class Dense:
 
 
 def mean_vector(vectors: Sequence[Sequence[float]]) -> list[float]:
-    """Return the direction between vectors: what stands for a chunk of several windows in a first, coarse search."""
+    """Return the mean direction of vectors, which represents a chunk of several windows in the first, coarse search."""
     if len(vectors) == 1:
         return list(vectors[0])
     lengths = [math.hypot(*vector) or 1.0 for vector in vectors]
@@ -93,8 +93,11 @@ def stored_windows(vectors: Mapping[str, Vectors]) -> list[list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What was measured of the dense leg in one collection (see `calibration`): its competence 0..1 by script, the
-    cosine of an unrelated chunk and of a match, and how many points there were."""
+    """Measurements of the dense leg in one collection (see `calibration`).
+
+    `competence` is 0..1 by script. `noise` is the cosine of an unrelated chunk, `match` that of a matching one, and
+    `points` is the size of the collection at the time.
+    """
 
     competence: Mapping[str, float]
     noise: float
@@ -104,8 +107,11 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class CollectionMeta:
-    """What a collection's vectors were made with. `embedder` and `dimension` are None until dense vectors came.
-    `windowed`: chunks have a vector for each window."""
+    """The tokenizer, chunker and embedder that produced a collection's vectors, and its calibration.
+
+    `embedder` and `dimension` are None until the first dense vectors. `windowed` means that chunks have a vector for
+    each window.
+    """
 
     tokenizer: str = TOKENIZER
     chunker: str = CHUNKER_VERSION
@@ -115,10 +121,10 @@ class CollectionMeta:
     windowed: bool = False
 
     def with_dense(self, dense: Dense) -> "CollectionMeta":
-        """Return the record of the collection once it has vectors like these.
+        """Return the record of the collection after vectors like these were added.
 
         Raises:
-            IndexMismatch: it has vectors of another embedder or dimension.
+            IndexMismatch: the collection has vectors of another embedder or dimension.
         """
         dimension = len(dense.vectors[0])
         if self.embedder not in (None, dense.embedder):
@@ -130,20 +136,23 @@ class CollectionMeta:
         return replace(self, embedder=dense.embedder, dimension=dimension, windowed=dense.windows is not None)
 
     def to_json(self) -> Json:
-        """Return the record as an index keeps it beside the collection."""
+        """Return the record as JSON, as an index stores it with the collection."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Json) -> "CollectionMeta":
-        """Reverse `to_json`; what is missing takes its default."""
+        """Reverse `to_json`; missing fields take their defaults."""
         calibration = data.get("calibration")
         return cls(**{**data, "calibration": Calibration(**calibration) if calibration else None})
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A filter; None and "" mean any. `document_ids` is what the caller may see at all: an empty one matches nothing.
-    `document` is an id or an exact name, `type` a file name ending without its dot, `heading` one of the path."""
+    """A filter on chunks; None and "" mean any.
+
+    `document_ids` are the documents that the caller may see; an empty tuple matches nothing. `document` is an id or an
+    exact name, `type` a file name ending without its dot, and `heading` an element of the heading path.
+    """
 
     document_ids: tuple[str, ...] | None = None
     document: str | None = None
@@ -161,12 +170,15 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LegResults:
-    """Candidates of both legs, each best first. `self_score` is the BM25 score of a chunk that is the query itself.
-    `…_rest` are the scores a leg gives to the best candidates that only the other one has; chunks without a word of
-    the query are in no lexical one. `chunks` are those that came along (see `CandidateLimit`).
+    """Candidates of both legs, each best first.
 
-    `tokens` is the weight (inverse document frequency) of each token of the question; `matched` says which of them the
-    first candidates hold."""
+    `self_score` is the BM25 score of a chunk whose text is the query itself. `lexical_rest` and `dense_rest` are the
+    scores that a leg gives to the best candidates that only the other leg found; chunks without a word of the query
+    have no lexical score. `chunks` are the chunks that the index sent along (see `CandidateLimit`).
+
+    `tokens` is the weight (inverse document frequency) of each token of the question. `matched` has the tokens that
+    each of the first candidates contains.
+    """
 
     lexical: tuple[Scored, ...] = ()
     dense: tuple[Scored, ...] = ()
@@ -178,26 +190,28 @@ class LegResults:
     matched: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def share(self, chunk_id: str) -> float:
-        """Return the share of the question's weight that the tokens of a candidate match, 0..1."""
+        """Return the share of the question's weight that a candidate's tokens match, 0..1."""
         total = sum(self.tokens.values())
         held = sum(self.tokens[token] for token in self.matched.get(chunk_id, ()))
         return held / total if total > 0 else 0.0
 
     def lexical_share(self) -> float:
-        """Return the share that the best of the first lexical candidates matches."""
+        """Return the highest `share` among the first `LEADERS` lexical candidates."""
         return max((self.share(each.chunk_id) for each in self.lexical[:LEADERS]), default=0.0)
 
 
 LEADERS = 5
-"""Lexical candidates of which the best match decides what the lexical leg counts."""
+"""First lexical candidates, of which the best match decides the weight of the lexical leg."""
 
 FusionMethod = Literal["dbsf", "rrf"]
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateLimit:
-    """Which candidates a search reads first: the best `count` when the legs are fused in this way. An index that is
-    far away sends their chunks along, which saves asking for them."""
+    """The candidates whose chunks a search reads first: the best `count` after this fusion of the legs.
+
+    An index on another machine sends these chunks along, which saves a request.
+    """
 
     method: FusionMethod
     dense_weight: float
@@ -205,10 +219,10 @@ class CandidateLimit:
 
 
 class Index(Protocol):
-    """Stores chunks with their vectors, one collection for each domain. All calls may come from any task.
+    """Stores chunks with their vectors, one collection for each domain. Any task may call any method.
 
-    `collection` is a name, or `name@n` as `rebuild` gives it. Reading a collection that does not exist finds nothing.
-    Raises `IndexFault` errors only.
+    `collection` is a name, or `name@n` as returned by `rebuild`. Reading a collection that does not exist finds
+    nothing. The methods raise only `IndexFault` errors.
     """
 
     async def upsert(
@@ -218,14 +232,19 @@ class Index(Protocol):
         dense: Dense | None = None,
         lexical: Sequence[Sparse] | None = None,
     ) -> None:
-        """Insert or replace by chunk id, making the collection when needed. `lexical` are the BM25 vectors if they
-        were made elsewhere. Raises `IndexMismatch` when `dense` does not fit what the collection records."""
+        """Insert chunks, or replace those of the same id; create the collection if needed.
+
+        `lexical` are the BM25 vectors, if the caller has computed them.
+
+        Raises:
+            IndexMismatch: the collection has vectors of another embedder or dimension than `dense`.
+        """
 
     async def add_dense(self, collection: str, chunk_ids: Sequence[str], dense: Dense) -> None:
-        """Give dense vectors to chunks that were indexed without; ids that are gone meanwhile are skipped."""
+        """Add dense vectors to chunks that were indexed without them; ids of chunks deleted since are skipped."""
 
     async def without_dense(self, collection: str, limit: int) -> list[Chunk]:
-        """Up to `limit` chunks that have no dense vector yet."""
+        """Return up to `limit` chunks that have no dense vector yet."""
 
     async def delete_document(self, collection: str, document_id: str) -> None: ...
 
@@ -235,15 +254,15 @@ class Index(Protocol):
     async def count(self, collection: str, document_id: str | None = None) -> int: ...
 
     async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
-        """The document's chunks with ordinals from `offset` to below `offset + limit`, in order."""
+        """Return the document's chunks with ordinals from `offset` to below `offset + limit`, in order."""
 
     async def get(self, collection: str, chunk_ids: Sequence[str]) -> dict[str, Chunk]:
-        """Chunks by id; unknown ids are left out."""
+        """Return chunks by id; unknown ids are left out."""
 
     async def existing(self, collection: str, chunk_ids: Collection[str]) -> set[str]: ...
 
     async def document_names(self, collection: str, selection: Selection) -> list[str]:
-        """Names of the documents that `selection` leaves, sorted, at most 1 000."""
+        """Return the names of the documents that match `selection`, sorted, at most 1 000."""
 
     async def search_legs(
         self,
@@ -254,39 +273,41 @@ class Index(Protocol):
         limit: int = 100,
         lead: CandidateLimit | None = None,
     ) -> LegResults:
-        """Up to `limit` candidates of each leg; the dense one is empty without `vector` or dense vectors. The chunks
-        that `lead` asks for come along or not, as is cheaper."""
+        """Return up to `limit` candidates of each leg; the dense leg is empty without `vector` or dense vectors.
+
+        The index may send the chunks that `lead` describes along, if that is cheaper than another request.
+        """
 
     async def sample(self, collection: str, limit: int) -> list[tuple[Chunk, list[list[float]]]]:
-        """Up to `limit` chunks picked at random, with the normalised vectors of their windows."""
+        """Return up to `limit` random chunks with the normalised vectors of their windows."""
 
     async def meta(self, collection: str) -> CollectionMeta | None: ...
 
     async def set_calibration(self, collection: str, calibration: Calibration) -> None: ...
 
     async def rebuild(self, collection: str, meta: CollectionMeta) -> str:
-        """Begin an empty generation beside the live one; returns the name to fill it under."""
+        """Create an empty generation beside the live one and return the collection name for filling it."""
 
     async def swap(self, collection: str, generation: str) -> None:
-        """Make `generation` (from `rebuild`) the live one; the old one is kept for `roll_back`."""
+        """Make `generation` (from `rebuild`) live and keep the old one for `roll_back`."""
 
     async def roll_back(self, collection: str) -> bool:
-        """Make the generation before the last `swap` live again; False when there is none."""
+        """Make the generation before the last `swap` live again; return False if there is none."""
 
     async def wait_for_loss(self) -> None:
-        """Return once something may be gone that was there: the index was started anew, or put damage aside."""
+        """Wait until stored data may be lost: the index was restarted, or quarantined a damaged collection."""
 
     async def aclose(self) -> None: ...
 
 
 def only_in(leg: Sequence[Scored], other: Sequence[Scored]) -> list[str]:
-    """Ids of the best `COMPLETED` candidates of `leg` that `other` has not."""
+    """Return the ids of the best `COMPLETED` candidates of `leg` that `other` lacks."""
     have = {each.chunk_id for each in other}
     return [each.chunk_id for each in leg if each.chunk_id not in have][:COMPLETED]
 
 
 def split_name(collection: str) -> tuple[str, int | None]:
-    """`law@3` to `("law", 3)`. Raises ValueError on a name that could be a path or an alias of another."""
+    """Split `law@3` into `("law", 3)`. Raises ValueError on a name that could be a path or an alias of another."""
     if not _COLLECTION.fullmatch(collection):
         raise ValueError(f"{collection!r} is not a collection name")
     name, _, generation = collection.partition("@")
@@ -294,10 +315,10 @@ def split_name(collection: str) -> tuple[str, int | None]:
 
 
 def searchable_text(chunk: Chunk) -> str:
-    """What the vectors of a chunk are made of: its headings and its text."""
+    """Return the text of a chunk that its vectors represent: its headings and its text."""
     return "\n".join((*chunk.heading_path, chunk.text))
 
 
 def ending(name: str) -> str:
-    """What `Selection.type` is compared with: a file name's ending in lower case, without its dot."""
+    """Return a file name's ending in lower case without its dot, as `Selection.type` has it."""
     return PurePath(name).suffix.lower().lstrip(".")

@@ -1,8 +1,8 @@
-"""What a server and its index process say to each other: frames, and the values of `Index` as JSON and raw floats.
+"""The protocol between a server and its index process: frames with the values of `Index` as JSON and raw floats.
 
-Pure. A frame is two lengths (four bytes each, little-endian), a JSON object, and dense vectors as 32-bit floats one
-after the other: what the engine keeps of them anyway. A request has a number, a method of `Index` and its arguments;
-an answer has the same number, and a value or a fault. Who reads and writes frames is not known here.
+The module does no I/O. A frame consists of two lengths (four bytes each, little-endian), a JSON object, and dense
+vectors as consecutive 32-bit floats, the precision that the engine stores anyway. A request has a number, a method of
+`Index` and its arguments. An answer has the same number, and a value or a fault.
 """
 
 import struct
@@ -27,7 +27,7 @@ from mcp_servers.retriever.index import Dense, LegResults, Scored, Selection
 from mcp_servers.retriever.lexical import Sparse
 
 MAX_FRAME = 64 * 2**20
-"""Bytes; 64 chunks with their vectors have about 400 KB."""
+"""Maximum number of bytes of a frame; 64 chunks with their vectors have about 400 KB."""
 
 _LENGTHS = struct.Struct("<II")
 
@@ -37,7 +37,7 @@ _FAULTS: dict[str, type[IndexFault]] = {
 
 
 class FrameTooLarge(Exception):
-    """A frame is larger than `MAX_FRAME`, or what comes is none."""
+    """A frame is larger than `MAX_FRAME`, or the received bytes are no frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ class Frame:
 
 
 class FrameReader:
-    """Puts frames together from whatever pieces arrive."""
+    """Assembles frames from pieces of any size."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take more bytes; yield the frames that are whole by now. Raises `FrameTooLarge`."""
+        """Add received bytes and yield the frames that are complete. Raises `FrameTooLarge`."""
         self._pending += data
         while len(self._pending) >= _LENGTHS.size:
             first, second = _LENGTHS.unpack_from(self._pending)
@@ -83,7 +83,7 @@ def pack_vectors(vectors: Iterable[Sequence[float]]) -> bytes:
 
 
 def unpack_vectors(floats: bytes, count: int) -> list[list[float]]:
-    """Reverse `pack_vectors`; ``count`` is how many there are."""
+    """Reverse `pack_vectors`; ``count`` is the number of vectors."""
     values = array("f")
     values.frombytes(floats)
     each = len(values) // count if count else 0
@@ -101,7 +101,7 @@ def unpack_chunks(values: Iterable[Json]) -> list[Chunk]:
 
 
 def pack_dense(dense: Dense | None) -> tuple[Json, bytes]:
-    """Return what a request says of its vectors, and the vectors."""
+    """Return the JSON fields that describe dense vectors, and the vectors as raw floats."""
     if dense is None:
         return {}, b""
     windows = None if dense.windows is None else [*dense.windows]
@@ -109,7 +109,7 @@ def pack_dense(dense: Dense | None) -> tuple[Json, bytes]:
 
 
 def unpack_dense(data: Json, floats: bytes, count: int) -> Dense | None:
-    """Reverse `pack_dense`; ``count`` is how many chunks there are."""
+    """Reverse `pack_dense`; ``count`` is the number of chunks."""
     if "embedder" not in data:
         return None
     windows = data["windows"]
@@ -117,7 +117,7 @@ def unpack_dense(data: Json, floats: bytes, count: int) -> Dense | None:
 
 
 def unpack_sparse(values: list[tuple[list[int], list[float]]] | None) -> list[Sparse] | None:
-    """Return the BM25 vectors of a request, whose JSON is lists of token ids and weights."""
+    """Return the BM25 vectors of a request from lists of token ids and weights."""
     return None if values is None else [Sparse(indices, weights) for indices, weights in values]
 
 
@@ -133,7 +133,7 @@ def unpack_selection(data: Json) -> Selection:
 
 
 def pack_legs(legs: LegResults) -> Json:
-    """Return candidates as JSON values: ids and scores in turn, which is cheaper than many lists."""
+    """Return candidates as JSON values, with alternating ids and scores, which is cheaper than many lists."""
     names = ("lexical", "dense", "lexical_rest", "dense_rest")
     flat = {name: [value for scored in getattr(legs, name) for value in scored] for name in names}
     tokens = [*legs.tokens]

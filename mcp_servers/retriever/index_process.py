@@ -1,11 +1,13 @@
-"""``python -m mcp_servers.retriever.index_process FOLDER PARENT AT_WORK [SUSPECT]``: the embedded index on its own.
+"""The index process: ``python -m mcp_servers.retriever.index_process FOLDER PARENT AT_WORK [SUSPECT]``.
 
-Requests come as frames on stdin, answers go to stdout (`index_frames`). One thread does one thing at a time: a look
-for new requests, then one that reads or one step of one that writes. Reading goes first, and collections that are
-written take turns, so that no long write holds up a search or another collection. The end of stdin ends the process,
-and so does its parent's death. ``AT_WORK`` is a descriptor of eight bytes in memory, which say what number is worked
-on: if the process dies of it, the parent knows of what. ``SUSPECT`` is a collection that two processes died of: it is
-put aside unread.
+Requests arrive as frames on stdin, and answers go to stdout (`index_frames`). One thread alternates between receiving
+requests and executing one read or one step of a write. Reads have priority, and collections with writes take turns, so
+that a long write delays neither a search nor another collection. The process exits at the end of stdin and when its
+parent dies.
+
+``AT_WORK`` is the descriptor of eight bytes of shared memory, which hold the number of the request being executed: if
+the process crashes, the parent knows which request caused it. ``SUSPECT`` is a collection over which earlier processes
+died: it is quarantined without being opened.
 """
 
 import ctypes
@@ -41,20 +43,20 @@ from mcp_servers.retriever.index_frames import (
 )
 
 HELLO = 0
-"""The number of the first answer, which no request has: the folder is ours, or why it is not."""
+"""Number of the first answer, which reports that the process owns the folder, or why not. No request has it."""
 
 READS_IN_A_ROW = 8
-"""After so many a write takes a step too."""
+"""Reads executed in a row before a waiting write gets a step."""
 
 PIPE_BYTES = 2**20
-"""What a pipe is asked to hold: a batch is then written in one go."""
+"""Requested size of a pipe's buffer, so that a batch takes one write."""
 
 F_SETPIPE_SZ = 1031
 PR_SET_PDEATHSIG = 1
 """From ``linux/fcntl.h`` and ``linux/prctl.h``."""
 
 
-# The methods of `Index`: a read and a short write answer at once, a long write is a row of steps.
+# The methods of `Index`: a read and a short write return their answer, a long write is an iterator of steps.
 
 
 def _chunks(index: EdgeCollections, data: Json, _: bytes) -> Frame:
@@ -175,7 +177,7 @@ LONG_WRITES: dict[str, Callable[[EdgeCollections, Json, bytes], Steps]] = {
 
 @dataclass(slots=True)
 class _Write:
-    """A request that changes a collection; ``steps`` are there once a long one began."""
+    """A request that changes a collection; ``steps`` is the iterator of a long write that has begun."""
 
     number: int
     request: Frame
@@ -183,7 +185,7 @@ class _Write:
 
 
 class Service:
-    """Answers the requests of one parent, in the order of the module's docstring."""
+    """Executes the requests of one parent in the order that the module's docstring describes."""
 
     def __init__(self, index: EdgeCollections, source: int, sink: int, at_work: mmap.mmap) -> None:
         self._index = index
@@ -193,10 +195,10 @@ class Service:
         self._frames = FrameReader()
         self._reads: deque[Frame] = deque()
         self._writes: dict[str, deque[_Write]] = {}
-        """By collection, in the order in which they get their next step."""
+        """Waiting writes by collection, in the order in which the collections get their next step."""
 
     def run(self) -> None:
-        """Answer until the parent closes its end."""
+        """Execute requests until the parent closes its end of the pipe."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         in_a_row = 0
@@ -212,13 +214,13 @@ class Service:
                 self._take_step()
 
     def _receive(self) -> bool:
-        """Take what has come; False at the end."""
+        """Queue the requests that have arrived; return False at the end of the input."""
         data = os.read(self._source, PIPE_BYTES)
         for frame in self._frames.feed(data):
             if frame.data["method"] in READS:
                 self._reads.append(frame)
             else:
-                # Generations of a collection share a queue: a swap comes after what was written before it.
+                # Generations of a collection share a queue, so that a swap runs after the writes before it.
                 name = split_name(frame.data["collection"])[0]
                 self._writes.setdefault(name, deque()).append(_Write(frame.data["number"], frame))
         return bool(data)
@@ -251,7 +253,7 @@ class Service:
             self._writes[name] = queue
 
     def _step(self, write: _Write) -> Frame | None:
-        """Do a short write, or a step of a long one; None while there is more to do."""
+        """Execute a short write or one step of a long one; return the answer, or None if steps remain."""
         request = write.request
         method = request.data["method"]
         if method in SHORT_WRITES:
@@ -264,7 +266,7 @@ class Service:
         self._at_work[:8] = number.to_bytes(8, "little")
 
     def _answer_fault(self, request: Frame, exc: BaseException) -> None:
-        """Answer what went wrong. A panic of the engine, which is no `Exception`, ends the process after that."""
+        """Send a fault as the answer, then end the process if it was a panic of the engine, which is no `Exception`."""
         fault = self._index.diagnose(request.data["collection"], exc)
         if not isinstance(fault, IndexFault):
             fault = IndexUnavailable("answer", f"{type(exc).__name__}: {exc}")
@@ -278,19 +280,19 @@ class Service:
 
 
 def send(sink: int, number: int, answer: Frame) -> None:
-    """Write an answer whole. Raises `BrokenPipeError` when nobody is there to read it."""
+    """Write a complete answer to ``sink``. Raises `BrokenPipeError` if the parent has closed the pipe."""
     view = memoryview(Frame({**answer.data, "number": number}, answer.floats).encode())
     while view:
         view = view[os.write(sink, view) :]
 
 
 def _bind_life(parent: int) -> None:
-    """Die with the parent, and of nothing that is meant for it: it ends us when its last search is done."""
+    """Die with the parent, but ignore signals meant for the parent, which ends this process after its last search."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it died before the signal was set
+    if os.getppid() != parent:  # the parent died before the signal was set
         raise SystemExit(1)
 
 
@@ -300,13 +302,13 @@ def main() -> None:
     _bind_life(int(parent))
     source, sink = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what a library prints must not corrupt the frames
+    os.dup2(2, 1)  # text that a library prints must not corrupt the frames
     if sys.platform.startswith("linux"):
         for pipe in (source, sink):
             try:
                 fcntl.fcntl(pipe, F_SETPIPE_SZ, PIPE_BYTES)
             except OSError:
-                break  # a limit of this user's pipes is reached: smaller ones do
+                break  # the user's limit of pipe memory is reached: the default size works too
     try:
         index = EdgeCollections(Path(folder))
         for suspect in suspects:
@@ -328,10 +330,10 @@ def main() -> None:
 
 
 def _end(index: EdgeCollections, code: int) -> NoReturn:
-    """Flush and exit at once: to close a thousand collections takes seconds and frees nothing that this does not."""
+    """Flush and exit at once: closing a thousand collections takes seconds, and the exit frees the same resources."""
     try:
         index.flush()
-    except BaseException:  # a panic of the engine is no `Exception`; its log has what is not flushed
+    except BaseException:  # a panic of the engine is no `Exception`; its log still has unflushed changes
         traceback.print_exc()
         code = 1
     sys.stderr.flush()

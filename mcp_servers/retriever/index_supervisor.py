@@ -1,8 +1,8 @@
-"""The life of the index process: started, asked, ended, and started again when it died.
+"""Supervision of the index process: start it, send requests to it, end it, and restart it when it died.
 
-Owns one process at a time, the requests that wait for its answers, and the pauses between two starts. A process that
-dies takes nothing with it but what was asked of it at that moment: that is asked once more, and then fails with the
-reason. Knows no method of `Index`.
+Owns one process at a time, the requests that wait for its answers, and the backoff between two starts. When a process
+dies, only its unanswered requests are affected: the supervisor sends a repeatable request once more, and then raises
+an error with the reason. The module does not know the methods of `Index`.
 """
 
 import logging
@@ -30,31 +30,31 @@ from mcp_servers.retriever.index_frames import Frame, FrameReader, FrameTooLarge
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 0.2
-"""Before the first new start; doubled after each process that did not live `STEADY_SECONDS`."""
+"""Pause before the first restart; doubled after each process that lived less than `STEADY_SECONDS`."""
 PAUSE_LIMIT = 30.0
 STEADY_SECONDS = 60.0
 WAIT_SECONDS = 5.0
-"""How long a request waits for a process that is being started; one that starts later than that is not waited for."""
+"""Time a request waits for the process to start; the request fails at once if the next start is further away."""
 STUCK_SECONDS = 30.0
-"""A process that is asked and answers nothing for so long is ended."""
+"""A process that has requests and sends nothing for this long is killed."""
 CLOSE_SECONDS = 10.0
-"""For what it does at its end, flushing; then it is killed."""
+"""Time the process has to flush when the index closes; then the supervisor kills it."""
 KILL_SECONDS = 5.0
 READ_BYTES = 2**18
 FAULTS = 2
-"""Processes in a row that died of a fault over one collection, before it is put aside."""
+"""Consecutive crashes while working on one collection before the collection is quarantined."""
 KILLS = 5
-"""Processes in a row that ended in whatever way, killed for want of memory perhaps, within `KILLS_SECONDS`."""
+"""Consecutive ends of any kind (for example the out-of-memory killer) within `KILLS_SECONDS` before the quarantine."""
 KILLS_SECONDS = 600.0
 PROGRAM = "mcp_servers.retriever.index_process"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked: a method of `Index` with its arguments, and within how many seconds it has to be answered.
+    """A call of an `Index` method: its arguments and its timeout in ``seconds``.
 
-    ``action`` says it in words; ``repeatable``: to do it twice does what doing it once does; ``writes``: it may change
-    the collection.
+    ``action`` describes the call in error texts. ``repeatable`` means that the call is idempotent. ``writes`` means
+    that it may change the collection.
     """
 
     method: str
@@ -68,7 +68,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of a process: what collection it worked on ("" for none), whether it was killed, and when (seconds)."""
+    """The end of a process: the collection it worked on ("" for none), whether it was killed, and when (seconds)."""
 
     collection: str
     killed: bool
@@ -76,18 +76,20 @@ class Death:
 
 
 class Deaths:
-    """Tells which collection the index process dies of: a fault tells it sooner than a kill, which may have had
-    another reason."""
+    """The last deaths of the index process, from which a collection is found that causes them.
+
+    A crash points to the collection sooner than a kill, which may have had another reason.
+    """
 
     def __init__(self) -> None:
         self._last: deque[Death] = deque(maxlen=KILLS)
 
     def note(self, death: Death) -> None:
-        """Remember how one more process ended."""
+        """Record the end of one more process."""
         self._last.append(death)
 
     def take_suspect(self) -> str | None:
-        """Return the collection to be put aside, and forget about it; None while none is to blame."""
+        """Return the collection to quarantine and clear the record, or return None if no collection is suspected."""
         last = [*self._last]
         faults, kills = last[-FAULTS:], last[-KILLS:]
         died = len(faults) == FAULTS and not any(each.killed for each in faults) and _same(faults)
@@ -99,7 +101,7 @@ class Deaths:
 
 
 def _same(deaths: Sequence[Death]) -> bool:
-    """Whether all were over one collection."""
+    """Return whether all deaths happened over one collection."""
     return all(each.collection for each in deaths) and len({split_name(each.collection)[0] for each in deaths}) == 1
 
 
@@ -109,7 +111,7 @@ class _ProcessEnded(Exception):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A request that was sent; no answer came if ``done`` is set without one."""
+    """A request that was sent. If ``done`` is set while ``answer`` is None, the process died without an answer."""
 
     request: Request
     done: anyio.Event
@@ -117,7 +119,7 @@ class _Waiting:
 
 
 class _IndexProcess:
-    """One process from its hello to its death."""
+    """A running index process and its unanswered requests."""
 
     def __init__(self, process: Process, at_work: int, changes: Counter[str]) -> None:
         self._process = process
@@ -125,7 +127,7 @@ class _IndexProcess:
         self._changes = changes
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
-        """What is unanswered, also when nobody waits for it any more: it is done nevertheless."""
+        """Unanswered requests by number. Cancelled ones stay here, because the process still executes them."""
         self._frames = FrameReader()
         self._over = False
         self.heard_at = time.monotonic()
@@ -142,12 +144,12 @@ class _IndexProcess:
         number = next(self._numbers)
         self._waiting[number] = waiting
         if len(self._waiting) == 1:
-            self.heard_at = time.monotonic()  # what nobody asked it could not answer
+            self.heard_at = time.monotonic()  # an idle process had nothing to answer: restart its clock
         data = Frame({**request.data, "number": number, "method": request.method}, request.floats).encode()
         self._note_change(request)
         assert self._process.stdin is not None
-        # A frame is handed over whole before anything is awaited: a cancelled request leaves no half of one.
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # `answer_all` hears of its end
+        # `send` passes the whole frame on before it awaits, so a cancelled request leaves no partial frame.
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # `answer_all` notices the end
             await self._process.stdin.send(data)
         await waiting.done.wait()
         if waiting.answer is None:
@@ -155,13 +157,13 @@ class _IndexProcess:
         return waiting.answer
 
     async def greet(self) -> None:
-        """Wait for its first word. Raises `_ProcessEnded`; `IndexFault` when it cannot have the folder."""
+        """Wait for the hello frame. Raises `_ProcessEnded`, or `IndexFault` if the process cannot have the folder."""
         first = (await self._receive())[0]
         if "fault" in first.data:
             raise unpack_fault(first.data["fault"])
 
     async def answer_all(self) -> None:
-        """Hand out answers until it ends. Raises `_ProcessEnded`."""
+        """Deliver answers to their requests until the process ends. Raises `_ProcessEnded`."""
         while True:
             for frame in await self._receive():
                 self._hand_out(frame)
@@ -183,7 +185,7 @@ class _IndexProcess:
     def _hand_out(self, frame: Frame) -> None:
         waiting = self._waiting.pop(frame.data["number"], None)
         if waiting is not None:
-            if waiting.request.writes or "fault" in frame.data:  # a fault may be damage that was put aside
+            if waiting.request.writes or "fault" in frame.data:  # a fault may have quarantined it
                 self._note_change(waiting.request, answered=True)
             waiting.answer = frame
             waiting.done.set()
@@ -193,36 +195,36 @@ class _IndexProcess:
             self._changes[split_name(request.data["collection"])[0]] += 1
 
     def request_at_work(self) -> Request | None:
-        """Return what it worked on when it died."""
+        """Return the request that the process worked on when it died."""
         waiting = self._waiting.get(int.from_bytes(os.pread(self._at_work, 8, 0), "little"))
         return waiting.request if waiting else None
 
     def give_up(self) -> None:
-        """Tell everybody who waits that no answer comes."""
+        """Wake all waiting requests without an answer."""
         self._over = True
         for waiting in self._waiting.values():
             waiting.done.set()
 
     @property
     def was_killed(self) -> bool:
-        """Whether somebody ended it: what it worked on is not to blame."""
+        """Whether SIGKILL ended the process, so that its last request need not be the cause."""
         return self._process.returncode in (None, -signal.SIGKILL)
 
     async def close_input(self) -> None:
-        """Ask it to end."""
+        """Close the stdin of the process, which makes it flush and exit."""
         assert self._process.stdin is not None
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             await self._process.stdin.aclose()
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill the process now."""
         with suppress(ProcessLookupError):
             self._process.kill()
 
     async def reap(self) -> str:
-        """Wait for its end, which is forced; return how it ended, in words."""
+        """Wait for the exit of the process, kill it if it takes too long, and return how it ended, in words."""
         with anyio.move_on_after(KILL_SECONDS, shield=True):  # bounded: only a stuck disk takes this long
-            # Its pipe is closed, so that it is at its end: a moment for the exit code, then by force.
+            # The pipe is closed, so the process is about to exit: wait shortly for its exit code, then kill it.
             with anyio.move_on_after(KILL_SECONDS / 2):
                 await self._process.wait()
             self.kill()
@@ -234,39 +236,39 @@ class _IndexProcess:
 
 
 class IndexSupervisor:
-    """Keeps an index process running for ``folder`` while `run` runs."""
+    """Keeps an index process for ``folder`` running until `close`; `run` is its background task."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process: _IndexProcess | None = None
         self._wanted = anyio.Event()
-        """Set by the first who asks or listens: a command that searches nothing starts no process."""
+        """Set by the first `ask` or `wait_for_loss`, so that a command without searches starts no process."""
         self._ready = anyio.Event()
         self._ended = anyio.Event()
         self._alarm = anyio.Event()
         self._closing = False
         self._problem = "its process is being started"
         self.asked = 0
-        """Requests that were sent."""
+        """Number of requests sent, repetitions included."""
         self._deaths = Deaths()
         self._lives = 0
         self._changes: Counter[str] = Counter()
-        """By collection, how often a write was sent or answered, or something went wrong."""
+        """By collection, the number of writes sent, writes answered and faults."""
         self._refusal: str | None = None
-        """Why the last start failed; None once one succeeded."""
+        """The reason why the last start failed; None after a successful start."""
         self._next_start = time.monotonic()
 
     @property
     def pid(self) -> int | None:
-        """The process's id; None while there is none."""
+        """Id of the running process; None while none runs."""
         return self._process.pid if self._process else None
 
     def mark(self, collection: str) -> tuple[int, int]:
-        """Return what is another value once a collection may have changed: what was read under it holds until then."""
+        """Return a version of the collection for caches: it differs as soon as the collection may have changed."""
         return self._lives, self._changes[split_name(collection)[0]]
 
     async def run(self) -> None:
-        """Start the process when it is wanted first, and again whenever it dies, until `close`."""
+        """Start the process on first use and restart it each time it dies, until `close`."""
         pause = PAUSE_SECONDS
         try:
             await self._wanted.wait()
@@ -289,10 +291,10 @@ class IndexSupervisor:
             await anyio.sleep(pause)
 
     async def ask(self, request: Request) -> Frame:
-        """Return the answer to a request.
+        """Send a request and return its answer.
 
         Raises:
-            IndexFault: what the process answered; `IndexUnavailable` when it did not, with the reason.
+            IndexFault: the process answered with this fault. `IndexUnavailable` if it did not answer, with the reason.
         """
         began = time.monotonic()
         try:
@@ -312,13 +314,13 @@ class IndexSupervisor:
         raise fault
 
     async def wait_for_loss(self) -> None:
-        """Return once the process was started anew, or put a damaged collection aside."""
+        """Wait until the process was restarted or a damaged collection was quarantined."""
         self._wanted.set()
         await self._alarm.wait()
         self._alarm = anyio.Event()
 
     async def close(self) -> None:
-        """End the process in good order, within `CLOSE_SECONDS`. Idempotent."""
+        """Let the process flush and exit, and kill it after `CLOSE_SECONDS`. Idempotent."""
         self._closing = True
         process = self._process
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
@@ -352,7 +354,7 @@ class IndexSupervisor:
         return self._process
 
     async def _live(self) -> str:
-        """Run one process to its end; return how it ended."""
+        """Start one process, serve it until it ends, and return how it ended."""
         with _shared_number() as at_work:
             try:
                 process = _IndexProcess(await self._start(at_work), at_work, self._changes)
@@ -376,7 +378,7 @@ class IndexSupervisor:
             return reason
 
     async def _serve(self, process: _IndexProcess) -> None:
-        if self._closing:  # while it was being started
+        if self._closing:  # `close` ran during the start
             await process.close_input()
         await process.greet()
         self._refusal = None
@@ -385,7 +387,7 @@ class IndexSupervisor:
         await process.answer_all()
 
     async def _bury(self, process: _IndexProcess, refusal: str) -> str:
-        """Wait for the end of a process that closed its pipe; return how, and over what, it ended."""
+        """Wait for the exit of a process that closed its pipe; return how it ended and during which request."""
         ready = self._ready.is_set()
         self._process = None
         self._lives += 1
@@ -405,14 +407,14 @@ class IndexSupervisor:
         return reason
 
     def _refuse(self, reason: str) -> str:
-        """Note that a start failed: whoever waits for the process hears why, until another start succeeds."""
+        """Record a failed start and wake the waiting requests, which fail with its reason until a start succeeds."""
         self._refusal = f"its process {reason}"
         waiting, self._ready = self._ready, anyio.Event()
         waiting.set()
         return reason
 
     async def _start(self, at_work: int) -> Process:
-        # Where we find packages, the child does too. Nothing of our environment is its business.
+        # The child searches the same places for packages. It inherits no environment variables.
         places = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
         command = [sys.executable, "-P", "-m", PROGRAM, str(self._folder), str(os.getpid()), str(at_work)]
         if suspect := self._deaths.take_suspect():
@@ -430,7 +432,7 @@ class IndexSupervisor:
 
 @contextmanager
 def _shared_number() -> Iterator[int]:
-    """Yield a descriptor of eight bytes that two processes may map."""
+    """Yield the descriptor of an eight-byte file that both processes can map."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("index-at-work")
     else:

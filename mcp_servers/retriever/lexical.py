@@ -1,7 +1,7 @@
-"""BM25 vectors of texts and questions, used for every index implementation. Pure.
+"""BM25 vectors of texts and questions, used for every index implementation.
 
 Words come from the multilingual tokenizer of the Qdrant engine, which segments Chinese offline. That tokenizer drops
-digits and takes codes apart, so the tokens that carry a number are made here (`number_tokens`). All text is folded
+digits and splits codes, so this module creates the tokens with numbers (`number_tokens`). All text is folded
 first (`folding`). Inverse document frequency is not part of the weights: the index applies it at query time.
 """
 
@@ -20,13 +20,13 @@ TOKENIZER = f"multilingual+numbers-1+fold-{FOLD_VERSION}"
 """Recorded with each collection: vectors of another tokenizer would not match, so such a collection is re-indexed."""
 
 MAX_QUERY_TOKENS = 128
-"""Tokens of one question; the index looks up each of them."""
+"""Maximum number of tokens of a question, each of which the index looks up."""
 
 K1, B, AVERAGE_LENGTH = 1.2, 0.75, 256
 """Parameters of BM25; the engine's defaults."""
 
 _OWN_IDS = 0x80000000
-"""Set in the ids of tokens that are made here; the engine's ids are below it."""
+"""Bit in the ids of the tokens of `number_tokens`; the engine's ids are below it."""
 
 
 class Sparse(NamedTuple):
@@ -42,8 +42,11 @@ def _model() -> qdrant_edge.Bm25:
 
 
 def document_vectors(texts: Iterable[str]) -> list[Sparse]:
-    """Term-frequency weights (k=1.2, b=0.75, average length 256 tokens). About 0.5 ms of CPU for a chunk in English,
-    1.5 ms in Chinese, with the interpreter lock held: keep batches small on a serving process."""
+    """Return the term-frequency weights of texts (k=1.2, b=0.75, average length 256 tokens).
+
+    Takes about 0.5 ms of CPU for a chunk in English, 1.5 ms in Chinese, with the interpreter lock held: keep batches
+    small in a server process.
+    """
     return [_document_vector(text) for text in texts]
 
 
@@ -64,14 +67,16 @@ def _document_vector(text: str) -> Sparse:
 
 
 def query_vector(text: str) -> Sparse:
-    """Weight 1 for each distinct token. Words that only ask ("how many", "wie viele", "多少") are left out; the vector
-    is empty when nothing else is in the text."""
+    """Return a vector with weight 1 for each distinct token of a question.
+
+    Question words ("how many", "wie viele", "多少") are left out. The vector is empty if the text has no other word.
+    """
     text = _without_surrogates(text)
     folded = fold(text).text
     asking = _asking_ids(language_of(folded) or "en")
     words = [index for index in _model().embed_query(folded).indices if index not in asking]
     numbers = [token_id(token) for token in dict.fromkeys(number_tokens(text, folded))]
-    # Numbers first: a question that is too long loses words.
+    # Numbers first: a question with too many tokens loses words instead.
     indices = list(dict.fromkeys([*numbers, *words]))[:MAX_QUERY_TOKENS]
     return Sparse(indices, [1.0] * len(indices))
 
@@ -82,25 +87,25 @@ def _without_surrogates(text: str) -> str:
 
 
 def self_score(weights: Iterable[float]) -> float:
-    """Return the BM25 score of a text that is the question itself, whose tokens have these weights."""
+    """Return the BM25 score of a text that equals the question; ``weights`` are those of the question's tokens."""
     weights = list(weights)
     return sum(weights) * (K1 + 1) / (1 + K1 * (1 - B + B * len(weights) / AVERAGE_LENGTH))
 
 
 def token_id(token: str) -> int:
-    """Return the id of a token that `number_tokens` made."""
+    """Return the id of a token from `number_tokens`."""
     return _OWN_IDS | (zlib.crc32(token.encode("utf-8", "surrogatepass")) & 0x7FFFFFFF)
 
 
 def _unique(indices: list[int], values: list[float]) -> Sparse:
-    """Two tokens may have one hash; the engine refuses a vector that holds an id twice."""
+    """Remove duplicate ids, since the engine refuses them and two tokens may have the same hash."""
     weights: dict[int, float] = {}
     for index, value in zip(indices, values, strict=True):
         weights[index] = max(value, weights.get(index, 0.0))
     return Sparse(list(weights), list(weights.values()))
 
 
-# Tokens with numbers. The first character tells what a token is:
+# Tokens with numbers. The first character is the kind of the token:
 #   =hx4471b    a code, without its separators        #4471  #12.3  #10:15    a number or a time
 #   @2031-06-21 @06-21   a date, with and without year      §5.2    a clause        %22.5    a percentage
 
@@ -140,7 +145,7 @@ _DATES = (
     (re.compile(rf"\b(?P<n>{_NAMES})\b\.? (?P<d>\d{{1,2}})(?:st|nd|rd|th)?\b(?!:){_OF_YEAR}"), _ANY_MONTH),
     (re.compile(r"(?:(?P<y>\d{4}) ?年 ?)?(?<!\d)(?P<m>\d{1,2}) ?月 ?(?P<d>\d{1,2}) ?[日号]"), _MONTH_SIGN),
 )
-"""Each with what has to be in a text for it to be worth looking."""
+"""Patterns of dates, each with a cheap test whether a text can contain such a date."""
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LATIN = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af]+")
 _CHINESE_NUMBER = re.compile(r"[〇零一二两三四五六七八九十百千万]+")
@@ -149,7 +154,7 @@ _CHINESE_UNITS = {"十": 10, "百": 100, "千": 1000}
 
 
 def number_tokens(text: str, folded: str) -> Iterator[str]:
-    """Yield the tokens of a text that carry a number: codes whole and in parts, numbers, dates, clauses, percentages.
+    """Yield the tokens of a text with numbers: codes whole and in parts, numbers, dates, clauses, percentages.
 
     ``folded`` is ``fold(text).text``; line starts are only known in ``text``.
     """
@@ -193,14 +198,14 @@ def _code_tokens(folded: str) -> Iterator[str]:
     for match in _SPACED_CODE.finditer(folded):
         letters, number, suffix = match.groups()
         if letters in _MONTH or any(letters in _words(language) for language in _ASKING):
-            continue  # "on 21 June": no code
+            continue  # "on 21 June" is not a code
         yield f"={letters}{number}"
         if suffix:
             yield f"={letters}{number}{suffix}"
 
 
 def _plain_number(number: str, *, grouped: bool) -> str:
-    """`1 460`, `1,460` and `1.460` are 1460; `12,3` is 12.3; `5.2.1` stays."""
+    """Normalise a number: `1 460`, `1,460` and `1.460` become 1460, `12,3` becomes 12.3, `5.2.1` stays."""
     if grouped:
         whole = re.fullmatch(r"([\d,.' ]*?\d{3})(?:[.,](\d{1,2}))?", number)
         if whole:
@@ -225,7 +230,7 @@ def _in_digits(match: re.Match[str]) -> str:
     number = match[0]
     if len(number) == 1:
         after, before = match.string[match.end() : match.end() + 1], match.string[match.start() - 1 : match.start()]
-        # 四月一日, 第三条: these are numbers. 一 in 一般 is not.
+        # 四月一日 and 第三条 contain numbers. 一 in 一般 is not a number.
         is_digit = number in _CHINESE_DIGITS or number == "十"
         if not is_digit or not (before == "第" or (after and after in "月日号条款章节")):
             return number
@@ -242,8 +247,8 @@ def _in_digits(match: re.Match[str]) -> str:
     return str(total + section + digit)
 
 
-# Words that a question is asked with. They are left out of questions alone: in documents they have little weight, but
-# of a question they are half the words, and a passage that lacks them answers no worse.
+# Question words. They are removed only from questions: in documents they have little weight, but they are half the
+# words of a question, and a passage without them answers just as well.
 
 _ASKING = {
     "en": """how what when where which who whom whose why many much long often far do does did done is are was were be
@@ -286,13 +291,13 @@ def _words(language: str) -> frozenset[str]:
 
 @cache
 def _asking_ids(language: str) -> frozenset[int]:
-    """Return the engine's ids of the words that a question of this language is asked with."""
+    """Return the engine's ids of the question words of a language."""
     model = _model()
     return frozenset(index for word in _words(language) for index in model.embed_query(word).indices)
 
 
 def is_asking(word: str, language: str) -> bool:
-    """Whether a folded word is one that questions of this language are asked with."""
+    """Return whether a folded word is a question word of the language."""
     return word in _words(language)
 
 
@@ -303,9 +308,9 @@ def word_ids(word: str) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def language_of(folded: str) -> str | None:
-    """Return the language whose asking words are most frequent; Chinese where a good part is ideographs.
+    """Return the language whose question words are most frequent, or Chinese if many characters are ideographs.
 
-    None where no word tells, as in a code or in a row of names.
+    Returns None if no word decides, as in a code or a row of names.
     """
     ideographs = len(_IDEOGRAPH.findall(folded))
     words = _LATIN.findall(folded)

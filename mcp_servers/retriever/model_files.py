@@ -1,6 +1,6 @@
-"""Models that fastembed knows by name: which there are, whether their files are here, and how they get here.
+"""Files of the models that fastembed knows by name: find them, check the local cache, and download them.
 
-Owns the one place that uses the network for weights. Nothing is loaded here.
+Only this module uses the network for weights. It loads no model.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ import httpx2
 from mcp_servers.retriever.errors import FetchFailed, ModelMissing, ModelUnknown
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are here and the bytes expected."""
+"""A callback that receives the bytes downloaded and the bytes expected."""
 
 PROGRESS_SECONDS = 0.5
 REACH_SECONDS = 10.0
-"""For the hub's first answer; without one nothing is loaded that fetching would need."""
+"""Timeout of the check whether the hub answers, before the libraries for downloads are imported."""
 
 MAX_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model's files come from, and what they are called. ``size`` is in bytes, roughly."""
+    """The repository of a model and the names of its files. ``size`` is the approximate size in bytes."""
 
     name: str
     kind: Literal["embedder", "reranker"]
@@ -38,11 +38,11 @@ class ModelSource:
     size: int
 
     def folder(self, cache: Path) -> Path:
-        """Where huggingface_hub keeps the files."""
+        """Return the folder in which huggingface_hub stores the files."""
         return cache / f"models--{self.repository.replace('/', '--')}"
 
     def is_in(self, cache: Path) -> bool:
-        """Whether the weights are there, be they whole or not."""
+        """Return whether the weights exist in the cache, complete or not."""
         return any(self.folder(cache).glob(f"snapshots/*/{self.files[0]}"))
 
 
@@ -69,7 +69,7 @@ def find_source(name: str) -> ModelSource:
 
 
 def reranker_problem(name: str, cache: Path) -> str:
-    """Return why nothing can be reranked by a model of this name now; empty when its files are here. Blocks."""
+    """Return the reason why this model cannot rerank now, or "" if its files are in the cache. Blocks."""
     try:
         source = find_source(name)
     except ModelUnknown as unknown:
@@ -83,7 +83,7 @@ def reranker_problem(name: str, cache: Path) -> str:
 
 
 def quiet() -> None:
-    """Keep fastembed's and huggingface_hub's own words off stderr: our errors and progress say it."""
+    """Silence fastembed's and huggingface_hub's output to stderr: our errors and progress replace it."""
     from huggingface_hub.utils.tqdm import disable_progress_bars
     from loguru import logger
 
@@ -92,9 +92,15 @@ def quiet() -> None:
 
 
 async def fetch(name: str, cache: Path, on_progress: Progress) -> None:
-    """Download the files of a model that are not here; `on_progress(bytes here, bytes expected)` is called twice a
-    second. One attempt: whoever wants more makes them. Raises `ModelUnknown` and `FetchFailed`. A cancelled download is
-    not waited for: the thread is left to itself, and what it has is taken up by the next attempt."""
+    """Download the missing files of a model, in one attempt; the caller retries.
+
+    `on_progress(bytes downloaded, bytes expected)` is called twice a second. A cancelled call returns at once: its
+    thread continues in the background, and the next attempt reuses the files that it has downloaded.
+
+    Raises:
+        ModelUnknown: fastembed has no model of this name.
+        FetchFailed: the download failed.
+    """
     source = await anyio.to_thread.run_sync(find_source, name)
     problem: FetchFailed | None = None
     async with anyio.create_task_group() as tasks:
@@ -110,7 +116,7 @@ async def fetch(name: str, cache: Path, on_progress: Progress) -> None:
 
 
 async def _run_aside(work: Callable[[], None]) -> None:
-    """Run ``work`` in a thread for which neither a cancelled caller nor the end of the process waits."""
+    """Run ``work`` in a daemon thread, which delays neither a cancelled caller nor the end of the process."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
 
@@ -126,9 +132,9 @@ async def _run_aside(work: Callable[[], None]) -> None:
         problem: BaseException | None = None
         try:
             work()
-        except BaseException as exc:  # raised to who waits
+        except BaseException as exc:  # re-raised in the waiting task
             problem = exc
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the event loop is closed, so no task waits
             loop.call_soon_threadsafe(settle, problem)
 
     threading.Thread(target=run, daemon=True, name="model-download").start()
@@ -136,7 +142,7 @@ async def _run_aside(work: Callable[[], None]) -> None:
 
 
 def find_obstacle() -> str:
-    """Return why nothing can be fetched now; empty when the hub answers. Blocks, and loads no model's library."""
+    """Return the reason why downloads fail now, or "" if the hub answers. Blocks, and imports no model library."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -154,9 +160,9 @@ def _download(source: ModelSource, cache: Path) -> None:
 
     quiet()
     try:
-        # Not by loading the model: that tries three times, with 39 seconds of sleep, and keeps the reason to itself.
+        # Loading the model would download too, but with three attempts, 39 seconds of sleep and no reason on failure.
         TextEmbedding.download_files_from_huggingface(source.repository, str(cache), list(source.files))
-    except Exception as exc:  # requests, httpx, huggingface_hub and the disk: each with classes of its own
+    except Exception as exc:  # requests, httpx, huggingface_hub and the disk each raise their own classes
         said = str(exc).strip().split("\n")[0][:MAX_REASON] or type(exc).__name__
         raise FetchFailed(source.name, f"{constants.ENDPOINT}: {said}") from exc
 
@@ -168,11 +174,11 @@ async def _report(source: ModelSource, cache: Path, on_progress: Progress) -> No
 
 
 def _size(source: ModelSource, cache: Path) -> int:
-    """Bytes of the model that are here, those in flight included."""
+    """Return the bytes of the model in the cache, including incomplete downloads."""
     total = 0
     for path in source.folder(cache).rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() and not path.is_symlink() else 0
-        except OSError:  # a part that was just put in its place
+        except OSError:  # a partial file that was just renamed
             continue
     return total

@@ -1,14 +1,14 @@
-"""How much to ask of something in one call, so that each call takes about as long as wanted. Pure: no clock."""
+"""Adaptive batch sizes, so that each call takes about the wanted time. The caller measures the time."""
 
 SMOOTHING = 0.2
-"""What the newest call counts in the estimate."""
+"""Weight of the newest call in the estimate."""
 
 OUTLIER = 4
-"""A call counts as at most this many times as slow as expected: what a new file or a busy machine cost says little."""
+"""Largest ratio of a call's time to the estimate: longer times come from new files or a busy machine and are capped."""
 
 
 class Pace:
-    """`batch` is how many items the next call should have, between `least` and `most`."""
+    """Estimates the time of an item; `batch` is the number of items for the next call, from `least` to `most`."""
 
     def __init__(self, seconds: float, least: int, most: int) -> None:
         self._seconds = seconds
@@ -21,5 +21,5 @@ class Pace:
         return min(max(int(self._seconds / self._each), self._least), self._most)
 
     def took(self, items: int, seconds: float) -> None:
-        """A call with `items` took so long."""
+        """Record the duration of a call with `items`."""
         self._each += SMOOTHING * (min(seconds / items, OUTLIER * self._each) - self._each)

@@ -1,7 +1,7 @@
-"""One file to a `ParsedDocument`: its limits, and what the exceptions of third-party readers mean.
+"""Parsing of one file into a `ParsedDocument`, with its limits and the errors of third-party readers.
 
-`parse` blocks and trusts its caller: what a user sent is read in a process of its own, with caps on memory and time.
-The readers themselves are in `formats`; chunks and the index are unknown here.
+`parse` blocks and does not sandbox: callers run it on users' files in a separate process with limited memory and time.
+The readers are in `formats`. The module knows nothing of chunks or the index.
 """
 
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from mcp_servers.retriever.formats.scans import Scans, ScansWanted
 
 DEFAULT_LIMITS = ParseLimits()
 MAX_NOTES = 30
-"""Notes of one document; of more, the last one says how many there are."""
+"""Maximum number of notes of one document; the last one replaces the rest by their number."""
 MAX_NOTE_CHARACTERS = 400
 NO_SCANS = Scans()
 
 
 def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS, scans: Scans = NO_SCANS) -> ParsedDocument:
-    """Read the file at `path`; `name` (as the uploader called it) decides the format by its ending. Blocking.
+    """Read the file at `path`, whose format follows from the ending of `name`, the uploader's name for it. Blocks.
 
-    ``scans`` holds the pages that OCR has read already.
+    ``scans`` has the pages that OCR has read already.
 
     Raises:
         ScansWanted: OCR is to read further pages first.
-        DocumentError: the file cannot be read; whatever a format library throws is ``DOCUMENT_BROKEN``.
+        DocumentError: the file cannot be read; any exception of a format library becomes ``DOCUMENT_BROKEN``.
         MemoryError: the file needs more memory than the process has.
     """
     known = format_of(name)
@@ -44,7 +44,7 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS, scans: Sc
             raise TypeError(f"{type(parsed).__name__} is no ParsedDocument")
     except (DocumentError, MemoryError):
         raise
-    except Exception as exc:  # third-party readers throw anything at broken files: this is the one boundary
+    except Exception as exc:  # third-party readers raise anything on broken files: this is the one boundary
         by = f" by {known.extension}" if known.extension else ""
         reason = f"the file cannot be read{by} ({type(exc).__name__}: {exc})"[:500]
         raise DocumentError("DOCUMENT_BROKEN", reason) from exc
@@ -65,7 +65,7 @@ def parse(path: Path, name: str, limits: ParseLimits = DEFAULT_LIMITS, scans: Sc
 
 
 def _bound_notes(notes: Sequence[str]) -> tuple[str, ...]:
-    """Return notes without repetitions, as many and as long as a person reads."""
+    """Return notes without repetitions, limited in number and length."""
     lines = list(dict.fromkeys(" ".join(note.split())[:MAX_NOTE_CHARACTERS] for note in notes))
     if len(lines) <= MAX_NOTES:
         return tuple(lines)

@@ -1,7 +1,8 @@
-"""The embedded index of a server: `Index`, answered by a process of its own (`index_process`).
+"""`Index` of a server as a client of the separate index process (`index_process`).
 
-Here are only the values of each call. What dies of a full disk or a damaged file there is a search with a reason,
-never the server, and the engine's lock holds up nobody here.
+This module only packs and unpacks the values of each call. If the index process fails because of a full disk or a
+damaged file, a search fails with the reason and the server keeps running. The interpreter lock that the engine holds
+does not block the server either.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -41,35 +42,36 @@ from mcp_servers.retriever.lexical import Sparse
 
 READ_SECONDS = 10.0
 WRITE_SECONDS = 60.0
-"""What an answer may take. A write waits for those of other collections, a document's removal for all its chunks."""
+"""Timeouts of requests. A write waits for writes of other collections, and a deletion for all chunks of the document.
+"""
 
 AHEAD = 2
-"""Parts of a write that are under way at once: one is written, the next is there when it is done."""
+"""Parts of a write sent concurrently: while the process writes one, the next one is already in its queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read of a collection, and the supervisor's mark before it was asked for."""
+    """A cached answer about a collection, and the supervisor's mark from before the request."""
 
     mark: tuple[int, int]
     value: Any
 
 
 _Packed = tuple[Json, bytes]
-"""What a request says of a part of a write, and its vectors."""
+"""The JSON data and the vectors of one part of a write."""
 
 
 def _parts(count: int) -> list[slice]:
-    """Return so many things in parts of `UPSERT_BATCH`."""
+    """Return slices of at most `UPSERT_BATCH` that cover ``count`` items."""
     return [slice(at, at + UPSERT_BATCH) for at in range(0, count, UPSERT_BATCH)]
 
 
 @asynccontextmanager
 async def open_process_index(folder: Path) -> AsyncIterator["ProcessIndex"]:
-    """Have an index process for ``folder`` as long as the block runs.
+    """Supervise an index process for ``folder`` while the block runs.
 
-    It is started for the first who asks or listens, and only they wait for it. If the folder is another process's, that
-    is the reason each request fails with, until it is free.
+    The process starts on the first request or `ProcessIndex.wait_for_loss`, and only callers of those wait for the
+    start. While another process owns the folder, every request fails with that reason.
     """
     supervisor = IndexSupervisor(folder)
     async with anyio.create_task_group() as tasks:
@@ -82,21 +84,21 @@ async def open_process_index(folder: Path) -> AsyncIterator["ProcessIndex"]:
 
 
 class ProcessIndex:
-    """`Index` through a supervised process; made by `open_process_index`."""
+    """`Index` in a supervised process; created by `open_process_index`."""
 
     def __init__(self, supervisor: IndexSupervisor) -> None:
         self._supervisor = supervisor
         self._known: dict[tuple[str, str], _Known] = {}
-        """By method and collection."""
+        """Cached answers by method and collection."""
 
     @property
     def pid(self) -> int | None:
-        """The process's id; None while there is none."""
+        """Id of the index process; None while none runs."""
         return self._supervisor.pid
 
     @property
     def asked(self) -> int:
-        """How many requests the process was sent."""
+        """Number of requests sent to the process."""
         return self._supervisor.asked
 
     async def _read(self, method: str, action: str, data: Json, floats: bytes = b"") -> Frame:
@@ -112,7 +114,7 @@ class ProcessIndex:
     async def _write_in_parts(
         self, method: str, action: str, collection: str, parts: Sequence[slice], pack: Callable[[slice], _Packed]
     ) -> None:
-        """Send the next part while the process writes the last one, `AHEAD` at a time."""
+        """Send the parts of a write, at most `AHEAD` of them concurrently; stop at the first fault and raise it."""
         faults: list[IndexFault] = []
 
         async def write(part: slice) -> None:
@@ -128,7 +130,7 @@ class ProcessIndex:
                 places.release()
 
         split_name(collection)
-        if len(parts) == 1:  # most writes: nothing is to be sent beside it
+        if len(parts) == 1:  # most writes: nothing to send concurrently
             await write(parts[0])
             return
         places = anyio.Semaphore(AHEAD)
@@ -142,7 +144,7 @@ class ProcessIndex:
             raise faults[0]
 
     async def _remember(self, method: str, action: str, collection: str) -> Any:
-        """Return what is read of a collection, from memory as long as it cannot have changed."""
+        """Return the answer of a read method, cached for as long as the collection cannot have changed."""
         mark = self._supervisor.mark(collection)
         known = self._known.get((method, collection))
         if known is None or known.mark != mark:

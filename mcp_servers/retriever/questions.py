@@ -1,6 +1,7 @@
-"""What a question asks for: its parts, and the codes that an answer has to hold. Pure.
+"""Analysis of a question: its parts, and the codes that an answer must contain.
 
-Both are read from the surface of the question, in any language: punctuation, conjunctions and digits.
+Both are read from the surface of the question, in any language: punctuation, conjunctions and digits. The module does
+no I/O.
 """
 
 import re
@@ -9,13 +10,13 @@ from mcp_servers.folding import fold
 from mcp_servers.retriever.lexical import number_tokens, query_vector, token_id, whole_codes
 
 MAX_PARTS = 3
-"""Parts of one question that are searched by themselves."""
+"""Maximum number of parts of a question that are searched separately."""
 
 MAX_PART = 500
-"""Characters of a question that is looked at for parts: a longer text is no question."""
+"""Maximum number of characters of a question that is split: a longer text is no question."""
 
 LEAST_NUMBER = 100
-"""Numbers below are too frequent to tell a passage apart: a passage without them is not irrelevant."""
+"""Smaller numbers are too frequent to identify a passage, so a passage without them may still be relevant."""
 
 _ENDS = re.compile(r"(?<=[?？!！;；])\s*|(?<=。)")
 _CONJUNCTION = re.compile(
@@ -27,10 +28,10 @@ _IDEOGRAPH = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 
 
 def split_question(text: str) -> list[str]:
-    """Return the parts of a question about several things, at most `MAX_PARTS`; none for a question about one.
+    """Return the parts of a question about several things, or an empty list for a question about one.
 
-    A question is split behind its sentences and at its conjunctions. Each part must say something: two words, or one
-    in a script without spaces.
+    A question is split after its sentences and at its conjunctions. Each part must have two words, or one in a script
+    without spaces. A question with more than `MAX_PARTS` parts is not split.
     """
     if len(text) > MAX_PART:
         return []
@@ -47,13 +48,13 @@ def _says_something(part: str) -> bool:
 
 
 def required_codes(text: str) -> tuple[frozenset[int], ...]:
-    """Return the codes, clauses and larger numbers of a question, as the ids of their tokens.
+    """Return the codes, clauses and larger numbers of a question, as groups of token ids.
 
-    A passage that does not hold one token of any group hardly answers the question.
+    A passage without a token from any of the groups is unlikely to answer the question.
     """
     text = text[:MAX_PART]
     folded = fold(text).text
-    codes = set(whole_codes(folded))  # "trip 4101" is none
+    codes = set(whole_codes(folded))  # "trip 4101" is not a code
     groups: list[frozenset[int]] = []
     for token in dict.fromkeys(number_tokens(text, folded)):
         kind, value = token[0], token[1:]
@@ -65,7 +66,7 @@ def required_codes(text: str) -> tuple[frozenset[int], ...]:
 
 
 def _is_telling(number: str) -> bool:
-    """Whether a number is rare enough to be looked for. A year mostly belongs to a date, which may lack it."""
+    """Return whether a number is rare enough to be required. A year mostly belongs to a date, which may omit it."""
     if number.isdigit():
         return int(number) >= LEAST_NUMBER and not 1900 <= int(number) <= 2100
     return ":" not in number

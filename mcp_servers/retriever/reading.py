@@ -1,6 +1,6 @@
-"""Reading documents: which there are, the passages of one in their order, and where exact words stand in it.
+"""Reading of documents: list them, return the passages of one in order, and find exact words in it.
 
-Works on any `Library`. Knows no MCP and no index; the tools around it are in `server`.
+The functions work on any `Library` and know neither MCP nor an index; the tools that call them are in `server`.
 """
 
 import re
@@ -16,20 +16,20 @@ from mcp_servers.retriever.retrieval import Searcher
 from mcp_servers.retriever.sentences import estimate_tokens
 
 READ_TOKENS = 4_000
-"""Of the passages that one answer holds, about."""
+"""Approximate limit of tokens in the passages of one answer."""
 MAX_JOINED = 8
-"""Chunks of one place that are one passage of an answer."""
+"""Maximum number of chunks of one place that are joined to a passage."""
 AROUND = 3
-"""Chunks before a passage that reading around it begins with."""
+"""Chunks before a passage at which reading around the passage begins."""
 BATCH = 128
-"""Chunks that are fetched at once."""
+"""Chunks fetched with one request."""
 LISTED = 20
-"""Documents of one page of a list."""
+"""Documents on one page of a list."""
 LISTED_HEADINGS = 8
-"""Headings shown of each document of a list."""
+"""Maximum number of headings of each document in a list."""
 MAX_PATTERN_CHARACTERS = 200
 MAX_FOUND = 12
-"""Passages that one answer about exact words holds."""
+"""Maximum number of passages of one answer to a search for exact words."""
 MAX_SUGGESTIONS = 20
 
 _PAGES = re.compile(r"\s*(\d{1,6})\s*(?:[-–]\s*(\d{1,6}))?\s*")
@@ -37,8 +37,11 @@ _PAGES = re.compile(r"\s*(\d{1,6})\s*(?:[-–]\s*(\d{1,6}))?\s*")
 
 @dataclass(frozen=True, slots=True)
 class DocumentFacts:
-    """A document that can be read. ``passages``: its chunks. ``date`` (`YYYY-MM-DD`) is the file's own, else the day
-    on which it was added. ``outline``: its first headings."""
+    """A readable document.
+
+    ``passages`` is the number of its chunks. ``date`` (`YYYY-MM-DD`) is the file's own date, else the day on which it
+    was added. ``outline`` are its first headings.
+    """
 
     document_id: str
     name: str
@@ -53,7 +56,7 @@ class Library(Protocol):
     """The documents of collections."""
 
     async def documents(self, collection: str, document_ids: Sequence[str] | None = None) -> list[DocumentFacts]:
-        """Return the documents that can be read, by name; only those of ``document_ids`` when given."""
+        """Return the readable documents sorted by name, only those in ``document_ids`` if given."""
         ...
 
     async def chunks(self, collection: str, document_id: str, offset: int = 0, limit: int = 100) -> list[Chunk]:
@@ -71,10 +74,10 @@ class KnowledgeBase(Searcher, Library, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReadingPosition:
-    """What is read of a document; None means from its start and to its end. Numbers of passages count from 1.
+    """The part of a document to read; None means from its start and to its end. Passages count from 1.
 
-    ``section``: part of a heading. ``pages``: `3` or `3-7`. ``around``: a passage that stands in the middle of what
-    is read. ``start``: the first passage.
+    ``section`` is part of a heading, ``pages`` is `3` or `3-7`. ``around`` is a passage in the middle of the part,
+    ``start`` the first passage.
     """
 
     section: str | None = None
@@ -85,7 +88,7 @@ class ReadingPosition:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Passages of a document. ``following``: the number of the next one that there was no room for, or None."""
+    """Passages of a document. ``following`` is the number of the next passage that did not fit, or None."""
 
     document: DocumentFacts
     hits: tuple[Hit, ...]
@@ -94,7 +97,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which chunks are read: below a heading with these words, from the first page to the last; None: all pages."""
+    """The chunks to read: below a heading with these words, from the first page to the last (None: all pages)."""
 
     heading: str
     first: int
@@ -110,10 +113,10 @@ class _Wanted:
 
 
 def find_document(documents: Sequence[DocumentFacts], wanted: str) -> DocumentFacts:
-    """Return the document of an id, a name, or a part of a name.
+    """Return the document with this id, name, or part of a name.
 
     Raises:
-        UnknownDocument: it names none, or several.
+        UnknownDocument: no document matches, or several do.
     """
     exact = [each for each in documents if wanted in (each.document_id, each.name)]
     meant = exact or [each for each in documents if wanted.strip().casefold() in each.name.casefold()]
@@ -123,10 +126,10 @@ def find_document(documents: Sequence[DocumentFacts], wanted: str) -> DocumentFa
 
 
 async def read(library: Library, collection: str, document: DocumentFacts, place: ReadingPosition) -> Reading:
-    """Return the passages of a place in their order, as many as one answer holds.
+    """Return the passages of a place in order, as many as fit into one answer.
 
     Raises:
-        UnreadableRequest: the place is none of this document.
+        UnreadableRequest: the document has no such place.
         IndexFault: the index does not answer.
     """
     wanted = _Wanted(" ".join((place.section or "").casefold().split()), *_pages(place.pages))
@@ -140,10 +143,10 @@ async def read(library: Library, collection: str, document: DocumentFacts, place
 async def find_words(
     library: Library, collection: str, document: DocumentFacts, pattern: str, start: int = 1
 ) -> Reading:
-    """Return the passages of a document that hold exact words, from passage ``start`` on, at most `MAX_FOUND`.
+    """Return the passages of a document that contain exact words, from passage ``start`` on, at most `MAX_FOUND`.
 
-    Text is compared folded (`folding`): case, white space, kinds of hyphens and quotes, and the width of characters do
-    not count. Nothing else is a pattern. Words that reach over the end of a chunk are found.
+    Text is compared after folding (`folding`): case, white space, kinds of hyphens and quotes, and the width of
+    characters do not matter. The words have no wildcards. Matches across the end of a chunk are found.
 
     Raises:
         UnreadableRequest: the pattern is empty or too long, or there is no passage ``start``.
@@ -202,7 +205,7 @@ async def _walk(library: Library, collection: str, document: DocumentFacts, begi
 async def _beginning(
     library: Library, collection: str, document: DocumentFacts, place: ReadingPosition, first_page: int
 ) -> int:
-    """Return the ordinal at which reading begins."""
+    """Return the ordinal of the first chunk to read."""
     if place.start is not None:
         return _ordinal(document, place.start, "from")
     if place.around is not None:
@@ -211,7 +214,7 @@ async def _beginning(
         return 0
     if document.pages is None:
         raise UnreadableRequest(f"{document.name} has no pages: read it by `section` or `from`.")
-    # Pages only grow, so that the first passage of one is found without reading those before it.
+    # Page numbers never decrease, so a binary search finds the first passage of a page.
     low, high = 0, document.passages
     while low < high:
         middle = (low + high) // 2
@@ -229,7 +232,7 @@ def _pages(pages: str | None) -> tuple[int, int | None]:
     """Return the first and the last page; 1 and None for all.
 
     Raises:
-        UnreadableRequest: it is no page and no range of pages.
+        UnreadableRequest: ``pages`` is neither a page nor a range of pages.
     """
     if pages is None:
         return 1, None

@@ -1,7 +1,4 @@
-"""Searching through a running server, which owns the index: `POST /api/domains/{id}/documents/search`.
-
-The client's half of that route's JSON; what the search does there is not known here.
-"""
+"""Client for searches on a running server, which owns the index: `POST /api/domains/{id}/documents/search`."""
 
 from collections.abc import Sequence
 
@@ -15,9 +12,10 @@ MAX_REASON = 200
 
 
 class RemoteRetriever:
-    """A `Searcher` of the domain `domain` at `url`; `token` is sent as bearer and is in no error text.
+    """A `Searcher` for the domain `domain` of the server at `url`.
 
-    `collection` and `document_ids` of a search are not used: the server binds them to domain and token.
+    `token` is sent as a bearer token and never appears in error texts. The arguments `collection` and `document_ids` of
+    a search are ignored, because the server derives them from domain and token.
     """
 
     def __init__(self, url: str, domain: str, token: str, transport: httpx2.AsyncBaseTransport | None = None) -> None:
@@ -37,7 +35,7 @@ class RemoteRetriever:
         file_type: str | None = None,
         heading: str | None = None,
     ) -> Retrieval:
-        """Raises `IndexUnavailable` when the server does not answer or refuses."""
+        """Search on the server. Raises `IndexUnavailable` if the server does not answer or refuses."""
         filters = {"document": document, "type": file_type, "heading": heading}
         body = {"query": query, "topK": top_k, "threshold": threshold, "filters": filters}
         try:

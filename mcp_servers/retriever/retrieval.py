@@ -1,6 +1,6 @@
-"""A search from question to hits: both legs, fusion, relevance, threshold, neighbours joined.
+"""A search from question to hits: both legs, their fusion, relevance, threshold and joined neighbours.
 
-Works on any `Index`. It does not know MCP, citations or who asks; the tool around it is in `server`.
+The search works on any `Index` and knows nothing of MCP, citations or users; the tool that calls it is in `server`.
 """
 
 import time
@@ -34,28 +34,28 @@ from mcp_servers.retriever.questions import required_codes, split_question
 from mcp_servers.retriever.relevance import WEIGHED, WITHOUT_CODE, Match, probabilities
 
 CANDIDATES = 100
-"""Candidates of each leg that are fused."""
+"""Candidates requested from each leg for the fusion."""
 
 TRACED = 50
-"""Fused candidates that are kept in a `Retrieval` for whoever asks why a chunk was, or was not, found."""
+"""Fused candidates that a `Retrieval` keeps, to explain why a chunk was or was not found."""
 
 RERANKED = 50
 """Candidates that a reranker reads."""
 
 FIRST_PLACES = 3
-"""Candidates of each leg that a reranker reads wherever the fusion puts them."""
+"""Best candidates of each leg, which a reranker reads at any rank in the fusion."""
 
 COMPARED = 12
-"""Candidates whose text is compared with the words of the question, at least: those that may become hits."""
+"""Minimum number of candidates whose text is compared with the words of the question: those that may become hits."""
 
 MAX_QUERY = 4_000
-"""Characters of a question that are searched for; the rest is left out."""
+"""Maximum number of characters of a question; the rest is ignored."""
 
 SPARE = 2
-"""Chunks read for each wanted hit: neighbours of a hit are joined to it and leave room for others."""
+"""Chunks considered for each requested hit, because joining neighbours reduces their number."""
 
 MAX_JOINED = 4
-"""Chunks that one hit may be joined from."""
+"""Maximum number of chunks of one hit."""
 
 MAX_SUGGESTIONS = 20
 
@@ -65,7 +65,7 @@ _Found = tuple[Candidate, Chunk]
 
 @dataclass(frozen=True, slots=True)
 class _Vote:
-    """The dense leg's part in one search."""
+    """The dense leg of one search: the question's vector and its weight; ``note`` explains a missing vote."""
 
     vector: list[float] | None = None
     weight: float = 0.0
@@ -75,7 +75,7 @@ class _Vote:
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """What a search for one question, or a part of one, weighed. ``kept``: the candidates above the threshold."""
+    """Candidates for a question or a part of one; ``kept`` are those above the threshold, with their chunks."""
 
     vote: _Vote
     candidates: list[Candidate]
@@ -85,7 +85,7 @@ class _Weighed:
 
 
 class Searcher(Protocol):
-    """What the tool needs of a `Retriever`; a running server asked over HTTP fulfils it too."""
+    """The part of `Retriever` that the MCP tool needs; the client of a running server implements it too."""
 
     async def search(
         self,
@@ -102,10 +102,10 @@ class Searcher(Protocol):
 
 
 class Retriever:
-    """Searches collections of `index`; one serves all domains.
+    """Searches the collections of `index`; one instance serves all domains.
 
-    A collection is searched with the embedder that made its vectors: `embedder`, or the one that `others` returns for
-    its name (as while another embedder's vectors are being made). Without one, searches are lexical.
+    A search uses the embedder that produced the collection's vectors: `embedder`, or the one that `others` returns for
+    its name, for example while a new embedder's vectors are being computed. Without an embedder, searches are lexical.
     """
 
     def __init__(
@@ -136,12 +136,15 @@ class Retriever:
         file_type: str | None = None,
         heading: str | None = None,
     ) -> Retrieval:
-        """At most `top_k` hits with a relevance of at least `threshold`, best first.
+        """Return at most `top_k` hits with a relevance of at least `threshold`, best first.
 
-        `document_ids` limits what is visible; `document` (an id, a name or part of one), `file_type` (its ending,
-        without dot) and `heading` (one of the heading path) narrow it further. An embedder or reranker that fails
-        costs its own part, not the search. Raises `UnknownDocument` when `document` names none or several, and
-        `IndexFault`.
+        `document_ids` limits the visible documents. `document` (an id, a name or part of one), `file_type` (the
+        ending, without its dot) and `heading` (one of the heading path) narrow the search further. If the embedder or
+        the reranker fails, the search continues without it.
+
+        Raises:
+            UnknownDocument: `document` names no document or several.
+            IndexFault: the index cannot answer.
         """
         started = time.perf_counter()
         visible = Selection(None if document_ids is None else tuple(document_ids), None, file_type, heading)
@@ -186,7 +189,7 @@ class Retriever:
     async def _weigh(
         self, collection: str, question: str, selection: Selection, count: int, threshold: float
     ) -> "_Weighed":
-        """Return the candidates for a question; the chunks of the first ``count`` are read."""
+        """Return the candidates for a question, and read the chunks of the first ``count``."""
         vote = await self._vote(collection, question)
         lead = CandidateLimit(self._fusion, vote.weight, count)
         legs = await self._index.search_legs(collection, question, vote.vector, selection, CANDIDATES, lead)
@@ -201,15 +204,15 @@ class Retriever:
         kept = [
             (each, chunks[each.chunk_id]) for each in candidates if each.above_threshold and each.chunk_id in chunks
         ]
-        if required_codes(question):  # passages without the question's code stand behind the others
+        if required_codes(question):  # passages without the question's code rank last
             kept.sort(key=lambda found: found[0].relevance_score <= WITHOUT_CODE)
         return _Weighed(vote, candidates, kept, firsts, bool(vote.vector and legs.dense))
 
     async def calibrate(self, collection: str) -> Calibration | None:
-        """What the dense leg is worth in `collection`, measured now if it is not known or the collection has grown.
+        """Return the calibration of the dense leg, measured now if it is missing or the collection has grown.
 
-        The first hybrid search does this if nobody did before: some seconds with a local model. None without
-        dense vectors of this embedder. Raises `EmbeddingError` and `IndexFault`.
+        The first hybrid search calls this, if no earlier call measured: some seconds with a local model. Returns None
+        if the collection has no dense vectors of an available embedder. Raises `EmbeddingError` and `IndexFault`.
         """
         meta = await self._index.meta(collection)
         embedder = self._embedder_of(meta)
@@ -225,7 +228,7 @@ class Retriever:
         return meta.calibration
 
     def _embedder_of(self, meta: CollectionMeta | None) -> Embedder | None:
-        """Return the embedder that made a collection's vectors."""
+        """Return the embedder that produced a collection's vectors, or None if there is none."""
         if meta is None or meta.embedder is None:
             return None
         if self._embedder is not None and self._embedder.name == meta.embedder:
@@ -246,7 +249,7 @@ class Retriever:
             return _Vote(note=str(error))
 
     async def _resolve(self, collection: str, selection: Selection, document: str) -> str:
-        """The id or full name that `document` means."""
+        """Return the id or full name that `document` stands for. Raises `UnknownDocument`."""
         if await self._index.document_names(collection, replace(selection, document=document)):
             return document
         names = await self._index.document_names(collection, selection)
@@ -265,7 +268,7 @@ def _candidates(
     threshold: float,
     compared: int,
 ) -> list[Candidate]:
-    """Return the fused candidates with the scores and ranks of both legs and how likely each is relevant."""
+    """Return the fused candidates with the scores and ranks of both legs and their probability of being relevant."""
     lexical, dense = dict(legs.lexical + legs.lexical_rest), dict(legs.dense + legs.dense_rest)
     lexical_ranks, dense_ranks = _ranks(legs.lexical), _ranks(legs.dense)
     required = required_codes(question)
@@ -274,7 +277,7 @@ def _candidates(
     near = frozenset(each.chunk_id for each in fused[:compared])
 
     def match(chunk_id: str) -> Match:
-        # A damaged index gives scores that none can have: below zero, or no number.
+        # A damaged index may return impossible scores: negative ones or NaN.
         share = max(0.0, min(lexical.get(chunk_id, 0.0) / legs.self_score, 1.0)) if legs.self_score > 0 else 0.0
         cosine, chunk = dense.get(chunk_id), chunks.get(chunk_id)
         closeness = None if cosine is None else dense_relevance(vote.calibration, cosine)
@@ -312,9 +315,9 @@ def _ranks(leg: Sequence[Scored]) -> dict[str, int]:
 
 
 def _with_parts(whole: list[_Found], parts: Sequence[list[_Found]]) -> list[_Found]:
-    """Let the best of each part of a question stand beside the best of the whole: one passage of each in turn.
+    """Interleave the passages for the whole question with those for each of its parts.
 
-    Without that, the document that answers one part well would fill all places.
+    Without that, a document that answers one part well would take all places.
     """
     order: dict[str, _Found] = {}
     for found in chain.from_iterable(zip_longest(whole, *parts)):
@@ -324,7 +327,7 @@ def _with_parts(whole: list[_Found], parts: Sequence[list[_Found]]) -> list[_Fou
 
 
 def _for_reranker(ranked: Sequence[_Found], first_places: Sequence[str]) -> list[_Found]:
-    """Return what the reranker reads: the best, and the first places of both legs in any case."""
+    """Return the passages for the reranker: the best ones, and always the first places of both legs."""
     best, rest = ranked[:RERANKED], ranked[RERANKED:]
     firsts = [found for found in rest if found[0].chunk_id in first_places]
     return [*best[: RERANKED - len(firsts)], *firsts]
@@ -333,7 +336,7 @@ def _for_reranker(ranked: Sequence[_Found], first_places: Sequence[str]) -> list
 async def _rerank(
     reranker: Reranker, query: str, ranked: Sequence[tuple[Candidate, Chunk]]
 ) -> list[tuple[Candidate, Chunk]]:
-    """In the order of the reranker's scores, which the candidates have then."""
+    """Sort passages by the reranker's scores and add the scores to the candidates."""
     scores = await reranker.rerank(query, [searchable_text(chunk) for _, chunk in ranked])
     order = sorted(range(len(ranked)), key=lambda at: -scores[at])
     return [
@@ -343,7 +346,7 @@ async def _rerank(
 
 
 def _join(ranked: Sequence[tuple[Candidate, Chunk]], top_k: int) -> list[Hit]:
-    """Hits in the order of their best chunk; a chunk beside one of a hit, in the same place, goes into that hit."""
+    """Return hits in the order of their best chunk; chunks that adjoin in the same place become one hit."""
     groups: list[list[tuple[Candidate, Chunk]]] = []
     for candidate, chunk in ranked:
         for group in groups:

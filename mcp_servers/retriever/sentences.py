@@ -1,6 +1,6 @@
-"""Sentence spans in Latin, Chinese and mixed text, and the token estimate that chunk sizes are counted in.
+"""Sentence spans in Latin, Chinese and mixed text, and the token estimate for the sizes of chunks.
 
-Pure. It knows nothing of documents or chunks; a sentence is the smallest unit that can be cited.
+The module does no I/O and knows nothing of documents or chunks. A sentence is the smallest unit of a citation.
 """
 
 import re
@@ -9,20 +9,21 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """Half-open character range."""
+    """A half-open character range."""
 
     start: int
     end: int
 
 
 MAX_SENTENCE_TOKENS = 200
-"""Longer runs without a full stop (tables pasted as text, legal enumerations) are cut at a comma or space."""
+"""Maximum number of tokens of a sentence; longer runs without a full stop (pasted tables, legal enumerations) are cut
+at a comma or space."""
 
 _CLOSERS = "」』”’）】》〉\"')\\]"
 _BOUNDARY = re.compile(
-    rf"[。！？；…]+[{_CLOSERS}]*"  # full-width marks end a sentence wherever they stand
-    # Latin marks only before white space: 3.5, example.com. Possessive, and never begun inside a run: a line of a
-    # million dots must not cost a million times a million steps.
+    rf"[。！？；…]+[{_CLOSERS}]*"  # full-width marks end a sentence everywhere
+    # Latin marks end one only before white space, because of 3.5 and example.com. The match is possessive and never
+    # starts inside a run of marks, so that a line of a million dots does not take quadratic time.
     rf"|(?<![.!?])[.!?]++[{_CLOSERS}]*+(?=\s)"
     r"|\n\s*\n"
     r"|\n(?=[ \t]*(?:[-*•·‣▪–][ \t]|\(?\d{1,3}[.)、][ \t]?|[（(]?[一二三四五六七八九十]+[)）、]))"
@@ -35,21 +36,21 @@ _ABBREVIATIONS = re.compile(
 _LAST_WORD = re.compile(r"[\w.]+$")
 _CJK = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 _INDENTATION = 24
-"""How far before a number its line may begin for it to number an item."""
+"""Maximum number of characters between the start of a line and the number of a list item."""
 
 _BREAKS = re.compile(r"[，、,;:：)）]\s*|\s+")
 
 
 def estimate_tokens(text: str) -> int:
-    """About the number of model tokens: a CJK character is one, four other characters are one."""
+    """Estimate the number of model tokens: one for each CJK character, one for four other characters."""
     wide = len(_CJK.findall(text))
     return wide + (len(text) - wide + 3) // 4
 
 
 def split_sentences(text: str) -> Iterator[Span]:
-    """Spans of the sentences in `text`, in order, trimmed of white space; none is empty.
+    """Yield the spans of the sentences in `text`, in order, trimmed of white space; none is empty.
 
-    Every character that is not white space lies in exactly one span.
+    Every character that is not white space belongs to exactly one span.
     """
     start = 0
     short_line = max((len(line) for line in text.split("\n")), default=0) * 0.6
@@ -60,10 +61,10 @@ def split_sentences(text: str) -> Iterator[Span]:
 
 
 def fit(text: str, span: Span) -> Iterator[Span]:
-    """`span` trimmed of white space, and cut where it exceeds `MAX_SENTENCE_TOKENS`."""
+    """Trim white space from `span` and yield pieces of at most `MAX_SENTENCE_TOKENS`."""
     start, end = trim(text, span)
     while start < end:
-        # No more characters than this fit whatever they are, so no more are looked at.
+        # No text longer than this window fits, so the estimate reads no further.
         window = text[start : min(end, start + 4 * MAX_SENTENCE_TOKENS + 1)]
         tokens = estimate_tokens(window)
         if tokens <= MAX_SENTENCE_TOKENS:
@@ -80,7 +81,7 @@ def fit(text: str, span: Span) -> Iterator[Span]:
 
 
 def trim(text: str, span: Span) -> Span:
-    """`span` without the white space at its ends; empty at its start when there is nothing else."""
+    """Return `span` without white space at its ends, or an empty span if it has nothing else."""
     start, end = span
     while start < end and text[end - 1].isspace():
         end -= 1
@@ -93,20 +94,20 @@ def _ends(text: str, short_line: float) -> Iterator[int]:
     line_start = 0
     breaks = {found.end(): found for found in _BOUNDARY.finditer(text)}
     for newline in re.finditer(r"\n", text):
-        # A line much shorter than its neighbours ended on purpose: a title, an address, an item.
+        # The author broke a line that is much shorter than the longest one: a title, an address, an item.
         if newline.start() - line_start < short_line:
             breaks.setdefault(newline.end(), newline)
         line_start = newline.end()
     for end in sorted(breaks):
         found = breaks[end]
         if found[0].isspace() and text[end - len(found[0]) - 1 : end].isspace():
-            continue  # one of many blank lines: nothing ends here that has not ended
+            continue  # one of several blank lines: the sentence has ended already
         if found[0][0] not in ".!?" or _closes_sentence(text, found.start(), end):
             yield end
 
 
 def _closes_sentence(text: str, mark: int, end: int) -> bool:
-    """Whether the Latin mark at `mark` ends a sentence: not after an abbreviation, an initial or a list number."""
+    """Return whether the Latin mark at `mark` ends a sentence: not after an abbreviation, initial or list number."""
     rest = text[end : end + 8].lstrip()
     if rest and rest[0].islower():
         return False

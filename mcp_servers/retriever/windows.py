@@ -1,6 +1,6 @@
-"""Embed chunks that are longer than an embedder reads: in overlapping windows, of which the best one counts.
+"""Embedding of chunks longer than an embedder's token limit, in overlapping windows of which the best one counts.
 
-A window is whole sentences where they fit, and begins with the chunk's headings. Its size follows from the embedder's
+A window begins with the chunk's headings and contains whole sentences if they fit. Its size follows from the embedder's
 token limit. An embedder without a limit gets each chunk whole.
 """
 
@@ -19,18 +19,18 @@ script that was tried has more tokens than that, so nothing at the end of a wind
 IDEOGRAPH = 2.5
 
 MAX_WINDOWS = 24
-"""Windows of one chunk. A chunk has about 1 200 characters, so this is reached by odd chunks only."""
+"""Maximum number of windows of a chunk. A chunk has about 1 200 characters, so only unusual chunks reach the limit."""
 
 _IDEOGRAPHS = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 
 
 def width(text: str) -> float:
-    """Return the length of a text, an ideograph counting for `IDEOGRAPH` characters."""
+    """Return the length of a text, in which an ideograph counts as `IDEOGRAPH` characters."""
     return len(text) + (IDEOGRAPH - 1) * len(_IDEOGRAPHS.findall(text))
 
 
 def chunk_windows(chunk: Chunk, limit: int | None) -> list[str]:
-    """Return the texts that stand for a chunk with an embedder that reads ``limit`` tokens; at least one."""
+    """Return the texts to embed for a chunk, at least one, with an embedder that reads ``limit`` tokens."""
     whole = searchable_text(chunk)
     if limit is None or width(whole) <= limit * WIDTH_PER_TOKEN:
         return [whole]
@@ -40,7 +40,7 @@ def chunk_windows(chunk: Chunk, limit: int | None) -> list[str]:
 
 
 def text_windows(text: str, limit: int | None) -> list[str]:
-    """Return the windows of a text that is no chunk."""
+    """Return the windows of a plain text without headings."""
     return [text] if limit is None else _windows([text[span.start : span.end] for span in split_sentences(text)], limit)
 
 
@@ -51,7 +51,7 @@ def _windows(sentences: Sequence[str], limit: int, head: str = "") -> list[str]:
 
 
 def _pack(pieces: Sequence[str], room: float) -> Iterator[list[str]]:
-    """Fill windows with whole pieces; a window repeats the last piece of the one before if it is short."""
+    """Fill windows with whole pieces; a window starts with the last piece of the previous window if it is short."""
     first = 0
     while first < len(pieces):
         size, end = width(pieces[first]), first + 1
@@ -78,7 +78,7 @@ def _cut(sentence: str, room: float) -> Iterator[str]:
 
 
 async def embed_chunks(embedder: Embedder, chunks: Sequence[Chunk]) -> Dense:
-    """Return the vectors of chunks, those of their windows where the embedder has a limit. Raises `EmbeddingError`."""
+    """Embed chunks, or their windows if the embedder has a token limit. Raises `EmbeddingError`."""
     limit = await token_limit(embedder)
     windows = [chunk_windows(chunk, limit) for chunk in chunks]
     vectors = await embedder.embed_documents([text for texts in windows for text in texts])

@@ -1,8 +1,8 @@
-"""Formats: which files can be read, and the reader of each; one module for each family of ours.
+"""Registry of the file formats and their readers; each family of built-in formats has a module.
 
-A reader raises `DocumentError` for what it recognises (encrypted, scanned, too many pages) and lets its library's
-exceptions through; `parsing.parse` maps those. Libraries are imported when a file needs them. Installed packages add
-formats by entry points (see `extensions`); one of theirs goes before one of ours with the same ending.
+A reader raises `DocumentError` for problems that it recognises (encrypted, scanned, too many pages). Exceptions of its
+library pass through, and `parsing.parse` maps them. Libraries are imported when a file needs them. Installed packages
+add formats by entry points (see `extensions`), which take precedence over built-in formats with the same ending.
 """
 
 import logging
@@ -21,13 +21,13 @@ from mcp_servers.retriever.extensions import FORMATS, OCR_HINT, describe, find_e
 log = logging.getLogger(__name__)
 
 Reader = Callable[..., ParsedDocument]
-"""Takes a path and `ParseLimits`, and `scans.Scans` too if its format takes scans."""
+"""A function that takes a path and `ParseLimits`, and also `scans.Scans` if its format takes scans."""
 
 
 class DocumentFormat(Protocol):
-    """What an entry point of ``agentic_rag.document_formats`` names: an object, or a module with these two names.
+    """The object of an ``agentic_rag.document_formats`` entry point: an object or a module with these two names.
 
-    It is loaded in the server and again in each reading process, so that it imports heavy libraries in `read` alone.
+    The entry point is loaded in the server and in each reading process, so import heavy libraries only inside `read`.
     """
 
     @property
@@ -36,13 +36,13 @@ class DocumentFormat(Protocol):
         ...
 
     def read(self, path: Path, limits: ParseLimits) -> ParsedDocument:
-        """Read the file at ``path``, whose name does not tell its format. Blocks, in a process with capped memory.
+        """Read the file at ``path``, whose name has no ending. May block; runs in a process with limited memory.
 
-        The path is that of an open descriptor: it can be opened, but not resolved, and in the sandbox it is all of
-        the data folder that is there.
+        The path is that of an open descriptor: it can be opened, but not resolved. In the sandbox, no other file of the
+        data folder is visible.
 
         Raises:
-            DocumentError: the file cannot be read, in words for its uploader. Whatever else is raised fails the
+            DocumentError: the file cannot be read; the message is for the uploader. Any other exception fails the
                 document as ``DOCUMENT_BROKEN``.
         """
         ...
@@ -50,10 +50,10 @@ class DocumentFormat(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How files of one ending are read.
+    """The media type and the reader of one file name ending.
 
-    ``extension`` names the installed package that adds the format, and is empty for ours. ``takes_scans``: pages may be
-    images that OCR reads.
+    ``extension`` names the installed package that adds the format, and is empty for built-in formats. ``takes_scans``
+    means that pages may be images, which OCR reads.
     """
 
     media_type: str
@@ -131,11 +131,11 @@ _OURS = {
         **dict.fromkeys((".srt", ".vtt"), "text/vtt"),
     },
 }
-"""Media types by ending, for each reader. The one list of our formats, for the server, the command line, the page and
-the docs. The standard library's table of media types differs from host to host."""
+"""Media types by ending, for each reader: the only list of built-in formats, for the server, the command line, the page
+and the docs. The standard library's table of media types differs between hosts."""
 
 EXTRAS: Mapping[str, tuple[str, str]] = {".xls": ("python_calamine", "legacy")}
-"""Formats that need an extra: the module it brings, and its name."""
+"""Formats that need an extra: the module that the extra installs, and the name of the extra."""
 
 SAVE_INSTEAD: Mapping[str, str] = {
     **dict.fromkeys((".doc", ".dot", ".wps"), "open it in a word processor and save it as .docx"),
@@ -149,16 +149,16 @@ SAVE_INSTEAD: Mapping[str, str] = {
     **dict.fromkeys((".mobi", ".azw3"), "convert it to .epub"),
     **dict.fromkeys((".zip", ".7z", ".rar", ".gz"), "unpack it and upload the files in it"),
 }
-"""What to do with files that are not read, by their ending."""
+"""Advice for files that are not supported, by their ending."""
 
 
 def our_formats() -> Mapping[str, Mapping[str, str]]:
-    """Return the media types by ending of each reader of ours, named as module:function, without what packages add."""
+    """Return the media types by ending of each built-in reader (module:function), without those of extensions."""
     return _OURS
 
 
 _SCANNED = {"pdf:read_pdf", "ocr:read_image"}
-"""Readers that take what OCR read."""
+"""Readers that take the results of OCR."""
 
 _IMAGES = {
     ".png": "image/png",
@@ -168,7 +168,7 @@ _IMAGES = {
     ".tiff": "image/tiff",
     ".webp": "image/webp",
 }
-"""Read with the extra ``ocr`` alone."""
+"""Images, which need the extra ``ocr``."""
 
 IMAGE_ENDINGS = tuple(_IMAGES)
 IMAGE_TYPES = frozenset(_IMAGES.values())
@@ -176,7 +176,7 @@ IMAGE_TYPES = frozenset(_IMAGES.values())
 
 @cache
 def all_formats() -> Mapping[str, Format]:
-    """Return the formats by file name ending. An extension that cannot be used is logged and left out."""
+    """Return the formats by file name ending. A broken extension is logged and left out."""
     ours = {**_OURS, "ocr:read_image": _IMAGES} if has_ocr() else _OURS
     formats = {
         suffix: Format(media_type, partial(_import_reader, reader), takes_scans=reader in _SCANNED)
@@ -205,13 +205,13 @@ def suffixes() -> tuple[str, ...]:
 
 
 def media_type(name: str) -> str:
-    """Return the media type that a file name's ending stands for."""
+    """Return the media type for a file name's ending."""
     known = all_formats().get(PurePath(name).suffix.lower())
     return known.media_type if known else "application/octet-stream"
 
 
 def why_unread(name: str) -> str:
-    """Return why no file called ``name`` is read, and what to do instead; empty if one is read."""
+    """Return the reason why a file called ``name`` is not supported, with advice, or "" if it is supported."""
     suffix = PurePath(name).suffix.lower()
     if suffix in all_formats():
         return ""

@@ -20,7 +20,7 @@ _NO_BOOK = "the file is not an EPUB book, or it is damaged"
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _FONT_ALGORITHMS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
-"""How fonts are obfuscated, which hides no text."""
+"""Algorithms that obfuscate only fonts, not text."""
 _PAGES = ("application/xhtml+xml", "text/html", "image/svg+xml", "application/x-dtbook+xml", "text/x-oeb1-document")
 MAX_CHAPTERS = 10_000
 
@@ -74,12 +74,12 @@ def _read_book(archive: zipfile.ZipFile) -> ParsedDocument:
     dates = [_words(each) for each in package.iter("{*}date")]
     dates += [_words(each) for each in package.iter("{*}meta") if each.get("property") == "dcterms:modified"]
     if not blocks:
-        about = []  # a title alone is no book
+        about = []  # a title without text is not a book
     return ParsedDocument((*about, *blocks), notes=tuple(dict.fromkeys(notes)), date=latest_date(*dates))
 
 
 def _inside(folder: str, href: str) -> str | None:
-    """Return the name of a member that a relative address means; None for what lies outside of the book."""
+    """Return the member of the archive at a relative address, or None for an address outside of the book."""
     parts = urlsplit(href)
     if parts.scheme or parts.netloc or not parts.path:
         return None
@@ -99,7 +99,7 @@ def _encrypted_members(archive: zipfile.ZipFile) -> set[str]:
 
 
 def _labels(archive: zipfile.ZipFile, manifest: Json, folder: str) -> dict[str, str]:
-    """Return the titles that the table of contents gives to chapters, by member."""
+    """Return the titles of chapters in the table of contents, by member."""
     labels: dict[str, str] = {}
     for item in manifest.values():
         is_contents = (

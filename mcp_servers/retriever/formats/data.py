@@ -1,7 +1,7 @@
-"""JSON, XML and web archives of text: data as lines of code, with all of their characters.
+"""JSON and XML as lines of code with all of their characters.
 
-Owns the line breaks of files that are written without any, and characters that stand as references. No file is parsed
-into a tree: neither depth nor entities cost anything, and a broken file loses nothing.
+The module adds line breaks to files without any, and decodes character references. No file is parsed into a tree, so
+depth and entities cost nothing, and a broken file loses no text.
 """
 
 import html
@@ -15,7 +15,7 @@ from mcp_servers.retriever.formats.html import decode_html
 from mcp_servers.retriever.formats.text import decode
 
 LONG_LINE = 1_000
-"""Characters of a line that is broken up: nobody wrote it by hand."""
+"""Length of a line from which it is broken up: such a line was written by a program."""
 MAX_INDENTATION = 20
 
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^\s"{}\[\],:]++|"')
@@ -36,7 +36,7 @@ def read_json(path: Path, limits: ParseLimits) -> ParsedDocument:
 
 
 def _json_lines(text: str) -> Iterator[str]:
-    """Yield the values of a JSON text on lines of their own, indented by their depth."""
+    """Yield a line for each value of a JSON text, indented by its depth."""
     depth = 0
     line: list[str] = []
     for match in _JSON_TOKEN.finditer(text):
@@ -61,7 +61,7 @@ def _json_lines(text: str) -> Iterator[str]:
 
 
 def _readable(match: re.Match[str]) -> str:
-    """Return a JSON string whose escaped characters can be read and searched."""
+    """Return a JSON string with its escaped characters decoded, to be read and searched."""
     try:
         return json.dumps(json.loads(match[0]), ensure_ascii=False)
     except ValueError:
@@ -76,7 +76,7 @@ def read_xml(path: Path, limits: ParseLimits) -> ParsedDocument:
 
 
 def _character(match: re.Match[str]) -> str:
-    """Return the character of a reference; `<` stays a reference, so that markup and text can be told apart."""
+    """Return the character of a reference; `<` stays a reference, to distinguish markup and text."""
     return match[0] if match[0].lower() in _MARKUP else html.unescape(match[0])
 
 

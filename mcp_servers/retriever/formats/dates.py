@@ -1,4 +1,4 @@
-"""A document's date as its file tells it: PDF dates, Office properties, HTML and front matter to one form."""
+"""Dates in the metadata of files (PDF, Office, HTML, front matter), normalised to `YYYY-MM-DD`."""
 
 import re
 from datetime import date
@@ -7,9 +7,9 @@ _DATE = re.compile(r"(?:D:)?(\d{4})-?(\d{2})-?(\d{2})(?!\d{0,3}-)")
 
 
 def iso_date(text: object) -> str | None:
-    """Return the date at the start of a text as `YYYY-MM-DD`; None when there is none that exists.
+    """Return the date at the start of a text as `YYYY-MM-DD`, or None if there is no valid date.
 
-    Takes ISO 8601 and the form of PDF, `D:YYYYMMDD…`, with or without a time after it.
+    Accepts ISO 8601 and the form of PDF, `D:YYYYMMDD…`, with or without a time after it.
     """
     match = _DATE.match(str(text).strip().strip("\"'"))
     try:
@@ -19,5 +19,5 @@ def iso_date(text: object) -> str | None:
 
 
 def latest_date(*texts: object) -> str | None:
-    """Return the latest of the dates that the texts begin with, or None."""
+    """Return the latest of the dates at the start of the texts, or None."""
     return max(filter(None, map(iso_date, texts)), default=None)

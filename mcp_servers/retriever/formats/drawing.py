@@ -1,6 +1,6 @@
 """DrawingML: the shapes of slides and sheets, and the charts, SmartArt and pictures of all Office files, to blocks.
 
-Owns what is text in a drawing. Knows no document around it: a page number is handed over and put on each block.
+The module extracts the text of drawings without their document: callers pass the page number for the blocks.
 """
 
 import re
@@ -13,7 +13,7 @@ from mcp_servers.retriever.formats.package import Parts
 from mcp_servers.retriever.formats.text import with_address
 
 MAX_GROUP_DEPTH = 16
-"""Groups within groups that are followed; deeper ones get a note."""
+"""Maximum number of levels of nested groups that are read; deeper ones get a note."""
 
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
@@ -22,7 +22,7 @@ _PAGE_FIELD = "slidenum"
 
 
 def unescape(text: str) -> str:
-    """Return a text of a sheet or slide in which escapes such as _x000B_ are the characters they stand for."""
+    """Decode escapes such as _x000B_ in a text of a sheet or slide."""
     if "_x" not in text:
         return text
     return _ESCAPE.sub(lambda match: _character(int(match[1], 16)), text)
@@ -40,7 +40,7 @@ def local(element: Any) -> str:
 
 
 def shown_children(element: Any) -> Sequence[Any]:
-    """Return the children of an element; of a shape in a new and an old form, the form that is shown."""
+    """Return the children of an element; of a shape with a new and an old form, only the form that is shown."""
     children = []
     for child in element:
         if local(child) != "AlternateContent":
@@ -101,7 +101,7 @@ def _auto_number(number: int, kind: str) -> str:
 
 
 def roman(number: int) -> str:
-    """Return a number from 1 to 3 999 in Roman numerals; others as they are."""
+    """Return a number from 1 to 3 999 in Roman numerals, and other numbers in digits."""
     if not 0 < number < 4_000:
         return str(number)
     text = ""
@@ -116,7 +116,7 @@ def roman(number: int) -> str:
 
 
 def alt_text(element: Any) -> str:
-    """Return the description that an author gave to a shape or picture, for those who cannot see it."""
+    """Return the alternative text of a shape or picture."""
     for properties in element.iter("{*}cNvPr", "{*}docPr"):
         words = " ".join((properties.get("descr") or "").split()) or " ".join((properties.get("title") or "").split())
         if words:
@@ -153,13 +153,13 @@ def shape_blocks(shape: Any, parts: Parts, part: str, page: int | None, depth: i
 
 
 def alt_text_of(shape: Any, properties: str) -> str:
-    """Return the description of a group itself, not of the shapes in it."""
+    """Return the alternative text of a group, without those of its shapes."""
     own = next((child for child in shape if local(child) == properties), None)
     return "" if own is None else alt_text(own)
 
 
 def graphic_blocks(frame: Any, parts: Parts, part: str, page: int | None = None) -> Iterator[Block]:
-    """Yield the blocks of what a frame holds: a table, a chart, SmartArt."""
+    """Yield the blocks of a frame's contents: a table, a chart or SmartArt."""
     relations = parts.relations(part)
     for element in frame.iter():
         name = local(element)
@@ -192,7 +192,7 @@ def _blocks(rows: list[list[str]], page: int | None) -> Iterator[Block]:
 
 
 def _table_rows(table: Any, parts: Parts, part: str) -> list[list[str]]:
-    """Return the rows of a table; a merged cell's text stands in each of its cells."""
+    """Return the rows of a table, with a merged cell's text in each of its cells."""
     above: dict[int, str] = {}
     rows: list[list[str]] = []
     for row in table.findall(f"{_A}tr"):
@@ -211,7 +211,7 @@ def _table_rows(table: Any, parts: Parts, part: str) -> list[list[str]]:
 
 
 def chart_blocks(root: Any, page: int | None = None) -> Iterator[Block]:
-    """Yield the numbers behind a chart as a table, its title in the corner, and its other texts."""
+    """Yield the data of a chart as a table with the title in the corner, and its other texts."""
     plots = [each for each in root.iter("{*}plotArea") if len(each)]
     titles = list(root.iter("{*}title"))
     main = next((each for each in titles if local(each.getparent()) == "chart"), None)
@@ -232,7 +232,7 @@ def chart_blocks(root: Any, page: int | None = None) -> Iterator[Block]:
         if len(rows) > 1:
             used = True
             yield from _blocks(rows, page)
-    # charts of newer kinds (treemap, sunburst, funnel) keep their points in another form
+    # newer kinds of charts (treemap, sunburst, funnel) store their points in another form
     data = [each for each in root.iter("{*}data") if local(each.getparent()) == "chartData"]
     for each in data:
         levels = [[pt.text or "" for pt in level.iter("{*}pt")] for level in each.iter("{*}lvl")]

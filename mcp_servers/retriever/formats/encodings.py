@@ -1,7 +1,7 @@
-"""Which legacy encoding bytes are in, guessed from what they would say.
+"""Detection of legacy text encodings by the frequency of the characters that each encoding yields.
 
-Each encoding is tried, and the characters it yields are weighed: those that are frequent in the languages it is for
-count much, those that hardly anybody writes count against it. A dozen characters are enough as a rule.
+The bytes are decoded in each encoding and the characters scored: characters that are frequent in the encoding's
+languages raise the score, very rare ones lower it. A dozen characters are usually enough.
 """
 
 import re
@@ -9,24 +9,25 @@ from collections.abc import Callable
 
 _HIGH_RUNS = re.compile(rb"[\x80-\xff]+")
 _ALONE = 1.7
-"""High bytes in a run, on average: accented letters of Latin scripts stand alone, all others come in runs."""
+"""Mean length of runs of high bytes below which text is Latin: accents stand alone, other scripts form runs."""
 
 _RANK_WEIGHT = 0.7
 _LATIN_RANK_WEIGHT = 0.3
-"""How much less than the most frequent letter the least frequent one counts; accents differ more between languages."""
+"""Difference of weight between the most and the least frequent letter, for other scripts and for Latin, whose accents
+differ more between languages."""
 
 _RUNS_OF_ACCENTS = 0.5
-"""How likely Latin is where most accented letters stand beside each other."""
+"""Factor on Latin scores if most high bytes are adjacent."""
 
 _SPACED = 0.15
-"""What spaces between its words say for Korean; its neighbours write none."""
+"""Bonus for Korean if the text has spaces between words; Chinese and Japanese have none."""
 
 _PAIRS = re.compile(rb"(?:[\xa1-\xa3\xb0-\xd7][\xa1-\xfe])+")
 """Frequent characters of Chinese, Japanese and Korean, two bytes each."""
 _CHANCE = 6
-"""High bytes that may all pair up by chance."""
+"""Maximum number of high bytes that may form valid pairs by chance."""
 _PAIRED = 0.75
-"""How likely a script of one byte a letter is where all bytes pair up to frequent characters of two."""
+"""Factor on single-byte scripts if all high bytes form pairs that are frequent two-byte characters."""
 
 _LATIN = {
     "cp1252": "éèàäöüçáíóñ¿¡úêâôîûëïßåæãõœøùìòÉÈÀÄÖÜÁÍÓÑÊÇÅØÆ’“”–—«»„…€§°·‘´\xa0",
@@ -48,11 +49,11 @@ _COMMON = frozenset(
 )
 
 Weigh = Callable[[int, int], float]
-"""The weight of a character by its two bytes in the encoding it was read in."""
+"""A function from the two bytes of a character to its weight."""
 
 
 def guess(sample: bytes) -> str:
-    """Return the likeliest encoding of text that is not UTF-8; the sample may end inside a character."""
+    """Return the most likely encoding of text that is not UTF-8; the sample may end inside a character."""
     runs = _HIGH_RUNS.findall(sample)
     high = sum(map(len, runs))
     latin = {name: _letters(sample, name, frequent, _LATIN_RANK_WEIGHT) for name, frequent in _LATIN.items()}
@@ -64,19 +65,19 @@ def guess(sample: bytes) -> str:
     if high > _CHANCE and all(map(_PAIRS.fullmatch, runs)):
         others = {name: score * _PAIRED for name, score in others.items()}
     rare = {name: score * _RUNS_OF_ACCENTS for name, score in latin.items()}
-    scores = {**wide, **others, **rare}  # of equals the first one is meant: the Chinese are the most
+    scores = {**wide, **others, **rare}  # the first of equal scores wins: Chinese is the most common
     return max(scores, key=lambda name: scores[name])
 
 
 def _letters(sample: bytes, encoding: str, frequent: str, rank_weight: float) -> float:
-    """The mean weight of what is not ASCII, 0..1."""
+    """Return the mean weight of the characters beyond ASCII, at most 1."""
     weights = {letter: 1 - rank_weight * rank / len(frequent) for rank, letter in enumerate(frequent)}
     found = [char for char in sample.decode(encoding, "replace") if char > "\x7f"]
     return sum(weights.get(char, -0.5 if char == "\ufffd" else 0.0) for char in found) / max(len(found), 1)
 
 
 def _wide(sample: bytes, encoding: str, weigh: Weigh) -> float:
-    """The mean weight of what is not ASCII; a wrong byte costs more than a right character brings."""
+    """Return the mean weight of the characters beyond ASCII; an invalid byte costs more than a valid character adds."""
     total, count = 0.0, 0
     for char in sample.decode(encoding, "replace"):
         if char <= "\x7f":
@@ -93,7 +94,7 @@ def _wide(sample: bytes, encoding: str, weigh: Weigh) -> float:
 
 
 def _gb(lead: int, trail: int) -> float:
-    """Its first 3 755 characters, by sound, are those people write; the next are rarer, the rest is hardly used."""
+    """Weigh a character of GB 18030: the first 3 755, sorted by sound, are common, the next rarer, the rest rarest."""
     if trail < 0xA1:
         return -0.5
     return 0.6 if 0xB0 <= lead <= 0xD7 or lead == 0xA3 else 0.2 if 0xD8 <= lead <= 0xF7 else 0.0

@@ -1,4 +1,4 @@
-"""HTML to blocks: headings, paragraphs, lists, tables and code as a reader sees them; no scripts, no markup."""
+"""HTML reader: headings, paragraphs, lists, tables and code as visible on the page, without scripts and markup."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ _DATE_NAMES = frozenset(
     f"{prefix}{name}" for prefix in ("", "dc.", "dcterms.") for name in ("date", "created", "modified", "issued")
 ) | {"article:published_time", "article:modified_time", "last-modified"}
 HEAD_CHARACTERS = 65_536
-"""Where `meta` elements are looked for."""
+"""Characters at the start of a page that are searched for `meta` elements."""
 _SKIPPED = frozenset({"script", "style", "template", "noscript", "title", "textarea", "select"})
 _INLINE = re.compile(
     "a|abbr|b|bdi|bdo|cite|code|em|font|i|kbd|mark|q|s|samp|small|span|strong|sub|sup|time|u|var|img|wbr|label"
@@ -32,7 +32,7 @@ _OPEN_ENDED = frozenset({"p", "li", "dt", "dd", "td", "th", "tr", "option"})
 _NOT_SHOWN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden)", re.IGNORECASE)
 MAX_INDENTATION = 8
 MAX_SPAN = 1_000
-"""Rows or columns that one cell may stand in; browsers have the same bound."""
+"""Maximum number of rows or columns of one cell; browsers have the same limit."""
 
 
 def read_html(path: Path, limits: ParseLimits) -> ParsedDocument:
@@ -74,7 +74,7 @@ def _build(source: str) -> "_Builder":
 
 
 def _dates(source: str) -> Iterator[str]:
-    """Values of the `meta` elements of a page's head that say when it was written or changed."""
+    """Yield the dates of writing and changes from the `meta` elements of a page's head."""
     for element in _META.findall(source[:HEAD_CHARACTERS]):
         attributes = {name.lower(): value for name, value in _ATTRIBUTE.findall(element)}
         if (attributes.get("name") or attributes.get("property") or "").lower() in _DATE_NAMES:
@@ -82,21 +82,21 @@ def _dates(source: str) -> Iterator[str]:
 
 
 def decode_html(data: bytes) -> str:
-    """Return a page as text: in the declared encoding if the text is valid in it, else in what the bytes look like."""
+    """Decode a page in its declared encoding if the bytes are valid in it, else in a detected encoding."""
     declared = _CHARSET.search(data[:4096]) or _XML_ENCODING.match(data[:200])
     return decode_as(data, declared[1].decode("ascii") if declared else "")
 
 
 @dataclass(slots=True)
 class _List:
-    """An open list; ``number`` is the next item's, None where items have none."""
+    """An open list; ``number`` is the number of the next item, None for a list without numbers."""
 
     number: int | None
 
 
 @dataclass(slots=True)
 class _Table:
-    """Rows as they come; ``spans`` are cells that reach into the rows to come: how many, and their text, by column."""
+    """An open table. ``spans`` has, by column, the cells that extend into later rows: number of rows and text."""
 
     rows: list[list[str]] = field(default_factory=list)
     spans: dict[int, tuple[int, str]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class _Table:
         self.column = 0
 
     def add(self, text: str) -> None:
-        """End the open cell, or take text between cells (a caption) as a row of its own."""
+        """End the open cell, or add text between cells (a caption) as a separate row."""
         columns, rows = self.open or (1, 1)
         if self.open is None or not self.rows:
             self.begin_row()
@@ -127,7 +127,7 @@ class _Table:
         self.open = None
 
     def _fill(self) -> None:
-        """Put down the cells of earlier rows that stand in the next columns of this one."""
+        """Fill the next columns of this row with cells of earlier rows that extend into it."""
         while self.rows and self.column in self.spans:
             left, text = self.spans.pop(self.column)
             self.rows[-1].append(text)
@@ -151,7 +151,7 @@ class _Builder:
         self._item = ""
         self._table: _Table | None = None
         self._link: tuple[str, int] | None = None
-        """The address of the open link, and where its text begins in the open block."""
+        """The address of the open link, and the start of its text in the open block."""
         self._navigation = 0
         self._base = ""
         self._title_open = False
@@ -161,7 +161,7 @@ class _Builder:
         self.hidden = 0
 
     def begin(self, tag: str, attributes: Mapping[str, str | None]) -> None:
-        """Take a start tag."""
+        """Process a start tag."""
         if self._is_hidden(tag, attributes):
             return
         if tag in _SKIPPED:
@@ -183,7 +183,7 @@ class _Builder:
             self._enter(tag, attributes)
 
     def end(self, tag: str) -> None:
-        """Take an end tag."""
+        """Process an end tag."""
         if self._hidden[1]:
             self._end_hidden(tag)
         elif tag in _SKIPPED:
@@ -204,7 +204,7 @@ class _Builder:
             self._leave(tag)
 
     def add(self, text: str) -> None:
-        """Take text."""
+        """Process text."""
         if self._title_open:
             self.title.append(text)
         elif self._field in ("textarea", "option") and not self._hidden[1]:
@@ -213,7 +213,7 @@ class _Builder:
             self._text.append(text)
 
     def _void(self, tag: str, attributes: Mapping[str, str | None]) -> None:
-        """Take an element without content: a break, a picture's description, what stands in a form."""
+        """Process an element without content: a break, a picture with its description, the value of a form field."""
         kind = (attributes.get("type") or "text").lower()
         if tag == "br":
             self._text.append("\n")
@@ -227,11 +227,11 @@ class _Builder:
             self._text.append(f" {attributes.get('value') or ''} ")
 
     def _begin_link(self, href: str) -> None:
-        """Open a link. Addresses within the same site are left out where a page only leads around."""
+        """Open a link. Addresses within the same site are left out in navigation."""
         address = href.strip()
         is_outside = re.match(r"(?:[a-z][a-z0-9+.-]*:|//)", address, re.IGNORECASE) is not None
         if address and (is_outside or not self._navigation):
-            with suppress(ValueError):  # an address that is none
+            with suppress(ValueError):  # an invalid address
                 address = urljoin(self._base, address) if self._base and not address.startswith("#") else address
             self._link = address, len(self._text)
 
@@ -244,13 +244,13 @@ class _Builder:
                 self._text[start:] = [with_address(text, address)]
 
     def finish(self) -> list[Block]:
-        """Return all blocks, once everything was fed."""
+        """Return all blocks after the last token."""
         self.flush()
         self._end_list()
         return self._blocks
 
     def flush(self) -> None:
-        """End the block that is open. A link that reaches over blocks shows its address at the end of the first."""
+        """End the open block. A link over several blocks shows its address at the end of the first."""
         if self._link is not None and "".join(self._text[self._link[1] :]).strip():
             self._end_link()
         elif self._link is not None:
@@ -268,7 +268,7 @@ class _Builder:
         if self._heading:
             self._add(heading(text, self._heading))
         elif self._lists:
-            # What follows in the same item stands below its text, without a mark.
+            # Further text of the same item goes below, without a mark.
             indentation = "  " * min(len(self._lists) - 1, MAX_INDENTATION)
             self._lines.append(indentation + (self._item or "  ") + text)
             self._item = ""
@@ -280,7 +280,7 @@ class _Builder:
         self._blocks += blocks
 
     def _end_list(self) -> None:
-        """Lists that follow each other are one block."""
+        """Add the lines of the open lists as a block; adjacent lists form one block."""
         if self._lines:
             self._blocks.append(Block("list", "\n".join(self._lines)))
             self._lines.clear()
@@ -343,7 +343,7 @@ class _Builder:
             self._add(*(Block("table", text) for _, _, text in row_groups(rows)))
 
     def _leave_layout(self) -> None:
-        """A table that holds headings or tables is there for the looks: its cells are read one after the other."""
+        """Close a table with headings or tables inside: it serves layout, so its cells are read one by one."""
         if self._table is None:
             return
         self._end_link()
@@ -354,7 +354,7 @@ class _Builder:
         self._text.append(text)
 
     def _is_hidden(self, tag: str, attributes: Mapping[str, str | None]) -> bool:
-        """Whether a tag stands in, or begins, what is not shown."""
+        """Return whether a tag is inside a hidden element or begins one."""
         name, depth = self._hidden
         if depth and name in _OPEN_ENDED and not _INLINE.fullmatch(tag):
             self._hidden = "", 0

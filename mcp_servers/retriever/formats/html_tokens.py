@@ -1,8 +1,8 @@
-"""Tags and text of an HTML page, however broken, in one walk whose time grows with the page alone.
+"""Tokenizer for HTML: tags and text of any page, however broken, in linear time.
 
-Owns where a tag begins and ends, its attributes, and what is raw text. Knows no element's meaning. As a browser reads:
-what is no tag is text, and a comment, declaration or tag that never ends spoils no more than itself. The standard
-library's parser looks for the end of each unclosed one anew, up to the end of the page.
+The tokenizer finds the ends of tags, their attributes and raw text, but does not know the meaning of elements. Like a
+browser, it treats anything that is not a tag as text, and an unclosed comment, declaration or tag affects nothing else.
+The standard library's parser takes quadratic time: it searches the rest of the page for the end of each unclosed tag.
 """
 
 import html
@@ -14,12 +14,12 @@ _NAME = re.compile(r"[a-zA-Z][^\s/>]*")
 _ATTRIBUTE = re.compile(r"""[\s/]*([^\s/>][^\s/>=]*)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]*)))?""")
 _TAG_END = re.compile(r"[\s/]*>")
 _RAW = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in ("script", "style")}
-"""Elements whose content is text, whatever it looks like, by how it ends."""
+"""Elements with raw text as their content, and the pattern of their end tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartTag:
-    """``name`` and attribute names are in small letters; an attribute without a value has None."""
+    """A start tag. ``name`` and attribute names are lower case; an attribute without a value is None."""
 
     name: str
     attributes: dict[str, str | None] = field(default_factory=dict)
@@ -27,17 +27,17 @@ class StartTag:
 
 @dataclass(frozen=True, slots=True)
 class EndTag:
-    """``name`` is in small letters."""
+    """An end tag; ``name`` is lower case."""
 
     name: str
 
 
 Token = StartTag | EndTag | str
-"""Text comes with its character references resolved, and in any number of pieces."""
+"""A tag or a piece of text, whose character references are resolved. Adjacent text may come in several pieces."""
 
 
 def tokens(source: str) -> Iterator[Token]:
-    """Yield what a page consists of, in order; comments and declarations are left out."""
+    """Yield the tags and texts of a page in order, without comments and declarations."""
     comments = True
     at = 0
     while (begin := source.find("<", at)) >= 0:
@@ -46,7 +46,7 @@ def tokens(source: str) -> Iterator[Token]:
         following = source[begin + 1 : begin + 2]
         if comments and source.startswith("<!--", begin):
             end = source.find("-->", begin + 2)
-            comments = end >= 0  # none ends any more: nobody looks again
+            comments = end >= 0  # no comment ends after this point: stop searching
             at = end + 3 if comments else begin
         elif following in ("!", "?") or (following == "/" and not _NAME.match(source, begin + 2)):
             end = source.find(">", begin)
@@ -71,7 +71,7 @@ def tokens(source: str) -> Iterator[Token]:
 
 
 def _tag(source: str, name: re.Match[str]) -> tuple[dict[str, str | None], int] | None:
-    """Return a tag's attributes and where it ends; None when it never does."""
+    """Return a tag's attributes and the offset of its end, or None if the tag is unclosed."""
     attributes: dict[str, str | None] = {}
     at = name.end()
     while (end := _TAG_END.match(source, at)) is None:

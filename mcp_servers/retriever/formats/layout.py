@@ -1,8 +1,9 @@
 """Page layout: from lines with positions to paragraphs, headings and tables.
 
-Pure. Lines come from a PDF's text layer or from OCR, in reading order, in an upright frame: x grows along the text,
-y grows upwards. A ruled table is a grid of the page's straight lines; an unruled one is found by its columns. Where
-columns cannot be told, the lines stay prose and the page gets a note: a wrong cell is worse than a missing one.
+The module does no I/O. Lines come from a PDF's text layer or from OCR, in reading order, in an upright frame: x grows
+along the text, y grows upwards. A ruled table is a grid of the page's straight lines; an unruled one is found by its
+columns. If the columns are ambiguous, the lines stay prose and the page gets a note, because a wrong cell is worse than
+a missing one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ HEADING_RATIO = 1.15
 """A line this much larger than the body text is a heading."""
 
 PARAGRAPH_GAP = 1.45
-"""A distance between lines of this many usual ones starts a paragraph."""
+"""Distance between lines, relative to the usual one, from which a new paragraph starts."""
 
 MAX_HEADING_CHARACTERS = 120
 
@@ -38,7 +39,7 @@ MAX_INTERRUPTION = 4
 """Lines between two parts of one unruled table."""
 
 MAX_CROSSINGS = 250_000
-"""Pairs of horizontal and vertical lines that are compared on one page; drawings have more, and are no tables."""
+"""Maximum number of pairs of horizontal and vertical lines compared on one page; only drawings have more."""
 
 MAX_GRID_CELLS = 20_000
 
@@ -74,7 +75,7 @@ class Word(NamedTuple):
 
 
 class Line:
-    """Words on one base line. ``base`` is the height of that line, ``size`` its font size in points."""
+    """Words on one baseline. ``base`` is the height of the baseline, ``size`` the font size in points."""
 
     __slots__ = ("_parts", "_text", "base", "size", "words")
 
@@ -127,7 +128,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of equally many cells. ``columns`` are the ends of each column; ``title`` stands above the header."""
+    """Rows with equal numbers of cells. ``columns`` are the ends of each column; ``title`` is above the header."""
 
     rows: tuple[tuple[str, ...], ...]
     columns: tuple[tuple[float, float], ...]
@@ -136,7 +137,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a reader found on a page. ``after`` are blocks to add at its end: comments, for example."""
+    """The contents of a page. ``after`` are blocks to add at its end, for example comments."""
 
     lines: tuple[Line, ...]
     rules: Rules = Rules()
@@ -146,7 +147,7 @@ class Page:
 
 @dataclass(slots=True)
 class Layout:
-    """The blocks of a document, and the pages on which columns could not be told."""
+    """The blocks of a document, and the pages with ambiguous columns."""
 
     blocks: list[Block] = field(default_factory=list)
     unclear_pages: list[int] = field(default_factory=list)
@@ -195,7 +196,7 @@ def lay_out(pages: Sequence[Page]) -> Layout:
 
 
 def join_lines(lines: Sequence[str]) -> str:
-    """Return lines of a paragraph as one: no space between Chinese characters, and no hyphen of the typesetter."""
+    """Join the lines of a paragraph, without spaces between Chinese characters and without soft hyphens."""
     text = lines[0]
     for line in lines[1:]:
         if text and text[-1] in _HYPHENS:
@@ -248,13 +249,13 @@ def _outer_lines(page: Page, grids: Sequence[Grid]) -> list[Line]:
 
 
 def _is_row_beside(line: Line, other: Line) -> bool:
-    """Whether two lines are close enough, and have cells, to be rows of one table."""
+    """Return whether two lines have cells and are close enough to be rows of one table."""
     distance = abs(line.base - other.base)
     return other is not line and 0 < distance <= MAX_ROW_DISTANCE * line.size and len(other.parts) > 1
 
 
 def _is_repetition(first: tuple[int, Line], other: tuple[int, Line]) -> bool:
-    """Whether a line on another page repeats the first one; only the page's own number, from anywhere, may grow."""
+    """Return whether a line on another page repeats the first one; only the page number, from any start, may grow."""
     numbers = [[int(number[:9]) for number in _NUMBER.findall(line.text)] for _, line in (first, other)]
     return all(after - before in (0, other[0] - first[0]) for before, after in zip(*numbers, strict=True))
 
@@ -331,13 +332,13 @@ def _table_blocks(table: Table, page: int) -> Iterator[Block]:
 
 
 def _continue_table(table: Table, before: Table) -> Table:
-    """Return the table below the header of the one that ends the page before, if it continues that one."""
+    """Return the table with the header of the last table on the page before, if it continues that table."""
     header = before.rows[0]
     if table.title or len(before.rows) < 2 or table.rows[0] == header or not _same_columns(table, before):
         return table
     has_figures = sum(any(map(_NUMBER.search, row)) for row in before.rows[1:]) * 2 > len(before.rows) - 1
     if has_figures and all(table.rows[0]) and not any(map(_NUMBER.search, table.rows[0])):
-        return table  # a header of its own
+        return table  # it has its own header
     return replace(table, rows=(header, *table.rows))
 
 
@@ -349,7 +350,7 @@ def _same_columns(one: Table, other: Table) -> bool:
 
 
 def _items(page: Page, grids: Sequence[Grid]) -> tuple[list[Table | list[Line]], bool]:
-    """Return tables and runs of lines in reading order, and whether some columns could not be told."""
+    """Return tables and runs of lines in reading order, and whether some columns are ambiguous."""
     unclear = False
     sequence: list[Table | Line] = list(page.lines)
     for grid in grids:
@@ -375,7 +376,7 @@ def _items(page: Page, grids: Sequence[Grid]) -> tuple[list[Table | list[Line]],
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A ruled table: ascending ``xs`` and descending ``ys`` of its lines, and the region each elementary cell is in.
+    """A ruled table: ascending ``xs`` and descending ``ys`` of its lines, and the region of each elementary cell.
 
     ``regions[row][column]`` is the (row, column) of the region's upper left cell.
     """
@@ -461,9 +462,9 @@ def _group_connected(
 
 
 def _is_one_group(horizontal: Sequence[Segment], vertical: Sequence[Segment]) -> bool:
-    """Whether the longest horizontal line touches all vertical ones, and the longest vertical one all horizontal ones.
+    """Return whether the longest line of each direction touches all lines of the other direction.
 
-    This is so on most pages with one table, and is far cheaper to see than to compare each pair of lines.
+    This is true on most pages with one table, and far cheaper than comparing each pair of lines.
     """
     left, right, y = max(horizontal, key=lambda segment: segment[1] - segment[0])
     bottom, top, x = max(vertical, key=lambda segment: segment[1] - segment[0])
@@ -474,7 +475,7 @@ def _is_one_group(horizontal: Sequence[Segment], vertical: Sequence[Segment]) ->
 
 
 def _grid(horizontal: Sequence[Segment], vertical: Sequence[Segment]) -> Grid | None:
-    """Return the grid of lines that touch each other; None where they are a box, a drawing or no rectangle."""
+    """Return the grid of lines that touch each other, or None if they are a box, a drawing or not rectangular."""
     if not horizontal or not vertical:
         return None
     left, right = min(each[0] for each in horizontal), max(each[1] for each in horizontal)
@@ -504,7 +505,7 @@ Regions = tuple[tuple[tuple[int, int], ...], ...]
 def _regions(
     xs: Sequence[float], ys: Sequence[float], horizontal: Sequence[Segment], vertical: Sequence[Segment]
 ) -> Regions | None:
-    """Merge cells that have no line between them; None where a merged region is no rectangle."""
+    """Merge cells without a line between them; return None if a merged region is not a rectangle."""
     rows, columns = len(ys) - 1, len(xs) - 1
     posts, beams = _segments_at(xs, vertical), _segments_at(ys, horizontal)
     if all(_is_whole(lines, ys[-1], ys[0]) for lines in posts[1:-1]) and all(
@@ -670,7 +671,7 @@ def _cell_text(found: Sequence[tuple[Line, list[Word]]]) -> str:
 def _rows_without_lines(
     regions: Sequence[tuple[int, int]], contents: dict[tuple[int, int], list[tuple[Line, list[Word]]]]
 ) -> list[tuple[str, ...]] | None:
-    """Return the rows of a body whose columns are ruled and whose rows are not; None if it is a single row."""
+    """Return the rows of a table body with ruled columns and unruled rows, or None if it is a single row."""
     heights: list[_Row] = []
     for column, region in enumerate(regions):
         if regions.index(region) != column:
@@ -692,7 +693,7 @@ def _rows_without_lines(
 
 @dataclass(slots=True)
 class _Row:
-    """A line of cells, or several that make up one row. ``last`` is the base of the lowest."""
+    """One row of a table, from one line of cells or several. ``last`` is the base of the lowest line."""
 
     base: float
     size: float
@@ -705,7 +706,7 @@ class _Row:
 
 
 def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | list[Line]], bool]:
-    """Find tables by their columns: returns them with the lines between, and whether some could not be told."""
+    """Find tables by their columns; return them with the lines between, and whether some columns are ambiguous."""
     lines = _local_order(lines)
     items: list[Table | list[Line]] = []
     unclear = False
@@ -741,9 +742,9 @@ def _find_unruled(lines: Sequence[Line], rules: Rules) -> tuple[list[Table | lis
 
 
 def _local_order(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines with parts of a row in their order from top to bottom.
+    """Sort the lines within each row from top to bottom.
 
-    A PDF stores a wrapped cell after its row, also where it begins higher. Columns of text, whose lines stand far
+    A PDF stores a wrapped cell after its row, even if the cell begins higher. Columns of text, whose lines are far
     higher than the lines before them, stay one after the other.
     """
     ordered: list[Line] = []
@@ -751,14 +752,14 @@ def _local_order(lines: Sequence[Line]) -> list[Line]:
         at = len(ordered)
         while at and len(ordered) - at < 8 and 0.35 * line.size < line.base - ordered[at - 1].base <= 4 * line.size:
             if ordered[at - 1].left < line.right and line.left < ordered[at - 1].right:
-                break  # one stands over the other: not parts of one row
+                break  # one is above the other: not parts of one row
             at -= 1
         ordered.insert(at, line)
     return ordered
 
 
 def _below_same_header(table: Table, before: Table) -> Table:
-    """Return a table that follows closely on another below that one's header, if its columns are some of that one's."""
+    """Return the table with the header of the table closely above it, if its columns are a subset of that table's."""
     places = []
     for column in table.columns:
         found = [at for at, other in enumerate(before.columns) if min(column[1], other[1]) > max(column[0], other[0])]
@@ -777,7 +778,7 @@ def _below_same_header(table: Table, before: Table) -> Table:
 
 
 def _candidate_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
-    """Return runs that begin and end with lines of several parts; lines of one part may stand between."""
+    """Return runs that begin and end with lines of several parts; lines of one part may be between."""
     runs: list[tuple[int, int]] = []
     rows = [at for at, line in enumerate(lines) if len(line.parts) > 1]
     at = 0
@@ -795,7 +796,7 @@ def _candidate_runs(lines: Sequence[Line]) -> list[tuple[int, int]]:
 
 
 def _is_same_run(lines: Sequence[Line], one: int, other: int) -> bool:
-    """Whether two lines with several parts may be rows of one table, whatever stands between them."""
+    """Return whether two lines with several parts may be rows of one table, judged by the lines between."""
     size = lines[one].size
     between = lines[one : other + 1]
     if other - one > 8 or any(abs(line.size - size) > 0.11 * size for line in between):
@@ -808,7 +809,7 @@ def _is_same_run(lines: Sequence[Line], one: int, other: int) -> bool:
 
 
 def _continues_cell(lines: Sequence[Line], first: int, last: int, at: int) -> bool:
-    """Whether a line after the last row of several parts continues one of its cells."""
+    """Return whether a line after the last row of several parts continues one of its cells."""
     above, line = lines[at - 1], lines[at]
     distance = above.base - line.base
     near = -0.35 * line.size <= distance <= 1.35 * line.size
@@ -824,7 +825,7 @@ def _continues_cell(lines: Sequence[Line], first: int, last: int, at: int) -> bo
 
 
 def _fits_one(part: Word, parts: Sequence[Word]) -> bool:
-    """Whether a part lies in a single column of the parts of rows."""
+    """Return whether a part overlaps exactly one column of the parts of rows."""
     columns = _unions(parts)
     return sum(_overlap(part, column) > 0 for column in columns) == 1
 
@@ -846,13 +847,13 @@ def _overlap(part: Word, column: tuple[float, float]) -> float:
 
 
 def _is_marked_list(run: Sequence[Line]) -> bool:
-    """Whether the first parts of the lines are bullets or numbers of a list, each followed by its text."""
+    """Return whether the first parts of the lines are bullets or numbers of a list, each followed by its text."""
     rows = [line.parts for line in run if len(line.parts) > 1]
     return all(len(row) == 2 and _MARKER.fullmatch(row[0].text) for row in rows)
 
 
 def _prose_columns(run: Sequence[Line]) -> list[list[Line]] | None:
-    """Return the columns of running text that a PDF stores line by line across them; None for any other run."""
+    """Return columns of running text that a PDF stores line by line across columns, or None for any other run."""
     rows = [line for line in run if len(line.parts) > 1]
     if len(rows) < 4 or len(rows) < 0.7 * len(run):
         return None
@@ -871,7 +872,7 @@ def _prose_columns(run: Sequence[Line]) -> list[list[Line]] | None:
 def _table_of_run(lines: Sequence[Line], start: int, end: int, free: int, rules: Rules) -> tuple[Table, int] | None:
     """Return the table of a run with the number of its first line, which may be a header above the run.
 
-    None where columns cannot be told.
+    Returns None if the columns are ambiguous.
     """
     run = lines[start:end]
     columns = _columns(run)
@@ -887,7 +888,7 @@ def _table_of_run(lines: Sequence[Line], start: int, end: int, free: int, rules:
         if all(row.cells):
             break
     else:
-        rows, first = rows[start - first :], start  # a header that fills some columns only is not known to be one
+        rows, first = rows[start - first :], start  # a line that fills only some columns may not be a header
     columns, rows = _without_complements(columns, rows)
     bands = sorted({y for left, right, y in rules.horizontal if right - left > 0.6 * (columns[-1][1] - columns[0][0])})
     stacked = _stack(rows, bands)
@@ -897,7 +898,7 @@ def _table_of_run(lines: Sequence[Line], start: int, end: int, free: int, rules:
 
 
 def _columns(run: Sequence[Line]) -> list[tuple[float, float]] | None:
-    """Return the columns of the rows of a run: unions of overlapping parts. None where a row has two parts in one."""
+    """Return the columns of a run as unions of overlapping parts, or None if a row has two parts in one column."""
     rows = [line.parts for line in run if len(line.parts) > 1]
     most = max(map(len, rows))
     full = [row for row in rows if len(row) == most]
@@ -910,7 +911,7 @@ def _columns(run: Sequence[Line]) -> list[tuple[float, float]] | None:
 
 
 def _rows_of(run: Sequence[Line], columns: Sequence[tuple[float, float]]) -> list[_Row] | None:
-    """Return the cells of each line; None where a part spans several columns or two parts share one."""
+    """Return the cells of each line, or None if a part spans several columns or two parts share one."""
     rows: list[_Row] = []
     for line in run:
         same = rows[-1] if rows and abs(rows[-1].base - line.base) < 0.35 * line.size else None
@@ -936,7 +937,7 @@ def _column_of(part: Word, columns: Sequence[tuple[float, float]]) -> int | None
 
 
 def _header_above(line: Line, below: Line, columns: Sequence[tuple[float, float]]) -> _Row | None:
-    """Return the cells of a line above a table, if its words lie in several of the columns; None if they do not."""
+    """Return the cells of a line above a table if its words are in several of the columns, else None."""
     distance = line.base - below.base
     if abs(line.size - below.size) > 0.11 * below.size or not 0 < distance <= 2.5 * line.size or len(line.words) > 40:
         return None
@@ -958,7 +959,7 @@ def _header_above(line: Line, below: Line, columns: Sequence[tuple[float, float]
 def _without_complements(
     columns: list[tuple[float, float]], rows: list[_Row]
 ) -> tuple[list[tuple[float, float]], list[_Row]]:
-    """Join a column that has only a header with a neighbour that has none, as above right-aligned figures."""
+    """Join a column that has only a header with a neighbour without one, as happens with right-aligned figures."""
     at = 0
     while at + 1 < len(columns):
         header, *body = rows
@@ -979,9 +980,9 @@ def _without_complements(
 def _stack(rows: Sequence[_Row], bands: Sequence[float]) -> list[_Row]:
     """Join lines that continue the cells of the row above or below them.
 
-    Horizontal rules (``bands``) between two lines keep them apart, and lines between two rules are one row if one of
-    them at most fills several columns. A line that fills one column continues the nearest row. A line without its first
-    cell, close below a row, continues that row where rows are further apart.
+    Horizontal rules (``bands``) between two lines keep them apart. Lines between two rules are one row if at most one
+    of them fills several columns. A line that fills one column continues the nearest row. A line without its first
+    cell, close below a row, continues that row if rows are further apart.
     """
     rows = _join_between_rules(rows, bands)
     distances = [one.base - other.base for one, other in pairwise(rows) if one.base > other.base]

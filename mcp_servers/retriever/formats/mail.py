@@ -1,7 +1,7 @@
-"""Mail (.eml) and saved web pages (.mht): the message, then its attachments, each by the reader of its ending.
+"""Reader of mail (.eml) and saved web pages (.mht): the message, then its attachments, read by their formats.
 
-Owns the choice between two forms of one text, the characters of headers and bodies whose encoding is declared wrongly,
-and how deep and how much of what is attached is read. Attachments that are not read get a note.
+The module chooses between the plain and the web form of a mail, decodes headers and bodies with a wrong encoding, and
+limits the depth and the size of attachments. Attachments that are not read get a note.
 """
 
 import email
@@ -24,24 +24,24 @@ from mcp_servers.retriever.formats.html import html_parts
 from mcp_servers.retriever.formats.text import decode, decode_as, paragraphs
 
 MAX_DEPTH = 2
-"""Levels of files within files that are read: an attachment, and what is attached to an attached mail."""
+"""Levels of nested files that are read: an attachment, and an attachment of an attached mail."""
 MAX_ATTACHMENTS = 100
-"""Attachments of one mail that are read."""
+"""Maximum number of attachments read of one mail."""
 MAX_PARTS = 5_000
-"""Parts of one mail that are looked at."""
+"""Maximum number of parts read of one mail."""
 MAX_NAME = 120
 
 _SHOWN_HEADERS = ("From", "To", "Cc", "Date")
 _WORD = re.compile(r"\w+")
 _OTHER_FORM = 0.85
-"""The web form of a mail is read if it has so many of the words of its plain form."""
+"""Share of the words of the plain form that the web form of a mail must have to be read instead."""
 
 _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
 @dataclass(slots=True)
 class _Found:
-    """What a mail holds: its own text in two forms, the files attached to it, and notes."""
+    """The contents of a mail: its text in two forms, the attached files, and notes."""
 
     plain: list[str] = field(default_factory=list)
     pages: list[tuple[bytes, str]] = field(default_factory=list)
@@ -81,7 +81,7 @@ def read_mht(path: Path, limits: ParseLimits) -> ParsedDocument:
 
 
 def _collect(message: "Message[str, str]", found: _Found, *, is_page: bool = False) -> None:
-    """Sort the parts of a message. The parts of an attached mail are its own."""
+    """Sort the parts of a message by kind. An attached mail is a file with its own parts."""
     stack: list[Message[str, str]] = [message]
     while stack:
         part = stack.pop()
@@ -124,13 +124,13 @@ def _take(part: "Message[str, str]", kind: str, found: _Found, is_page: bool) ->
 
 
 def _name_for(kind: str) -> str:
-    """Return a name for an attachment without one, whose ending says how it is read."""
+    """Return a name for an attachment without one, with the ending that selects its reader."""
     endings = {"text/calendar": ".ics", "text/csv": ".csv", "text/html": ".html", "application/pdf": ".pdf"}
     return f"attachment{endings.get(kind, '.txt' if kind.startswith('text/') else '')}"
 
 
 def _body(found: _Found) -> Iterator[Block]:
-    """Yield the text of a mail: its web form with tables and links, unless the plain form says more."""
+    """Yield the text of a mail: its web form with tables and links, unless the plain form has more words."""
     plain = [Block("prose", paragraph) for text in found.plain for paragraph in paragraphs(text)]
     if not found.pages:
         yield from plain
@@ -154,7 +154,7 @@ def _words(blocks: list[Block]) -> Iterator[str]:
 
 
 def _with_files(blocks: list[Block], found: _Found, limits: ParseLimits, date: str | None) -> ParsedDocument:
-    """Return a document with the blocks of its attachments below a heading each."""
+    """Return a document with the blocks of each attachment below a heading."""
     notes = [*found.notes]
     if found.pictures:
         notes.append(f"text in pictures was not read: {found.pictures} pictures")
@@ -185,10 +185,10 @@ def _with_files(blocks: list[Block], found: _Found, limits: ParseLimits, date: s
 
 
 def read_part(name: str, data: bytes, limits: ParseLimits) -> ParsedDocument:
-    """Read a file that stands within another one, by the reader of its ending.
+    """Read a file within another file, with the reader of its ending.
 
     Raises:
-        DocumentError: no reader takes it, it cannot be read, or it stands too deep in others.
+        DocumentError: the file is not supported, cannot be read, or is nested too deeply.
     """
     depth = _depth.get()
     if depth >= MAX_DEPTH:
@@ -204,7 +204,7 @@ def read_part(name: str, data: bytes, limits: ParseLimits) -> ParsedDocument:
         return read(cast(Path, _MemoryFile(data)), limits)
     except (DocumentError, MemoryError):
         raise
-    except Exception as exc:  # one broken attachment costs itself
+    except Exception as exc:  # one broken attachment must not fail the mail
         raise DocumentError("DOCUMENT_BROKEN", f"it cannot be read ({type(exc).__name__})") from exc
     finally:
         _depth.reset(token)
@@ -228,20 +228,20 @@ class _MemoryFile:
 
 
 def _file_name(part: "Message[str, str]") -> str:
-    """Return the name of an attached file, in whatever form it was written; empty if it has none."""
+    """Return the decoded name of an attached file, or "" if it has none."""
     name = part.get_filename()
     return "" if name is None else _decode_words(str(name)).strip()
 
 
 def _header(message: "Message[str, str]", name: str) -> str:
     """Return a header as a person reads it, on one line; empty if there is none."""
-    # the bytes of a header that declares no encoding are lost in what `Message.get` returns
+    # `Message.get` loses the bytes of a header without a declared encoding
     value = next((value for key, value in message.raw_items() if key.lower() == name.lower()), "")
     return " ".join(_decode_words(str(value)).split())
 
 
 def _decode_words(text: str) -> str:
-    """Return a header in which encoded words and bytes without a declared encoding are characters."""
+    """Decode the encoded words of a header, and its bytes without a declared encoding."""
     if any("\udc80" <= char <= "\udcff" for char in text):
         return decode(text.encode("utf-8", "surrogateescape"))
     try:

@@ -1,4 +1,4 @@
-"""Markdown (CommonMark with tables) to blocks, by markdown-it's tokens."""
+"""Markdown reader (CommonMark with tables) on the tokens of markdown-it."""
 
 import html
 import re
@@ -19,9 +19,9 @@ _FRONT_MATTER = re.compile(
     r"\A\s*(?:(?P<yaml>---)[ \t]*(?:yaml|yml)?|(?P<toml>\+\+\+)[ \t]*(?:toml)?|(?P<json>;;;)[ \t]*(?:json)?)[ \t]*\n"
     r"(?P<data>(?:.*\n)*?)(?:(?(yaml)(?:---|\.\.\.)|(?(toml)\+\+\+|;;;)))[ \t]*(?:\n|\Z)"
 )
-"""Data before the text, as site generators read it: YAML, TOML or JSON, between lines that may end in blanks."""
+"""Front matter of site generators: YAML, TOML or JSON, between lines that may end in blanks."""
 _KEY = re.compile(r"\s*(?:#|[\"'{\[}\]-]|[\w\u00a0-\uffff][^\n:=]{0,80}[:=])")
-"""How a line of data begins; without one, the lines are a rule and a text below it."""
+"""Start of a line of data; front matter without such a line is a rule with text below."""
 _DATE = re.compile(
     r"^\s*[\"']?(?:date|created|published|updated|modified|lastmod|last_modified)[\"']?[ \t]*[:=][ \t]*(\S{8,40})",
     re.MULTILINE | re.IGNORECASE,
@@ -35,7 +35,7 @@ def read_markdown(path: Path, limits: ParseLimits) -> ParsedDocument:
     date = None
     front = _FRONT_MATTER.match(source)
     if front and (not front["data"].strip() or _KEY.match(front["data"])):
-        # To CommonMark it is a rule and a heading; to the author it is data.
+        # CommonMark reads front matter as a rule and a heading.
         blocks.append(Block("code", front["data"].strip()))
         source = source[front.end() :]
         date = latest_date(*_DATE.findall(front["data"]))
@@ -58,7 +58,7 @@ def _unused_references(environment: Json, text: str) -> list[str]:
 
 
 def unescape_address(address: str) -> str:
-    """Return an address as a person writes it: markdown-it writes other scripts as percent signs and numbers."""
+    """Undo the percent-encoding of an address by markdown-it, so that other scripts are readable."""
     plain = unquote(address)
     return address if any(char.isspace() or char in "()\ufffd" for char in plain) else plain
 
@@ -86,7 +86,7 @@ def _blocks(tokens: Sequence[Token]) -> Iterator[Block]:
 
 
 def _closing(tokens: Sequence[Token], index: int) -> int:
-    """Index of the token that closes the one at `index`."""
+    """Return the index of the token that closes the one at `index`."""
     depth = 0
     for position in range(index, len(tokens)):
         depth += tokens[position].nesting
@@ -96,7 +96,7 @@ def _closing(tokens: Sequence[Token], index: int) -> int:
 
 
 def _list(tokens: Sequence[Token]) -> Iterator[Block]:
-    """One block of a line for each item; code and tables inside a list stand on their own."""
+    """Yield one block with a line for each item; code and tables inside a list become separate blocks."""
     lines: list[str] = []
     ordered: list[bool] = []
     mark = ""
@@ -136,7 +136,7 @@ def _rows(tokens: Sequence[Token]) -> list[list[str]]:
 
 
 def _inline(token: Token) -> str:
-    """Return the text a reader sees, with the address of each link; images are their description."""
+    """Return the visible text with the address of each link and the description of each image."""
     parts: list[str] = []
     links: list[tuple[str, int]] = []
 

@@ -1,7 +1,7 @@
 """Numbers, dates and durations as a spreadsheet program shows them, by the number format of their cell.
 
-Pure. Source: ECMA-376 part 1, 18.8.31 (numFmt). What depends on the reader's own system (colours, column widths, the
-names of months in other languages) is left out; formats that depend on the reader's locale give ISO dates.
+Source: ECMA-376 part 1, 18.8.31 (numFmt). Features that depend on the viewer's system (colours, column widths, the
+names of months in other languages) are left out; formats that depend on the viewer's locale give ISO dates.
 """
 
 import re
@@ -32,7 +32,7 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 _CHINESE_DAYS = "一二三四五六日"
 
 LOCALE_DATES = frozenset({"mm-dd-yy", "m/d/yy h:mm", "m/d/yyyy h:mm", "m/d/yyyy", "mm/dd/yy"})
-"""Built-in formats that each reader sees in the order of their own country: only ISO is one date to all of them."""
+"""Built-in formats whose order of day and month depends on the viewer's country, so they are shown as ISO dates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def show_number(value: float | int, code: str) -> str:
         return str(value)
     section, shown = _choose(value, _sections(code))
     if not section:
-        # a section without anything hides the number; a reader of the document must still find it
+        # an empty section hides the number; a search must still find it
         return plain_number(value)
     if any(token.kind == "date" for token in section):
         return plain_number(value)
@@ -75,7 +75,7 @@ def plain_number(value: float | int) -> str:
 
 
 def _choose(value: float | int, sections: tuple[tuple[_Token, ...], ...]) -> tuple[tuple[_Token, ...], float | int]:
-    """Return the section of a format that counts for a value, and the value without the sign that the section shows."""
+    """Return the section of a format for a value, and the value without the sign that the section shows."""
     for section in sections:
         for token in section:
             if token.kind == "bracket" and (found := _CONDITION.fullmatch(token.text.strip())):
@@ -227,14 +227,14 @@ def show_date(value: datetime | date | time | timedelta, code: str) -> str:
 
 
 def iso_moment(value: datetime | date | time) -> str:
-    """Return a date or time in ISO 8601, without a time of day where there is none."""
+    """Return a date or time in ISO 8601, without a time of day for a plain date."""
     if isinstance(value, datetime):
         return value.date().isoformat() if value.time() == time() else value.isoformat(" ", "seconds")
     return value.isoformat()
 
 
 def _duration(value: timedelta, section: tuple[_Token, ...]) -> str:
-    """`[h]:mm:ss` counts all hours; what follows is the rest."""
+    """Return a duration in its format: in `[h]:mm:ss`, h counts all hours, and mm:ss is the rest."""
     tenths = round(value.total_seconds() * 10)
     sign, tenths = ("-", -tenths) if tenths < 0 else ("", tenths)
     seconds = (tenths + 5) // 10

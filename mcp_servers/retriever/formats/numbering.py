@@ -1,7 +1,6 @@
 """Automatic numbers of Word's lists, clauses and headings, computed from numbering.xml as Word shows them.
 
-Source: ECMA-376 part 1, 17.9. Pure: XML elements in, texts out. Fonts of bullets and the alignment of numbers are left
-out: every bullet is a hyphen.
+Source: ECMA-376 part 1, 17.9. Fonts of bullets and the alignment of numbers are ignored: every bullet is a hyphen.
 """
 
 import re
@@ -48,7 +47,7 @@ _ORDINAL_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level of a numbering: its format, its text with places such as ``%1``, where it starts and restarts."""
+    """One level of a numbering: its format, its text with placeholders such as ``%1``, its start and its restarts."""
 
     kind: str = "decimal"
     text: str = ""
@@ -64,16 +63,16 @@ class Level:
 
 @dataclass(slots=True)
 class Numbering:
-    """The numberings of a document. `number` counts, so that it is called once for each paragraph, in order."""
+    """The numberings of a document. Call `number` exactly once for each paragraph, in order, because it counts."""
 
     levels: dict[str, dict[int, Level]] = field(default_factory=dict)
     """Levels by the id of a numbering (`w:numId`)."""
     lists: dict[str, str] = field(default_factory=dict)
-    """The abstract numbering of each numbering: those of one count together."""
+    """The abstract numbering of each numbering; numberings with the same one share their counts."""
     starts: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Levels at which a numbering begins again, with their first number."""
+    """Levels at which a numbering restarts, with their first number."""
     by_style: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Numbering and level of the paragraph styles that a level names."""
+    """Numbering and level for the paragraph styles that levels name."""
     _counts: dict[str, dict[int, int]] = field(default_factory=dict)
     _begun: set[tuple[str, int]] = field(default_factory=set)
 
@@ -83,7 +82,7 @@ class Numbering:
         return None if levels is None else levels.get(depth)
 
     def number(self, ident: str, depth: int) -> str:
-        """Count a paragraph and return its number as it is shown; empty for bullets and unknown numberings."""
+        """Count a paragraph and return its displayed number, or "" for bullets and unknown numberings."""
         level = self.level(ident, depth)
         if level is None:
             return ""
@@ -101,7 +100,7 @@ class Numbering:
             limit = None if below is None else below.restarts_after
             if limit is None or depth < limit:
                 del counts[deeper]
-        for above in range(depth):  # a level that was passed over counts as begun
+        for above in range(depth):  # a skipped level counts as started
             if above not in counts:
                 missing = self.level(ident, above)
                 counts[above] = missing.start if missing is not None else 1
@@ -176,7 +175,7 @@ def _integer(text: str | None, default: int) -> int:
 
 
 def show_count(number: int, kind: str) -> str:
-    """Return a number in one of Word's number formats; formats that are unknown here show digits."""
+    """Return a number in one of Word's number formats, or in digits for an unsupported format."""
     if kind in _LETTERS and number > 0:
         return _LETTERS[kind][(number - 1) % len(_LETTERS[kind])]
     if kind in _FORMATS:
@@ -185,7 +184,7 @@ def show_count(number: int, kind: str) -> str:
 
 
 def _letters(number: int) -> str:
-    """After z comes aa, then bb."""
+    """Return a number as letters; after z comes aa, then bb."""
     return chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1) if 0 < number < 1_000 else str(number)
 
 
@@ -210,7 +209,7 @@ def _legal(number: int) -> str:
 
 
 def _chinese(number: int, digits: str, units: str, *, elide: bool) -> str:
-    """Return a number from 1 to 9 999 in Chinese; 10 to 19 begin with the ten where ``elide`` says so."""
+    """Return a number from 1 to 9 999 in Chinese; with ``elide``, 10 to 19 begin with the ten."""
     if not 0 < number < 10_000:
         return str(number)
     text = ""

@@ -1,7 +1,7 @@
 """Scanned pages and images: OCR by RapidOCR to lines of text with their boxes. Needs the extra ``ocr``.
 
-The models lie in RapidOCR's wheel; nothing is loaded from a network. Runs in one thread, in a process whose memory and
-time are capped.
+The models are part of RapidOCR's wheel, so nothing is downloaded. The recogniser runs in one thread, in a process with
+limited memory and time.
 """
 
 import io
@@ -18,20 +18,20 @@ from mcp_servers.retriever.formats.scans import Corners, ScanLine, ScanPage, Sca
 
 DPI = 150
 MAX_PIXELS = 6_000_000
-"""Of a page's image; A4 at 150 dpi has 2.2 million."""
+"""Maximum number of pixels of a page's image; A4 at 150 dpi has 2.2 million."""
 MAX_SIDE = 3_000
-"""Pixels of an image's longer side."""
+"""Maximum number of pixels of an image's longer side."""
 MAX_IMAGE_PIXELS = 120_000_000
-"""Of a file that is an image, before it is made smaller."""
+"""Maximum number of pixels of an image file, before scaling."""
 SIDE_LENGTH = 1_600
-"""Pixels of the longer side that text is looked for in."""
+"""Pixels of the longer side of the image in which text is detected."""
 NO_TEXT = "no text was found on the image"
 
 UNCERTAIN = 0.8
-"""A page that is read with a lower score is also read upside down."""
+"""Score below which a page is also read upside down."""
 
 SAMPLE = 5
-"""Lines whose direction decides whether a page stands upside down."""
+"""Lines whose direction decides whether a page is upside down."""
 
 
 class Recogniser:
@@ -63,7 +63,7 @@ class Recogniser:
         return self._read(pixels[:, :, :3], number, width, height)
 
     def read_image(self, data: bytes, number: int) -> ScanPage:
-        """Read an image, or the frame of a TIFF, from 1. Raises `DocumentError` where it is too large."""
+        """Read an image, or a frame of a TIFF, from 1. Raises `DocumentError` if it is too large."""
         import numpy
 
         picture = load_picture(open_image(data), number, MAX_SIDE)
@@ -75,8 +75,8 @@ class Recogniser:
     def _read(self, pixels: Any, number: int, width: float, height: float) -> ScanPage:
         """Read an image in the direction of its text.
 
-        The classifier of directions is asked about a page and not about each line: of single upright lines it takes
-        a few for upside down.
+        The direction classifier decides for the page and not for each line, because it takes some upright lines for
+        upside down.
         """
         import numpy
 
@@ -99,7 +99,7 @@ class Recogniser:
             points = [(float(x) / across, float(y) / down) for x, y in box]
             if turns >= 2:
                 points = [(1 - x, 1 - y) for x, y in points]
-            if turns % 2:  # back to the page as it is shown, which was turned counterclockwise
+            if turns % 2:  # back to the shown page, which was turned counterclockwise
                 points = [(1 - y, x) for x, y in points]
             shown = " ".join(text.split())
             if shown:
@@ -111,7 +111,7 @@ class Recogniser:
         return self._engine(pixels, use_det=True, use_cls=False, use_rec=True)
 
     def _is_upside_down(self, pixels: Any, output: Any) -> bool:
-        """Whether the direction classifier turns most of the longest lines around."""
+        """Return whether the direction classifier turns most of the longest lines around."""
         boxes = sorted(output.boxes, key=lambda box: -abs(float(box[1][0] - box[0][0])))[:SAMPLE]
         turned = 0
         for box in boxes:
@@ -124,7 +124,7 @@ class Recogniser:
 
 
 def _certainty(output: Any) -> float:
-    """Return the mean score of a reading's characters; 0 where it has none."""
+    """Return the mean score of the characters of a result, or 0 without any."""
     if output.boxes is None:
         return 0.0
     characters = sum(map(len, output.txts))
@@ -133,7 +133,7 @@ def _certainty(output: Any) -> float:
 
 
 def _is_sideways(output: Any) -> bool:
-    """Whether most of the text stands in boxes that are much higher than wide: letters in a row, turned."""
+    """Return whether most of the text is in boxes much higher than wide, that is, in turned lines."""
     if output.boxes is None:
         return False
     tall = wide = 0
@@ -149,7 +149,7 @@ def _is_sideways(output: Any) -> bool:
 
 
 def _is_east_asian(text: str) -> bool:
-    """Whether a text may be written vertically."""
+    """Return whether a text may be written vertically."""
     return sum(character >= "\u2e80" for character in text) * 2 > len(text)
 
 
@@ -159,12 +159,12 @@ def _corners(points: list[tuple[float, float]]) -> Corners:
 
 
 def open_image(data: bytes) -> Any:
-    """Open an image without decoding it. Raises `DocumentError` where it is none."""
+    """Open an image without decoding it. Raises `DocumentError` if the file is not an image."""
     import warnings
 
     from PIL import Image, UnidentifiedImageError
 
-    Image.MAX_IMAGE_PIXELS = None  # our own limits are checked before anything is decoded
+    Image.MAX_IMAGE_PIXELS = None  # our own limits are checked before decoding
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -174,9 +174,9 @@ def open_image(data: bytes) -> Any:
 
 
 def load_picture(image: Any, number: int, side: int) -> Any:
-    """Return a frame of an opened image, from 1, in RGB and as it is to be held.
+    """Return a frame of an opened image, from 1, upright and in RGB.
 
-    ``side``: pixels that the longer side has at least, if the image has them; a JPEG is decoded at a smaller size.
+    ``side`` is the fewest pixels of the longer side, if the image has them; a JPEG is decoded at a smaller size.
 
     Raises:
         DocumentError: there is no such frame, or it has too many pixels.
@@ -191,7 +191,7 @@ def load_picture(image: Any, number: int, side: int) -> Any:
 
 
 def count_frames(image: Any) -> int:
-    """Return how many pages an opened image has: a TIFF may have several."""
+    """Return the number of pages of an opened image: a TIFF may have several."""
     return int(getattr(image, "n_frames", 1))
 
 
@@ -203,7 +203,7 @@ def _check_size(image: Any) -> None:
 
 
 def _upright(image: Any) -> Any:
-    """Return the image on white, turned as its camera says, in RGB."""
+    """Return the image in RGB on white, turned by its camera orientation."""
     from PIL import Image, ImageOps
 
     picture = ImageOps.exif_transpose(image)
@@ -221,7 +221,7 @@ def read_image(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> Parse
     """Return the text of an image; pages that OCR has still to read are in ``unread_scans``.
 
     Raises:
-        DocumentError: the file is no image, has too many pixels or frames, or OCR found no text.
+        DocumentError: the file is not an image, has too many pixels or frames, or OCR found no text.
     """
     image = open_image(path.read_bytes())
     count = count_frames(image)

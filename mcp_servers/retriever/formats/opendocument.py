@@ -1,7 +1,7 @@
 """OpenDocument to blocks: texts (.odt), spreadsheets (.ods) and presentations (.odp).
 
-What a reader of the printed page sees is read, with automatic numbers, notes, headers and footers; comments and
-descriptions of pictures are named as such. Deletions under review, hidden sheets and embedded objects get a note.
+The reader returns the text of the printed page, with automatic numbers, notes, headers and footers. Comments and
+descriptions of pictures are labelled. Tracked deletions, hidden sheets and embedded objects get a note.
 Source: OASIS OpenDocument 1.3, part 3.
 """
 
@@ -64,11 +64,11 @@ _UNREAD = {
     "title": "",
 }
 _COUNTED = {"tracked-changes": "deletion", "content-validations": "content-validation"}
-"""Elements of which each child of one kind is counted; of others, each child."""
+"""Elements for which only children of one kind are counted; for others, every child."""
 MAX_NESTING = 64
 MAX_COLUMN = 16_384
 MAX_REPEATED_ROWS = 10_000
-"""Times that one row with text is repeated: a column that was filled to the end of the sheet."""
+"""Maximum number of repetitions of a row with text: an author may fill a column to the end of the sheet."""
 
 
 def read_odt(path: Path, limits: ParseLimits) -> ParsedDocument:
@@ -130,7 +130,7 @@ def _date(archive: zipfile.ZipFile) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """A level of a list: how its number is shown, or that it has a mark instead."""
+    """A level of a list: the format of its numbers, or a mark instead of numbers."""
 
     kind: str = "bullet"
     prefix: str = ""
@@ -199,7 +199,7 @@ class _Reader:
         }
 
     def notes(self) -> Iterator[str]:
-        """Yield what was not read, with how many there are of it."""
+        """Yield notes on unread contents with their counts."""
         yield from (note.format(count) for note, count in self._unread.items() if count and note)
         yield from self._said
 
@@ -219,7 +219,7 @@ class _Reader:
                         yield Block("prose" if block.kind == "heading" else block.kind, words)
 
     def blocks(self, parent: Any, depth: int = -1, items: _List | None = None) -> Iterator[Block]:
-        """Yield the blocks of everything below an element, in order; containers of all kinds are seen through."""
+        """Yield the blocks of everything below an element, in order, including the contents of containers."""
         if self._nesting >= MAX_NESTING:
             self._said[f"parts deeper than {MAX_NESTING} in each other were not read"] = None
             return
@@ -542,7 +542,7 @@ def _length(text: str | None) -> float:
 
 
 def _join_lists(blocks: list[Block]) -> Iterator[Block]:
-    """Yield the blocks; list items that follow each other on one page are one block."""
+    """Yield the blocks, with adjacent list items on one page joined to one block."""
     lines: list[str] = []
     page: int | None = None
     for block in blocks:

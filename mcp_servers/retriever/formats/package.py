@@ -1,7 +1,7 @@
-"""Zip packages: Office files, OpenDocument files and books, checked before anything unpacks or parses one.
+"""Zip packages: Office files, OpenDocument files and books, checked before a library unpacks or parses them.
 
-Owns the limits of a package, the repair of what Office itself reads although our libraries do not (Strict Open XML,
-relations to missing parts, parts without a type), and the notes on parts that no reader reads.
+The module enforces the limits of a package, repairs files that Office reads but our libraries do not (Strict Open XML,
+relations to missing parts, parts without a type), and writes notes on parts that no reader reads.
 """
 
 import io
@@ -36,7 +36,7 @@ _TRANSITIONAL_NAMES = {
     b"relationships/extendedProperties": b"relationships/extended-properties",
     b"relationships/customProperties": b"relationships/custom-properties",
 }
-"""Names that Strict Open XML spells differently beside the part ``2006``."""
+"""Names that Strict Open XML spells differently, besides the path segment ``2006`` that its addresses lack."""
 
 _MACHINERY = re.compile(
     r"\[Content_Types\]\.xml|_rels/|.*/_rels/|docProps/|customXml/itemProps|.*/theme/|.*/(?:styles|stylesWithEffects"
@@ -46,7 +46,7 @@ _MACHINERY = re.compile(
     r"|diagrams/(?:colors|quickStyle|layout|drawing))[/\d]|META-INF/|mimetype|meta\.xml|settings\.xml|manifest\.rdf"
     r"|Configurations2/|Thumbnails/|xl/drawings/commentsDrawing\d*\.vml|xl/(?:pivotTables|pivotCache|queryTables|connections|richData|slicers|slicerCaches)"
 )
-"""Parts that hold how a document looks or works, not what it says."""
+"""Parts with the style or the behaviour of a document, not with its text."""
 
 _KINDS = (
     (re.compile(r"glossary/"), "building blocks of the template"),
@@ -74,7 +74,7 @@ def parse_xml(data: bytes) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class OfficeFile:
-    """A checked Office file. ``repaired`` is read instead of it; ``notes`` name what was missing in it."""
+    """A checked Office file. ``repaired`` is a copy to read instead; ``notes`` name the parts missing in the file."""
 
     path: Path
     repaired: bytes | None = None
@@ -95,9 +95,9 @@ class Relation:
 
 
 class Parts:
-    """The parts of an open package, which remembers the parts that were read.
+    """The parts of an open package, and a record of the parts that were read.
 
-    ``embedded`` are files that another part repeats, such as a chart's workbook. ``notes`` name what is broken.
+    ``embedded`` are files whose content another part repeats, such as a chart's workbook. ``notes`` name broken parts.
     """
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
@@ -119,13 +119,13 @@ class Parts:
         return self._relations[part]
 
     def related_parts(self, part: str, kind: str) -> Iterator[str]:
-        """Yield the names of the parts that a part is related to in one way."""
+        """Yield the names of the parts to which a part has relations of one kind."""
         for relation in self.relations(part).values():
             if relation.kind == kind and not relation.is_external and relation.target in self:
                 yield relation.target
 
     def mark_read(self, *names: str) -> None:
-        """Note parts that a library or the caller reads, so that no note names them."""
+        """Mark parts as read by a library or the caller, so that no note names them."""
         self.read.update(names)
 
     def bytes(self, name: str) -> bytes | None:
@@ -136,7 +136,7 @@ class Parts:
         return self._archive.read(name)
 
     def xml(self, name: str) -> Any:
-        """Return the root of a part; None, with a note, if it is missing or broken."""
+        """Return the root of a part, or add a note and return None if the part is missing or broken."""
         data = self.bytes(name)
         try:
             return None if data is None else parse_xml(data)
@@ -155,7 +155,7 @@ def _relations(data: bytes, folder: str) -> Iterator[tuple[str, Relation]]:
 
 
 def open_office(path: Path, limits: ParseLimits) -> OfficeFile:
-    """Check an Office file and return what a library can open.
+    """Check an Office file and return it in a form that a library can open.
 
     A Strict Open XML file, and one with relations to parts that it lacks, is opened as a repaired copy in memory.
 
@@ -201,7 +201,7 @@ def _find_dangling(package: zipfile.ZipFile, rels: str) -> list[str]:
 
 
 def _untyped_endings(package: zipfile.ZipFile) -> set[str]:
-    """Return the endings of parts that have no type of content, at which a library gives up the whole file."""
+    """Return the endings of parts without a content type, which make a library reject the whole file."""
     types = parse_xml(package.read(_CONTENT_TYPES))
     endings = {each.get("Extension", "").lower() for each in types}
     named = {each.get("PartName", "").lstrip("/").lower() for each in types}
@@ -256,12 +256,12 @@ def open_zip(file: BinaryIO, limits: ParseLimits, refusal: str) -> zipfile.ZipFi
     """Return an open zip file whose members unpack to no more than the limits allow.
 
     Raises:
-        DocumentError: the file is no whole zip file (``refusal`` is the message), or unpacks to too much.
+        DocumentError: the file is not a complete zip file (``refusal`` is the message), or unpacks to too much.
     """
     try:
         package = zipfile.ZipFile(file)
         members = package.infolist()
-        # A reader never gets more of a member than the size it declares, so the sum of those is a bound.
+        # A reader never gets more of a member than its declared size, so the sum of the sizes is a limit.
         if len(members) > _MAX_MEMBERS or sum(each.file_size for each in members) > limits.max_unpacked_bytes:
             package.close()
             raise DocumentError("DOCUMENT_TOO_LARGE", "the file unpacks to more than can be read")
@@ -277,7 +277,7 @@ def check_prologues(package: zipfile.ZipFile, endings: tuple[str, ...]) -> None:
     """Check that no XML member declares entities.
 
     Raises:
-        DocumentError: a member does, or cannot be unpacked.
+        DocumentError: a member declares entities, or cannot be unpacked.
     """
     try:
         for each in package.infolist():
@@ -289,15 +289,15 @@ def check_prologues(package: zipfile.ZipFile, endings: tuple[str, ...]) -> None:
 
 
 def _check_prologue(start: bytes) -> None:
-    # Without its zero bytes, UTF-16 shows the same declaration.
+    # In UTF-16, the declaration has the same bytes apart from the zero bytes.
     if b"<!DOCTYPE" in start.replace(b"\0", b"").upper():
         raise DocumentError("DOCUMENT_BROKEN", "the file declares XML entities, which no Office program writes")
 
 
 def package_date(path: Path) -> str | None:
-    """Return the later of the dates on which a package was made and changed, as its properties have them.
+    """Return the later of the creation and modification dates in a package's properties.
 
-    `path` was checked by `check_package`.
+    The caller has checked `path` with `check_package`.
     """
     with path.open("rb") as file, zipfile.ZipFile(file) as package:
         if _PROPERTIES not in package.namelist():

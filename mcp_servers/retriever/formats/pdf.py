@@ -1,7 +1,7 @@
-"""PDF by PDFium: the text layer with its positions, rules, form fields, links, comments and what is left unread.
+"""PDF reader on PDFium: text with its positions, rules, form fields, links, comments, and notes on unread parts.
 
-PDFium is not thread-safe: each upload is read in a process of its own. Every page is turned so that its text runs
-from left to right before anything is measured; vertical Chinese and Japanese text is such a page turned by 270°.
+PDFium is not thread-safe, so each upload is read in a separate process. The reader first turns every page so that its
+text runs from left to right; vertical Chinese and Japanese text is such a page turned by 270°.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ THIN = 2.5
 """Points: a filled rectangle up to this thickness is a rule."""
 
 THIN_STROKE = 1.5
-"""Points: a stroke up to this width ends so near to the ends of its line that its bounds stand for the line."""
+"""Points: a stroke up to this width hardly extends beyond its line, so its bounds serve as the line."""
 
 FIRST_CJK = "\u2e80"
 """Chinese and Japanese characters, which alone are written vertically, begin here."""
@@ -62,7 +62,7 @@ Stroke = tuple[float, float, float, float]
 """A line from one point to another, or a box: left, bottom, right, top."""
 
 _JOINTS = re.compile("[\x02\ufffe](?=\\S)")
-"""Where PDFium itself joined a word that two lines share."""
+"""Marks where PDFium joined a word that was split over two lines."""
 _LEFT = itemgetter(1)
 """The left end of a word."""
 
@@ -99,11 +99,11 @@ _segment_closes = _bound(pdfium.FPDFPathSegment_GetClose, _INT, _ADDRESS)
 
 
 _new_word = partial(tuple.__new__, Word)
-"""Makes a word from its tuple in half the time of ``Word(...)``; a page has hundreds."""
+"""Creates a word from a tuple in half the time of ``Word(...)``; a page has hundreds of words."""
 
 
 class _Buffer:
-    """Numbers that PDFium writes at an address; used again for each call."""
+    """A reusable buffer for the numbers that PDFium writes."""
 
     def __init__(self, layout: str) -> None:
         struct = Struct(layout)
@@ -142,7 +142,7 @@ FRAMES = {turn: _Frame(turn) for turn in (0, 90, 180, 270)}
 
 @dataclass(slots=True)
 class _Unread:
-    """What the readers of pages left out, by page or as a number."""
+    """Parts that were not read, by page or as a count."""
 
     images: int = 0
     broken_pages: list[int] = field(default_factory=list)
@@ -153,18 +153,18 @@ class _Unread:
 
 
 def open_pdf(data: bytes) -> pypdfium2.PdfDocument:
-    """Open a PDF; the caller closes it. Raises `DocumentError` where it is protected or none."""
+    """Open a PDF, which the caller closes. Raises `DocumentError` if the file is protected or not a PDF."""
     try:
         return pypdfium2.PdfDocument(data)
     except pypdfium2.PdfiumError as exc:
-        # PDFium's last error is the only place that tells a password from a broken file.
+        # Only PDFium's last error distinguishes a password from a broken file.
         if pdfium.FPDF_GetLastError() == pdfium.FPDF_ERR_PASSWORD or "assword" in str(exc):
             raise DocumentError("DOCUMENT_ENCRYPTED", "the PDF is protected by a password") from exc
         raise DocumentError("DOCUMENT_BROKEN", "the file is not a readable PDF") from exc
 
 
 def open_whole_or_cut(data: bytes) -> tuple[pypdfium2.PdfDocument, bool]:
-    """Open a PDF, or the whole pages of one whose end is missing; the flag says that it is incomplete.
+    """Open a PDF, or the complete pages of a truncated one; the flag is true for a truncated file.
 
     Raises:
         DocumentError: no page can be opened.
@@ -187,7 +187,7 @@ def open_whole_or_cut(data: bytes) -> tuple[pypdfium2.PdfDocument, bool]:
 
 
 def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedDocument:  # noqa: B008 (frozen)
-    """Read a PDF's pages; those without a text layer from ``scans``, or they are in ``unread_scans``.
+    """Read a PDF. Pages without a text layer are taken from ``scans``, or listed in ``unread_scans``.
 
     Raises:
         DocumentError: the file is protected, broken or too long, or OCR found no text on scanned pages.
@@ -232,7 +232,7 @@ def read_pdf(path: Path, limits: ParseLimits, scans: Scans = Scans()) -> ParsedD
 
 
 def _scan_notes(empty: Sequence[int], scans: Scans, count: int, incomplete: bool) -> list[str]:
-    """Return what is said of pages without a text layer: which OCR read, and which nothing was read of."""
+    """Return notes on the pages without a text layer: those read by OCR and those not read."""
     read = [scans.pages[number] for number in empty if number in scans.pages]
     missing = [number for number in empty if number not in scans.pages]
     found = [scan.page for scan in read if scan.lines]
@@ -266,7 +266,7 @@ def _numbers(pages: Sequence[int]) -> str:
 
 
 def _read_page(document: pypdfium2.PdfDocument, index: int, unread: _Unread) -> Page:
-    """Return what is on a page; a page that cannot be loaded is empty and counted."""
+    """Read one page; a page that cannot be loaded is empty and counted."""
     try:
         page = document[index]
     except pypdfium2.PdfiumError:
@@ -345,7 +345,7 @@ def _text(text_page: pypdfium2.PdfTextPage) -> str:
 
 
 class _CharacterReader:
-    """Asks PDFium for the places of characters; its buffers are used again, as a page has thousands of calls."""
+    """Reads the positions of characters from PDFium, with reused buffers, since a page has thousands of calls."""
 
     def __init__(self, text_page: pypdfium2.PdfTextPage) -> None:
         self._page = _address_of(text_page.raw)
@@ -380,7 +380,7 @@ class _CharacterReader:
     def words(
         self, frame: _Frame, spans: Sequence[tuple[int, str]], posts: Sequence[Segment], has_joints: bool
     ) -> list[Word]:
-        """Return the words at these indexes, each cut where a vertical rule stands between two of its characters."""
+        """Return the words at these indexes, split at vertical rules between their characters."""
         words: list[Word] = []
         xs = [post[2] for post in posts]  # ascending
         get_box, page, address, read = _character_box, self._page, self._box.address, self._box.read
@@ -413,7 +413,7 @@ class _CharacterReader:
         return words
 
     def _cut(self, frame: _Frame, at: int, characters: str, cuts: Sequence[float], middle: float) -> list[Word]:
-        """Return the parts of a word between vertical rules; each character belongs where its centre is."""
+        """Return the parts of a word between vertical rules; the centre of a character decides its part."""
         words: list[Word] = []
         cell = -1
         for offset, character in enumerate(characters):
@@ -428,7 +428,7 @@ class _CharacterReader:
 
 
 def _vertical_turn(reader: _CharacterReader, spans: Sequence[tuple[int, str]], size: float, turn: int) -> int:
-    """Return 270 for a line whose characters stand one below the other, which is vertical writing; else its turn."""
+    """Return 270 for a line of vertical writing, whose characters are below each other; else its turn."""
     at, characters = spans[0] if len(spans) == 1 else max(spans, key=lambda span: len(span[1]))
     if turn != 0 or len(characters) < 2 or characters < FIRST_CJK:
         return turn
@@ -438,7 +438,7 @@ def _vertical_turn(reader: _CharacterReader, spans: Sequence[tuple[int, str]], s
 
 
 def _arrange(lines_by_turn: Mapping[int, list[Line]]) -> tuple[list[Line], int]:
-    """Return all lines, those of the direction with most text first, and that direction."""
+    """Return all lines, beginning with the direction of most text, and this direction."""
     if list(lines_by_turn) == [0]:
         return lines_by_turn[0], 0
     turns = sorted(lines_by_turn, key=lambda turn: (-sum(len(line.text) for line in lines_by_turn[turn]), turn))
@@ -450,7 +450,7 @@ def _arrange(lines_by_turn: Mapping[int, list[Line]]) -> tuple[list[Line], int]:
 
 
 def _vertical_order(lines: list[Line]) -> list[Line]:
-    """Return columns of vertical writing from right to left, tier by tier; lines in any other order stay."""
+    """Sort columns of vertical writing from right to left, tier by tier; keep lines in any other order."""
     ordered: list[Line] = []
     tier: list[Line] = []
     end = -math.inf
@@ -475,7 +475,7 @@ class _Matrix(NamedTuple):
     f: float
 
     def then(self, other: "_Matrix") -> "_Matrix":
-        """Return the transformation by this matrix, then by another."""
+        """Return the transformation by this matrix followed by another."""
         return _Matrix(
             self.a * other.a + self.b * other.c,
             self.a * other.b + self.b * other.d,
@@ -490,7 +490,7 @@ _IDENTITY = _Matrix(1.0, 0.0, 0.0, 1.0, 0.0, 0.0)
 
 
 class _StrokeReader:
-    """Finds the straight lines and the images of a page; its buffers are used again for each path."""
+    """Finds the straight lines and the images of a page, with buffers reused for each path."""
 
     def __init__(self) -> None:
         self._strokes: list[Stroke] = []
@@ -503,7 +503,7 @@ class _StrokeReader:
         self._mode = _Buffer("2i")
 
     def read(self, page: pypdfium2.PdfPage) -> tuple[list[Stroke], int]:
-        """Return the lines of a page, and how many images it has."""
+        """Return the lines of a page and the number of its images."""
         count = min(pdfium.FPDFPage_CountObjects(page.raw), self._objects_left)
         raw = _address_of(page.raw)
         self._walk((_page_object(raw, at) for at in range(count)), _IDENTITY, 0)
@@ -545,7 +545,7 @@ class _StrokeReader:
         return bounds is not None and min(bounds[2] - bounds[0], bounds[3] - bounds[1]) >= MIN_IMAGE
 
     def _add_thin_stroke(self, path: int | None) -> bool:
-        """Add a single straight line by its bounds, one call instead of seven; False if it is thick or slanted."""
+        """Add a single straight line by its bounds (one call instead of seven); return False if thick or slanted."""
         bounds = self._bounds_of(path)
         if bounds is None:
             return False
@@ -614,7 +614,7 @@ class _StrokeReader:
 
 
 class _RulesByTurn(dict[int, Rules]):
-    """The rules of a page in each direction of its text, made when they are asked for."""
+    """The rules of a page in each direction of its text, computed on first use."""
 
     def __init__(self, strokes: Sequence[Stroke]) -> None:
         super().__init__()
@@ -671,7 +671,7 @@ def _with_address(lines: list[Line], box: Stroke, address: str) -> list[Line]:
 
 
 def _with_value(lines: list[Line], box: Stroke, name: str, value: str) -> list[Line]:
-    """Put a field's value on the line that it stands on, or on a line below its name where there is none."""
+    """Add a field's value to the line at its position, or as a line below its name if there is none."""
     left, bottom, right, top = box
     middle = (bottom + top) / 2
     height = top - bottom

@@ -1,6 +1,6 @@
-"""What lies over a PDF's page: form fields, links, comments and attachments, as texts or as what was not read.
+"""Annotations of PDF pages: form fields, links, comments and attachments.
 
-Every annotation yields a text or is counted under a name, so that nothing of a page vanishes in silence.
+Every annotation yields a text or is counted by its kind as unread, so that no content is dropped silently.
 """
 
 import ctypes
@@ -13,13 +13,13 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 MAX_ANNOTATIONS = 5_000
-"""Annotations of one page that are read."""
+"""Maximum number of annotations of one page."""
 
 MAX_TEXT = 20_000
-"""Characters of a field, a comment or an address."""
+"""Maximum number of characters of a field, a comment or an address."""
 
 MAX_FILES = 50
-"""Embedded files that are named."""
+"""Maximum number of embedded files that are named."""
 
 Rectangle = tuple[float, float, float, float]
 """Left, bottom, right and top in the page's own units."""
@@ -57,7 +57,7 @@ _COMMENTED = "comment"
 
 @dataclass(slots=True)
 class Marks:
-    """Annotations of a page: links and fields at their places, comments in order, and what was not read."""
+    """Annotations of a page: links and fields with their positions, comments in order, and unread parts."""
 
     links: list[tuple[Rectangle, str]] = field(default_factory=list)
     fields: list[tuple[Rectangle, str, str]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Marks:
 
 
 def names_of_attachments(document: pypdfium2.PdfDocument) -> list[str]:
-    """Return the names of the files that a PDF carries."""
+    """Return the names of the files embedded in a PDF."""
     count = pdfium.FPDFDoc_GetAttachmentCount(document.raw)
     names = []
     for at in range(min(count, MAX_FILES)):
@@ -117,7 +117,7 @@ def _read_annotation(document: pypdfium2.PdfDocument, annotation: object, marks:
 
 
 def _add_comment(annotation: object, marks: Marks) -> bool:
-    """Add an annotation's text with its author; returns whether it has one."""
+    """Add an annotation's text with its author; return whether it has a text."""
     text = _value(annotation, b"Contents")
     if not text:
         return False

@@ -1,8 +1,8 @@
-"""A PDF whose end is missing: a new page tree over the pages that are whole. Pure.
+"""Repair of truncated PDFs: a new page tree over the complete pages.
 
-A PDF's catalogue, page tree and cross-reference table usually stand at its end. Without them PDFium finds no page,
-although most objects are there. `salvage` keeps the bytes, unpacks object streams, and appends a catalogue, a tree of
-all page objects and a trailer; PDFium then finds the objects by reading through the file.
+A PDF's catalogue, page tree and cross-reference table are usually at its end. Without them PDFium finds no page,
+although most objects exist. `salvage` keeps the bytes, unpacks object streams, and appends a catalogue, a tree of all
+page objects and a trailer. PDFium then finds the objects by scanning the file.
 """
 
 import re
@@ -10,12 +10,12 @@ import zlib
 from collections.abc import Iterator
 
 TAIL_BYTES = 2_048
-"""Where a whole PDF has its end mark; some programs write a little behind it."""
+"""Bytes at the end of a PDF that contain its end mark; some programs write more data after the mark."""
 
 MAX_PAGES = 5_000
 MAX_STREAMS = 20_000
 MAX_UNPACKED = 64 * 2**20
-"""Bytes of all object streams together."""
+"""Maximum number of bytes of all object streams together."""
 
 _OBJECT = re.compile(rb"(?<![0-9])(\d{1,9})\s+(\d{1,5})\s+obj\b")
 _PAGE = re.compile(rb"/Type\s*/Page(?![A-Za-z])")
@@ -25,12 +25,12 @@ _ENCRYPTED = re.compile(rb"/Encrypt\b")
 
 
 def is_cut_off(data: bytes) -> bool:
-    """Whether a PDF lacks the mark with which every whole PDF ends."""
+    """Return whether a PDF lacks its end mark."""
     return b"%%EOF" not in data[-TAIL_BYTES:] and b"startxref" not in data[-TAIL_BYTES:]
 
 
 def salvage(data: bytes) -> bytes | None:
-    """Return the PDF with a page tree of its whole pages appended; None where there is none, or all is encrypted."""
+    """Return the PDF with an appended tree of its complete pages, or None if it has none or is encrypted."""
     if not data[:1024].lstrip().startswith(b"%PDF") or _ENCRYPTED.search(data):
         return None
     highest = 0
@@ -60,7 +60,7 @@ def salvage(data: bytes) -> bytes | None:
 
 
 def _objects(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the bytes of each object that has its end."""
+    """Yield the number and the bytes of each complete object."""
     found = list(_OBJECT.finditer(data))
     for match, following in zip(found, [*found[1:], None], strict=True):
         body = data[match.end() : following.start() if following else len(data)]
@@ -69,7 +69,7 @@ def _objects(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _without_half_object(data: bytes) -> bytes:
-    """Return the data up to the end of its last whole object, so that the next one is found."""
+    """Return the data up to the end of its last complete object, so that PDFium finds an appended one."""
     end = data.rfind(b"endobj")
     return data[: end + len(b"endobj")] if end >= 0 else data
 

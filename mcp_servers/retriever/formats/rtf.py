@@ -1,7 +1,7 @@
-"""RTF to blocks: paragraphs and tables, with the addresses of links; its text is striprtf's.
+"""RTF reader on striprtf: paragraphs and tables, with the addresses of links.
 
-striprtf drops what stands in groups of their own (notes, headers, comments) and writes the cells of a row with strokes.
-Those groups are read one by one here, and cells get a mark that no text has.
+striprtf drops the contents of separate groups (notes, headers, comments) and separates the cells of a row with bars.
+This module reads those groups one by one, and marks cells with a character that the text cannot contain.
 """
 
 import re
@@ -17,7 +17,7 @@ from mcp_servers.retriever.formats.dates import latest_date
 from mcp_servers.retriever.formats.text import with_address
 
 _CELL = "\ue000"
-"""Ends a cell; a private character, which the file itself cannot have once they are removed."""
+"""End mark of a cell: a private character, which is first removed from the file."""
 _ROW = "\ue001"
 _CELL_WORD = re.compile(r"\\(?:nest)?cell(?![a-z])[ ]?")
 _ROW_WORD = re.compile(r"\\(?:row|nestrow)(?![a-z])[ ]?")
@@ -38,7 +38,7 @@ _BESIDE = {
     "annotation": "Comment: ",
     "shptxt": "",
 }
-"""Groups that striprtf leaves out although a reader sees them, and what is put before their text."""
+"""Visible groups that striprtf leaves out, and the label of their text."""
 _MARGINS = frozenset(name for name in _BESIDE if name.startswith(("header", "footer")))
 _GROUP = re.compile(r"\{(?:\\\*)?\\(" + "|".join(_BESIDE) + r"|pict|object|deleted|v)(?![a-z])[ ]?")
 _BRACES = re.compile(r"\\[\\{}]|[{}]")
@@ -104,7 +104,7 @@ def _without_binary(data: bytes) -> bytes:
 
 
 def _end_of_group(source: str, start: int) -> int:
-    """Return where the group that begins at ``start`` ends."""
+    """Return the end of the group that begins at ``start``."""
     depth = 0
     for match in _BRACES.finditer(source, start):
         depth += {"{": 1, "}": -1}.get(match[0], 0)
@@ -127,7 +127,7 @@ def _take_groups(source: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def _prefix(source: str) -> str:
-    """Return the start of the file with its table of fonts, which says how characters are encoded."""
+    """Return the start of the file with its table of fonts, which has the encodings of characters."""
     found = re.search(r"\{\\fonttbl", source[:100_000])
     table = "" if found is None else source[found.start() : _end_of_group(source, found.start())]
     start = re.match(r"\{\\rtf[^{}]{0,500}", source.lstrip())
@@ -135,7 +135,7 @@ def _prefix(source: str) -> str:
 
 
 def _with_links(source: str) -> str:
-    """Return the text in which each link is its result and address, as plain RTF."""
+    """Replace each link by its result and address as plain RTF."""
     pieces: list[str] = []
     at = 0
     while found := _FIELD.search(source, at):
@@ -165,14 +165,14 @@ def _text(source: str, encoding: str) -> str:
 
 
 def _blocks(text: str) -> Iterator[Block]:
-    """Yield the paragraphs of a text; rows that follow each other are a table."""
+    """Yield the paragraphs of a text; adjacent rows form a table."""
     rows: list[list[str]] = []
     pieces = text.split(_ROW)
     for number, piece in enumerate(pieces):
         is_row = number < len(pieces) - 1
         lines = piece.split("\n")
         first_cell = next((at for at, line in enumerate(lines) if _CELL in line), len(lines))
-        # paragraphs of the first cell of a row cannot be told from those before the table: the last one is the cell's
+        # paragraphs in a row's first cell look like those before the table: take the last one as the cell's
         ahead = lines[:first_cell] if is_row else lines
         if any(line.strip() for line in ahead):
             yield from _table(rows)

@@ -1,6 +1,6 @@
-"""Text that OCR read from images of pages: its lines with their places, and their layout. Pure.
+"""Results of OCR on images of pages: lines with their positions, and their layout.
 
-A `ScanPage` is kept beside its document: highlights use its boxes, and reading the document again needs no OCR.
+The server stores a `ScanPage` with its document: highlights use its boxes, and parsing the document again needs no OCR.
 """
 
 import math
@@ -13,10 +13,10 @@ from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.formats.layout import Line, Page, Word
 
 SIZE_OF_HEIGHT = 0.72
-"""Font size of a line by the height of its box."""
+"""Ratio of a line's font size to the height of its box."""
 
 SIZE_STEP = 1.45
-"""Lines whose sizes differ by less than this factor have one size: boxes are not exact."""
+"""Lines whose sizes differ by less than this factor get the same size, because boxes are inexact."""
 
 Corners = tuple[float, float, float, float, float, float, float, float]
 """x and y of the upper left, upper right, lower right and lower left corner, along the text, as shares of the page."""
@@ -32,7 +32,7 @@ class ScanLine:
 
     @property
     def box(self) -> tuple[float, float, float, float]:
-        """Left, top, right and bottom, as shares of the page."""
+        """Return left, top, right and bottom as shares of the page."""
         xs, ys = self.corners[::2], self.corners[1::2]
         return min(xs), min(ys), max(xs), max(ys)
 
@@ -50,10 +50,9 @@ class ScanForm(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ScanPage:
-    """What OCR read on a page of this size in points.
+    """The result of OCR on a page of this size in points.
 
-    ``turn`` says by how many degrees the text is turned clockwise: 0, 90, 180 or 270. ``error`` says why nothing was
-    read.
+    ``turn`` is the clockwise rotation of the text in degrees: 0, 90, 180 or 270. ``error`` is the reason if OCR failed.
     """
 
     page: int
@@ -94,9 +93,10 @@ class ScanPage:
 
 @dataclass(frozen=True, slots=True)
 class Scans:
-    """Scanned pages that were read, by number.
+    """Scanned pages that OCR has read, by number.
 
-    ``wanted``: OCR reads the others when the reader names them. ``limit``: the most pages of a document that it reads.
+    ``wanted`` means that OCR reads further pages if the reader names them. ``limit`` is the most pages that OCR reads
+    of a document.
     """
 
     pages: Mapping[int, ScanPage] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Scans:
 
 
 class ScansWanted(Exception):
-    """Pages have no text layer and can be read by OCR before the document is read again. ``pages`` count from 1."""
+    """Pages without a text layer, which OCR should read before the document is parsed again. ``pages`` count from 1."""
 
     def __init__(self, pages: Sequence[int], count: int) -> None:
         super().__init__(f"{len(pages)} pages are to be read by OCR")
@@ -123,7 +123,7 @@ def lay_out_scan(scan: ScanPage) -> Page:
 
 
 def in_reading_order(scan: ScanPage) -> list[ScanLine]:
-    """Return the lines of a page in the order in which `lay_out_scan` has them."""
+    """Return the lines of a page in the order of `lay_out_scan`."""
     return [piece.line for pieces in _rows(scan) for piece in pieces]
 
 
@@ -136,7 +136,7 @@ class _Piece(NamedTuple):
 
 
 def _rows(scan: ScanPage) -> list[list[_Piece]]:
-    """Return the pieces from top to bottom; pieces at one height are one row, from left to right."""
+    """Return the pieces from top to bottom; pieces at one height form a row, from left to right."""
     boxes = [_points(scan, line) for line in scan.lines]
     slope = _mean_slope(boxes)
     cos, sin = math.cos(-slope), math.sin(-slope)
@@ -171,7 +171,7 @@ def _points(scan: ScanPage, line: ScanLine) -> list[tuple[float, float]]:
 
 
 def _mean_slope(boxes: Sequence[Sequence[tuple[float, float]]]) -> float:
-    """Return the angle of the lines in radians, weighted by their lengths; long lines tell it best."""
+    """Return the angle of the lines in radians, weighted by their lengths, because long lines are more precise."""
     across = sum(box[1][0] - box[0][0] for box in boxes)
     up = sum(box[1][1] - box[0][1] for box in boxes)
     angle = math.atan2(up, across) if across > 0 else 0.0

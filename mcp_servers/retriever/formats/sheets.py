@@ -1,8 +1,8 @@
 """XLSX, XLS, CSV and TSV: groups of whole rows below the repeated header, each with its cell range.
 
-A sheet may hold several tables with a title above each: a title becomes a heading, a header is repeated over its own
-rows only. A merged cell's value stands in each of its cells. Hidden sheets are not read: a citation of one could not be
-looked up.
+A sheet may have several tables with a title above each: a title becomes a heading, a header is repeated only over its
+own rows. The value of a merged cell is repeated in each of its cells. Hidden sheets are not read, because a person
+could not look up a citation of one.
 """
 
 import csv
@@ -32,24 +32,25 @@ from mcp_servers.retriever.formats.package import Parts, Relation, open_office, 
 from mcp_servers.retriever.formats.text import decode, with_address
 
 _SNIFFED_CHARACTERS = 1 << 11
-"""What the sniffer looks at: its patterns take the square of it."""
+"""Characters that the sniffer reads: its patterns take quadratic time."""
 _SNIFFED_LINES = 20
 """Lines whose delimiters are counted."""
 _LAST_COLUMN = 18_278
-"""ZZZ: columns beyond it are given its name."""
+"""Number of column ZZZ, whose name also stands for the columns beyond it."""
 _DELIMITERS = ",;\t|"
 _SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\n')
-"""The first line by which Excel tells itself the delimiter."""
+"""First line that declares the delimiter to Excel."""
 
 MAX_REPEATED_CELLS = 500_000
-"""Cells of a sheet that merged cells may fill; those beyond keep their value in the first cell only."""
+"""Maximum number of cells of a sheet filled by merged cells; further ones keep their value in the first cell only."""
 MAX_TABLE_CELLS = 4_000_000
-"""Rows times columns of one table; a sparser one is written as lines of single cells."""
+"""Maximum product of rows and columns of one table; a larger, sparse one is written as lines of single cells."""
 MAX_NAMED = 10
-"""Names that one note lists."""
+"""Maximum number of names in one note."""
 
 _FIGURE = re.compile(r"(?!(?:19|20)\d\d$)[\s(+−-]*+[$€£¥]?[\s+−-]*+\d[\d\s.,:/'’%€$£¥)T-]*+")
-"""Numbers, amounts, dates and times: what stands in data, seldom in a header; years stand in both."""
+"""Numbers, amounts, dates and times, which occur in data but rarely in headers. Years, which occur in both, are
+excluded."""
 
 _HYPERLINK = re.compile(r"""=?\s*HYPERLINK\s*\(\s*"([^"]{1,2000})\"""", re.IGNORECASE)
 _PAGE_CODES = re.compile(r'&(?:"[^"]*"|K[0-9A-F]{6}|K\d\d[+-]\d{3}|[PNDTZFAGBIUESXYHOQ]|[+-]?\d+|[LCR])', re.IGNORECASE)
@@ -61,7 +62,7 @@ _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
 class _Row(NamedTuple):
-    """``number`` is the row's in its sheet; ``cells`` are those with text, by column from 0."""
+    """A row of a sheet. ``number`` is its number in the sheet; ``cells`` are the cells with text, by column from 0."""
 
     number: int
     cells: dict[int, str]
@@ -81,19 +82,19 @@ class Merge(NamedTuple):
 
 
 class _Workbook(ExcelReader):  # type: ignore[misc]  # openpyxl has no types
-    """openpyxl's reader without charts: it fails on sheets that hold nothing else."""
+    """openpyxl's reader without charts, because it fails on sheets that consist of a chart."""
 
     def read_chartsheet(self, sheet: Any, rel: Any) -> None:
-        """Note the part of a chart sheet, whose chart is read like that of a slide."""
+        """Record the part of a chart sheet, whose chart is read like that of a slide."""
         self.chartsheets = [*getattr(self, "chartsheets", []), (sheet, rel.target)]
 
 
 class _SheetParser(WorkSheetParser):  # type: ignore[misc]
-    """openpyxl's parser of cells, which also hands over the formula of a cell without a value, and of a link.
+    """openpyxl's parser of cells, which also returns the formulas of links and of cells without a value.
 
-    Without date formats it leaves dates as numbers, so that their format can be applied. Of the elements beside the
-    cells it keeps what is read here: openpyxl makes objects of all, which takes minutes for 100 000 merged cells, and
-    gives up at one that is broken.
+    Without date formats the parser leaves dates as numbers, so that this module can apply their format. Of the elements
+    beside the cells, it keeps only those that are read here: openpyxl creates objects for all of them, which takes
+    minutes for 100 000 merged cells, and fails at a broken one.
     """
 
     def parse(self) -> Iterator[tuple[int, Sequence[Json]]]:
@@ -125,7 +126,7 @@ class _SheetParser(WorkSheetParser):  # type: ignore[misc]
         if formula is None:
             return cell
         if formula.get("t") == "shared" and formula.text:
-            self.parse_formula(element)  # remembers what the cells that share it are translated from
+            self.parse_formula(element)  # records the formula from which cells that share it are translated
         if cell["value"] is None and element.get("t") != "str":
             expression = self.parse_formula(element)
             return {**cell, "formula": str(getattr(expression, "text", expression) or "=")}
@@ -136,7 +137,7 @@ class _SheetParser(WorkSheetParser):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class _Found:
-    """What was met beside the tables, for the notes."""
+    """Counts of contents other than tables, for the notes."""
 
     hidden_sheets: int = 0
     hidden_rows: int = 0
@@ -151,7 +152,7 @@ def read_xlsx(path: Path, limits: ParseLimits) -> ParsedDocument:
     office = open_office(path, limits)
     found = _Found()
     with office.open() as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what openpyxl warns of, notes name
+        warnings.simplefilter("ignore")  # notes name the problems of which openpyxl warns
         blocks, names, parts = _read_workbook(file, limits, found)
     notes = (*office.notes, *_notes(found, names), *unread_parts(path, parts))
     return ParsedDocument(tuple(blocks), notes=notes, date=package_date(path))
@@ -186,7 +187,7 @@ def _read_workbook(file: BinaryIO, limits: ParseLimits, found: _Found) -> tuple[
 
 
 def _read_sheet(sheet: Any, left: int, parts: Parts, found: _Found) -> tuple[list[_Row], list[Block]]:
-    """Return the rows of a sheet that hold text, and its comments, drawings and page headers."""
+    """Return the rows of a sheet with text, and its comments, drawings and page headers."""
     part = sheet._worksheet_path
     parts.mark_read(part)
     rows: list[_Row] = []
@@ -221,7 +222,7 @@ def _count_unread(parser: Any, found: _Found) -> None:
 
 
 def _add_addresses(rows: Sequence[_Row], parser: Any, relations: Mapping[str, Relation]) -> None:
-    """Put the address of each linked cell behind its text."""
+    """Append the address of each linked cell to its text."""
     addresses: dict[tuple[int, int], str] = {}
     for reference, ident in parser.links:
         relation = relations.get(ident)
@@ -234,7 +235,7 @@ def _add_addresses(rows: Sequence[_Row], parser: Any, relations: Mapping[str, Re
 
 
 def _bounds(reference: str) -> tuple[int, int, int, int] | None:
-    """Return the first column and row and the last ones of a range, from 1; None for what is no range of cells."""
+    """Return the first column and row and the last ones of a range, from 1, or None for an invalid range."""
     try:
         first_column, first_row, last_column, last_row = range_boundaries(reference)
     except (TypeError, ValueError):
@@ -244,15 +245,15 @@ def _bounds(reference: str) -> tuple[int, int, int, int] | None:
 
 
 def _column_count(column: Mapping[str, str]) -> int:
-    """Return how many columns an element stands for; a hidden rest of the sheet is one."""
+    """Return the number of columns of an element; a hidden rest of the sheet counts as one."""
     first, last = int(column.get("min", 1)), int(column.get("max", 1))
     return last - first + 1 if last < 16_384 else 1
 
 
 def repeat_merged(rows: Sequence[_Row], merges: Iterable[Merge]) -> tuple[list[_Row], int]:
-    """Return rows in which each merged cell's value stands in all its cells, and how many ranges were too many.
+    """Repeat the value of each merged cell in all its cells; return the rows and the number of ranges left out.
 
-    A cell that reaches over the whole width of its rows is a title, and stays once in each row.
+    A merged cell over the whole width of its rows is a title, whose value is written once in each row.
     """
     by_number = {row.number: row for row in rows}
     numbers = [row.number for row in rows]
@@ -344,7 +345,7 @@ def read_tsv(path: Path, limits: ParseLimits) -> ParsedDocument:
 
 
 def _read_delimited(path: Path, limits: ParseLimits, usual: str) -> ParsedDocument:
-    """Read a text file of rows; ``usual`` is the delimiter that the file's ending stands for, if it stands for one."""
+    """Read a text file of rows; ``usual`` is the delimiter of the file's ending, if the ending implies one."""
     text = decode(path.read_bytes())
     csv.field_size_limit(limits.max_characters)
     first = 1
@@ -361,10 +362,11 @@ def _read_delimited(path: Path, limits: ParseLimits, usual: str) -> ParsedDocume
 
 
 def _dialect(text: str, usual: str) -> tuple[str, bool]:
-    """Return the delimiter, and whether spaces follow it. What the sniffer thinks of quotes is true of the sample only.
+    """Return the delimiter, and whether spaces follow it. The sniffer's guess about quotes holds for the sample only.
 
-    The delimiter of the file's ending counts if the first lines have it, then one that divides all of the first lines
-    into the same number of cells: tabs before semicolons and bars, these before commas, which stand in numbers too.
+    The delimiter of the file's ending has priority if the first lines contain it. Next is a delimiter that divides all
+    of the first lines into the same number of cells: tabs before semicolons and bars, and these before commas, which
+    occur in numbers too.
     """
     sample = text[:_SNIFFED_CHARACTERS]
     if usual and usual in sample:
@@ -469,7 +471,7 @@ def sheet_row(number: int, cells: dict[int, str]) -> _Row:
 
 
 def _tables(rows: Sequence[_Row]) -> Iterator[list[_Row]]:
-    """Runs of rows; a new one begins after an empty row if what follows looks like a title or header above data."""
+    """Yield runs of rows; a run ends at an empty row that is followed by a likely title or header above data."""
     table: list[_Row] = []
     is_whole = False
     for at, row in enumerate(rows):
@@ -493,7 +495,7 @@ def _is_header(row: _Row) -> bool:
 
 
 def _titles(table: list[_Row]) -> tuple[list[str], list[_Row]]:
-    """The rows above a header that hold one text in its first column, and the rest."""
+    """Split off the rows above a header whose only text is in its first column; return their texts and the rest."""
     start = next((at for at, row in enumerate(table) if len(row.cells) > 1), 0)
     first = min(min(row.cells) for row in table)
     above = table[:start]
@@ -503,7 +505,7 @@ def _titles(table: list[_Row]) -> tuple[list[str], list[_Row]]:
 
 
 def _groups(rows: Sequence[_Row], sheet: str) -> Iterator[Block]:
-    """Blocks of rows; columns that are empty in all of them are left out."""
+    """Yield blocks of rows, without columns that are empty in all of them."""
     used = sorted({at for row in rows for at in row.cells})
     if len(used) * len(rows) > MAX_TABLE_CELLS:
         # a diagonal of 16 384 cells has 268 million empty ones beside it
@@ -524,7 +526,7 @@ def _letter(column: int) -> str:
 
 
 def _text(cell: Json, book: Any) -> str:
-    """Return a cell's text as a person sees it in a spreadsheet program."""
+    """Return a cell's text as displayed by a spreadsheet program."""
     value = cell["value"]
     if value is None:
         return ""

@@ -1,4 +1,4 @@
-"""PPTX to blocks: a slide is a page, its title a heading; shapes follow from top to bottom, then notes and comments."""
+"""PPTX reader: a slide is a page, its title a heading; shapes follow from top to bottom, then notes and comments."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ from mcp_servers.retriever.formats.drawing import local, shape_blocks, shown_chi
 from mcp_servers.retriever.formats.package import Parts, open_office, package_date, unread_parts
 
 _BANDS = 40
-"""Parts of a slide's height: shapes that begin in the same one stand side by side, and are read from left to right."""
+"""Bands of a slide's height: shapes that begin in the same band are read from left to right."""
 _FURNITURE = ("sldNum", "ftr", "dt", "hdr")
 """Placeholders that repeat on every slide: number, footer, date, header."""
 
@@ -47,7 +47,7 @@ def read_pptx(path: Path, limits: ParseLimits) -> ParsedDocument:
 
 
 class _Repeated:
-    """Texts that stand on many slides: footers, dates, and what layouts and masters show. Each is read once."""
+    """Texts repeated on many slides: footers, dates, and texts of layouts and masters. Each is read once."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -55,7 +55,7 @@ class _Repeated:
         self.layouts: set[str] = set()
 
     def is_new(self, text: str) -> bool:
-        """Return whether a text was not read yet, and remember it."""
+        """Return whether a text was not read yet, and record it."""
         if text in self._texts:
             return False
         self._texts.add(text)
@@ -86,7 +86,7 @@ def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) 
     title = _title(slide)
     body = None if title is None else title.find("{*}txBody")
     name = "" if body is None else " ".join(text_lines(body, parts, part))
-    # Without a heading of its own, a slide would stand below that of the one before.
+    # Without its own heading, a slide would belong to the heading of the slide before.
     yield heading(name or f"Slide {page}", 1, page)
     tops = {shape.shape_id: (shape.top, shape.left) for shape in slide.shapes}
     placed: list[tuple[int, int, int, Any]] = []
@@ -112,7 +112,7 @@ def _slide(slide: Any, page: int, parts: Parts, band: int, repeated: _Repeated) 
 
 
 def _notes(name: str, page: int, parts: Parts) -> Iterator[Block]:
-    """Yield the speaker notes of a slide: all text of the notes page but its number, date, header and footer."""
+    """Yield the speaker notes of a slide: the text of the notes page without number, date, header and footer."""
     root = parts.xml(name)
     for shape in () if root is None else root.iter("{*}sp"):
         kind = shape.find(".//{*}nvPr/{*}ph")

@@ -1,12 +1,12 @@
 """Characters of symbol fonts as Unicode: Word's check boxes, ticks and arrows, and the Greek of the font Symbol.
 
-Pure. Only what carries a meaning in a text is here; ornaments are not.
+The tables contain only characters with a meaning in text, no ornaments.
 """
 
 SYMBOL_FONTS = frozenset(
     {"Wingdings", "Wingdings 2", "Wingdings 3", "Symbol", "Webdings", "Zapf Dingbats", "ZapfDingbats"}
 )
-"""Fonts in which a character does not mean what its code says."""
+"""Fonts whose characters differ from the Unicode characters of their codes."""
 
 _WINGDINGS = {
     **{
@@ -64,13 +64,13 @@ _TABLES = {
 
 
 def symbol_text(font: str, code: int) -> str:
-    """Return the Unicode text of a character of a font; empty if there is none.
+    """Return the Unicode text of a character of a font, or "" if there is none.
 
-    Word writes these characters at U+F000 to U+F0FF; in another font, the character is what its code says.
+    Word writes these characters at U+F000 to U+F0FF; in other fonts, the code is the Unicode character.
     """
     private = 0xF000 <= code <= 0xF0FF
     if font not in _TABLES:
-        # symbols of unknown fonts stand at private places, which mean nothing elsewhere
+        # symbols of unknown fonts have private codes without a general meaning
         return "" if 0xE000 <= code <= 0xF8FF or code > 0x10FFFF else chr(code)
     low = code - 0xF000 if private else code
     if low > 0xFF:

@@ -1,4 +1,4 @@
-"""Plain text in any encoding; also where every reader of text files gets its characters from."""
+"""Reader of plain text in any encoding, and the decoding of bytes for all readers of text files."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from mcp_servers.retriever.document import Block, ParsedDocument, ParseLimits
 from mcp_servers.retriever.errors import DocumentError
 from mcp_servers.retriever.formats.encodings import guess
 
-# UTF-32 before UTF-16: its mark begins with the other's.
+# UTF-32 before UTF-16, because its mark begins with that of UTF-16.
 _MARKS = (
     (b"\xef\xbb\xbf", "utf-8-sig"),
     (b"\xff\xfe\0\0", "utf-32"),
@@ -18,10 +18,10 @@ _MARKS = (
 )
 _ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
 _GOOD_TO_BAD = 2
-"""Characters beyond ASCII that are valid UTF-8, for each byte that is not: no other encoding has as many by chance."""
+"""Minimum number of valid UTF-8 characters beyond ASCII for each invalid byte; other encodings never have as many."""
 
 SAMPLE_BYTES = 1 << 16
-"""How much of a file the guess at its encoding looks at."""
+"""Bytes of a file that the detection of its encoding reads."""
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 _BREAKS = re.compile(r"\r\n|[\r\v\x1c-\x1e\x85\u2028\u2029]")
@@ -30,7 +30,7 @@ _SPACES = re.compile(r"[\x07\x1f]")
 """Control characters between two fields."""
 _CONTROL = re.compile(r"[\x00-\x06\x08\x0e-\x1b\x7f]")
 MAX_ADDRESS = 2_000
-"""Characters of a link's address that are read."""
+"""Maximum number of characters of a link's address."""
 
 
 def read_text(path: Path, limits: ParseLimits) -> ParsedDocument:
@@ -39,7 +39,7 @@ def read_text(path: Path, limits: ParseLimits) -> ParsedDocument:
 
 
 def notes_on(text: str) -> tuple[str, ...]:
-    """Return a note on characters that no encoding explains."""
+    """Return a note on characters that could not be decoded."""
     lost = text.count("\ufffd")
     return (f"characters that could not be decoded: {lost}",) if lost else ()
 
@@ -51,7 +51,7 @@ def read_lines(path: Path, limits: ParseLimits) -> ParsedDocument:
 
 
 def with_address(text: str, address: str | None) -> str:
-    """Return a link's text with its address in brackets, unless the text is the address or there is none to follow."""
+    """Append a link's address in brackets to its text, unless the text is the address or the link has no target."""
     address = " ".join((address or "").split())[:MAX_ADDRESS]
     if not address or address.startswith("#") or address.lower().startswith(("javascript:", "data:", "cid:", "about:")):
         return text
@@ -64,19 +64,19 @@ def with_address(text: str, address: str | None) -> str:
 
 
 def paragraphs(text: str) -> Iterator[str]:
-    """Pieces between blank lines, without the white space around them."""
+    """Yield the pieces between blank lines, without the white space around them."""
     for piece in re.split(r"\n[ \t]*+(?:\n[ \t]*+)++", text):
         if stripped := piece.strip():
             yield stripped
 
 
 def decode(data: bytes) -> str:
-    """Bytes to text with `\\n` line ends and no control characters.
+    """Decode bytes to text with `\\n` line ends and no control characters.
 
-    A byte order mark decides, else valid UTF-8, else a guess from the bytes. Raises `DocumentError` for binary data.
+    A byte order mark decides the encoding, else valid UTF-8, else detection. Raises `DocumentError` for binary data.
     """
     text = _SPACES.sub(" ", _BREAKS.sub("\n", _decode(data)).replace("\f", "\n\n"))
-    # A few stray control characters are typing accidents; many are a binary file with a text file's name.
+    # A few stray control characters are typing errors; many mean a binary file with the name of a text file.
     controls = len(_CONTROL.findall(text))
     if controls > len(text) // 100 + 4:
         raise DocumentError("DOCUMENT_BROKEN", "the file is not text, despite its name")
@@ -89,11 +89,11 @@ _BROWSERS_CODECS = {
     **dict.fromkeys(("ks_c_5601-1987", "euc-kr"), "cp949"),
     **dict.fromkeys(("shift_jis", "shift-jis", "x-sjis"), "cp932"),
 }
-"""What browsers and mail programs read these as, since that is what their authors wrote."""
+"""Encodings that browsers and mail programs use for these declared ones, as authors expect."""
 
 
 def decode_as(data: bytes, charset: str) -> str:
-    """Return bytes as text in the declared encoding if they are valid in it, else in what they look like."""
+    """Decode bytes in the declared encoding if they are valid in it, else in a detected encoding."""
     name = charset.strip().strip("\"'").lower()
     try:
         return decode(data.decode(_BROWSERS_CODECS.get(name, name)).encode()) if name else decode(data)
@@ -113,7 +113,7 @@ def _decode(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         text = data.decode("utf-8", "replace")
-    # A file that was cut, or two that were put together: a few bytes are lost, not all of the text.
+    # A truncated file, or two concatenated ones: lose a few bytes, not the whole text.
     bad = text.count("\ufffd")
     if len(_BEYOND_ASCII.findall(text)) - bad >= _GOOD_TO_BAD * bad:
         return _decode_lines(data)
@@ -121,7 +121,7 @@ def _decode(data: bytes) -> str:
 
 
 def _decode_lines(data: bytes) -> str:
-    """Decode a file that is UTF-8 for the most part: lines that are not are guessed together."""
+    """Decode a file that is mostly UTF-8; detect one encoding for all its other lines."""
     lines = data.split(b"\n")
     texts = [line.decode("utf-8", "replace") for line in lines]
     other = [
@@ -130,7 +130,7 @@ def _decode_lines(data: bytes) -> str:
         if (bad := text.count("\ufffd")) and len(_BEYOND_ASCII.findall(text)) - bad < _GOOD_TO_BAD * bad
     ]
     if other == [len(lines) - 1] and texts[-1].count("\ufffd") == 1 and texts[-1].endswith("\ufffd"):
-        return "\n".join(texts)  # the end was cut off inside a character
+        return "\n".join(texts)  # truncated inside a character
     encoding = guess(b"\n".join(lines[at] for at in other)[:SAMPLE_BYTES])
     for at in other:
         texts[at] = lines[at].decode(encoding, "replace")
@@ -138,7 +138,7 @@ def _decode_lines(data: bytes) -> str:
 
 
 def _unmarked_utf16(sample: bytes) -> str | None:
-    """UTF-16 without its mark, seen by the zero in each character of ASCII; None for text that has none of those."""
+    """Detect UTF-16 without a mark by the zero byte of ASCII characters; return None for text without any."""
     sample = sample[: len(sample) // 2 * 2]
     zeros = sample[::2].count(0), sample[1::2].count(0)
     if max(zeros) * 4 > len(sample) / 2 and min(zeros) * 8 < max(zeros):

@@ -1,8 +1,8 @@
 """DOCX to blocks: headings by style or outline level, lists, tables, notes and text boxes in reading order.
 
-What a reader of the printed page sees is read: automatic numbers, headers, footers and insertions under review are,
-deletions and hidden text are not, and get a note. Comments and descriptions of pictures are read, and named as such.
-The XML is walked here, since python-docx passes over content controls, insertions, notes and text boxes.
+The reader returns the text of the printed page, including automatic numbers, headers, footers and tracked insertions.
+Deletions and hidden text are not read, but get a note. Comments and descriptions of pictures are read and labelled.
+The module walks the XML, since python-docx ignores content controls, insertions, notes and text boxes.
 """
 
 import re
@@ -35,14 +35,14 @@ from mcp_servers.retriever.formats.symbols import SYMBOL_FONTS, symbol_text
 from mcp_servers.retriever.formats.text import with_address
 
 MAX_NESTING = 16
-"""Of text boxes and tables in each other; deeper ones get a note."""
+"""Maximum number of levels of nested text boxes and tables; deeper ones get a note."""
 
 _HEADING = re.compile(r"heading ([1-9])", re.IGNORECASE)
 _BULLETS = re.compile(r"List\b.*?(\d?)")
 _LINK_FIELD = re.compile(r'\s*HYPERLINK\s+(?:\\\w\s+)*"([^"]{1,2000})"', re.IGNORECASE)
 _PAGE_FIELD = re.compile(r"\s*(?:PAGE|NUMPAGES|SECTIONPAGES)\b", re.IGNORECASE)
 _PAGE = "\0"
-"""Stands for a page number until the paragraph is whole."""
+"""Placeholder for a page number until the paragraph is complete."""
 _PAGE_WORDS = re.compile(
     r"(?:\b(?:page|pages|seite|página|pagina|pág\.|strana|страница|стр\.|p\.)\s*|第\s*|[-–|·•/]\s*)?\0"
     r"(?:\s*(?:of|von|de|di|sur|z|из|/|,|，|[页頁]\s*[,，/]?\s*共)\s*\0)?\s*(?:[页頁]|\b(?:pages|seiten)\b)?(?:\s*[-–|])?",
@@ -86,8 +86,9 @@ def read_docx(path: Path, limits: ParseLimits) -> ParsedDocument:
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """``level`` 1.. of a heading, 0 of other text; ``depth`` 0.. of a list item, None of other text.
+    """The role of a paragraph.
 
+    ``level`` is 1.. for a heading, 0 for other text; ``depth`` is 0.. for a list item, None for other text.
     ``numbering`` and ``counted`` are the id and level of the numbering that counts the paragraph.
     """
 
@@ -99,7 +100,7 @@ class _Style:
 
 @dataclass(slots=True)
 class _Inline:
-    """The text of a paragraph, and what is shown beside it: notes, comments, pictures and text boxes."""
+    """The text of a paragraph, and the notes, comments, pictures and text boxes anchored in it."""
 
     text: list[str] = field(default_factory=list)
     beside: list[Any] = field(default_factory=list)
@@ -108,14 +109,14 @@ class _Inline:
 
 @dataclass(slots=True)
 class _Field:
-    """An open field: its instruction, and where its result begins in the text of its paragraph."""
+    """An open field: its instruction, and the start of its result in the text of its paragraph."""
 
     instruction: str = ""
     begin: int | None = None
 
 
 class _Reader:
-    """Walks a document's parts. One that is missing or broken costs itself."""
+    """Walks a document's parts; a missing or broken part does not affect the others."""
 
     def __init__(self, main: str, parts: Parts, limits: ParseLimits) -> None:
         self._parts = parts
@@ -160,7 +161,7 @@ class _Reader:
         return found
 
     def notes(self) -> Iterator[str]:
-        """Yield what was not read, with how many there are of it."""
+        """Yield notes on unread contents with their counts."""
         yield from (note.format(count) for note, count in self._unread.items() if count)
         yield from dict.fromkeys(self._said)
 
@@ -198,13 +199,13 @@ class _Reader:
         self._in_margin = False
 
     def _inside(self, part: str, element: Any) -> Iterator[Block]:
-        """Yield the blocks of an element of another part, whose relations count in it."""
+        """Yield the blocks of an element of another part, resolving links by the relations of that part."""
         before, self._part = self._part, part
         yield from self.blocks(element)
         self._part = before
 
     def blocks(self, parent: Any) -> Iterator[Block]:
-        """Yield the blocks of everything below an element, in order; containers of all kinds are seen through."""
+        """Yield the blocks of everything below an element, in order, including the contents of containers."""
         if self._nesting >= MAX_NESTING:
             self._said.append(f"tables and text boxes deeper than {MAX_NESTING} in each other were not read")
             return
@@ -295,7 +296,7 @@ class _Reader:
             yield from [Block("prose", f"Picture: {words}")] if words else []
 
     def _style(self, element: Any) -> _Style:
-        """Return what a paragraph says about itself, else what its style says."""
+        """Return the role of a paragraph by its own properties, else by its style."""
         properties = element.find(qn("w:pPr"))
         if properties is None:
             return self._styles.get("", _Style())
@@ -311,7 +312,7 @@ class _Reader:
         return _Style(level) if ident == "0" else _Style(level, counted, ident, counted)
 
     def _collect(self, element: Any, into: _Inline) -> None:
-        """Take the text below an element; elements without a rule are seen through."""
+        """Collect the text below an element; elements without a rule are replaced by their children."""
         for child in element:
             tag = child.tag
             if tag in _TEXTS:
@@ -342,11 +343,11 @@ class _Reader:
         into.beside.append(box)
 
     def _alternatives(self, element: Any, into: _Inline) -> None:
-        # The same shape in a new and an old form: one of them is shown.
+        # The children are the same shape in a new and an old form; Word shows one of them.
         self._collect(element[:1], into)
 
     def _shape(self, element: Any, into: _Inline) -> None:
-        """Take what a shape of the older kind (VML) says in attributes: its description, a watermark's words."""
+        """Collect text in the attributes of an older (VML) shape: its description, a watermark's words."""
         name = local(element)
         if name == "textpath" and (words := (element.get("string") or "").strip()):
             into.text.append(f" {words} ")
@@ -381,7 +382,7 @@ class _Reader:
         into.text.append(text)
 
     def _link(self, element: Any, into: _Inline) -> None:
-        """Take a link with its address, or a field whose instruction stands in one attribute."""
+        """Collect a link with its address, or a field with its instruction in one attribute."""
         start = len(into.text)
         self._collect(element, into)
         if element.tag == qn("w:fldSimple"):
@@ -413,7 +414,7 @@ class _Reader:
             into.text[begin:] = [_PAGE]
 
     def _form_field(self, element: Any, into: _Inline) -> None:
-        """Take the state of a check box or list of the older kind; a text field has its value as its result."""
+        """Collect the state of an older check box or list; the value of a text field is its result."""
         box = element.find(f"{qn('w:ffData')}/{qn('w:checkBox')}")
         if box is not None:
             state = box.find(qn("w:checked"))
@@ -488,7 +489,7 @@ class _Reader:
 
 
 def _styles(root: Any, numbering: Numbering) -> tuple[dict[str, _Style], frozenset[str]]:
-    """Return what the document's paragraph styles mean, by id (the one of "" is the default's), and hidden styles."""
+    """Return the roles of the document's paragraph styles by id ("" for the default style), and the hidden styles."""
     elements: dict[str, Any] = {}
     hidden: set[str] = set()
     default = ""
@@ -505,7 +506,7 @@ def _styles(root: Any, numbering: Numbering) -> tuple[dict[str, _Style], frozens
 
 
 def _meaning(ident: str, elements: Json, numbering: Numbering) -> _Style:
-    """Return what a style says, or what the style that it is based on says."""
+    """Return the role of a style, or of the style on which it is based."""
     level: int | None = None
     depth: int | None = None
     counted: int | None = None
@@ -519,7 +520,7 @@ def _meaning(ident: str, elements: Json, numbering: Numbering) -> _Style:
         outline = -1 if properties is None else _number(properties.find(qn("w:outlineLvl")), -1)
         if level is None:
             if found := _HEADING.fullmatch(name):
-                # "Title" is the level above: a document's parts stand below its name.
+                # "Title" is the level above "heading 1": a document's parts are below its name.
                 level = int(found[1]) + 1
             elif name.casefold() == "title":
                 level = 1
