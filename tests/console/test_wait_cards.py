@@ -152,7 +152,7 @@ async def test_a_form_is_made_of_its_schema_and_says_what_does_not_fit(tmp_path:
         await expect(page.get_by_role("heading", name="No domains yet")).to_be_visible()
         await page.evaluate(FORM)
         read = "() => { try { return window.form.read(); } catch (error) { return error.message; } }"
-        assert await page.evaluate(read) == "Your name *: This is needed."
+        assert await page.evaluate(read) == "Your name *: Fill in this field."
         await page.get_by_label("Your name").fill("Ann")
         await page.get_by_label("Days").fill("31")
         assert str(await page.evaluate(read)).startswith("Days *: ")
