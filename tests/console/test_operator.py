@@ -310,7 +310,7 @@ async def test_the_servers_of_one_database_are_shown_with_who_is_about_to_leave(
             await desk.goto("#/operator/health")
             rows = page.get_by_role("group", name="Servers of this database").locator("tbody tr")
             await expect(rows).to_have_count(1)
-            await expect(rows).to_contain_text("north answers you")
+            await expect(rows).to_contain_text("north this server")
             other = await Database.open(server.url)
             try:
                 south = Members(other, "south", "run_2")
