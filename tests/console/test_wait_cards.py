@@ -42,6 +42,7 @@ async def test_a_call_is_approved_with_other_arguments_after_a_reload(tmp_path: 
         await card.get_by_label("Arguments").fill('{"query": "days of leave"}')
         await card.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.locator(".answer .prose").last).to_have_text("Found.")
+        await page.locator("summary.steps-head").first.click()
         await expect(card).to_contain_text("accepted by local")
         await expect(page.locator(".call-subject")).to_have_text("leave")
         await expect(page.locator(".call-state")).to_contain_text("done")
@@ -65,7 +66,7 @@ async def test_an_admin_allows_a_tool_in_the_whole_domain_from_the_card(tmp_path
         assert settings["toolPolicy"] == {"search_documents": "allow"}
         await ask(page, "And now?")
         await expect(page.locator(".answer .prose").last).to_have_text("Found again.")
-        await expect(page.locator(".wait")).to_have_count(1)
+        await expect(page.locator(".wait"), "an answered question folds into the steps").to_have_count(0)
 
 
 async def test_what_is_typed_into_a_card_stays_there_when_the_messages_come(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ async def test_a_question_of_the_models_is_answered_by_an_option_and_in_words(tm
         card = page.locator(".wait")
         await expect(card).to_contain_text("Which site?")
         await card.get_by_role("button", name="Send").click()
-        await expect(card.get_by_role("alert")).to_contain_text("Choose something")
+        await expect(card.get_by_role("alert")).to_contain_text("Choose an option")
         await card.get_by_label("South").check()
         await card.get_by_label("Or in your own words").fill("both, please")
         await card.get_by_role("button", name="Send").click()
