@@ -388,7 +388,7 @@ def leads_to(path: str, folder: int) -> bool:
 
 
 _WORDS: Final[dict[Why, str]] = {
-    "link": "links are not followed here: copy the file itself",
+    "link": "it is a link, and links are not followed here: copy the file itself",
     "not-a-file": "it is not a regular file",
     "not-a-folder": "a file stands where a folder should be",
     "second-name": "the file has a second name elsewhere (a hard link): copy it",

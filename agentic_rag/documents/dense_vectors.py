@@ -96,6 +96,7 @@ class DenseVectors:
         """Embed up to `BATCH` chunks that have no vectors; return the number of embedded chunks. Raises like `fill`."""
         chunks = await self._index.without_dense(collection, BATCH)
         if chunks:
+            await self._embedding.warm_up()  # takes seconds, in which a better model may arrive: choose after it
             dense = await embed_chunks(await self._embedder_of(collection), chunks)
             failpoints.reached("dense.embedded")
             await self._index.add_dense(collection, [chunk.chunk_id for chunk in chunks], dense)

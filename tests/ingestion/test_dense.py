@@ -316,7 +316,7 @@ async def test_where_the_wheel_is_missing_searches_go_by_words_and_health_says_w
         leave = await rig.upload(domain, "leave.md", LEAVE)
         await rig.settled(domain, leave["id"])
         state = await until(lambda: health(rig), lambda answer: "not installed" in answer["embedder"].get("reason", ""))
-        assert "words alone" in state["embedder"]["reason"]
+        assert "keywords only" in state["embedder"]["reason"]
         found = await search(rig, domain, "paid leave")
         assert found["mode"] == "lexical"
         assert found["hits"]
