@@ -11,22 +11,22 @@ import mcp_servers.promptx
 
 PACKAGE = Path(mcp_servers.promptx.__file__).parent
 ORDER = [
-    *("builtin", "errors", "ids", "dpml", "lint", "network", "words", "rolefiles", "nuwa", "roles", "skills"),
+    *("builtin", "errors", "ids", "dpml", "lint", "network", "tokenizer", "rolefiles", "nuwa", "roles", "skills"),
     *(
         "ledger",
         "new_engrams",
-        "pauses",
+        "yielding",
         "snapshot",
-        "kept",
-        "resemblance",
+        "memory_cache",
+        "similarity",
         "memory",
-        "examination",
-        "present",
+        "role_checks",
+        "presentation",
         "server",
         "__main__",
     ),
 ]
-PURE = ["errors", "ids", "dpml", "lint", "network", "words"]
+PURE = ["errors", "ids", "dpml", "lint", "network", "tokenizer"]
 EFFECTS = {"os", "io", "time", "datetime", "random", "sqlite3", "threading", "asyncio", "anyio", "subprocess", "shutil"}
 
 

@@ -119,7 +119,7 @@ async def test_an_overview_stands_below_the_map_when_nothing_is_asked(client: Cl
         assert found.structured_content["engrams"] == []
         assert len(found.structured_content["overview"]) == 1
     missed = await client.call_tool("promptx_recall", {"role": "assistant", "query": "weather"}, meta=meta)
-    assert text(missed).startswith("No memory is filed under the words of the query.")
+    assert text(missed).startswith("No memory matches the words of the query.")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ async def test_each_user_of_an_entry_of_their_own_signs_in_alone(tmp_path: Path)
         for options in ({}, {"headers": admins["ben"]}):
             page = await rig.http.get(CALLBACK, params=back, **options)  # type: ignore[arg-type]
             assert page.status_code == 400
-            assert "by somebody else" in page.text
+            assert "another user or another browser started it" in page.text
         assert not found.granting.find("/token")
         begun = await rig.http.get(begin, headers=admins["anna"])
         assert begun.headers["location"] == asked["address"]

@@ -110,7 +110,7 @@ async def test_only_the_very_bundle_that_was_approved_is_installed(tmp_path: Pat
     installed = await packages.install(wanted)
     assert installed.args == (f"{installed.tree}/server/index.js",)
     other = Package("mcpb", facts.name, facts.version, "", "sha256-0")
-    with pytest.raises(PackageChanged, match="not what was approved"):
+    with pytest.raises(PackageChanged, match="differ from the approved ones"):
         packages.find_installed(other)
     (tmp_path / "mcp" / "mcpb" / "notes@1.0.0" / "tree" / "server" / "index.js").write_text("changed")
     with pytest.raises(PackageChanged, match="were changed"):

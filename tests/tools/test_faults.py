@@ -200,8 +200,8 @@ async def test_a_server_that_ignores_the_newer_era_is_asked_in_the_older_one_wit
     ("what", "reason"),
     [
         ("requests", "more than 100 requests"),
-        ("log", "messages that nobody asked for"),
-        ("answers", "messages that nobody asked for"),
+        ("log", "unrequested messages"),
+        ("answers", "unrequested messages"),
         ("garbage", "lines that are no messages"),
     ],
 )
