@@ -166,16 +166,16 @@ async def test_the_effective_prompt_says_what_the_tools_of_each_server_cost(tmp_
         await rig.say(await rig.conversation(domain), "Hi")
         shown = await rig.ok("GET", path)
         (cost,) = [each for each in shown["servers"] if each["name"] == "a"]
-        assert (cost["tools"], cost["deferred"], shown["catalogue"]) == (26, False, None)
+        assert (cost["tools"], cost["deferred"], shown["catalogue"]) == (30, False, None)
         assert set(shown["tools"]) == {tool["name"] for tool in rig.model.requests[0].tools}
 
         await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"mcpServers": {"b": entry}}})
         await rig.say(await rig.conversation(domain), "Hi")
         shown = await rig.ok("GET", path)
         assert [(each["tools"], each["deferred"]) for each in shown["servers"] if each["name"] in "ab"] == [
-            (26, True)
+            (30, True)
         ] * 2
-        assert "- b (26): asks_widely, chatter, close_output" in shown["catalogue"]["text"]
+        assert "- b (30): asks_widely, chatter, close_output" in shown["catalogue"]["text"]
         assert set(shown["tools"]) == {
             tool["name"] for tool in rig.model.requests[-1].tools if not tool.get("defer_loading")
         }
