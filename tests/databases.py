@@ -37,8 +37,9 @@ def database_at(path: Path) -> str | Path:
 
 
 def prepare_data(data: Path) -> None:
-    """Give a new data folder the migrated file that its first start would make."""
-    prepare_file(data / "agentic-rag.db")
+    """Give a new data folder the migrated file that its first start would make. A folder with files is left alone."""
+    if not data.exists() or not any(data.iterdir()):
+        prepare_file(data / "agentic-rag.db")
 
 
 def prepare_file(path: Path) -> None:

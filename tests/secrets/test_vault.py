@@ -199,7 +199,7 @@ async def test_secrets_of_a_lost_key_are_dropped_on_request_only(tmp_path: Path)
 HALF_WAY = """
 import asyncio, sys
 from pathlib import Path
-from agentic_rag import failpoints
+from agentic_rag.base import failpoints
 from agentic_rag.store.database import Database
 from agentic_rag.domains.vault import rotate
 
