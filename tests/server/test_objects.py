@@ -15,7 +15,7 @@ MESSAGE = "id conversationId turnId parentMessageId role content blocks referenc
 OF_QUESTIONS = "compacted"
 OF_ANSWERS = (
     "compacted model usage retrievalTimeMs generationTimeMs stopReason interrupted retrievalIds roles "
-    "sources tokensUsed"
+    "sources tokensUsed toolCalls"
 )
 REFERENCE = "number documentId documentName chunkId citedText score"
 DOMAIN = "id name description settings documentCount version createdAt updatedAt"
