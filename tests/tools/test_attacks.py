@@ -175,7 +175,7 @@ async def test_an_operators_folder_around_the_data_or_in_it_is_refused_at_save(t
         assert policy.packages is not None
         line = ["/usr/bin/true"]
         await policy.catalogue.allow(line, Grant(folders=(str(folder),)), policy.packages, [])
-        with pytest.raises(CommandNotAllowed, match="holds the server's data, or lies in it"):
+        with pytest.raises(CommandNotAllowed, match="contains the server's data, or is inside it"):
             policy.review(entry(*line, workspace=data / "workspaces" / "law"))
 
 
