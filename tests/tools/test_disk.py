@@ -32,7 +32,7 @@ def test_a_folder_inside_another_one_counts_once_and_one_that_is_gone_nothing(tm
     (inner / "file").write_bytes(b"x" * (3 << 20))
     places = [inner, tmp_path / "files", tmp_path / "gone"]
     assert DiskMeter(places, 4 << 20, 0).exceeds(0, ()) == ""
-    assert "holds more than 2 MiB" in DiskMeter(places, 2 << 20, 0).exceeds(0, ())
+    assert "hold more than 2 MiB" in DiskMeter(places, 2 << 20, 0).exceeds(0, ())
 
 
 def test_a_place_that_is_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
