@@ -248,17 +248,16 @@ async def test_an_acceptance_while_a_turn_compares_the_list_is_not_lost() -> Non
 
 def test_a_fingerprint_covers_what_the_model_sees_and_nothing_else() -> None:
     base = types.Tool(name="read", description="Reads.", input_schema={"type": "object", "title": "a"})
-    same = base.model_copy(
-        update={"title": "shown to people", "annotations": types.ToolAnnotations(read_only_hint=True)}
-    )
+    same = base.model_copy(update={"annotations": types.ToolAnnotations(read_only_hint=True)})
     others = [
+        base.model_copy(update={"title": "shown to the person who approves"}),
         base.model_copy(update={"name": "reed"}),
         base.model_copy(update={"description": "Reads!"}),
         base.model_copy(update={"input_schema": {"type": "object", "title": "b"}}),
     ]
     marks = [fingerprint(each) for each in to_json([base, same, *others])]
     assert marks[0] == marks[1]
-    assert len(set(marks)) == 4
+    assert len(set(marks)) == 5
 
 
 def test_a_list_with_text_that_no_database_takes_is_stored_clean() -> None:
