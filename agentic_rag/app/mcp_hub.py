@@ -127,7 +127,7 @@ class McpHub:
         await self.wait_loaded()
         if not definition.entries and (known := self._find_own(definition)) is not None:
             return known
-        from agentic_rag.app.tool_servers import open_tools  # loaded by now
+        from agentic_rag.app.tool_servers import open_tools  # `wait_loaded` imported this module already
 
         values = await self._vault.values(definition.domain_id) if definition.entries else {}
         redact = self._vault.redact.of(definition.domain_id)

@@ -148,7 +148,7 @@ class McpDoor:
         async with self._loading:
             if self._server is None:
                 await anyio.to_thread.run_sync(importlib.import_module, "agentic_rag.server.mcp_server")
-                from agentic_rag.server.mcp_server import make_server  # loaded by now
+                from agentic_rag.server.mcp_server import make_server  # the thread above imported this module
 
                 self._server = make_server(self._business)
         from agentic_rag.server.mcp_server import make_manager
