@@ -358,7 +358,8 @@ async def _open_app(
         door,
         dialect,
         provider=provider,
-        public_url=ground.settings.public_url,
+        public_url=ground.settings.public_address,
+        root_path=ground.settings.root_path,
     )
 
 
@@ -500,7 +501,7 @@ async def _open_machinery(
 
 def _own_address(settings: Settings) -> ServerAddress:
     local = url_of(settings.host, settings.port) if is_loopback(settings.host) else None
-    return ServerAddress(settings.public_url, local, settings.own)
+    return ServerAddress(settings.public_address, local, settings.own)
 
 
 def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBackups) -> RouteServices:

@@ -22,6 +22,7 @@ _KEY = "_API_KEY"
 
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})?/?")
 """An origin as browsers send it, or with a slash at its end; neither ``null`` nor a pattern."""
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 _LOOPBACK = re.compile(r"http://(localhost|127\.\d+\.\d+\.\d+|\[::1\])(:\d{1,5})?(/|$)")
 """A server on this machine, which needs no https."""
@@ -51,6 +52,9 @@ class Settings(BaseSettings):
     public_url: str = ""
     """The address under which browsers reach this server, ``https://rag.example``: sign-ins come back there. Empty: its
     address on this machine, if it listens there alone."""
+    root_path: str = ""
+    """The path below which browsers reach this server on a shared host, ``/rag``. The page, REST, sockets and sign-ins
+    then live below it. Empty: the server has the host to itself."""
     allowed_hosts: str = ""
     """Host names, comma-separated, under which clients reach this server besides its addresses: a proxy's, mostly."""
     trusted_proxies: str = "127.0.0.1, ::1"
@@ -239,6 +243,16 @@ class Settings(BaseSettings):
             raise ValueError(f"{text!r} is no address of a server: https://host is expected, without a path")
         return text.rstrip("/")
 
+    @field_validator("root_path")
+    @classmethod
+    def _is_path(cls, text: str) -> str:
+        text = text.rstrip("/")
+        if text and not _ROOT_PATH.fullmatch(text):
+            raise ValueError(
+                f"{text!r} is not a path: /rag or /tools/rag is expected (letters, digits, '.', '_', '~', '-')"
+            )
+        return text
+
     @field_validator("allowed_origins")
     @classmethod
     def _are_origins(cls, text: str) -> str:
@@ -253,6 +267,11 @@ class Settings(BaseSettings):
         if (text and not (text.startswith("https://") or _LOOPBACK.match(text))) or any(each in text for each in "?# "):
             raise ValueError(f"{text!r}: an https:// address without a query is expected")
         return text
+
+    @property
+    def public_address(self) -> str:
+        """``public_url`` with the root path, or empty if no public address is set."""
+        return self.public_url + self.root_path if self.public_url else ""
 
     @property
     def roles(self) -> Path:

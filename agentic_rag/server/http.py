@@ -51,6 +51,7 @@ from agentic_rag.server.place_routes import PlaceRoutes
 from agentic_rag.server.render_routes import RenderRoutes
 from agentic_rag.server.replies import MetricsText, Replies, answer
 from agentic_rag.server.role_routes import MemoryRoutes, PromptRoutes, RoleRoutes, SkillRoutes
+from agentic_rag.server.root_path import RootPath
 from agentic_rag.server.routes import Edge, declarations_of, route
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
 from agentic_rag.server.services import RouteServices
@@ -108,11 +109,13 @@ def make_app(
     *,
     provider: "ProviderLogins | None" = None,
     public_url: str = "",
+    root_path: str = "",
 ) -> Starlette:
     """Return the ASGI application over a running business layer. The application has no lifespan.
 
     ``socket_dialect`` is the default dialect of `/ws`. ``provider`` signs people in at an OpenID provider, if there is
-    one. ``public_url`` is the server's public address; if empty, the browser's address is used.
+    one. ``public_url`` is the server's public address with its root path; if empty, the browser's address is used.
+    ``root_path`` is the path below which a proxy serves this application, or empty.
     """
     redactor = business.vault.redact
     runs = Runs(business.conversations, business.client_names, business.waits)
@@ -152,10 +155,15 @@ def make_app(
     endpoint = websocket_endpoint(
         business.conversations, business.runtime, business.waits, redactor, socket_dialect, news=business.title_news
     )
+    below = [Middleware(RootPath, root=root_path)] if root_path else []
     sockets = [WebSocketRoute("/ws", endpoint), WebSocketRoute(AG_UI, run_socket_endpoint(runs, redactor))]
     return Starlette(
         routes=[*(each for owner in owners for each in edge.routes_of(owner)), *sockets],
-        middleware=[Middleware(Compression), Middleware(Guard, gate=gate, open_paths=open_paths, page_folder=FOLDER)],
+        middleware=[
+            *below,
+            Middleware(Compression),
+            Middleware(Guard, gate=gate, open_paths=open_paths, page_folder=FOLDER),
+        ],
         exception_handlers=edge.exception_handlers(),
     )
 

@@ -23,6 +23,7 @@ from agentic_rag.server.auth import Caller, Gate, source_of
 from agentic_rag.server.cookies import BEGUN, drop_cookie, make_cookie, read_cookie, set_cookie
 from agentic_rag.server.login_routes import AUTH, Attempts, LogoutRedirect, keep_cookie
 from agentic_rag.server.replies import answer, request_id
+from agentic_rag.server.root_path import root_path_of
 from agentic_rag.server.routes import route
 from agentic_rag.store.users import Grant
 
@@ -151,12 +152,13 @@ class OidcRoutes:
         try:
             ended = await there.finish(self._redirect(request), returned)
         except AgenticRagError as exc:
-            return _page_to(await _refused_at(request, caller, exc), "Not signed in", exc.status)
+            place = root_path_of(request.scope) + await _refused_at(request, caller, exc)
+            return _page_to(place, "Not signed in", exc.status)
         keep_cookie(self._gate, request, ended.token, ended.login)
         set_cookie(request.scope, drop_cookie(BEGUN, secure=secure))
         # A page instead of a redirect: a browser does not send a strict cookie on a navigation that another site
         # started.
-        return _page_to(ended.return_to, "Signed in")
+        return _page_to(root_path_of(request.scope) + ended.return_to, "Signed in")
 
     @route("GET", f"{OIDC}/mapping", allow="operator", errors=[NotFound])
     async def mapping(self, request: Request, query: MappingQuery) -> ProviderMapping:
@@ -192,8 +194,10 @@ class OidcRoutes:
 
         The guard has already checked that the Host is one of our names.
         """
-        own = self._public_url or f"{'https' if self._gate.is_secure(request.scope) else 'http'}://{request.url.netloc}"
-        return own + CALLBACK
+        if self._public_url:
+            return self._public_url + CALLBACK
+        scheme = "https" if self._gate.is_secure(request.scope) else "http"
+        return f"{scheme}://{request.url.netloc}{root_path_of(request.scope)}{CALLBACK}"
 
 
 async def _refused_at(request: Request, caller: Caller, refused: AgenticRagError) -> str:

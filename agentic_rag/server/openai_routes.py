@@ -51,6 +51,7 @@ from agentic_rag.server.openai_requests import (
     read_response,
 )
 from agentic_rag.server.replies import Redacted, json_response
+from agentic_rag.server.root_path import root_path_of
 from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
 from agentic_rag.server.stored_responses import check_place, frame_of, stored_events, stored_response
@@ -235,4 +236,5 @@ def _model(record: DomainRecord) -> Json:
 
 def _passages(request: Request, domain: str) -> str:
     """Return the base address of a domain's passages."""
-    return str(request.url.replace(path=f"/api/domains/{domain}/chunks", query="", fragment=""))
+    path = f"{root_path_of(request.scope)}/api/domains/{domain}/chunks"
+    return str(request.url.replace(path=path, query="", fragment=""))

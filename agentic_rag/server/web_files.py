@@ -121,7 +121,7 @@ class WebFiles:
             return kept[1]
         data = (self._folder / name).read_bytes()
         if name == INDEX:
-            data = data.replace(b'"/web/', f'"/web/{present}/'.encode())
+            data = data.replace(b'"/web/', f'"web/{present}/'.encode())
         headers = {**HEADERS}
         if name == DIAGRAM_FRAME:
             data, policy = self._with_scripts(data)

@@ -88,7 +88,7 @@ async def test_the_page_names_files_that_a_browser_keeps_and_everything_is_compr
         page = await rig.http.get("/", headers={"Accept-Encoding": "gzip"})
         assert page.headers["content-encoding"] == "gzip"
         assert "accept-encoding" in page.headers["vary"]
-        paths = re.findall(r'"(/web/[^"]+)"', page.text)
+        paths = [f"/{path}" for path in re.findall(r'"(web/[^"]+)"', page.text)]
         assert len(paths) > 5
         for path in paths:
             answer = await rig.http.get(path, headers={"Accept-Encoding": "gzip;q=0.5, br"})

@@ -74,8 +74,11 @@ def _replace(text: str, *changes: tuple[str, str]) -> str:
 
 
 @contextmanager
-def nginx(folder: Path, server: str) -> Iterator[Proxy]:
-    """Run nginx in front of ``host:port`` with its snippet. Only addresses and the certificate are changed."""
+def nginx(folder: Path, server: str, location: str = "/") -> Iterator[Proxy]:
+    """Run nginx in front of ``host:port`` with its snippet.
+
+    Only addresses, the certificate and the location are changed.
+    """
     program = nginx_program()
     assert program is not None
     folder.mkdir()
@@ -84,6 +87,7 @@ def nginx(folder: Path, server: str) -> Iterator[Proxy]:
     snippet = _replace(
         (DEPLOY / "nginx.conf").read_text(),
         ("server 127.0.0.1:8000;", f"server {server};"),
+        ("location / {", f"location {location} {{"),
         ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;"),
         ("/etc/ssl/rag.example.pem", str(folder / "certificate.pem")),
         ("/etc/ssl/rag.example.key", str(folder / "certificate.pem")),

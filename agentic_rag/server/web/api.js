@@ -1,6 +1,7 @@
 // Requests to the server. One way for all: JSON in and out, errors as ApiError, a lost session asks for a sign-in and
 // goes on where it was.
 
+import { below } from "./dom.js";
 import { t } from "./i18n.js";
 
 export class ApiError extends Error {
@@ -61,7 +62,7 @@ async function send(method, path, options) {
 }
 
 async function sendOnce(method, path, { body, query, signal, ifMatch, accept }) {
-  const address = path + asQuery(query);
+  const address = below(path) + asQuery(query);
   const headers = { Accept: accept ?? "application/json" };
   if (method !== "GET") headers["X-Requested-With"] = "console";
   if (ifMatch === "") headers["If-None-Match"] = "*";

@@ -1,7 +1,7 @@
 // The shell: who is signed in, which page an address means, what all pages share.
 
 import { api, lazily, loadAll, onSignedOut } from "./api.js";
-import { h, loadStyle, replace } from "./dom.js";
+import { below, h, loadStyle, replace } from "./dom.js";
 import { ownDrafts } from "./drafts.js";
 import { chooseLanguage, language, languages, loadWords, t } from "./i18n.js";
 import { icon } from "./icons.js";
@@ -170,7 +170,7 @@ function buildRail() {
     ...["", "light", "dark"].map((each) => ({ label: t(`shell.theme.${each || "system"}`), icon: each === theme ? "check" : null, act: () => chooseTheme(each) })),
     null,
     { label: t("shell.keys"), icon: "keyboard", act: showKeys },
-    { label: t("shell.apiDocs"), icon: "book", act: () => open("/api/docs", "_blank", "noopener") },
+    { label: t("shell.apiDocs"), icon: "book", act: () => open(below("/api/docs"), "_blank", "noopener") },
     null,
     ...Object.entries(languages).map(([code, name]) => ({ label: name, icon: code === language ? "check" : "globe", act: () => chooseLanguage(code) })),
     app.user.signedIn ? null : false,

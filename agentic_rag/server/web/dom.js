@@ -1,6 +1,14 @@
 // Elements, made of text and attributes alone: nothing here reads HTML (`trusted.js` is the only place that does).
 
 const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "indeterminate", "open", "selected", "readOnly", "multiple", "inert"]);
+const FOLDER = new URL(".", import.meta.url).href;
+
+/** The path of the server on a shared host, `/rag`; "" on its own host. This file is `{ROOT}/web/{version}/dom.js`. */
+export const ROOT = FOLDER.startsWith("http") ? new URL(FOLDER).pathname.replace(/\/web\/(?:[0-9a-f]{16}\/)?$/, "") : "";
+
+/** Return an address of the server's interfaces as the browser asks for it: below the server's path. */
+export const below = (address) => (address.startsWith("/api/") ? ROOT + address : address);
+
 const SAFE_ADDRESS = /^(?:#|\/(?!\/)|https?:|mailto:|blob:)/i;
 
 /** Return an element. `props`: attributes, those of PROPERTIES as properties; `class`, `dataset`, `style` (custom
@@ -26,7 +34,9 @@ function fill(element, props, children) {
     else if (name === "dataset") Object.assign(element.dataset, value);
     else if (name === "style") for (const [key, each] of Object.entries(value)) element.style.setProperty(key, each);
     else if (PROPERTIES.has(name) && !(name === "value" && tagOf(element) === "li")) element[name] = value;
-    else if ((name === "href" || name === "src") && !isSafe(String(value), tagOf(element))) continue;
+    else if (name === "href" || name === "src") {
+      if (isSafe(String(value), tagOf(element))) element.setAttribute(name, below(String(value)));
+    }
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   append(element, children);
@@ -93,8 +103,6 @@ export function debounce(milliseconds, call) {
 }
 
 const styles = new Map();
-const FOLDER = new URL(".", import.meta.url).href;
-
 /** Load a style sheet once; resolves when it is in use, or could not be loaded. */
 export function loadStyle(address) {
   if (!address || styles.has(address)) return styles.get(address);

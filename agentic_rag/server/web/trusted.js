@@ -1,12 +1,16 @@
 // The one place where text becomes HTML: what the server rendered and sanitised (`html` of messages, `/api/render`).
 
+import { ROOT } from "./dom.js";
+
 const STYLED_CELL = /<(t[dh]) style="text-align: ?(left|right|center);?"/g;
 
-const policy = globalThis.trustedTypes?.createPolicy("console", {
-  // The policy of the page forbids style attributes; the only one the server leaves in becomes a class. In sanitised
-  // HTML a `<` begins a tag, so that this finds no text.
-  createHTML: (html) => html.replace(STYLED_CELL, '<$1 class="align-$2"'),
-}) ?? { createHTML: (html) => html.replace(STYLED_CELL, '<$1 class="align-$2"') };
+const OWN_IMAGE = /(<img [^>]*?src=")(?=\/api\/)/g;
+
+// The policy of the page forbids style attributes; the only one the server leaves in becomes a class. In sanitised HTML a
+// `<` begins a tag, so that these expressions find no text.
+const createHTML = (html) => html.replace(STYLED_CELL, '<$1 class="align-$2"').replace(OWN_IMAGE, `$1${ROOT}`);
+
+const policy = globalThis.trustedTypes?.createPolicy("console", { createHTML }) ?? { createHTML };
 
 /** Show HTML that the server sanitised inside an element. Links open beside the page. */
 export function showHtml(element, html) {

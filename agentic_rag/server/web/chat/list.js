@@ -1,7 +1,7 @@
 // The conversations of a domain: found, named, put away, deleted; older ones come as one scrolls.
 
 import { api } from "../api.js";
-import { debounce, h, replace } from "../dom.js";
+import { below, debounce, h, replace } from "../dom.js";
 import { formatAgo, t } from "../i18n.js";
 import { button, doLater, field, input, menu, openDialog, select, toast, toastError } from "../ui.js";
 
@@ -137,7 +137,7 @@ export class ConversationList {
     if (record.id === this.current) this.desk.onDeleted(record.id);
     doLater(t("chat.wasDeleted", { title: record.title || t("chat.untitled") }), {
       act: async () => {
-        await fetch(`/api/conversations/${record.id}`, { method: "DELETE", headers: { "X-Requested-With": "console" }, keepalive: true }).then((answer) => {
+        await fetch(below(`/api/conversations/${record.id}`), { method: "DELETE", headers: { "X-Requested-With": "console" }, keepalive: true }).then((answer) => {
           if (!answer.ok && answer.status !== 404) throw new Error(`delete: ${answer.status}`);
         });
         this.items = this.items.filter((each) => each.id !== record.id);

@@ -1,7 +1,7 @@
 // The chat: domains and conversations beside the conversation that is open.
 
 import { api, lazily } from "../api.js";
-import { h, replace } from "../dom.js";
+import { h, replace, ROOT } from "../dom.js";
 import { formatDate, t } from "../i18n.js";
 import { Stream } from "../stream.js";
 import { badge, button, emptyState, menu, openDialog, toastError } from "../ui.js";
@@ -23,6 +23,7 @@ class ChatPage {
   constructor(main, app) {
     Object.assign(this, { main, app, view: null, domain: null, wasLost: false });
     this.stream = new Stream({
+      url: `${location.origin.replace(/^http/, "ws")}${ROOT}/ws`,
       protocols: () => this.#protocols(),
       onEvent: (event) => this.view?.id === event.conversationId && this.view.onEvent(event),
       onState: (state) => this.#onState(state),

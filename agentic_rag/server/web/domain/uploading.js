@@ -1,6 +1,7 @@
 // Sending files: what was dropped, folders too, in parts of a few files, with progress and a way to stop.
 
 import { ApiError, asQuery } from "../api.js";
+import { below } from "../dom.js";
 import { t } from "../i18n.js";
 
 const FILES_EACH = 20;
@@ -71,7 +72,7 @@ function sendPart(domainId, files, replace, signal, onBytes) {
   const request = new XMLHttpRequest();
   return new Promise((resolve, reject) => {
     const refused = (files) => ({ items: files.map(({ name }) => ({ name })) });
-    request.open("POST", `/api/domains/${encodeURIComponent(domainId)}/documents${asQuery({ replace: replace || null })}`);
+    request.open("POST", below(`/api/domains/${encodeURIComponent(domainId)}/documents${asQuery({ replace: replace || null })}`));
     request.setRequestHeader("X-Requested-With", "console");
     request.setRequestHeader("Accept", "application/json");
     request.upload.addEventListener("progress", (event) => onBytes(event.loaded));
