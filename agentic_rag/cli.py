@@ -21,7 +21,7 @@ from agentic_rag.commands.backup import backup, restore
 from agentic_rag.commands.bundles import export_domain, import_domain
 from agentic_rag.commands.evaluate import evaluate
 from agentic_rag.commands.launch_requests import requests_app
-from agentic_rag.commands.line import Data, Url, printable, quote_part, say, show_json, table
+from agentic_rag.commands.line import AsJson, Data, Url, printable, quote_part, say, show_json, table
 from agentic_rag.commands.line import run as run_command
 from agentic_rag.commands.mcp import mcp_app
 from agentic_rag.commands.memory import memory_app
@@ -40,7 +40,7 @@ app = typer.Typer(
     help="An agentic RAG server: the model drives its tools, every citation is tied to an exact passage.",
     epilog="Exit codes: 0 done, 1 refused or failed, 2 usage or configuration, 3 data folder in use, 4 port in use.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -309,11 +309,11 @@ def open_page(
 
 
 @domains_app.command("list")
-def list_domains(data: Data = None, url: Url = None) -> None:
+def list_domains(as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List all domains: id, name, number of documents, version."""
     found = run_command(data, url, lambda client: client.call("GET", "/api/domains"))
     rows = [[each["id"], each["name"], str(each["documentCount"]), str(each["version"])] for each in found["items"]]
-    table(["id", "name", "documents", "version"], rows)
+    table(["id", "name", "documents", "version"], rows, found["items"], as_json)
 
 
 @domains_app.command("show")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
 
 keys_app = typer.Typer(help="Create, list and revoke API keys.", no_args_is_help=True)
 audit_app = typer.Typer(help="Read and verify the audit log.", no_args_is_help=True)
@@ -56,7 +56,7 @@ def create_key(
 
 
 @keys_app.command("list")
-def list_keys(data: Data = None, url: Url = None, key: Key = None) -> None:
+def list_keys(as_json: AsJson = False, data: Data = None, url: Url = None, key: Key = None) -> None:
     """List all keys, including revoked ones: id, user, role, domains, creation time, state."""
     found = run(data, url, lambda client: client.call("GET", "/api/keys"), key)
     rows = [
@@ -70,7 +70,7 @@ def list_keys(data: Data = None, url: Url = None, key: Key = None) -> None:
         )
         for each in found["items"]
     ]
-    table(("id", "user", "role", "domains", "made", "state"), rows)
+    table(("id", "user", "role", "domains", "made", "state"), rows, found["items"], as_json)
 
 
 @keys_app.command("revoke")
@@ -88,6 +88,7 @@ def revoke_key(
 def list_entries(
     limit: Annotated[int, typer.Option(min=1, max=200, help="How many, newest first.")] = 50,
     before: Annotated[int | None, typer.Option(help="Only rows with a smaller number.")] = None,
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
     key: Key = None,
@@ -99,7 +100,7 @@ def list_entries(
     found = run(data, url, lambda client: client.call("GET", "/api/audit", params=params), key)
     names = ("seq", "at", "outcome", "actor", "action", "target", "count")
     rows = [[*(str(each[name]) for name in names), json.dumps(each["details"])] for each in found["items"]]
-    table((*names, "details"), rows)
+    table((*names, "details"), rows, found["items"], as_json)
 
 
 @audit_app.command("verify")

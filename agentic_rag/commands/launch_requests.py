@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentic_rag.base.errors import InvalidInput
-from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, printable, quote_part, run, say, table
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import ServerClient
@@ -32,6 +32,7 @@ def show_requests(
     state: Annotated[
         str, typer.Option("--state", help="open, approved, installed, refused, withdrawn or all.")
     ] = "open",
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -46,7 +47,7 @@ def show_requests(
         )
         for each in found["items"]
     ]
-    table(head, rows)
+    table(head, rows, found["items"], as_json)
 
 
 @requests_app.command("approve")

@@ -26,6 +26,8 @@ Url = Annotated[
     typer.Option("--url", envvar="AGENTIC_RAG_URL", help="Address of the server; default: the one on the data folder."),
 ]
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON instead of a table.")]
+
 
 def run(
     data: Path | None, url: str | None, command: "Callable[[ServerClient], Awaitable[T]]", key: str | None = None
@@ -58,11 +60,15 @@ def say(text: object, *, err: bool = False) -> None:
     typer.echo(safe(text), err=err)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], answer: object, as_json: bool) -> None:
     """Print a table on a terminal, otherwise tab-separated lines without a header.
 
-    Control characters and line breaks in cells are replaced.
+    ``as_json`` prints ``answer`` instead, the JSON value from which the caller made the rows. Control characters and
+    line breaks in cells are replaced.
     """
+    if as_json:
+        show_json(answer)
+        return
     lines = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for line in lines:

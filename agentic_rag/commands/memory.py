@@ -13,7 +13,7 @@ import orjson
 import typer
 
 from agentic_rag.base.errors import InvalidInput
-from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
 
 if TYPE_CHECKING:
     from agentic_rag.base.settings import Settings
@@ -39,6 +39,7 @@ def show_memory(
     query: Annotated[str, typer.Option("--query", "-q", help="Only those whose text or keywords contain this.")] = "",
     limit: Annotated[int, typer.Option(help="How many, newest first.", min=1, max=100)] = 20,
     offset: Annotated[int, typer.Option(help="How many to leave out before.", min=0)] = 0,
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -49,7 +50,7 @@ def show_memory(
         [each["id"], each["type"], f"{each['strength']:g}", each["createdAt"], " ".join(each["cues"]), each["content"]]
         for each in page["items"]
     ]
-    table(["id", "type", "strength", "created", "keywords", "memory"], rows)
+    table(["id", "type", "strength", "created", "keywords", "memory"], rows, page["items"], as_json)
     if page["total"] > offset + len(rows):
         say(f"{page['total']} in all; go on with --offset {offset + len(rows)}.", err=True)
 

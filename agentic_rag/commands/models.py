@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_rag.commands.line import say, table
+from agentic_rag.commands.line import AsJson, say, table
 from agentic_rag.models.model_checks import CALL_SECONDS, Finding
 
 models_app = typer.Typer(help="Try the models that are set up.", no_args_is_help=True)
@@ -22,6 +22,7 @@ def check(
         list[str] | None, typer.Argument(help="Models, as domains name them; none: all that are set up.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long each call may take.", min=0.1)] = CALL_SECONDS,
+    as_json: AsJson = False,
 ) -> None:
     """Ask each model for a sentence, a tool call, a citation and an image. Exit code 1: something does not work.
 
@@ -34,7 +35,10 @@ def check(
         say("error: no language model is set up: see docs/providers.md", err=True)
         raise typer.Exit(1)
     rows = [_row(name, each) for name, findings in found for each in findings]
-    table(["model", "what", "", "code", "said"], rows)
+    from agentic_rag.base.json_form import to_json
+
+    answer = [{"model": name, **to_json(each)} for name, findings in found for each in findings]
+    table(["model", "what", "", "code", "said"], rows, answer, as_json)
     if not all(each.works for _, findings in found for each in findings):
         raise typer.Exit(1)
 
@@ -42,6 +46,7 @@ def check(
 @models_app.command("prices")
 def show_prices(
     file: Annotated[Path | None, typer.Argument(help="A file of prices; default: that of AGENTIC_RAG_PRICES.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check a price list and show it. Exit code 2: the file has an error at the line named."""
     from agentic_rag.base.settings import load_settings
@@ -58,7 +63,8 @@ def show_prices(
         for name, listed in prices.by_name.items()
         for each in listed
     ]
-    table(head, [(*row, prices.currency) for row in rows])
+    answer = [{"currency": prices.currency, **dict(zip(head, row, strict=False))} for row in rows]
+    table(head, [(*row, prices.currency) for row in rows], answer, as_json)
 
 
 async def _check(names: list[str], seconds: float) -> Sequence[tuple[str, Sequence[Finding]]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentic_rag.base.json_form import Json, from_json
-from agentic_rag.commands.line import Data, Url, printable, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, printable, quote_part, run, say, table
 
 if TYPE_CHECKING:
     from agentic_rag.commands.client import ServerClient
@@ -30,11 +30,11 @@ Role = Annotated[str, typer.Argument(help="Id of the role.")]
 
 
 @roles_app.command("list")
-def list_roles(domain: Domain, data: Data = None, url: Url = None) -> None:
+def list_roles(domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List the roles of a domain: id, title, source, number of findings."""
     roles = run(data, url, lambda client: client.call("GET", _path(domain)))
     rows = [[each["id"], each["title"], each["source"], str(each["findings"])] for each in roles["items"]]
-    table(["id", "title", "source", "findings"], rows)
+    table(["id", "title", "source", "findings"], rows, roles["items"], as_json)
 
 
 @roles_app.command("show")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
 
 secrets_app = typer.Typer(help="Set, list and delete secrets of a domain; rotate the key.", no_args_is_help=True)
 
@@ -28,11 +28,11 @@ def set_secret(domain: Domain, name: Name, data: Data = None, url: Url = None) -
 
 
 @secrets_app.command("list")
-def list_secrets(domain: Domain, data: Data = None, url: Url = None) -> None:
+def list_secrets(domain: Domain, as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List the names of a domain's secrets. No command shows a value."""
     found = run(data, url, lambda client: client.call("GET", _path(domain)))
     rows = [(each["name"], "…" + each["last4"] if "last4" in each else "set") for each in found["items"]]
-    table(("name", "value"), rows)
+    table(("name", "value"), rows, found["items"], as_json)
 
 
 @secrets_app.command("delete")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from agentic_rag.base.json_form import Json
-from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
 
 budgets_app = typer.Typer(help="List, set and remove budgets of domains, users and keys.", no_args_is_help=True)
 
@@ -38,6 +38,7 @@ def usage(
     since: Annotated[str | None, typer.Option("--from", help="From this day on, UTC: 2026-01-31.")] = None,
     until: Annotated[str | None, typer.Option("--to", help="Before this day.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -50,7 +51,12 @@ def usage(
     found = run(data, url, lambda client: client.call("GET", "/api/usage", params=params))
     names = [_GROUPS.get(each, each) for each in dict.fromkeys(filter(None, by.split(",")))]
     head = (*names, "calls", "input", "cache read", "cache write", "output", "cost")
-    table(head, [(*(str(each.get(name, "")) for name in names), *_cells(each)) for each in found["items"]])
+    table(
+        head,
+        [(*(str(each.get(name, "")) for name in names), *_cells(each)) for each in found["items"]],
+        found["items"],
+        as_json,
+    )
 
 
 _GROUPS = {"domain": "domainId", "user": "userId", "key": "keyId"}
@@ -65,11 +71,11 @@ def _cells(total: Json) -> tuple[str, ...]:
 
 
 @budgets_app.command("list")
-def list_budgets(data: Data = None, url: Url = None) -> None:
+def list_budgets(as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List budgets: id, subject, unit, period, spent, reserved by running calls, soft and hard limit, renewal time."""
     found = run(data, url, lambda client: client.call("GET", "/api/budgets"))
     head = ("id", "whose", "unit", "period", "spent", "reserved", "soft", "hard", "renews")
-    table(head, [_row(each) for each in found["items"]])
+    table(head, [_row(each) for each in found["items"]], found["items"], as_json)
 
 
 @budgets_app.command("set")

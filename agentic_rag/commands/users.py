@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from agentic_rag.base.json_form import Json
-from agentic_rag.commands.line import Data, Url, quote_part, run, say, table
+from agentic_rag.commands.line import AsJson, Data, Url, quote_part, run, say, table
 
 users_app = typer.Typer(help="List, create, change, disable, enable and erase users.", no_args_is_help=True)
 
@@ -21,13 +21,13 @@ Display = Annotated[str | None, typer.Option("--display-name", help="The name th
 
 
 @users_app.command("list")
-def list_users(data: Data = None, url: Url = None) -> None:
+def list_users(as_json: AsJson = False, data: Data = None, url: Url = None) -> None:
     """List users: name, state, origin, rights, display name."""
     found = run(data, url, lambda client: client.call("GET", "/api/users"))
     rows = [
         (each["name"], each["state"], each["origin"], _rights(each), each["displayName"]) for each in found["items"]
     ]
-    table(("name", "state", "origin", "rights", "shown"), rows)
+    table(("name", "state", "origin", "rights", "shown"), rows, found["items"], as_json)
 
 
 @users_app.command("create")

@@ -1,5 +1,6 @@
 """`agentic-rag users` and `roles push` against a server: what is printed, and with which rights it works."""
 
+import json
 import re
 from pathlib import Path
 
@@ -51,3 +52,36 @@ async def test_an_operator_manages_users_and_an_author_pushes_roles(tmp_path: Pa
         assert asked.exit_code == 1, "nobody said yes"
         assert re.search(r"usage stays under #\d+", (await run(address, root, "users", "erase", "ann", "--yes")).stdout)
         assert "ann" not in (await run(address, root, "users", "list")).stdout
+
+
+LISTS = [
+    "domains list",
+    "roles list {domain}",
+    "secrets list {domain}",
+    "keys list",
+    "users list",
+    "usage",
+    "budgets list",
+]
+LISTS += ["audit list", "mcp requests", "memory show clerk --domain {domain}"]
+
+
+async def test_every_command_that_prints_a_table_prints_json_on_demand(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig, serving(rig.application.app) as address:
+        domain = await rig.domain()
+        key = await make_key(rig, "root", "operator")
+        for command in LISTS:
+            shown = await run(address, key, *command.format(domain=domain).split(), "--json")
+            assert shown.exit_code == 0, (command, shown.output)
+            assert isinstance(json.loads(shown.stdout), list), command
+        domains = json.loads((await run(address, key, "domains", "list", "--json")).stdout)
+        assert domain in [entry["id"] for entry in domains]
+
+
+def test_the_price_list_prints_json_on_demand(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.json"
+    prices.write_text(json.dumps({"currency": "EUR", "models": {"claude-x": {"input": "3", "output": "15"}}}))
+    shown = CliRunner().invoke(app, ["models", "prices", str(prices), "--json"])
+    assert shown.exit_code == 0, shown.output
+    (row,) = json.loads(shown.stdout)
+    assert (row["model"], row["currency"]) == ("claude-x", "EUR")

@@ -1,6 +1,7 @@
-"""docs/settings.md says what the settings class says, and the class says what each setting does."""
+"""The pages that are generated from the code are up to date, and every setting has a description."""
 
 from agentic_rag.base.settings import Settings
+from tests import command_page
 from tests.settings_page import PAGE, docs_of_fields, make_page
 
 
@@ -10,3 +11,7 @@ def test_every_setting_says_what_it_does() -> None:
 
 def test_the_page_is_what_the_settings_class_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == make_page(), "write it anew: scripts/write_settings"
+
+
+def test_the_page_of_commands_is_up_to_date() -> None:
+    assert command_page.PAGE.read_text(encoding="utf-8") == command_page.make_page(), "run scripts/write_commands"
