@@ -7,6 +7,7 @@ a thread loads `tool_servers` and the protocol library later.
 import importlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -32,6 +33,7 @@ from agentic_rag.tools.launch.addresses import parse_hosts
 from agentic_rag.tools.launch.allowed import LaunchCatalogue
 from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.policy import LaunchPolicy
+from agentic_rag.tools.launch.registry_clients import client_sandbox
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import ConnectionState, PendingTools, State
 from mcp_servers.promptx.memory import MemoryCache
@@ -256,10 +258,11 @@ def launch_policy(settings: Settings, access: Access, any_command: bool, unsandb
     process.
     """
     folder = settings.data / "mcp"
+    lifted = (unsandboxed or any_command) and is_loopback(settings.host)
     return LaunchPolicy(
         settings.own / "mcp" / "homes",
         catalogue=LaunchCatalogue(folder),
-        packages=Packages(folder, client_environment()),
+        packages=Packages(folder, client_environment(), sandbox=partial(client_sandbox, unsandboxed=lifted)),
         hosts=parse_hosts(settings.mcp_hosts),
         allow_any_command=any_command,
         allow_unsandboxed=unsandboxed,

@@ -169,7 +169,7 @@ def _command(module: str) -> list[str]:
     sandbox = find_sandbox()
     if isinstance(sandbox, str):
         return program
-    return launch_command(sandbox, _readable_folders(), program)
+    return launch_command(sandbox, [(folder, False) for folder in _readable_folders()], program)
 
 
 def _readable_folders() -> list[str]:

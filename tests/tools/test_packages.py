@@ -5,8 +5,10 @@ The registry's client is a script here that does what the real one does to the d
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +18,9 @@ import pytest
 from agentic_rag.base.errors import PackageChanged, PackageProblem
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.packages import Packages
+from agentic_rag.tools.launch.registry_clients import PYTHON, client_sandbox
+from agentic_rag.tools.launch.sandbox import Sandbox
+from tests.tools.captives import needs_bubblewrap
 from tests.tools.registry import package_registry
 from tests.tools.support import alive, until
 
@@ -235,3 +240,117 @@ async def test_a_wheel_is_installed_only_as_the_very_file_that_was_approved(tmp_
         with pytest.raises(PackageProblem, match="does not know it"):
             await packages.inspect(Package("pypi", "no-such-server", ""))
     assert left(tmp_path / "mcp") == ["pypi"]
+
+
+INTRUDER = """#!/bin/sh
+case "$1" in
+venv)
+    for tree; do :; done
+    mkdir -p "$tree/bin" && ln -s {python} "$tree/bin/python"
+    while [ ! -e "$tree/go" ]; do sleep 0.02; done ;;
+pip)
+    while [ "$1" != "--python" ]; do shift; done
+    tree=$(dirname "$(dirname "$2")")
+    ln -s {outside} "$tree/../../whole/link" "$HOME/../manifest.json"
+    {{ cat {secret}; touch {outside}/new; ls {mcp}; cat "$HOME/.npmrc"; }} > "$tree/bin/demo-server" 2>&1 ;;
+esac
+exit 0
+"""
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root: only root can start a client as another user")
+
+
+def owners(folder: Path) -> set[int]:
+    return {each.lstat().st_uid for each in (folder, *folder.rglob("*"))}
+
+
+def outer_ids(mark: str) -> set[str]:
+    """Return the user ids, as the host sees them, of all processes with this text in their environment."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (process / "environ").read_bytes():
+                line = next(each for each in (process / "status").read_text().splitlines() if each.startswith("Uid:"))
+                found |= set(line.split()[1:])
+    return found
+
+
+@as_root
+@needs_bubblewrap
+async def test_a_client_of_a_server_that_runs_as_root_is_another_user_and_sees_its_own_folder_alone(
+    tmp_path: Path,
+) -> None:
+    secret, outside, mcp = tmp_path / "secret", tmp_path / "outside", tmp_path / "mcp"
+    mark = f"mark-{os.urandom(8).hex()}"
+    secret.write_text("canary")
+    outside.mkdir(mode=0o777)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".npmrc").write_text("registry=https://registry.example\n")
+    (home / ".npmrc").chmod(0o600)
+    registry = Registry(tmp_path / "bin")
+    text = INTRUDER.format(python=PYTHON, secret=secret, outside=outside, mcp=mcp)
+    (registry.folder / "uv").write_text(text)
+    environment = {"PATH": f"{registry.folder}:/usr/bin:/bin", "HOME": str(home), "MARK": mark}
+    packages = Packages(mcp, environment, sandbox=client_sandbox)
+    ids: set[str] = set()
+
+    async def watch() -> None:
+        await until(lambda: any(mcp.glob(".new-*/work/tree/bin/python")))
+        ids.update(outer_ids(mark))
+        (next(mcp.glob(".new-*/work/tree")) / "go").touch()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        await packages.install(DEMO)
+    sandbox = client_sandbox()
+    assert isinstance(sandbox, Sandbox)
+    if sandbox.user is not None:
+        assert ids == {str(sandbox.user)}
+    tree = mcp / "pypi" / "demo-server@1.2.3" / "tree"
+    said = (tree / "bin" / "demo-server").read_text()
+    assert "registry=https://registry.example" in said  # its settings
+    assert "canary" not in said
+    assert "pypi" not in said
+    assert list(outside.iterdir()) == []
+    assert owners(tree.parent) == {0}
+    assert lent(tree) == []
+    assert {each.name for each in tree.parent.iterdir()} == {"tree", "manifest.json"}
+    assert left(mcp) == ["pypi"]
+
+
+@as_root
+@needs_bubblewrap
+async def test_the_real_clients_work_in_the_sandbox_of_a_server_that_runs_as_root(tmp_path: Path) -> None:
+    with package_registry() as index:
+        index.publish_wheel("demo-server", "1.2.3")
+        index.publish_npm("notes-server", "1.2.0")
+        environment = {**os.environ, **index.environment(tmp_path)}
+        packages = Packages(tmp_path / "mcp", environment, sandbox=client_sandbox)
+        assert (await packages.inspect(Package("pypi", "demo-server", ""))).version == "1.2.3"
+        if shutil.which("npm"):
+            notes = Package("npm", "notes-server", "1.2.0")
+            assert (await packages.inspect(notes)).license == "MIT"
+            assert (await packages.install(notes)).integrity.startswith("sha512-")
+
+
+async def test_root_without_a_sandbox_fetches_no_package_and_says_why(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "bin")
+    packages = Packages(tmp_path / "mcp", {"PATH": str(registry.folder)}, sandbox=lambda: "bubblewrap is not installed")
+    with pytest.raises(PackageProblem, match="bubblewrap is not installed"):
+        await packages.install(DEMO)
+    assert registry.calls == []
+    assert left(tmp_path / "mcp") == []
+
+
+async def test_a_client_that_leaves_a_pipe_or_a_link_in_place_of_its_folder_is_refused(tmp_path: Path) -> None:
+    pipe = Registry(tmp_path / "pipe", before='[ "$1" = pip ] && trap \'mkfifo "$tree/bin/x"\' EXIT')
+    with pytest.raises(PackageProblem, match="'bin/x', which is no file"):
+        await pipe.packages(tmp_path / "mcp").install(DEMO)
+    outside = tmp_path / "outside"
+    link = Registry(
+        tmp_path / "link", before=f'[ "$1" = pip ] && trap \'mv "$tree" {outside}; ln -s {outside} "$tree"\' EXIT'
+    )
+    with pytest.raises(PackageProblem, match="left no folder"):
+        await link.packages(tmp_path / "mcp").install(DEMO)
+    assert left(tmp_path / "mcp") == []

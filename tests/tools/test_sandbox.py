@@ -17,8 +17,8 @@ from agentic_rag.tools.launch import launcher as launcher_module
 from agentic_rag.tools.launch import policy as launch
 from agentic_rag.tools.launch.allowed import Grant
 from agentic_rag.tools.launch.environment import MARKER
-from agentic_rag.tools.launch.policy import StdioCommand, interpreter_files
-from agentic_rag.tools.launch.sandbox import CLOSING, NOBODY, Sandbox, find_sandbox
+from agentic_rag.tools.launch.policy import StdioCommand
+from agentic_rag.tools.launch.sandbox import CLOSING, NOBODY, Sandbox, find_sandbox, interpreter_files
 from agentic_rag.tools.launch.seccomp import MACHINES
 from agentic_rag.tools.toolset import open_toolset
 from tests.tools.captives import (

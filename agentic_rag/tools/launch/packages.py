@@ -1,7 +1,7 @@
 """Packages of MCP servers: installed once, without running any of their code, and checked again at each start.
 
-Owns the package folder and the clients of the registries (npm; uv or pip). Knows no server and starts nothing that it
-installs: no install scripts (npm), wheels only (PyPI). An installation is recorded as one hash over the whole tree. A
+Owns the package folder; `registry_clients` runs npm, uv or pip. Knows no server and starts nothing that it installs: no
+install scripts (npm), wheels only (PyPI). An installation is recorded as one hash over the whole tree. A
 start compares the hash, which reveals files that were changed, added or removed since.
 """
 
@@ -11,14 +11,12 @@ import json
 import os
 import re
 import shutil
-import signal
 import stat
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -29,6 +27,8 @@ from agentic_rag.tools.launch.bundles import Bundle, read_bundle, read_start, un
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.environment import SEARCH_PATH
 from agentic_rag.tools.launch.facts import Facts, add_npm_sizes, read_npm_facts
+from agentic_rag.tools.launch.registry_clients import PYTHON, Client, RegistryClients, Workplace, no_sandbox
+from agentic_rag.tools.launch.sandbox import Sandbox
 from agentic_rag.tools.launch.wheels import read_wheel
 
 INSTALL_SECONDS = 300
@@ -42,23 +42,6 @@ WHEEL_BLOCKS = 512 * 1024
 
 STALE_SECONDS = 3600
 """An incomplete installation of this age was left by a process that died."""
-
-OUTPUT_CHARS = 300
-"""Maximum number of characters shown of a client's output."""
-
-_PYTHON = os.path.realpath(sys.executable)
-"""The interpreter under our own virtual environment, if any; installed packages get their own environments."""
-
-_ADDRESS = re.compile(
-    r"\b[a-z][a-z+]{0,30}://\S+"
-)  # bounded: without a limit, each letter of a long word would start another scan of its rest
-_UNREACHABLE = re.compile(
-    r"ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ECONNRESET|ETIMEDOUT|ENETUNREACH|EHOSTUNREACH|ERR_SOCKET|error sending request|"
-    r"[Cc]ould not connect|dns error|Temporary failure|NewConnectionError|tcp connect error|timed out|Max retries"
-)
-_UNKNOWN = re.compile(
-    r"E404|ETARGET|No matching version|not found in the (?:package )?registry|No matching distribution|no version of"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +65,22 @@ class Packages:
     """The package folder. Safe to share between processes: an installation appears atomically."""
 
     def __init__(
-        self, folder: Path, environment: Mapping[str, str] | None = None, seconds: float = INSTALL_SECONDS
+        self,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        seconds: float = INSTALL_SECONDS,
+        sandbox: Callable[[], Sandbox | str | None] = no_sandbox,
     ) -> None:
         """Store the configuration.
 
         ``environment`` is passed to the registries' clients (their settings, none of our secrets); None passes a
-        minimal one. ``seconds``: time limit of one command of an installation.
+        minimal one. ``seconds``: time limit of one command of an installation. ``sandbox``: returns the sandbox of the
+        clients, the reason why there is none, or None to run them as the server's own user (see `client_sandbox`).
         """
         self._seconds = seconds
         self.folder = folder.absolute()
-        self._environment = dict(environment or {"PATH": ":".join(SEARCH_PATH), "HOME": str(self.folder)})
+        environment = dict(environment or {"PATH": ":".join(SEARCH_PATH), "HOME": str(self.folder)})
+        self._clients = RegistryClients(environment, seconds, sandbox, Path(os.path.realpath(folder)))
         self._locks: dict[str, anyio.Lock] = {}
         self._seen: dict[str, str] = {}
 
@@ -120,9 +109,10 @@ class Packages:
         """
         async with self._staging() as staging:
             if package.registry == "npm":
-                return await self._inspect_npm(package, staging)
+                return await self._inspect_npm(package, await self._workplace(package, staging))
             if package.registry == "pypi":
-                return await anyio.to_thread.run_sync(read_wheel, await self._fetch_wheel(package, staging))
+                at = await self._workplace(package, staging)
+                return await anyio.to_thread.run_sync(read_wheel, await self._fetch_wheel(package, at))
         return (await anyio.to_thread.run_sync(read_bundle, self.bundle_of(package))).facts
 
     def bundle_of(self, package: Package) -> Path:
@@ -202,34 +192,41 @@ class Packages:
         """Create a folder for this task, and remove it at the end."""
         await anyio.to_thread.run_sync(self._remove_stale)
         folder = await anyio.to_thread.run_sync(self._make_folder, self.folder)
-        staging = Path(await anyio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix=".new-", dir=folder)))
+        make = partial(tempfile.mkdtemp, prefix=".new-", dir=folder)
+        staging = Path(await anyio.to_thread.run_sync(lambda: os.path.realpath(make())))
         try:
             yield staging
         finally:
             with anyio.CancelScope(shield=True):  # a thread that removes files ends soon in any case
                 await anyio.to_thread.run_sync(lambda: shutil.rmtree(staging, ignore_errors=True))
 
+    async def _workplace(self, package: Package, staging: Path) -> Workplace:
+        """Return the folder inside ``staging`` in which the registry's client works."""
+        folder = Path(await anyio.to_thread.run_sync(self._make_folder, staging / "work"))
+        return await anyio.to_thread.run_sync(self._clients.open, package, folder)
+
     async def _install(self, package: Package, staging: Path) -> Installed:
-        tree = staging / "tree"
-        match package.registry:
-            case "npm":
-                await self._npm(package, tree)
-            case "pypi":
-                await self._pypi(package, tree)
-            case "mcpb":
-                await anyio.to_thread.run_sync(unpack_bundle, self.bundle_of(package), package, tree)
+        whole = Path(await anyio.to_thread.run_sync(self._make_folder, staging / "whole"))
+        tree = whole / "tree"
+        if package.registry == "mcpb":
+            await anyio.to_thread.run_sync(unpack_bundle, self.bundle_of(package), package, tree)
+        else:
+            at = await self._workplace(package, staging)
+            install = self._npm if package.registry == "npm" else self._pypi
+            fetched = await install(package, at)
+            await anyio.to_thread.run_sync(fetched.rename, tree)  # out of the folder that the client could write
 
         def finish() -> Installed:
-            _close(tree)
+            _close(package, tree)
             exact = replace(package, version=package.version or _version(package, tree))
             place = self._place(exact)
             found = _describe(exact, tree, place / "tree")
             if package.integrity and found.integrity != package.integrity:
                 raise PackageProblem(str(exact), "the registry has other content under this version than was approved.")
-            (staging / "manifest.json").write_text(json.dumps(asdict(found)))
+            (whole / "manifest.json").write_text(json.dumps(asdict(found)))
             place.parent.mkdir(parents=True, exist_ok=True)
             try:
-                staging.rename(place)
+                whole.rename(place)
             except OSError as exc:
                 if not place.is_dir():
                     raise PackageProblem(str(exact), f"its folder cannot be made: {exc.strerror}") from exc
@@ -237,105 +234,80 @@ class Packages:
 
         return await anyio.to_thread.run_sync(finish)
 
-    async def _npm(self, package: Package, tree: Path) -> None:
-        npm = self._client("npm")
-        if npm is None:
-            raise PackageProblem(str(package), "npm is not installed on this machine (it comes with Node.js).")
+    async def _npm(self, package: Package, at: Workplace) -> Path:
+        """Install a package of npm; return its folder."""
+        npm = await self._find_npm(package, at)
         _program("node", package)
+        tree = at.folder / "tree"
         await anyio.to_thread.run_sync(self._make_folder, tree)
         wanted = f"{package.name}@{package.version}" if package.version else package.name
         flags = ("--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(tree))
-        await self._run(package, [npm, "install", *flags, wanted], tree)
+        await self._clients.run([npm.program, "install", *flags, wanted], at, cwd=tree, files=npm.files)
+        return tree
 
-    async def _inspect_npm(self, package: Package, staging: Path) -> Facts:
-        npm = self._client("npm")
+    async def _find_npm(self, package: Package, at: Workplace) -> Client:
+        npm = await self._clients.find("npm", at)
         if npm is None:
             raise PackageProblem(str(package), "npm is not installed on this machine (it comes with Node.js).")
+        return npm
+
+    async def _inspect_npm(self, package: Package, at: Workplace) -> Facts:
+        npm = await self._find_npm(package, at)
         wanted = f"{package.name}@{package.version or 'latest'}"
-        said = await self._run(package, [npm, "view", "--json", "--loglevel=silent", wanted], staging, INSPECT_SECONDS)
-        facts = read_npm_facts(said)
+
+        async def ask(*words: str) -> str:
+            return await self._clients.run([npm.program, *words], at, seconds=INSPECT_SECONDS, files=npm.files)
+
+        facts = read_npm_facts(await ask("view", "--json", "--loglevel=silent", wanted))
         if facts is None or not facts.version:
             raise PackageProblem(str(package), "the package registry does not know it in this version.")
         if facts.file_count:
             return facts
         exact = f"{facts.name}@{facts.version}"  # older packages: only the archive knows; it is fetched and discarded
-        flags = ("--dry-run", "--json", "--ignore-scripts", "--loglevel=silent")
-        packed = await self._run(package, [npm, "pack", *flags, exact], staging, INSPECT_SECONDS)
+        packed = await ask("pack", "--dry-run", "--json", "--ignore-scripts", "--loglevel=silent", exact)
         return add_npm_sizes(facts, packed)
 
-    async def _fetch_wheel(self, package: Package, staging: Path) -> Path:
+    async def _fetch_wheel(self, package: Package, at: Workplace) -> Path:
         """Fetch the wheel of one package, without its dependencies."""
-        place = Path(await anyio.to_thread.run_sync(self._make_folder, staging / "wheel"))
+        place = Path(await anyio.to_thread.run_sync(self._make_folder, at.folder / "wheel"))
         wanted = f"{package.name}=={package.version}" if package.version else package.name
-        python, flags = _PYTHON, ("-q", "--no-input", "--disable-pip-version-check", "--no-deps", "--dest", str(place))
+        python, flags = PYTHON, ("-q", "--no-input", "--disable-pip-version-check", "--no-deps", "--dest", str(place))
         try:
-            await self._run(package, [python, "-c", "import pip"], staging, INSPECT_SECONDS)
+            await self._clients.run([python, "-c", "import pip"], at, seconds=INSPECT_SECONDS)
         except PackageProblem:  # an interpreter without pip can still create environments that have it
-            python = str(staging / "pip" / "bin" / "python")
-            await self._run(package, [_PYTHON, "-m", "venv", str(staging / "pip")], staging)
+            python = str(at.folder / "pip" / "bin" / "python")
+            await self._clients.run([PYTHON, "-m", "venv", str(at.folder / "pip")], at)
         bounded = ["/bin/sh", "-c", f'ulimit -f {WHEEL_BLOCKS}; exec "$@"', "sh"]
         fetch = [*bounded, python, "-m", "pip", "download", *flags, "--only-binary", ":all:", wanted]
-        said = await self._run(package, fetch, staging, max(INSPECT_SECONDS, self._seconds))
+        said = await self._clients.run(fetch, at, seconds=max(INSPECT_SECONDS, self._seconds))
         if "yanked version" in said:
             raise PackageProblem(str(package), "its authors took this version back (yanked). Ask for another one.")
         return next(iter(await anyio.to_thread.run_sync(lambda: list(place.glob("*.whl")))))
 
-    async def _pypi(self, package: Package, tree: Path) -> None:
-        python = _PYTHON
+    async def _pypi(self, package: Package, at: Workplace) -> Path:
+        """Install a package of PyPI into an environment; return the environment's folder."""
+        tree = at.folder / "tree"
         wanted = f"{package.name}=={package.version}" if package.version else package.name
         if package.integrity:
-            wheel = await self._fetch_wheel(package, tree.parent)
+            wheel = await self._fetch_wheel(package, at)
             if (await anyio.to_thread.run_sync(read_wheel, wheel)).integrity != package.integrity:
                 raise PackageProblem(
                     str(package), "the registry has other content under this version than was approved."
                 )
             wanted = str(wheel)
         inside = str(tree / "bin" / "python")
-        uv = self._client("uv")
-        folder = tree.parent
+        uv = await self._clients.find("uv", at)
+        files = () if uv is None else uv.files
         if uv is not None:
-            await self._run(package, [uv, "venv", "-q", "--no-project", "--python", python, str(tree)], folder)
-            install = [uv, "pip", "install", "-q", "--python", inside, "--link-mode", "copy", "--compile-bytecode"]
+            venv = [uv.program, "venv", "-q", "--no-project", "--python", PYTHON, str(tree)]
+            install = [uv.program, "pip", "install", "-q", "--python", inside, "--link-mode", "copy"]
+            install.append("--compile-bytecode")
         else:
-            await self._run(package, [python, "-m", "venv", str(tree)], folder)
+            venv = [PYTHON, "-m", "venv", str(tree)]
             install = [inside, "-m", "pip", "install", "-q", "--no-input", "--disable-pip-version-check"]
-        await self._run(package, [*install, "--only-binary", ":all:", wanted], folder)
-
-    async def _run(self, package: Package, command: Sequence[str], folder: Path, seconds: float | None = None) -> str:
-        """Run a registry's client and return its output.
-
-        On a timeout or cancellation, the client is killed with all its children. ``seconds``: a shorter time limit.
-        """
-        seconds = min(seconds or self._seconds, self._seconds)
-        with tempfile.TemporaryFile() as output:  # not a pipe: a child of the client may hold that open
-            process = subprocess.Popen(  # noqa: ASYNC220 - it returns once the child runs
-                command,
-                cwd=folder,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                with anyio.fail_after(seconds):
-                    await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
-            except TimeoutError as exc:
-                raise PackageProblem(str(package), f"the installation took longer than {seconds:g} s.") from exc
-            finally:
-                if process.poll() is None:
-                    with contextlib.suppress(ProcessLookupError):  # it ended just now
-                        os.killpg(process.pid, signal.SIGKILL)
-                    with anyio.CancelScope(shield=True):  # it was killed, so it ends at once
-                        await anyio.to_thread.run_sync(process.wait)
-            output.seek(0)
-            said = output.read().decode("utf-8", "replace")
-        if process.returncode:
-            raise PackageProblem(str(package), reason_of(said))
-        return said
-
-    def _client(self, name: str) -> str | None:
-        return shutil.which(name, path=self._environment.get("PATH"))
+        await self._clients.run(venv, at, files=files)
+        await self._clients.run([*install, "--only-binary", ":all:", wanted], at, files=files)
+        return tree
 
     def _place(self, package: Package) -> Path:
         return self.folder / package.registry / f"{package.name.replace('/', '+')}@{package.version}"
@@ -355,12 +327,25 @@ def read_manifest(place: Path) -> Installed:
     return Installed(**{**record, "args": tuple(record["args"])})
 
 
-def _close(tree: Path) -> None:
-    """Restrict an installed tree to its owner: pip and venv open some files to all users, regardless of the umask."""
+def _close(package: Package, tree: Path) -> None:
+    """Restrict an installed tree to the server's user: pip and venv open some files to all users despite the umask.
+
+    A client in the sandbox was another user. Nothing that it left may make the server follow a link or wait for a pipe.
+
+    Raises:
+        PackageProblem: The tree holds something that is no file, folder or link.
+    """
+    if tree.is_symlink() or not tree.is_dir():
+        raise PackageProblem(str(package), "its registry's client left no folder.")
     for folder, _, names in os.walk(tree):
         for path in (folder, *(os.path.join(folder, name) for name in names)):
-            if not os.path.islink(path):
-                os.chmod(path, stat.S_IMODE(os.lstat(path).st_mode) & stat.S_IRWXU)
+            mode = os.lstat(path).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+                raise PackageProblem(str(package), f"it holds {os.path.relpath(path, tree)!r}, which is no file.")
+            if os.geteuid() == 0:
+                os.lchown(path, 0, 0)
+            if not stat.S_ISLNK(mode):
+                os.chmod(path, stat.S_IMODE(mode) & stat.S_IRWXU)
 
 
 def _describe(package: Package, tree: Path, final: Path) -> Installed:
@@ -446,13 +431,3 @@ def _content_facts(path: str) -> object:
 def _stat_facts(path: str) -> object:
     found = os.lstat(path)
     return [found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
-
-
-def reason_of(output: str) -> str:
-    """Return the reason in a client's output; addresses may carry credentials and are left out."""
-    if _UNREACHABLE.search(output):
-        return "the package registry cannot be reached."
-    if _UNKNOWN.search(output):
-        return "the package registry does not know it in this version."
-    lines = [_ADDRESS.sub("(address)", line.strip()) for line in output.splitlines() if line.strip()]
-    return f"it could not be installed: {' / '.join(lines[-3:])[-OUTPUT_CHARS:] or 'no reason was given'}"

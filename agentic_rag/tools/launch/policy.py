@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Collection, Mapping
@@ -40,7 +39,7 @@ from agentic_rag.tools.launch.leftovers import sweep_leftovers
 from agentic_rag.tools.launch.local_programs import LocalPrograms
 from agentic_rag.tools.launch.packages import Packages
 from agentic_rag.tools.launch.requests import PackageLine, local_name, plan_line
-from agentic_rag.tools.launch.sandbox import CLOSING, Sandbox, find_sandbox, system_call_filter
+from agentic_rag.tools.launch.sandbox import CLOSING, Sandbox, find_sandbox, interpreter_files, system_call_filter
 from agentic_rag.tools.launch.spec import FILES, UNSET, LaunchSpec
 from agentic_rag.tools.launch.usage import Allowance
 
@@ -180,26 +179,6 @@ class People(Protocol):
     def alone(self) -> bool:
         """Whether only the local user can reach the server."""
         ...
-
-
-MAX_LIBRARIES = 200
-"""Maximum number of shared libraries next to an interpreter that a sandbox shows."""
-
-
-def interpreter_files(executable: Path) -> list[str]:
-    """Return the files of an interpreter outside ``/usr``: its file, its standard library and its shared libraries.
-
-    The whole prefix is not included: that of ``~/bin/node`` is a home folder. Blocks.
-    """
-    if executable.is_relative_to("/usr"):
-        return []
-    found, library = [str(executable)], executable.parent.parent / "lib"
-    version = re.match(r"python3\.\d+", executable.name)
-    if version is not None and (library / version[0] / "os.py").is_file():
-        found.append(str(library / version[0]))
-        libraries = sorted(each for each in library.glob("*.so*") if each.is_file() and not each.is_symlink())
-        found += map(str, libraries[:MAX_LIBRARIES])
-    return found
 
 
 class LaunchPolicy:

@@ -8,6 +8,7 @@ https://github.com/containers/bubblewrap
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -111,27 +112,56 @@ def find_sandbox() -> Sandbox | str:
     return _try(Sandbox(found)) or Sandbox(found)
 
 
-def launch_command(sandbox: Sandbox, folders: Sequence[str], program: Sequence[str]) -> list[str]:
-    """Return the command line that runs a program by `launcher` in a sandbox without network.
+def launch_command(
+    sandbox: Sandbox,
+    folders: Sequence[tuple[str, bool]],
+    program: Sequence[str],
+    *,
+    network: bool = False,
+    options: Sequence[str] = (),
+    limits: Sequence[tuple[str, int]] = (),
+) -> list[str]:
+    """Return the command line that runs a program by `launcher` in a sandbox.
 
-    The program sees the system and ``folders``, and may write in none of them.
+    The program sees the system and ``folders``: pairs of a path and whether the program may write there. ``options``
+    are further options of bubblewrap, ``limits`` pairs of a name in the `resource` module and a value.
     """
     plan = {
-        "limits": [],
+        "limits": limits,
         "files": {},
-        "folders": [(folder, False) for folder in folders],
-        "sandbox": sandbox.options(network=False),
+        "folders": folders,
+        "sandbox": [*sandbox.options(network=network), *options],
         "closing": CLOSING,
-        "filter": system_call_filter(network=False).hex(),
+        "filter": system_call_filter(network=network).hex(),
         "nice": 0,
         "user": sandbox.user,
     }
     return [sys.executable, "-I", "-S", LAUNCHER, str(os.getpid()), json.dumps(plan), *program]
 
 
+MAX_LIBRARIES = 200
+"""Maximum number of shared libraries next to an interpreter that a sandbox shows."""
+
+
+def interpreter_files(executable: Path) -> list[str]:
+    """Return the files of an interpreter outside ``/usr``: its file, its standard library and its shared libraries.
+
+    The whole prefix is not included: that of ``~/bin/node`` is a home folder. Blocks.
+    """
+    if executable.is_relative_to("/usr"):
+        return []
+    found, library = [str(executable)], executable.parent.parent / "lib"
+    version = re.match(r"python3\.\d+", executable.name)
+    if version is not None and (library / version[0] / "os.py").is_file():
+        found.append(str(library / version[0]))
+        libraries = sorted(each for each in library.glob("*.so*") if each.is_file() and not each.is_symlink())
+        found += map(str, libraries[:MAX_LIBRARIES])
+    return found
+
+
 def _try(sandbox: Sandbox) -> str | None:
     """Run a program in a sandbox as `launcher` does; return why that failed, or None. Blocks for a moment."""
-    command = launch_command(sandbox, ["/usr"], ["/usr/bin/true"])
+    command = launch_command(sandbox, [("/usr", False)], ["/usr/bin/true"])
     try:
         trial = subprocess.run(command, capture_output=True, timeout=PROBE_SECONDS, env={}, cwd="/", check=False)
     except (OSError, subprocess.TimeoutExpired) as exc:
