@@ -529,6 +529,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     runs = _make_runs(ground, machinery, definitions, conversations, deletion)
     quotes_only = isinstance(machinery.model, ExtractiveModel)
     budgets = Budgets(database, ground.spending)
+    gate = ChangeGate(database, directory, domains, prompts, roles, documents, runs, quotes_only=quotes_only)
     return RouteServices(
         people=People(database, ground.access),
         logins=_make_logins(ground),
@@ -562,14 +563,14 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         budgets=budgets,
         exposition=Exposition(ground.measuring.counts, health, budgets, runtime, ground.key_use),
         observer=ground.measuring.observer,
-        waits=Waits(database, runtime),
+        waits=Waits(database, runtime, domains, gate),
         feedback=Feedback(database, conversations),
         cases=cases,
         runs=runs,
         suggestions=Suggestions(
             database, directory, conversations, deletion, knowledge.index, cases, quotes_only=quotes_only
         ),
-        gate=ChangeGate(database, directory, domains, prompts, roles, documents, runs, quotes_only=quotes_only),
+        gate=gate,
         sign_ins=tools,
         catalogue=machinery.policy.catalogue,
         backups=BackupJobs(settings),

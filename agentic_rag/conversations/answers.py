@@ -4,7 +4,7 @@ Checks each kind of answer and defines the form in which it is stored and passed
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.events import WaitAction, WaitKind
@@ -13,8 +13,9 @@ from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.store.waits import WaitRecord
 from agentic_rag.tools.elicited_forms import fill_form
 
-Scope = Literal["once", "conversation"]
-"""Validity of an approval: this call only, or the same tool of the same server for the rest of the conversation."""
+Scope = Literal["once", "conversation", "domain"]
+"""Validity of an approval: this call only, the same tool of the same server for the rest of the conversation, or the
+tool in the whole domain, which adds a rule to the domain's ``toolPolicy``."""
 
 MAX_TEXT = 10_000
 """Maximum characters of a text in an answer."""
@@ -60,8 +61,8 @@ def _read_approval(request: Json, content: Json) -> Json:
     if problem:
         raise InvalidInput("content.arguments", problem)
     scope = content.get("scope", "once")
-    if scope not in ("once", "conversation"):
-        raise InvalidInput("content.scope", '"once" or "conversation" is needed.')
+    if scope not in get_args(Scope):
+        raise InvalidInput("content.scope", '"once", "conversation" or "domain" is needed.')
     return {"arguments": arguments, "scope": scope}
 
 

@@ -1,11 +1,12 @@
 """List the waits that concern a user, and store answers to them.
 
-Decides who may see and answer a wait. Only the first answer counts. An answer and the turn's wake-up are one
-transaction, so a crash loses neither. Knows no socket.
+Decides who may see and answer a wait. Only the first answer counts. An answer, the turn's wake-up and the rule that an
+approval adds to the domain are one transaction, so a crash loses none of them. Knows no socket.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from sqlalchemy import Connection
 
@@ -16,6 +17,7 @@ from agentic_rag.base.events import Answerer, WaitAction, WaitKind
 from agentic_rag.base.ids import ConversationId, TurnId, WaitId
 from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.answers import read_answer
+from agentic_rag.domains.domains import Domains
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.store import turns, waits
 from agentic_rag.store.clock import now
@@ -31,12 +33,25 @@ class WaitPage:
     total: int
 
 
-class Waits:
-    """The waits of all turns."""
+class ChangeGuard(Protocol):
+    """Tries a change of a domain's settings before the change is made, if the domain asks for that."""
 
-    def __init__(self, database: Database, runtime: Runtime) -> None:
+    async def guard_settings(self, domain_id: str, settings: Json) -> object:
+        """Raise `ChangeHeld` or `ChangeOnTrial` if the change must not be made now."""
+        ...
+
+
+class Waits:
+    """The waits of all turns.
+
+    ``domains`` stores the rules that approvals add; ``gate`` tries them before.
+    """
+
+    def __init__(self, database: Database, runtime: Runtime, domains: Domains, gate: ChangeGuard) -> None:
         self._db = database
         self._runtime = runtime
+        self._domains = domains
+        self._gate = gate
 
     async def list_page(
         self,
@@ -99,9 +114,11 @@ class Waits:
 
         Raises:
             NotFound: there is no such wait that concerns this user.
-            Forbidden: only an admin of the domain may answer.
+            Forbidden: only an admin of the domain may answer, or allow a tool in the whole domain; the wait stays open.
             WaitAnswered: the wait was already answered or has expired.
-            InvalidInput: the answer does not match the request; the wait stays open.
+            InvalidInput: the answer does not match the request, or the rule for the tool cannot be stored; the wait
+                stays open.
+            ChangeHeld, ChangeOnTrial: the domain's evaluation does not let the rule pass now; the wait stays open.
         """
         wait = await self.get(user, wait_id)
         if wait.answerer is Answerer.ADMIN and not user.administers(wait.domain_id):
@@ -109,7 +126,9 @@ class Waits:
         if wait.state is WaitState.OPEN:
             content = read_answer(wait, action, content)
         told = change(f"wait.{action.value}", wait.id, kind=wait.kind.value, conversationId=wait.conversation_id)
-        remembered = wait.kind is WaitKind.APPROVAL and content.get("scope") == "conversation"
+        scope = content.get("scope", "once") if wait.kind is WaitKind.APPROVAL else "once"
+        if scope == "domain" and not user.administers(wait.domain_id):
+            raise Forbidden("Only an admin of the domain may allow a tool in the whole domain.")
         at = now()
 
         def store(conn: Connection) -> WaitRecord:
@@ -118,15 +137,25 @@ class Waits:
                 raise NotFound("wait", wait_id)
             over = before.expires_at <= at
             state = STATE_OF[action]
-            if over or not waits.finish(conn, wait_id, state, answer=content, by=user.id, at=at, remembered=remembered):
+            kept = scope != "once"  # the running turn keeps the rules with which it began
+            if over or not waits.finish(conn, wait_id, state, answer=content, by=user.id, at=at, remembered=kept):
                 raise WaitAnswered(WaitState.EXPIRED if over else before.state, before.answered_by)
             turns.wake(conn, before.root_turn_id)
             audit(conn, told)
             return before
 
-        before = await self._db.write(store, durable=True)
-        await self._runtime.take_answers([before])
+        if scope == "domain" and wait.state is WaitState.OPEN:
+            await self._allow_tool(wait.domain_id, str(wait.request["toolName"]), store)
+        else:
+            await self._db.write(store, durable=True)
+        await self._runtime.take_answers([wait])
         return await self.get(user, wait_id)
+
+    async def _allow_tool(self, domain_id: str, tool: str, store: Callable[[Connection], object]) -> None:
+        """Allow a tool in a domain; ``store`` writes the answer to the same transaction."""
+        change: Json = {"toolPolicy": {tool: "allow"}}
+        await self._gate.guard_settings(domain_id, change)
+        await self._domains.update(domain_id, settings=change, replace_maps=False, tell=store)
 
 
 def _sees(user: User, wait: WaitRecord) -> bool:

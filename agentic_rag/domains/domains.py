@@ -42,6 +42,7 @@ from agentic_rag.domains.sign_in_secrets import forget_servers
 from agentic_rag.domains.vault import Vault, check_limits
 from agentic_rag.domains.workspaces import copy_template, make_workspace, read_template_cases
 from agentic_rag.store import domains, history, secrets
+from agentic_rag.store.audit import Entry
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.database import Database
 from agentic_rag.store.domains import DomainRecord
@@ -298,8 +299,11 @@ class Domains:
         settings: Json | None = None,
         replace_maps: bool,
         version: int | None = None,
+        tell: Callable[[Connection], object] = lambda conn: None,
     ) -> Saved:
         """Merge a change into a domain (for the rules see `merge_settings`) and return it with its new version.
+
+        ``tell`` writes to the same transaction. If it raises an error, nothing is changed.
 
         Raises:
             NotFound: there is no such domain.
@@ -315,7 +319,12 @@ class Domains:
                     fields = {"settings", *(["name"] if name is not None else [])}
                     fields |= {"description"} if description is not None else set()
                     told = audited("domain.update", domain_id, fields=sorted(fields), settings=sorted(given))
-                    return await self.store_change(draft, lambda conn, told=told: audit(conn, told))  # type: ignore[misc]
+
+                    def note(conn: Connection, told: Entry = told) -> None:
+                        audit(conn, told)
+                        tell(conn)
+
+                    return await self.store_change(draft, note)
                 # Another process stored a change; every retry means that one succeeded, so this loop ends.
                 except VersionConflict:
                     self._forget(domain_id)

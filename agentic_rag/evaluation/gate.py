@@ -362,6 +362,10 @@ class Gate:
             raise ChangeOnTrial(draft.id)
         return []
 
+    async def guard_settings(self, domain_id: str, settings: Json) -> list[str]:
+        """Try a change that is merged into the settings before it is made. See `guard`."""
+        return await self.guard(domain_id, DomainChangeForm(settings=dict(settings)))
+
     async def guard_component(self, domain_id: str, name: str, content: str | None) -> None:
         """Try a change of a prompt file before it is made; None as content deletes the file.
 

@@ -26,8 +26,8 @@ def warn_if_root() -> None:
     """Log one warning if this process runs as root."""
     if is_root():
         log.warning(
-            "serving as root: document readers, page renderers, MCP programs and package clients run as an unprivileged "
-            "user; `serve --user NAME` runs the server itself as NAME"
+            "serving as root: document readers, page renderers, MCP programs and package clients run as an "
+            "unprivileged user; `serve --user NAME` runs the server itself as NAME"
         )
 
 

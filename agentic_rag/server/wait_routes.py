@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from agentic_rag.access.users import User
-from agentic_rag.base.errors import Forbidden, WaitAnswered
+from agentic_rag.base.errors import ChangeHeld, ChangeOnTrial, Forbidden, WaitAnswered
 from agentic_rag.base.events import Answerer, WaitAction, WaitKind
 from agentic_rag.base.forms import AnswerJson, Form
 from agentic_rag.base.ids import ConversationId, WaitId
@@ -34,8 +34,8 @@ class WaitQuery(Form):
 class Answer(Form):
     """An answer to a wait.
 
-    ``content`` of an accepted approval: ``{"arguments"?, "scope"?: "once" | "conversation"}``. Of a form: its fields.
-    Of a question: ``{"choices"?, "text"?}``. Of any other action than ``accept``: ``{"reason"?}``.
+    ``content`` of an accepted approval: ``{"arguments"?, "scope"?: "once" | "conversation" | "domain"}``. Of a
+    form: its fields. Of a question: ``{"choices"?, "text"?}``. Of any other action than ``accept``: ``{"reason"?}``.
     """
 
     action: Literal["accept", "decline", "cancel"]
@@ -118,7 +118,7 @@ class WaitRoutes:
         """Show one wait."""
         return show_wait(await self._waits.get(user, wait))
 
-    @route("POST", f"{WAITS}/{{wait}}", allow="user", errors=(WaitAnswered, Forbidden))
+    @route("POST", f"{WAITS}/{{wait}}", allow="user", errors=(WaitAnswered, Forbidden, ChangeHeld, ChangeOnTrial))
     async def answer(self, user: User, wait: WaitId, body: Answer) -> Redacted[Wait]:
         """Answer a wait. The first answer counts, and the turn continues."""
         return show_wait(await self._waits.answer(user, wait, WaitAction(body.action), dict(body.content or {})))

@@ -245,3 +245,80 @@ async def test_a_lost_grant_takes_its_waits_out_of_the_list_and_out_of_its_total
         key = await make_key(t.rig, "ann", "member", t.own_domain)
         found = (await t.ask(key, "GET", "/api/waits")).json()
         assert (found["items"], found["total"]) == ([], 0)
+
+
+async def test_one_answer_approves_a_call_and_allows_its_tool_in_the_domain(tmp_path: Path) -> None:
+    async with Rig(tmp_path, REMEMBER, say("Done."), REMEMBER, say("Done again.")) as rig:
+        domain = await rig.domain(toolPolicy={"promptx_remember": "ask", "x__*": "deny"})
+        turn = await send(rig, await rig.conversation(domain))
+        wait = await open_wait(rig)
+        before = (await rig.ok("GET", f"/api/domains/{domain}"))["version"]
+        answer = {"action": "accept", "content": {"scope": "domain"}}
+        assert (await rig.ok("POST", f"/api/waits/{wait['id']}", answer))["state"] == "accepted"
+        assert (await ended(rig, turn))["status"] == "done"
+        shown = await rig.ok("GET", f"/api/domains/{domain}")
+        assert shown["settings"]["toolPolicy"] == {"promptx_remember": "allow", "x__*": "deny"}
+        assert shown["version"] == before + 1
+        assert (await rig.ok("GET", f"/api/domains/{domain}/history"))["items"][0]["author"] == "local"
+        assert await audited(rig, action="wait.accept", target=wait["id"])
+        assert await audited(rig, action="domain.update", target=domain)
+        again = await send(rig, await rig.conversation(domain))
+        assert (await ended(rig, again))["status"] == "done"  # nothing is asked
+
+
+async def test_an_answer_that_cannot_store_its_rule_leaves_the_wait_open_and_the_rules_alone(tmp_path: Path) -> None:
+    full = {f"tool_{number}": "allow" for number in range(99)} | {"promptx_*": "ask"}
+    answer = {"action": "accept", "content": {"scope": "domain"}}
+    async with Rig(tmp_path, REMEMBER, say("Done.")) as rig:
+        domain = await rig.domain(toolPolicy=full)
+        turn = await send(rig, await rig.conversation(domain))
+        path = f"/api/waits/{(await open_wait(rig))['id']}"
+        status, code, message = await rig.refused("POST", path, answer)
+        assert (status, code, "toolPolicy" in message) == (422, "VALIDATION_ERROR", True)
+        assert (await rig.ok("GET", path))["state"] == "open"
+        assert (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"] == full
+        await rig.ok("POST", path, {"action": "decline"})
+        assert (await rig.refused("POST", path, answer))[:2] == (409, "WAIT_ANSWERED")
+        assert (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"] == full
+        assert (await ended(rig, turn))["status"] == "done"
+
+
+async def test_two_answers_at_once_store_a_rule_only_with_the_one_that_counts(tmp_path: Path) -> None:
+    rules = {"promptx_remember": "ask"}
+    answers = [{"action": "decline"}, {"action": "accept", "content": {"scope": "domain"}}] * 3
+    async with Rig(tmp_path, *(step for _ in range(3) for step in (REMEMBER, say("Done.")))) as rig:
+        for _ in range(3):
+            domain = await rig.domain(toolPolicy=rules)
+            turn = await send(rig, await rig.conversation(domain))
+            path, statuses = f"/api/waits/{(await open_wait(rig))['id']}", list[int]()
+
+            async def post(body: Json, path: str = path, statuses: list[int] = statuses) -> None:
+                statuses.append((await rig.http.post(path, json=body)).status_code)
+
+            async with anyio.create_task_group() as tasks:
+                for body in answers:
+                    tasks.start_soon(post, body)
+            assert sorted(statuses) == [200, *[409] * 5]
+            kept = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"]["promptx_remember"]
+            assert kept == {"accepted": "allow", "declined": "ask"}[(await rig.ok("GET", path))["state"]]
+            assert (await ended(rig, turn))["status"] == "done"
+
+
+@pytest.mark.attack(kind="web")
+async def test_only_an_admin_allows_a_tool_in_the_whole_domain(tmp_path: Path) -> None:
+    async with tenants(tmp_path, steps=(REMEMBER, say("Done."))) as t:
+        rig, domain = t.rig, t.ids["domain"]
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"toolPolicy": {"promptx_remember": "ask"}}})
+        bob = await make_key(rig, "bob", "member", domain)
+        rig.http.headers.update(bearer(bob))
+        turn = await send(rig, await rig.conversation(domain))
+        wait = await open_wait(rig)
+        path = f"/api/waits/{wait['id']}"
+        refused = await rig.refused("POST", path, {"action": "accept", "content": {"scope": "domain"}})
+        assert refused[:2] == (403, "FORBIDDEN")
+        assert (await rig.ok("GET", path))["state"] == "open"
+        await rig.ok("POST", path, {"action": "accept"})
+        assert (await ended(rig, turn))["status"] == "done"
+        as_operator(rig)
+        settings = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]
+        assert settings["toolPolicy"] == {"promptx_remember": "ask"}

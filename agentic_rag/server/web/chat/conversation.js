@@ -242,17 +242,13 @@ export class ConversationView {
     if (at >= 0) this.turns[at].element.after(h("p", { class: "divider compaction-line" }, t("chat.compactedLine")));
   }
 
-  #allowAlways({ toolName }) {
-    return api("PATCH", `/api/domains/${encodeURIComponent(this.desk.domain.id)}`, { body: { settings: { toolPolicy: { [toolName]: "allow" } } } });
-  }
-
   #newTurn({ id, question, key = null }) {
     const turn = { id, key, question, view: null, isLive: false };
     const around = {
       domainId: this.desk.domain.id,
       answer: (wait, action, content) => this.#answer(wait, action, content),
       mayAnswer: (wait) => wait.answerer !== "admin" || this.desk.app.can(this.desk.domain.id, "admin"),
-      allowAlways: this.desk.app.can(this.desk.domain.id, "admin") ? (wait) => this.#allowAlways(wait) : null,
+      mayAllowAlways: this.desk.app.can(this.desk.domain.id, "admin"),
       retry: () => this.#retry(turn),
       rate: (view, rating) => this.#rate(turn, rating),
       markdown: (view) => markdownOf(view),

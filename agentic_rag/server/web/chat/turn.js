@@ -14,7 +14,7 @@ const waitParts = lazily((again) => import(`./waits.js${again}`));
 const RUNNING = new Set(["running", "waiting"]);
 const STEPS = new Set(["call", "retrieval", "thinking", "wait"]);
 
-/** The answer of a turn. `around`: `{domainId, answer, mayAnswer, allowAlways, retry, rate, markdown, children, calls}`. `update(view)` where
+/** The answer of a turn. `around`: `{domainId, answer, mayAnswer, mayAllowAlways, retry, rate, markdown, children, calls}`. `update(view)` where
  * view is `stream.js`'s, or `viewOfMessage`'s of a stored one. */
 export class AnswerPart {
   constructor(around) {
@@ -125,7 +125,7 @@ export class AnswerPart {
     let card;
     let latest;
     waitParts().then(({ WaitCard }) => {
-      card = new WaitCard(this.around.answer, this.around.mayAnswer, this.around.allowAlways);
+      card = new WaitCard(this.around.answer, this.around.mayAnswer, this.around.mayAllowAlways);
       element.append(card.element);
       card.update(latest);
     }, toastError);

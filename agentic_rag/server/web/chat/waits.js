@@ -6,11 +6,11 @@ import { icon } from "../icons.js";
 import { badge, button, checkbox, field, input, notice, select, textarea, toastError } from "../ui.js";
 
 /** The card of a wait: `update(wait)` where wait is as the reducer has it; `answer(wait, action, content)` sends.
- * `allowAlways(wait)` saves that a tool needs no approval in this domain; null for those who may not. */
+ * `mayAllowAlways`: whether the person may decide that a tool needs no approval in this domain. */
 export class WaitCard {
-  constructor(answer, mayAnswer, allowAlways = null) {
+  constructor(answer, mayAnswer, mayAllowAlways = false) {
     this.answer = answer;
-    this.allowAlways = allowAlways;
+    this.mayAllowAlways = mayAllowAlways;
     this.mayAnswer = mayAnswer;
     this.element = h("section", { class: "wait", tabindex: -1 });
     this.state = null;
@@ -97,24 +97,22 @@ export class WaitCard {
         accept: t("chat.wait.approve"),
         content: () => read(),
         extra: (send) => [
-          button(t("chat.wait.approveAll"), { title: t("chat.wait.approveAllHint"), onclick: async () => { let given; try { given = read(); } catch { return; } await send({ ...given, scope: "conversation" }); } }),
-          this.allowAlways && wait.toolName && button(t("chat.wait.allowAlways"), { title: t("chat.wait.allowAlwaysHint"), onclick: () => this.#allowAlways(wait, read, send) }),
+          button(t("chat.wait.approveAll"), { title: t("chat.wait.approveAllHint"), onclick: () => this.#approveIn("conversation", read, send) }),
+          this.mayAllowAlways && wait.toolName && button(t("chat.wait.allowAlways"), { title: t("chat.wait.allowAlwaysHint"), onclick: () => this.#approveIn("domain", read, send) }),
         ],
       }),
     ];
   }
 
-  /** Save the rule first: the turn goes on with the answer. */
-  async #allowAlways(wait, read, send) {
+  /** Approve the call, and further calls of its tool in the conversation or in the domain. */
+  async #approveIn(scope, read, send) {
     let given;
     try {
       given = read();
-      await this.allowAlways(wait);
-    } catch (error) {
-      if (error.code) toastError(error);
-      return;
+    } catch {
+      return; // the field shows why
     }
-    await send({ ...given, scope: "conversation" });
+    await send({ ...given, scope });
   }
 
   _form(wait) {
