@@ -405,8 +405,19 @@ class Agent:
         tools = self._without_refused(tools)
         self._tools = tools
         self._calls.offer(self._toolset, tools, self._asked.model)
-        self._turn.offer(tools)
+        self._turn.offer(tools, self._toolset.missing)
         self._context.offer(tools)
+
+    async def _list_again(self) -> None:
+        """Ask servers that were starting for their tools, as long as at the start of the turn.
+
+        Calls of these tools can then run. The requests of this turn keep their list of tools, so that the service's
+        cache stays valid.
+        """
+        self._toolset = toolset = await self.resources.services.open_toolset(self._definition)
+        tools = self._without_refused(with_own_tools(self._asked, toolset.tools, self.transcript.told))
+        self._calls.offer(toolset, tools, self._asked.model)
+        self._turn.offer(tools, toolset.missing)
 
     def _without_refused(self, tools: tuple[ToolInfo, ...]) -> tuple[ToolInfo, ...]:
         domain, model, known = self._definition.domain_id, self._asked.model, self.resources.refused_tools
@@ -526,6 +537,8 @@ class Agent:
                 return
             if isinstance(instruction, CallModel):
                 await self._call_model(instruction)
+                if self._turn.waits_for_server:
+                    await self._list_again()
             elif isinstance(instruction, CallTools):
                 await self._calls.run(instruction.calls)
             else:

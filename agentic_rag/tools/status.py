@@ -163,3 +163,10 @@ class ConnectionState:
             ),
             notes=tuple(map(redaction, self.notes)),
         )
+
+
+def describe_missing(server: str, *, starting: bool) -> str:
+    """Return a text about an unavailable server that any reader may see."""
+    if starting:
+        return f"The MCP server {server!r} is still starting. Call it again in a moment, or go on without."
+    return f"The MCP server {server!r} is not available now; an admin of the domain can see why. Go on without."

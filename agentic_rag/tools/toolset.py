@@ -38,7 +38,7 @@ from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.listing import Catalog, fold_name
 from agentic_rag.tools.lists import ToolLists
 from agentic_rag.tools.oauth.errors import SignInNeeded
-from agentic_rag.tools.status import State
+from agentic_rag.tools.status import State, describe_missing
 
 logger = logging.getLogger(__name__)
 
@@ -245,13 +245,6 @@ def sign_in_question(needed: SignInNeeded) -> InputNeeded:
         held={SIGN_IN: needed.sign_in},
         answerer=Answerer.OWNER if needed.who == "owner" else Answerer.ADMIN,
     )
-
-
-def describe_missing(server: str, *, starting: bool) -> str:
-    """Return a text about an unavailable server that any reader may see."""
-    if starting:
-        return f"The MCP server {server!r} is still starting. Call it again in a moment, or go on without."
-    return f"The MCP server {server!r} is not available now; an admin of the domain can see why. Go on without."
 
 
 def _read_content(result: CallToolResult, tool: str) -> tuple[tuple[Block, ...], Any]:

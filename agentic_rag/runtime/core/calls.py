@@ -6,7 +6,7 @@ anything; only the policy grants rights. Knows no turn and no MCP.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -24,6 +24,7 @@ from agentic_rag.runtime.core.arguments import fit_arguments
 from agentic_rag.runtime.core.deferred_tools import unwrap_call
 from agentic_rag.runtime.core.model_tools import argument_names, own_arguments
 from agentic_rag.tools.base import CallOutcome, ToolInfo, Verdict
+from agentic_rag.tools.status import describe_missing
 from agentic_rag.tools.system import AGENT, BY_NAME, CALL_TOOL, DELEGATE, FIND_TOOLS
 
 OVERRULED = (
@@ -236,11 +237,35 @@ class PlannedCall:
         return self.tool is not None and self.tool.origin == "system" and self.tool.name == DELEGATE.name
 
 
-def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, others: bool = False) -> PlannedCall:
+NONE_MISSING: Mapping[str, bool] = {}
+
+
+def find_missing_server(block: Block, tools: Mapping[str, ToolInfo], missing: Collection[str]) -> str:
+    """Return the server of a called tool if the server cannot be called and its tool is not known; else "".
+
+    ``missing``: the servers that cannot be called.
+    """
+    called = unwrap_call(block) if CALL_TOOL.name in tools else block
+    name = str(called.get(CALLED, called["name"]))
+    if name in tools:
+        return ""
+    return max((server for server in missing if name.startswith(f"{server}__")), key=len, default="")
+
+
+def plan_call(
+    block: Block,
+    tools: Mapping[str, ToolInfo],
+    policy: Policy,
+    *,
+    others: bool = False,
+    missing: Mapping[str, bool] = NONE_MISSING,
+) -> PlannedCall:
     """Return the plan for a ``tool_use`` block.
 
     ``tools``: by the name that the model sees. ``others``: text written by others was read since the user's message.
+    ``missing``: the servers that cannot be called; True for one that is still starting.
     """
+    server = find_missing_server(block, tools, missing)
     block = unwrap_call(block) if CALL_TOOL.name in tools else block
     tool = None if CALLED in block else tools.get(block["name"])
     refusal: CallOutcome | None = None
@@ -251,7 +276,9 @@ def plan_call(block: Block, tools: Mapping[str, ToolInfo], policy: Policy, *, ot
         arguments = own_arguments(tool, arguments)
         names = {own: shown for shown, own in argument_names(tool).items()}
         arguments, problem = fit_arguments(tool.input_schema, arguments, user=tool.origin == "user", names=names)
-    if tool is None:
+    if tool is None and server:
+        refusal = error_outcome(describe_missing(server, starting=missing[server]))
+    elif tool is None:
         name = block.get(CALLED, block["name"])
         shown = [each for each in tools if each in BY_NAME] if FIND_TOOLS.name in tools else list(tools)
         found = f"; {FIND_TOOLS.name} finds others" if len(shown) < len(tools) else ""

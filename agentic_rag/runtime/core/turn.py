@@ -71,7 +71,15 @@ from agentic_rag.models.base import (
     TextDelta,
     ThinkingDelta,
 )
-from agentic_rag.runtime.core.calls import PlannedCall, Policy, error_outcome, plan_call, stop_outcome
+from agentic_rag.runtime.core.calls import (
+    NONE_MISSING,
+    PlannedCall,
+    Policy,
+    error_outcome,
+    find_missing_server,
+    plan_call,
+    stop_outcome,
+)
 from agentic_rag.runtime.core.citations import references_of, verify, with_resolving
 from agentic_rag.runtime.core.deferred_tools import unwrap_call
 from agentic_rag.runtime.core.failures import failure_of
@@ -240,6 +248,7 @@ class Turn:
         self.role_hashes: dict[str, str] = {}
         self.timings: dict[str, int] = {}
         self._tools: dict[str, ToolInfo] = {}
+        self._missing: Mapping[str, bool] = NONE_MISSING
         self._policy = policy
         self._max_steps = max_steps
         self._new_ref = new_ref
@@ -259,9 +268,22 @@ class Turn:
         self._stop: AgenticRagError | Literal["interrupt"] | None = None
         self._unbegun: Collection[str] = ()
 
-    def offer(self, tools: Iterable[ToolInfo]) -> None:
-        """Say which tools the turn has; before its first step."""
+    def offer(self, tools: Iterable[ToolInfo], missing: Mapping[str, bool] = NONE_MISSING) -> None:
+        """Set the tools of the turn. Must be called before the first step, and may be called between two steps.
+
+        ``missing``: the servers that cannot be called; True for one that is still starting.
+        """
         self._tools = {tool.name: tool for tool in tools}
+        self._missing = missing
+
+    @property
+    def waits_for_server(self) -> bool:
+        """Whether the received message calls a tool of a server that is still starting and has listed no such tool."""
+        if self._state != "received":
+            return False
+        starting = [server for server, starts in self._missing.items() if starts]
+        uses = tool_uses(self._step.content()) if starting else ()
+        return any(find_missing_server(block, self._tools, starting) for block in uses)
 
     # What to do next
 
@@ -585,7 +607,8 @@ class Turn:
 
     def _plan(self, uses: Sequence[Block]) -> tuple[PlannedCall, ...]:
         others = self.has_read_others
-        return tuple(plan_call(block, self._tools, self._policy, others=others) for block in uses)
+        missing = self._missing
+        return tuple(plan_call(each, self._tools, self._policy, others=others, missing=missing) for each in uses)
 
     def _refusal(self) -> Notice:
         category = self._step.completed.category if self._step.completed else None

@@ -1,0 +1,79 @@
+"""Calls of tools whose server has not listed them when the turn begins."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_rag.models.base import Model
+from agentic_rag.runtime.core.definition import Definition
+from agentic_rag.testing.scripted import ScriptedModel
+from agentic_rag.testing.steps import say, use
+from agentic_rag.tools.base import CallOutcome, CallRequest
+from tests.runtime.harness import MemoryToolset, Services, bench, info, ok
+
+
+async def read_file(request: CallRequest) -> CallOutcome:
+    return ok("Thirty days.")
+
+
+READ = "files__read"
+LISTED = {READ: (info(READ, read_only=True), read_file)}
+
+
+@dataclass
+class Starting(Services):
+    """Services whose toolset differs each time that it is opened; the last one stays."""
+
+    toolsets: Sequence[MemoryToolset] = ()
+    opened: list[MemoryToolset] = field(default_factory=list)
+
+    async def open_toolset(self, definition: Definition) -> MemoryToolset:
+        self.opened.append(self.toolsets[min(len(self.opened), len(self.toolsets) - 1)])
+        return self.opened[-1]
+
+
+def starting(model: Model, *toolsets: MemoryToolset) -> Starting:
+    return Starting(model, toolsets[0], toolsets=toolsets)
+
+
+def result_in(request: Any) -> str:
+    return str(request.messages[-1]["content"][0]["content"])
+
+
+async def test_a_tool_of_a_starting_server_is_called_once_the_server_has_listed_it(
+    tmp_path: Path,
+) -> None:
+    early, late = MemoryToolset({}, missing={"files": True}), MemoryToolset(LISTED)
+    async with ScriptedModel(use(READ, query="x"), say("Thirty.")) as model:
+        services = starting(model, early, late)
+        async with bench(tmp_path, model, services=services) as b:
+            await b.say("How many?")
+        assert "Thirty days." in result_in(model.requests[-1])
+        assert model.requests[0].tools == model.requests[1].tools
+        assert len(late.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("starts", "opened", "words"), [(True, 2, "'files' is still starting"), (False, 1, "'files' is not available now")]
+)
+async def test_a_tool_of_a_server_without_a_list_gets_the_servers_state_instead_of_an_unknown_tool(
+    tmp_path: Path, starts: bool, opened: int, words: str
+) -> None:
+    down = MemoryToolset({}, missing={"files": starts, "fil": starts})
+    async with ScriptedModel(use(READ, query="x"), say("Sorry.")) as model:
+        services = starting(model, down)
+        async with bench(tmp_path, model, services=services) as b:
+            await b.say("How many?")
+        assert words in result_in(model.requests[-1])
+        assert len(services.opened) == opened
+
+
+async def test_a_name_that_belongs_to_no_server_is_still_unknown(tmp_path: Path) -> None:
+    down = MemoryToolset(LISTED, missing={"mail": True})
+    async with ScriptedModel(use("filesread", query="x"), say("Sorry.")) as model:
+        async with bench(tmp_path, model, services=starting(model, down)) as b:
+            await b.say("How many?")
+        assert "There is no tool 'filesread'" in result_in(model.requests[-1])
