@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -55,20 +56,29 @@ def text_of(kind: str, size: int) -> str:
 
 
 PINGER = """
-import socket, sys, time
-host, port = sys.argv[1], int(sys.argv[2])
+import os, socket, sys, time
+host, port, server = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+def used():
+    total = 0
+    for thread in os.listdir(f"/proc/{server}/task"):
+        try:
+            with open(f"/proc/{server}/task/{thread}/schedstat") as file:
+                total += int(file.read().split()[0])
+        except OSError:
+            pass
+    return total / 1e9
 ask = b"GET /api/version HTTP/1.1\\r\\nHost: %s\\r\\n\\r\\n" % host.encode()
 line = None
 while True:
     if line is None:
         line = socket.create_connection((host, port))
-    began = time.monotonic()
+    cpu, began = used(), time.monotonic()
     line.sendall(ask)
     answer = line.recv(65536)
-    ended = time.monotonic()
+    ended, cpu = time.monotonic(), used() - cpu
     if not answer or b"connection: close" in answer.lower():
         line = None
-    print(began, ended, flush=True)
+    print(began, ended, cpu, flush=True)
     time.sleep(0.002)
 """
 
@@ -81,30 +91,47 @@ def with_values(function: Callable[..., T], *values: object) -> Callable[[str], 
     return lambda text: function(text, *values)
 
 
+@dataclass(frozen=True)
+class Ping:
+    """One request by the pinger. ``cpu``: seconds that the server's threads ran meanwhile.
+
+    On a loaded machine a ping takes longer than the server keeps it waiting: ``cpu`` is free of other programs.
+    """
+
+    began: float
+    ended: float
+    cpu: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
 @dataclass
 class Pinger:
     """The pinging process. ``slowest`` reads its output."""
 
     process: subprocess.Popen[str]
-    pings: list[tuple[float, float]] = field(default_factory=list)
+    pings: list["Ping"] = field(default_factory=list)
 
-    def slowest(self, since: float) -> float:
-        """Return the seconds of the slowest ping that ended after ``since``. Wait for a ping that begins after now."""
+    def slowest(self, since: float) -> "Ping":
+        """Return the slowest ping that ended after ``since``. Wait for a ping that begins after now."""
         now = time.monotonic()
         assert self.process.stdout is not None
-        while not self.pings or self.pings[-1][0] < now:
-            began, ended = self.process.stdout.readline().split()
-            self.pings.append((float(began), float(ended)))
-        recent = [ended - began for began, ended in self.pings if ended >= since]
+        while not self.pings or self.pings[-1].began < now:
+            self.pings.append(Ping(*map(float, self.process.stdout.readline().split())))
+        recent = [each for each in self.pings if each.ended >= since]
         self.pings = self.pings[-1:]
-        return max(recent)
+        return max(recent, key=lambda each: each.seconds)
 
 
 @contextmanager
-def pinging(url: str) -> Iterator[Pinger]:
-    """Ping a server from a separate process until the block ends."""
+def pinging(url: str, server: int) -> Iterator[Pinger]:
+    """Ping a server from a separate process until the block ends. ``server``: its process id."""
     host, _, port = url.removeprefix("http://").rpartition(":")
-    process = subprocess.Popen([sys.executable, "-c", PINGER, host, port], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PINGER, host, port, str(server)], stdout=subprocess.PIPE, text=True
+    )
     try:
         yield Pinger(process)
     finally:
@@ -125,12 +152,21 @@ class Door:
 
 @dataclass(frozen=True)
 class Delay:
-    """The delay in seconds that a text at a door causes for others, as the minimum of several attempts."""
+    """The delay in seconds that a text at a door causes for others, as the minimum of several attempts.
+
+    ``cpu``: the CPU time of the server during the slowest ping.
+    """
 
     door: str
     kind: str
     answered: str
     seconds: float
+    cpu: float
+
+    @property
+    def due_to_server(self) -> float:
+        """The part of the delay for which the server used the CPU."""
+        return min(self.seconds, self.cpu)
 
 
 def idle(made: Rig, pinger: Pinger, seconds: float = 5.0) -> list[float]:
@@ -139,21 +175,34 @@ def idle(made: Rig, pinger: Pinger, seconds: float = 5.0) -> list[float]:
     for _ in range(round(seconds / SETTLED_SECONDS)):
         began = time.monotonic()
         time.sleep(SETTLED_SECONDS)
-        slowest.append(pinger.slowest(began))
+        slowest.append(pinger.slowest(began).seconds)
     return slowest
 
 
 def measure(door: Door, kind: str, pinger: Pinger, bound: float, attempts: int = 4) -> Delay:
     """Send a text to a door. If it delays others longer than ``bound``, send it again and use the minimum."""
-    least, answered = float("inf"), ""
+    least: Delay | None = None
     for _ in range(attempts):
         began = time.monotonic()
         answered = door.knock(text_of(kind, door.size))
         time.sleep(SETTLED_SECONDS)
-        least = min(least, pinger.slowest(began))
-        if least <= bound:
+        slowest = pinger.slowest(began)
+        delay = Delay(door.name, kind, answered, slowest.seconds, slowest.cpu)
+        least = delay if least is None else min(least, delay, key=lambda each: each.due_to_server)
+        if least.due_to_server <= bound:
             break
-    return Delay(door.name, kind, answered, least)
+    assert least is not None
+    return least
+
+
+def slow_callbacks(path: Path, after: int) -> tuple[list[Json], int]:
+    """Return the slow callbacks that the server recorded in a file after a position, and the file's new end."""
+    if not path.exists():
+        return [], after
+    with path.open("rb") as file:
+        file.seek(after)
+        lines, _, _ = file.read().rpartition(b"\n")
+    return [json.loads(line) for line in lines.splitlines()], after + len(lines) + bool(lines)
 
 
 class Http:

@@ -4,10 +4,12 @@ It has the same application, socket and signals as ``agentic-rag serve``, with a
 with ``name:n`` arms it (`Failpoints.arm`): the process kills itself (SIGKILL) when the place is reached for the n-th
 time from then on. ``GET /failpoint`` returns how often each place was reached since. ``AGENTIC_RAG_FAILPOINT`` arms it
 from the start. ``VICTIM_CLOCK`` is the initial error of the machine's clock in seconds; ``PUT /clock`` changes it.
+``VICTIM_CALLBACKS`` names a file for the slow callbacks of the event loop, one JSON object a line (`SlowCallbacks`).
 ``VICTIM_TABLES`` is a folder of migrations and the newest revision, ``folder:revision``, instead of the program's own.
 """
 
 import argparse
+import asyncio
 import json
 import logging
 import os
@@ -34,6 +36,7 @@ from agentic_rag.testing.failpoints import VARIABLE
 
 CONTROL = "/failpoint"
 CLOCK = "/clock"
+SLOW_SECONDS = 0.01
 
 
 class WrongClock:
@@ -44,6 +47,43 @@ class WrongClock:
         seconds, nanoseconds = time.time, time.time_ns
         time.time = lambda: seconds() + self.wrong
         time.time_ns = lambda: nanoseconds() + round(self.wrong * 10**9)
+
+
+class SlowCallbacks:
+    """Records each callback of the event loop that used the CPU for at least `SLOW_SECONDS`.
+
+    ``cpu`` is the time of the loop's thread. ``process`` is that of all threads, one of which may hold the
+    interpreter's lock meanwhile. ``wall`` is the time that passed. All are in milliseconds.
+    """
+
+    def __init__(self, path: str) -> None:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        run = asyncio.events.Handle._run
+
+        def measured(handle: asyncio.events.Handle) -> None:
+            began = time.thread_time(), time.process_time(), time.perf_counter()
+            run(handle)
+            cpu, process, wall = (
+                1000 * (now - then)
+                for now, then in zip((time.thread_time(), time.process_time(), time.perf_counter()), began, strict=True)
+            )
+            if max(cpu, process) >= 1000 * SLOW_SECONDS:
+                figures = {"cpu": cpu, "process": process, "wall": wall, "callback": _name_of(handle)}
+                os.write(file, json.dumps(figures).encode() + b"\n")
+
+        asyncio.events.Handle._run = measured  # type: ignore[method-assign]
+
+
+def _name_of(handle: asyncio.events.Handle) -> str:
+    """Return the callback of a handle; for a step of a task, the coroutines in which the task waits now."""
+    task = getattr(handle._callback, "__self__", None)
+    if not isinstance(task, asyncio.Task):
+        return getattr(handle._callback, "__qualname__", repr(handle._callback))[:200]
+    names, coroutine = [], task.get_coro()
+    while coroutine is not None and len(names) < 40:
+        names.append(getattr(coroutine, "__qualname__", type(coroutine).__name__))
+        coroutine = getattr(coroutine, "cr_await", None)
+    return " > ".join(names[:1] + names[-4:])[:400]
 
 
 class Failpoints:
@@ -175,6 +215,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    if record := os.environ.get("VICTIM_CALLBACKS"):
+        SlowCallbacks(record)
     clock = WrongClock(float(os.environ.get("VICTIM_CLOCK", "0")))
     anyio.run(_run, given.data, clock)
 
