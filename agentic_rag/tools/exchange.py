@@ -111,12 +111,15 @@ class Relay:
 async def list_tools(session: ClientSession) -> tuple[tuple[types.Tool, ...], tuple[DroppedTool, ...]]:
     """Return the tools of a server, and the unreadable ones of its list.
 
+    A page that repeats the one before it ends the list: some servers ignore the cursor.
+
     Raises:
         MCPError: The server answered the first page with an error.
     """
     tools: list[types.Tool] = []
     dropped: list[DroppedTool] = []
     cursors: list[str | None] = [None]
+    before: object = None
     for _ in range(TOOL_PAGES):
         try:
             page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursors[-1]))
@@ -130,7 +133,10 @@ async def list_tools(session: ClientSession) -> tuple[tuple[types.Tool, ...], tu
         answer = (page.meta or {}).get(ANSWER)
         if answer is None:  # one of our own servers
             tools.extend(page.tools)
+        elif before is not None and answer.get("tools") == before:
+            break
         else:
+            before = answer.get("tools")
             read, unread = read_tools(answer, len(tools) + len(dropped))
             tools.extend(types.Tool.model_validate(tool) for tool in read)
             dropped.extend(unread)

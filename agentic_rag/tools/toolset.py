@@ -215,7 +215,10 @@ async def _add_user_tools(
 ) -> None:
     tools, changed = connection.known_tools, frozenset[str]()
     if lists is not None:
-        tools, changed = await lists.current(spec, tools if connection.fresh else None)
+        listed = tools
+        tools, changed = await lists.current(spec, listed if connection.fresh else None)
+        if not tools and listed:  # a server that announces a change after each list is never fresh
+            tools, changed = await lists.current(spec, listed)
     trust = hub.trust(spec, connection)
     catalog.add(
         spec.name,

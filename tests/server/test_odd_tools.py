@@ -162,6 +162,16 @@ async def test_odd_members_of_a_tool_cost_nothing(tmp_path: Path) -> None:
         assert (await shown(rig, domain))["droppedTools"] == []
 
 
+async def test_a_server_that_repeats_its_page_for_each_cursor_keeps_its_tools(tmp_path: Path) -> None:
+    page = [GOOD, {**GOOD, "name": "other"}]
+    pages = {str(number or ""): {"tools": page, "nextCursor": str(number + 1)} for number in range(5)}
+    async with asking(tmp_path, say("Hi.")) as (rig, api):
+        domain = await rig.domain(mcpServers={"case": case(pages)})
+        assert ended(await rig.say(await rig.conversation(domain), "hello")) == "done"
+        assert {"case__good", "case__other"} <= offered(api.requests[0]).keys()
+        assert (await shown(rig, domain))["droppedTools"] == []
+
+
 CALLS: list[tuple[str, Any, str, list[str]]] = [
     (
         "an unknown block",

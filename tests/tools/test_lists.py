@@ -263,3 +263,11 @@ def test_a_fingerprint_covers_what_the_model_sees_and_nothing_else() -> None:
 def test_a_list_with_text_that_no_database_takes_is_stored_clean() -> None:
     odd = types.Tool(name="a", description="x\x00y\ud800", input_schema=OBJECT)
     assert "\x00" not in json.dumps(to_json([odd]), ensure_ascii=False).encode().decode()
+
+
+async def test_a_server_that_announces_a_change_after_each_list_has_the_tools_that_it_listed(tmp_path: Path) -> None:
+    database, lists = await opened(tmp_path)
+    async with open_hub(tmp_path) as hub:
+        toolset = await open_toolset(hub, [hostile("announces")], START, lists=lists)
+        assert text_of(await call(toolset, "hostile__fine")) == "fine"
+    await database.aclose()

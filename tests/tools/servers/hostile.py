@@ -178,6 +178,8 @@ def handle(message: dict[str, Any]) -> None:
             sys.stderr.write(f"{sys.argv[2]}\n")
             sys.stderr.flush()
         answer(ident, {"tools": tools})
+        if BEHAVIOUR == "announces":
+            put(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
     elif method == "tools/call":
         call(params["name"], int(ident or 0), params)
     elif method == "ping" and BEHAVIOUR in ("pongs", "no-pong"):
