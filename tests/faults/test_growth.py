@@ -41,7 +41,7 @@ from agentic_rag.tools.entries import placeholders
 from agentic_rag.tools.entries.reading import read_entries, read_name
 from agentic_rag.tools.launch.bundles import Manifest
 from agentic_rag.tools.launch.facts import read_npm_facts
-from agentic_rag.tools.launch.packages import reason_of
+from agentic_rag.tools.launch.registry_clients import reason_of
 from agentic_rag.tools.launch.requests import local_name, plan_line, propose_template
 from agentic_rag.tools.listing import clean_description, user_name
 from agentic_rag.tools.transports.http import Announcement

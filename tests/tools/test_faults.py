@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from mcp_types import JSONRPCError, JSONRPCResponse
 
 from agentic_rag.base.errors import ServerUnavailable
 from agentic_rag.tools.connection import LISTINGS, TAIL_LINES
@@ -370,3 +371,40 @@ async def test_a_closed_hub_refuses_calls(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", [b"[", b'{"a":', rb"\ud800", b"\\", b'"', b" "])
 def test_a_hostile_megabyte_is_no_message(line: bytes) -> None:
     assert parse_line(line * (LINE_BYTES // len(line))) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "result"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"result":{"a":NaN,"b":[-Infinity,1e999]}}', {"a": None, "b": [None, None]}),
+        (b'{"jsonrpc":"2.0","id":7,"result":{"a":NaN,"b":' + b"9" * 5000 + b"}}", {"a": None, "b": None}),
+        (b'{"id":7,"result":{"a":1}}', {"a": 1}),
+        (b'{"jsonrpc":"1.0","id":7,"error":null,"result":{"a":1}}', {"a": 1}),
+        (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":7,"result":{"a":1}}\r', {"a": 1}),
+        (b'{"jsonrpc":"2.0","id":7,"result":[1]}', {}),
+    ],
+)
+def test_a_response_that_bends_the_protocol_is_read_as_far_as_possible(line: bytes, result: object) -> None:
+    read = parse_line(line)
+    assert isinstance(read, JSONRPCResponse)
+    assert (read.id, read.result) == (7, result)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (b'"no such table"', "no such table"),
+        (b'{"code":"E1","message":"no such table"}', "no such table"),
+        (b'{"message":["no such table"]}', '["no such table"]'),
+        (b'{"code":1,"message":"' + b"y" * 9_000 + b'","data":NaN}', "y" * 2_000),
+    ],
+)
+def test_an_error_that_bends_the_protocol_keeps_its_words(error: bytes, words: str) -> None:
+    read = parse_line(b'{"jsonrpc":"2.0","id":7,"error":' + error + b"}")
+    assert isinstance(read, JSONRPCError)
+    assert (read.id, read.error.message) == (7, words)
+
+
+@pytest.mark.parametrize("ident", [b"true", b"null", b"[]", b"1.5"])
+def test_a_response_without_the_id_of_a_call_is_no_answer(ident: bytes) -> None:
+    assert parse_line(b'{"id":' + ident + b',"result":{"a":NaN}}') is None

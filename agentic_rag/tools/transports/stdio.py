@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -89,6 +89,9 @@ STDERR_LINE = 512
 
 POLL_SECONDS, WATCH_SECONDS = 0.01, 0.25
 """Polling intervals for the exit: while closing, and while serving, when the end of output shows the exit earlier."""
+
+ERROR_CHARS, NUMBER_CHARS = 2_000, 300
+"""Maximum characters of an error's text, and of a number, in a response that does not follow the protocol."""
 
 _LAUNCHER = str(Path(__file__).parent.parent / "launch" / "launcher.py")
 _HIGH, _LOW = rb"[dD][89abAB][0-9a-fA-F]{2}", rb"[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -344,9 +347,11 @@ def repair_text(data: bytes) -> bytes:
 def parse_line(line: bytes) -> types.JSONRPCMessage | None:
     """Return the message on a line, or None if the line is not a message.
 
-    Bytes that are not UTF-8 and lone surrogates become U+FFFD. A response that cannot be read (nested deeper than the
-    parser's 200 levels, for example) becomes an error response, so that the call of that response ends.
+    Bytes that are not UTF-8 and lone surrogates become U+FFFD, and a byte order mark is skipped. A response that does
+    not follow the protocol is read as far as possible (`_read_answer`). A response that cannot be read (nested deeper
+    than the parser's 200 levels, for example) becomes an error response, so that the call of that response ends.
     """
+    line = line.removeprefix(b"\xef\xbb\xbf")
     try:
         return types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError:
@@ -354,23 +359,47 @@ def parse_line(line: bytes) -> types.JSONRPCMessage | None:
     try:
         return types.jsonrpc_message_adapter.validate_json(repaired, by_name=False)
     except ValidationError:
-        return _answer_without_object(repaired) or _refusal(
-            repaired, "The server's answer cannot be read as a message."
-        )
+        return _read_answer(repaired) or _refusal(repaired, "The server's answer cannot be read as a message.")
 
 
-def _answer_without_object(line: bytes) -> types.JSONRPCResponse | None:
-    """Turn a response whose result is not an object into one with an empty result; its reader reports the gaps."""
+def _read_answer(line: bytes) -> types.JSONRPCMessage | None:
+    """Return the response on a line that does not follow JSON-RPC or JSON; None if there is none.
+
+    ``jsonrpc`` may be missing. NaN, infinite and absurdly long numbers become null, as in JavaScript. An error may be a
+    text. A result that is not an object becomes an empty one; its reader reports the gaps.
+    """
     try:
-        message = json.loads(line)
+        message = json.loads(
+            line, parse_constant=lambda _: None, parse_float=_finite, parse_int=lambda text: _finite(text, int)
+        )
     except (ValueError, RecursionError):
         return None
-    if not isinstance(message, dict) or "result" not in message or isinstance(message["result"], dict):
+    if not isinstance(message, dict) or "method" in message:
         return None
-    ident = message.get("id")
+    ident, result, error = message.get("id"), message.get("result"), message.get("error")
     if isinstance(ident, bool) or not isinstance(ident, int | str):
         return None
-    return types.JSONRPCResponse(jsonrpc="2.0", id=ident, result={})
+    answer: dict[str, Any] = {"jsonrpc": "2.0", "id": ident}
+    if error is not None:
+        given = error if isinstance(error, dict) else {"message": error}
+        text, code = given.get("message"), given.get("code")
+        text = text if isinstance(text, str) else json.dumps(text)
+        code = code if isinstance(code, int) and not isinstance(code, bool) else types.INTERNAL_ERROR
+        answer["error"] = {"code": code, "message": text[:ERROR_CHARS]}
+    elif "result" in message:
+        answer["result"] = result if isinstance(result, dict) else {}
+    else:
+        return None
+    try:
+        return types.jsonrpc_message_adapter.validate_json(json.dumps(answer), by_name=False)
+    except (ValidationError, RecursionError):
+        return None
+
+
+def _finite(text: str, number: Callable[[str], float] = float) -> float | None:
+    """Return a number, or None if it is not finite or has more than `NUMBER_CHARS` characters."""
+    value = number(text) if len(text) <= NUMBER_CHARS else None
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _refusal(
