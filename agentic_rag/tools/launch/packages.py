@@ -27,7 +27,7 @@ from agentic_rag.tools.launch.bundles import Bundle, read_bundle, read_start, un
 from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.environment import SEARCH_PATH
 from agentic_rag.tools.launch.facts import Facts, add_npm_sizes, read_npm_facts
-from agentic_rag.tools.launch.registry_clients import PYTHON, Client, RegistryClients, Workplace, no_sandbox
+from agentic_rag.tools.launch.registry_clients import PYTHON, RegistryClient, RegistryClients, Workplace, no_sandbox
 from agentic_rag.tools.launch.sandbox import Sandbox
 from agentic_rag.tools.launch.wheels import read_wheel
 
@@ -245,7 +245,7 @@ class Packages:
         await self._clients.run([npm.program, "install", *flags, wanted], at, cwd=tree, files=npm.files)
         return tree
 
-    async def _find_npm(self, package: Package, at: Workplace) -> Client:
+    async def _find_npm(self, package: Package, at: Workplace) -> RegistryClient:
         npm = await self._clients.find("npm", at)
         if npm is None:
             raise PackageProblem(str(package), "npm is not installed on this machine (it comes with Node.js).")

@@ -84,7 +84,7 @@ def no_sandbox() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class RegistryClient:
     """A client's program, and the files that it needs in a sandbox."""
 
     program: str
@@ -118,7 +118,7 @@ class RegistryClients:
     seconds: float
     sandbox: Callable[[], Sandbox | str | None]
     hidden: Path
-    _found: dict[str, Client | None] = field(default_factory=dict)
+    _found: dict[str, RegistryClient | None] = field(default_factory=dict)
 
     def open(self, package: Package, folder: Path) -> Workplace:
         """Prepare an empty folder, whose path has no links, for the clients of one package. Blocks.
@@ -136,7 +136,7 @@ class RegistryClients:
         shown = frozenset({*interpreter_files(Path(PYTHON)), *named})
         return Workplace(package, folder, sandbox, environment, shown)
 
-    async def find(self, name: str, at: Workplace) -> Client | None:
+    async def find(self, name: str, at: Workplace) -> RegistryClient | None:
         """Return a client by its name, or None if this machine has none.
 
         Raises:
@@ -144,7 +144,7 @@ class RegistryClients:
         """
         if at.sandbox is None:
             found = shutil.which(name, path=self.environment.get("PATH"))
-            return None if found is None else Client(found)
+            return None if found is None else RegistryClient(found)
         if name not in self._found:
             self._found[name] = await self._find_confined(name, at)
         return self._found[name]
@@ -167,7 +167,7 @@ class RegistryClients:
             at: where the client works. In a sandbox it writes there only.
             cwd: its working directory, the workplace's folder or one below it.
             seconds: a shorter time limit.
-            files: the client's own files (`Client.files`).
+            files: the client's own files (`RegistryClient.files`).
 
         Raises:
             PackageProblem: The client failed or took too long.
@@ -204,7 +204,7 @@ class RegistryClients:
             raise PackageProblem(str(at.package), reason_of(said))
         return said
 
-    async def _find_confined(self, name: str, at: Workplace) -> Client | None:
+    async def _find_confined(self, name: str, at: Workplace) -> RegistryClient | None:
         """Return the first client of a name on the search path that works in the sandbox."""
         failed = ""
         for client in await anyio.to_thread.run_sync(self._installed_clients, name):
@@ -221,12 +221,12 @@ class RegistryClients:
             raise PackageProblem(str(at.package), reason)
         return None
 
-    def _installed_clients(self, name: str) -> list[Client]:
+    def _installed_clients(self, name: str) -> list[RegistryClient]:
         """Return the clients of a name on the search path, without links in their paths. Blocks."""
         folders = filter(None, self.environment.get("PATH", "").split(":"))
         programs = dict.fromkeys(os.path.realpath(os.path.join(folder, name)) for folder in folders)
         runnable = [each for each in programs if os.path.isfile(each) and os.access(each, os.X_OK)]
-        return [Client(each, () if each.startswith("/usr/") else _files_of(Path(each))) for each in runnable]
+        return [RegistryClient(each, () if each.startswith("/usr/") else _files_of(Path(each))) for each in runnable]
 
     def _copy_settings(self, home: Path) -> tuple[dict[str, str], set[str]]:
         """Copy the clients' settings files to their home folder.
