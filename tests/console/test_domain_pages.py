@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx2
-from playwright.async_api import FilePayload, Page, expect
+from playwright.async_api import FilePayload, Locator, Page, expect
 
 from agentic_rag.testing.steps import say, use
 from tests.console.axe import check_accessible, check_fits
@@ -27,7 +27,7 @@ WORDS = {
         "make": "Create domain",
         "files": "Choose files",
         "ready": "Ready",
-        "failed": "Failed",
+        "failed": "Cannot be read",
         "ask": "Ask as a user would",
         "search": "Search",
         "seen": "Used in the answer",
@@ -50,7 +50,7 @@ WORDS = {
         "make": "创建知识域",
         "files": "选择文件",
         "ready": "就绪",
-        "failed": "失败",
+        "failed": "无法读取",
         "ask": "像用户一样提问",
         "search": "检索",
         "seen": "用于回答",
@@ -70,9 +70,10 @@ WORDS = {
 }
 
 
-async def choose_files(page: Page, label: str, *files: tuple[str, bytes]) -> None:
+async def choose_files(place: Page | Locator, label: str, *files: tuple[str, bytes]) -> None:
+    page = place.page if isinstance(place, Locator) else place
     async with page.expect_file_chooser() as choosing:
-        await page.get_by_role("button", name=label, exact=True).click()
+        await place.get_by_role("button", name=label, exact=True).click()
     chooser = await choosing.value
     await chooser.set_files(
         [FilePayload(name=name, mimeType="application/octet-stream", buffer=content) for name, content in files]
@@ -97,8 +98,8 @@ async def test_an_admin_makes_a_domain_fills_it_and_tunes_its_search(tmp_path: P
         domain = await domain_of(desk)
         await choose_files(page, words["files"], ("leave.md", LEAVE), ("broken.pdf", BROKEN), ("x.exe", b"MZ"))
         rows = page.locator(".rows-item")
-        await expect(rows.filter(has_text="leave.md").locator(".badge")).to_have_text(words["ready"])
-        await expect(rows.filter(has_text="broken.pdf").locator(".badge")).to_have_text(words["failed"])
+        await expect(rows.filter(has_text="leave.md").locator(".state")).to_have_text(words["ready"])
+        await expect(rows.filter(has_text="broken.pdf").locator(".state")).to_have_text(words["failed"])
         await expect(page.get_by_role("alert").filter(has_text="x.exe")).to_be_visible()
         await page.get_by_role("button", name=words["actions"].format("broken.pdf")).click()
         await page.get_by_role("menuitem", name=words["delete"]).click()
@@ -148,7 +149,7 @@ async def test_what_is_too_large_or_refused_is_said_and_what_is_sent_can_be_stop
         await desk.goto(f"#/domains/{domain}")
         await choose_files(page, "Choose files", ("huge.txt", b"word " * 300_000), ("good.md", LEAVE))
         await expect(page.get_by_role("alert").filter(has_text="huge.txt")).to_be_visible()
-        await expect(page.locator(".rows-item").filter(has_text="good.md").locator(".badge")).to_have_text("Ready")
+        await expect(page.locator(".rows-item").filter(has_text="good.md").locator(".state")).to_have_text("Ready")
         await page.evaluate(
             """async () => {
               const given = new DataTransfer();
@@ -158,7 +159,65 @@ async def test_what_is_too_large_or_refused_is_said_and_what_is_sent_can_be_stop
               for (const type of ["dragenter", "dragover", "drop"]) panel.dispatchEvent(new DragEvent(type, options));
             }"""
         )
-        await expect(page.locator(".rows-item").filter(has_text="dropped.md").locator(".badge")).to_have_text("Ready")
+        await expect(page.locator(".rows-item").filter(has_text="dropped.md").locator(".state")).to_have_text("Ready")
+
+
+async def test_a_failed_document_shows_its_remedy_in_the_language_of_the_page(tmp_path: Path) -> None:
+    async with console(tmp_path, language="zh") as desk:
+        page = desk.page
+        domain = await desk.rig.domain()
+        await desk.rig.upload(domain, "empty.md", b"")
+        await desk.rig.upload(domain, "sheet.csv", b"\n\n")
+        await desk.rig.upload(domain, "leave.md", LEAVE)
+        await desk.goto(f"#/domains/{domain}/documents")
+        await expect(page.get_by_role("group", name="显示哪些文档")).to_contain_text("需要处理 2")
+        rows = page.locator(".document-row")
+        failed = rows.filter(has_text="empty.md")
+        await expect(failed).to_contain_text("文件中没有文字。")
+        await expect(failed).to_contain_text("请替换为含有文字的文件。")
+        await expect(failed.get_by_role("button", name="重试")).to_have_count(0)  # it would fail again
+        await expect(rows.filter(has_text="leave.md").get_by_role("button", name="替换文件")).to_have_count(0)
+
+        await choose_files(failed, "替换文件", ("other-name.md", b"# Notice\n\nThe period is two months.\n"))
+        await expect(rows.filter(has_text="empty.md").locator(".state")).to_have_text("就绪")
+        await choose_files(rows.filter(has_text="sheet.csv"), "替换文件", ("sheet.txt", b"Tea costs four euros."))
+        await expect(rows.filter(has_text="sheet.txt").locator(".state")).to_have_text("就绪")
+        await expect(rows.filter(has_text="sheet.csv")).to_have_count(0)
+        documents = (await desk.rig.ok("GET", f"/api/domains/{domain}/documents"))["items"]
+        assert sorted(each["name"] for each in documents) == ["empty.md", "leave.md", "sheet.txt"]
+
+        await choose_files(page, "选择文件", ("x.exe", b"MZ"))
+        refused = page.get_by_role("alert").filter(has_text="x.exe")
+        await expect(refused).to_contain_text("不支持此类文件")
+        assert (await refused.inner_text()).count("x.exe") == 1
+
+
+async def test_the_sections_of_a_domain_are_three_groups_that_open_from_a_button_on_a_phone(tmp_path: Path) -> None:
+    async with console(tmp_path, size=(390, 780)) as desk:
+        page = desk.page
+        domain = await desk.rig.domain()
+        await desk.goto(f"#/domains/{domain}/usage")
+        opener = page.locator(".section-opener")
+        await expect(opener).to_have_text("Usage")
+        await opener.click()
+        nav = page.get_by_role("navigation", name="Sections of this domain")
+        groups = nav.locator(".section-group")
+        found = [await each.get_by_role("listitem").all_inner_texts() for each in await groups.all()]
+        assert found == [
+            ["Documents", "Search", "Evaluation"],
+            ["Prompt", "Roles", "Memory", "Servers", "Settings"],
+            ["Answers", "Feedback", "History", "Usage"],
+        ]
+        assert await groups.locator(".section-group-name").all_inner_texts() == ["Content", "Behaviour", "Record"]
+        await check_accessible(page, "the sections")
+        await check_fits(page)
+        await nav.get_by_role("link", name="Memory").click()
+        await expect(nav).to_be_hidden()
+        await expect(page.get_by_role("heading", name="Memory", level=2)).to_be_visible()
+        await page.set_viewport_size({"width": 1280, "height": 800})
+        await nav.get_by_role("link", name="Servers").click()
+        await expect(page.get_by_role("heading", name="Servers", level=2, exact=True).first).to_be_visible()
+        assert page.url.endswith(f"#/domains/{domain}/servers")
 
 
 async def test_two_tabs_on_the_same_settings_are_told_and_nobody_overwrites_unseen(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ async def test_an_operator_looks_after_the_server(tmp_path: Path, language: str)
         await expect(page.get_by_role("heading", name=words["well"])).to_be_visible()
         await open_tab(page, words["usage"])
         await expect(page.locator(".figure").first).to_contain_text(words["calls"])
-        await expect(page.locator(".chart g")).to_have_count(1)
+        await expect(page.locator(".usage-chart g:has(.usage-bar)")).to_have_count(1)
         async with page.expect_download() as saving:
             await page.get_by_role("button", name=words["csv"]).click()
         saved = await saving.value

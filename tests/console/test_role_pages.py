@@ -87,8 +87,8 @@ async def test_an_author_writes_a_role_and_tries_it_before_it_is_live(tmp_path: 
         domain = await desk.rig.domain()
         await sign_in(desk, await make_key(desk.rig, "ann", "author", domain))
         await desk.goto(f"#/domains/{domain}/roles")
-        tabs = page.locator(".domain-head .tab")
-        await expect(tabs).to_have_count(5)  # what an author may not do is not offered
+        sections = page.locator(".section-nav").get_by_role("listitem")
+        await expect(sections).to_have_count(5)  # what an author may not do is not offered
         await page.get_by_role("button", name=words["new"]).click()
         await page.get_by_role("dialog").get_by_label(words["id"]).fill("clerk")
         await page.get_by_role("button", name=words["begin"]).click()
@@ -128,8 +128,16 @@ async def test_a_saved_role_is_made_the_one_that_answers(tmp_path: Path) -> None
         head = page.locator(".role-head")
         await expect(head).to_contain_text("New")
         save = page.get_by_role("button", name="Save (applies from the next message)")
-        await page.get_by_label("Source of the role").fill(ROLE)
+        source = page.get_by_label("Source of the role")
+        template = await source.input_value()
+        await source.fill(template.replace("Say in two or three sentences who this role is", "You are the clerk"))
         await save.click()
+        left = page.get_by_role("dialog", name="Lines of the template are left")
+        await expect(left).to_contain_text("What must never happen.")
+        await left.get_by_role("button", name="Back to the text").click()
+        assert "clerk" not in [each["id"] for each in (await desk.rig.ok("GET", f"/api/domains/{domain}/roles"))["items"]]
+        await save.click()
+        await left.get_by_role("button", name="Remove and save").click()
         told = "The model can now use this role. assistant still answers first."
         await expect(page.get_by_text(told)).to_be_visible()
         await expect(head).to_contain_text("In this domain")
@@ -138,6 +146,11 @@ async def test_a_saved_role_is_made_the_one_that_answers(tmp_path: Path) -> None
         await expect(head).to_contain_text("Primary")
         settings = (await desk.rig.ok("GET", f"/api/domains/{domain}"))["settings"]
         assert settings["primaryRoleId"] == "clerk"
+        shown = await desk.rig.ok("GET", f"/api/domains/{domain}/roles/clerk")
+        (file,) = shown["files"]
+        own = [line.strip() for line in file["content"].splitlines() if line.strip() and line.strip()[0] not in "<#"]
+        assert own == ["You are the clerk and whom it serves."]
+        assert shown["findings"] == []
 
 
 async def test_a_role_that_was_changed_on_the_disk_is_not_overwritten_unseen(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 // goes on where it was.
 
 import { below } from "./dom.js";
+import { detailsInWords, errorText, loadErrorTexts } from "./errors/text.js";
 import { t } from "./i18n.js";
 
 export class ApiError extends Error {
-  /** `status` 0: the server could not be reached. `code`: as in the docs. `details`: what the code says of them. */
+  /** `status` 0: the server could not be reached. `code` and `details`: as in the docs. `message`: in the reader's
+   * language. */
   constructor(status, code, message, details, requestId) {
     super(message);
     this.name = "ApiError";
+    this.hasText = true;
     this.status = status;
     this.code = code;
     this.details = details ?? {};
@@ -91,9 +94,14 @@ async function errorOf(response) {
   } catch {
     // something between us and the server answered
   }
-  const { code, message, details, requestId } = said ?? {};
-  const words = message ?? t("shell.unexpected", { status: response.status });
-  return new ApiError(response.status, code ?? "UNEXPECTED", words, details, requestId ?? response.headers.get("X-Request-Id"));
+  return await errorFrom(response.status, said, response.headers.get("X-Request-Id"));
+}
+
+/** Return the ApiError of an answer: `said` is its `{code, message, details, requestId}`, null if it was unreadable. */
+export async function errorFrom(status, said, requestId) {
+  if (!said?.message) return new ApiError(status, said?.code ?? "UNEXPECTED", t("shell.unexpected", { status }), said?.details, said?.requestId ?? requestId);
+  await loadErrorTexts();
+  return new ApiError(status, said.code, errorText(said), detailsInWords(said.details), said.requestId ?? requestId);
 }
 
 /** Return parameters as the end of an address. */

@@ -3,6 +3,7 @@
 import { api, lazily, loadAll, onSignedOut } from "./api.js";
 import { below, h, loadStyle, replace } from "./dom.js";
 import { ownDrafts } from "./drafts.js";
+import { loadErrorTexts } from "./errors/text.js";
 import { chooseLanguage, language, languages, loadWords, t } from "./i18n.js";
 import { icon } from "./icons.js";
 import { keepSignedIn, presence, signOut, takeRefusal, useTicket } from "./session.js";
@@ -22,7 +23,7 @@ export const pages = [
   { name: "signed-in", path: "signed-in", words: "signin", load: lazily((again) => import(`./signin/page.js${again}`)) },
 ];
 
-/** The number of waits stands at its link; what counts them is loaded once the page is shown. */
+/** Count the waits at their link. The module that counts is loaded after the page is shown. */
 async function mountCount(link) {
   const { countWaits } = await import("./waiting/count.js");
   app.waitsCounted = countWaits(link);
@@ -164,7 +165,7 @@ function buildRail() {
   rail.setAttribute("aria-label", t("shell.navigation"));
   const links = pages
     .filter((page) => page.nav && (!page.allowed || page.allowed(app)))
-    .map(({ name, nav }) => h("a", { class: "rail-link", href: nav.href, dataset: { page: name }, ref: (link) => nav.mount && queueMicrotask(() => nav.mount(link).catch(toastError)) }, icon(nav.icon, 20), h("span", {}, nav.label())));
+    .map(({ name, nav }) => h("a", { class: "rail-link", href: nav.href, dataset: nav.mount ? { page: name, empty: "" } : { page: name }, ref: (link) => nav.mount && queueMicrotask(() => nav.mount(link).catch(toastError)) }, icon(nav.icon, 20), h("span", {}, nav.label())));
   const theme = document.documentElement.dataset.theme ?? "";
   const own = [
     ...["", "light", "dark"].map((each) => ({ label: t(`shell.theme.${each || "system"}`), icon: each === theme ? "check" : null, act: () => chooseTheme(each) })),
@@ -283,6 +284,7 @@ async function begin() {
   addEventListener("hashchange", () => route().catch(toastError));
   document.addEventListener("keydown", pressKey);
   await route();
+  await loadErrorTexts();
 }
 
 function failToBegin(error) {

@@ -244,6 +244,7 @@ const PONG_MS = 10_000;
 const FIRST_PAUSE_MS = 300;
 const LONGEST_PAUSE_MS = 10_000;
 const ANSWERS = new Set(["accepted", "answered"]);
+const CHANGES_WAITS = new Set(["input_required", "input_answered", "error", "interrupted"]);
 
 /** A refusal of a frame: `code` and `message` as in the docs. */
 export class FrameRefused extends Error {
@@ -474,6 +475,7 @@ export class Stream {
       if (gap && event.type !== "resumed") return this.#subscribe(event.conversationId); // ask for what is missing
       this.followed.set(event.conversationId, { turnId: event.turnId, seq: event.seq });
     }
+    if (CHANGES_WAITS.has(event.type)) globalThis.document?.dispatchEvent(new Event("waits-changed"));
     this.onEvent(event);
   }
 }

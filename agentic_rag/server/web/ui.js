@@ -1,6 +1,7 @@
 // The parts that pages are made of. Each works by keyboard and says what it is to a screen reader.
 
 import { h, newId, replace } from "./dom.js";
+import { errorText } from "./errors/text.js";
 import { t } from "./i18n.js";
 import { icon } from "./icons.js";
 
@@ -55,11 +56,11 @@ export function toast(text, { undo, kind = "", seconds } = {}) {
   return { close };
 }
 
-/** Show what went wrong: an ApiError's own words, and the id under which the server's log has it. */
+/** Show what went wrong: the error's text, and the id under which the server logged it. */
 export function toastError(error) {
   if (error?.name === "AbortError") return null;
   if (!error?.code) console.error(error);
-  const known = error?.code ? error.message : t("shell.failed");
+  const known = error?.code ? errorText(error) : t("shell.failed");
   return toast(error?.requestId && error.status >= 500 ? `${known} (${error.requestId})` : known, { kind: "error" });
 }
 
@@ -253,7 +254,7 @@ export function tabs(label, items, { current = items[0].key, onselect } = {}) {
   return made;
 }
 
-/** A table. `columns`: `{label, cell(row), align?, narrow?}`; `empty`: what is shown without rows. Wide ones scroll. */
+/** Return a table. `columns`: `{label, cell(row), align?}`; `empty`: shown if there are no rows. A wide table scrolls. */
 export function table(caption, columns, rows, { empty } = {}) {
   if (!rows.length && empty) return empty;
   const of = (column) => (column.align === "end" ? "cell-end" : null);
@@ -262,7 +263,7 @@ export function table(caption, columns, rows, { empty } = {}) {
   return h(
     "div",
     { class: "table-frame", tabindex: 0, role: "group", "aria-label": caption },
-    h("table", { class: "table" }, h("caption", { class: "visually-hidden" }, caption), h("thead", {}, head), h("tbody", {}, rows.map(line))),
+    h("table", { class: columns.length > 3 ? "table table-wide" : "table" }, h("caption", { class: "visually-hidden" }, caption), h("thead", {}, head), h("tbody", {}, rows.map(line))),
   );
 }
 

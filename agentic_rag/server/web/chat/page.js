@@ -66,13 +66,9 @@ class ChatPage {
   }
 
   async #makeDomain() {
-    const { name, describe } = await askForDomain();
-    if (!name) return;
-    const body = describe ? { name, describe } : { name };
-    const made = await api("POST", "/api/domains", { body });
-    await this.app.domains({ again: true });
-    this.app.navigate(made.conversationId ? `#/chat/${made.id}/${made.conversationId}` : `#/chat/${made.id}`);
-    if (!this.main.querySelector(".chat")) await this.begin({ domain: made.id, conversation: made.conversationId ?? null });
+    const { createDomain } = await import("../domain/create.js");
+    const made = await createDomain(this.app);
+    if (made?.conversationId && !this.main.querySelector(".chat")) await this.begin({ domain: made.id, conversation: made.conversationId });
   }
 
   /** Load what a conversation is shown with, if there is one: before anything changes, so that nothing comes between. */
@@ -267,18 +263,6 @@ class ChatPage {
     this.line.textContent = text;
     if (seconds) this.timer = setTimeout(() => (this.line.textContent = ""), seconds * 1000);
   }
-}
-
-async function askForDomain() {
-  const { field, input, textarea } = await import("../ui.js");
-  const name = field(t("chat.domainName"), input({ maxlength: 200 }));
-  const about = field(t("chat.domainAbout"), textarea({ maxlength: 4000 }), { hint: t("chat.domainAboutHint") });
-  const make = (close) => () => {
-    if (!name.control.value.trim()) return name.setError(t("chat.domainNameMissing"));
-    close({ name: name.control.value.trim(), describe: about.control.value.trim() });
-  };
-  const { closed } = openDialog(t("chat.makeDomain"), { build: () => [name, about], actions: (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("chat.make"), { kind: "primary", onclick: make(close) })] });
-  return (await closed) ?? {};
 }
 
 function keptDomain() {

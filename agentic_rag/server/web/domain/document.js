@@ -2,6 +2,7 @@
 
 import { api } from "../api.js";
 import { h } from "../dom.js";
+import { errorText } from "../errors/text.js";
 import { formatBytes, formatDate, t } from "../i18n.js";
 import { button, loadInto, openDialog } from "../ui.js";
 
@@ -38,7 +39,7 @@ export function openDocument(domainId, item, { chunkId } = {}) {
     marked?.scrollIntoView({ block: "center" });
     return undefined;
   };
-  if (item.status === "failed") list.append(h("p", { class: "bad" }, item.error?.message));
+  if (item.status === "failed") list.append(h("p", { class: "bad" }, errorText(item.error ?? {})));
   else {
     loadInto(passages, next, () => {
       const found = [...passages.querySelectorAll(".chunk")];

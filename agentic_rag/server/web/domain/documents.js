@@ -1,90 +1,126 @@
-// The documents of a domain: sending them, and where each stands.
+// The documents of a domain: sending files, the stage of each document, and the remedy for each that failed.
 
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
+import { errorText, loadErrorTexts } from "../errors/text.js";
 import { compareTexts, formatBytes, formatDate, formatNumber, t } from "../i18n.js";
-import { badge, button, doLater, emptyState, input, loadInto, menu, notice, progress, select, toast, toastError } from "../ui.js";
+import { icon } from "../icons.js";
+import { button, doLater, emptyState, input, loadInto, menu, notice, progress, toast, toastError } from "../ui.js";
 import { openDocument } from "./document.js";
 import { droppedFiles, isWanted, uploadFiles } from "./uploading.js";
 
 const POLL_MS = 1200;
 const SHOWN_AT_ONCE = 200;
-const KINDS = { indexed: "ok", failed: "bad" };
+const FILTERS = ["all", "failed", "working"];
 
-export async function show(panel, { domain, rest, app }) {
+/** What helps with a failed document, by the code of its error. `retry`: trying again can help; `words`: the advice. An
+ * error with another code is the server's: trying again can help, and a new file cannot. */
+const REMEDIES = {
+  DOCUMENT_BROKEN: { words: "broken", replace: true },
+  DOCUMENT_EMPTY: { words: "empty", replace: true },
+  DOCUMENT_ENCRYPTED: { words: "encrypted", replace: true },
+  DOCUMENT_MISSING: { words: "missing", replace: true, retry: true },
+  DOCUMENT_SCANNED: { words: "scanned", replace: true, retry: true },
+  DOCUMENT_TIMEOUT: { words: "timeout", replace: true, retry: true },
+  DOCUMENT_TOO_LARGE: { words: "tooLarge", replace: true },
+  DOCUMENT_UNSUPPORTED: { words: "unsupported", replace: true },
+};
+
+export async function show(panel, { domain, rest, app, place }) {
   const base = `/api/domains/${encodeURIComponent(domain.id)}/documents`;
   const mayChange = app.can(domain.id, "admin");
   const gone = new Set();
   let all = [];
   let shownCount = SHOWN_AT_ONCE;
+  let filter = "all";
   let timer = 0;
   let left = false;
 
   const sending = h("div", { class: "stack-small" });
   const refused = h("div", { class: "stack-small" });
-  const search = input({ type: "search", placeholder: t("documents.find"), "aria-label": t("documents.find"), dataset: { search: "" }, oninput: () => draw() });
-  const state = select(
-    ["", "indexed", "working", "failed"].map((each) => [each, t(`documents.filter.${each || "all"}`)]),
-    { "aria-label": t("documents.filter"), onchange: () => draw() },
-  );
-  const tools = h("div", { class: "toolbar" }, h("div", { class: "grow" }, search), state);
+  const search = input({ type: "search", class: "input find-input", placeholder: t("documents.find"), "aria-label": t("documents.find"), dataset: { search: "" }, oninput: () => draw() });
+  const filters = h("div", { class: "segments", role: "group", "aria-label": t("documents.filter") });
+  const tools = h("div", { class: "row row-apart" }, filters, search);
   const list = h("div", {});
-  const zone = mayChange && dropZone(panel, (files) => send(files));
-  replace(panel, h("div", { class: "stack" }, zone, sending, refused, tools, list));
+  const files = mayChange && fileInputs(panel, (chosen) => send(chosen));
+  replace(panel, h("div", { class: "stack" }, files && files.elements, sending, refused, tools, list));
+
+  /** Show the buttons that add files beside the title, or in the middle while there is no document. */
+  let isDescribed = null;
+  function describe(any) {
+    if (isDescribed === any) return;
+    isDescribed = any;
+    place.describe(t(files ? "documents.drop" : "documents.text"), ...(files && any ? files.buttons() : []));
+  }
+
+  const fits = { all: () => true, failed: (each) => each.status === "failed", working: isWorking };
+  const present = () => all.filter((each) => !gone.has(each.id));
 
   const visible = () => {
     const wanted = search.value.trim().toLowerCase();
-    const fits = { "": () => true, indexed: (each) => each.status === "indexed", failed: (each) => each.status === "failed", working: isWorking }[state.value];
-    return all.filter((each) => !gone.has(each.id) && each.name.toLowerCase().includes(wanted) && fits(each));
+    return present().filter((each) => each.name.toLowerCase().includes(wanted) && fits[filter](each));
   };
 
   function draw() {
-    // an open menu is not taken away from under the pointer; the next look draws
+    // the next look draws the list again; an open menu must not vanish under the pointer
     if (list.querySelector(".menu:popover-open")) return;
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
     replace(list, content());
-    if (focused) list.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+    if (focused) [list, filters].map((each) => each.querySelector(`[data-key="${CSS.escape(focused)}"]`)).find(Boolean)?.focus();
+  }
+
+  function drawFilters() {
+    const counts = Object.fromEntries(FILTERS.map((each) => [each, present().filter(fits[each]).length]));
+    if (!counts[filter]) filter = "all";
+    const choose = (each) => () => {
+      filter = each;
+      draw();
+    };
+    replace(filters, FILTERS.filter((each) => each === "all" || counts[each]).map((each) => h("button", { type: "button", class: "segment", "aria-pressed": String(each === filter), dataset: { key: `filter-${each}` }, onclick: choose(each) }, t(`documents.filter.${each}`), " ", h("span", { class: "segment-count" }, formatNumber(counts[each])))));
   }
 
   function content() {
+    drawFilters();
     const found = visible();
-    const any = all.some((each) => !gone.has(each.id));
+    const any = present().length > 0;
     tools.hidden = !any;
-    if (zone) zone.classList.toggle("drop-large", !any);
-    if (!any) return emptyState(t("documents.empty"), t(mayChange ? "documents.emptyAdmin" : "documents.emptyMember"), { icon: "page" });
+    describe(any);
+    if (!any) return emptyState(t("documents.empty"), t(mayChange ? "documents.emptyAdmin" : "documents.emptyMember"), { icon: "page", actions: files ? files.buttons() : [] });
     if (!found.length) return h("p", { class: "soft", role: "status" }, t("documents.noneFound"));
     const more = found.length > shownCount && button(t("documents.more", { count: found.length - shownCount }), { onclick: () => ((shownCount += SHOWN_AT_ONCE), draw()) });
-    return [h("ul", { class: "rows", "aria-label": t("documents.list") }, found.slice(0, shownCount).map(row)), more];
+    return [h("ul", { class: "documents", "aria-label": t("documents.list") }, found.slice(0, shownCount).map(row)), more];
   }
 
   function row(item) {
-    const facts = [
-      item.pageCount && t("documents.pages", { count: item.pageCount }),
-      item.chunkCount && t("documents.chunks", { count: item.chunkCount }),
-      formatBytes(item.size),
-      formatDate(item.createdAt, { time: false }),
-    ].filter(Boolean);
+    const facts = [item.pageCount && t("documents.pages", { count: item.pageCount }), formatBytes(item.size), formatDate(item.createdAt, { time: false })].filter(Boolean);
+    const remedy = item.status === "failed" ? (REMEDIES[item.error?.code] ?? { retry: true }) : null;
     const actions = [
       { label: t("documents.open"), icon: "page", act: () => open(item) },
       { label: t("documents.download"), icon: "download", act: () => download(item) },
-      mayChange && item.status === "failed" && { label: t("documents.retry"), icon: "retry", act: () => retry(item) },
+      mayChange && { label: t("documents.replace"), icon: "upload", act: () => replaceFile(item) },
+      mayChange && remedy?.retry && { label: t("documents.retry"), icon: "retry", act: () => retry(item) },
       mayChange && null,
       mayChange && { label: t("documents.delete"), icon: "trash", danger: true, act: () => remove(item) },
-    ].filter((each) => each !== false);
+    ].filter((each) => each !== false && each !== undefined);
     const name = h("button", { type: "button", class: "row-name", dir: "auto", dataset: { key: item.id }, onclick: () => open(item) }, item.name);
-    const reason = item.error?.message ?? item.progress.notes?.[0];
+    const remedies = mayChange && remedy && [
+      remedy.replace && button(t("documents.replace"), { dataset: { key: `${item.id}-replace` }, onclick: () => replaceFile(item) }),
+      remedy.retry && button(t("documents.retry"), { dataset: { key: `${item.id}-retry` }, onclick: () => retry(item) }),
+    ];
     return h(
       "li",
-      { class: "rows-item" },
-      h("div", { class: "grow" }, name, h("div", { class: "faint small fact-line" }, facts.map((each) => h("span", {}, each))), reason && h("p", { class: item.error ? "small bad wrap" : "small soft wrap", dir: "auto" }, reason), isWorking(item) && stageBar(item)),
-      h("div", { class: "rows-end" }, stateBadge(item), item.status === "failed" && mayChange && button(t("documents.retry"), { kind: "quiet", icon: "retry", onclick: () => retry(item) }), menu(t("documents.actions", { name: item.name }), actions)),
+      { class: "rows-item document-row" },
+      h("div", { class: "document-name" }, name, h("div", { class: "faint small fact-line" }, facts.map((each) => h("span", {}, each)))),
+      stageView(item),
+      h("div", { class: "document-note small soft" }, noteView(item, remedy), remedies && h("div", { class: "row" }, remedies)),
+      h("div", { class: "rows-end" }, menu(t("documents.actions", { name: item.name }), actions)),
     );
   }
 
   async function load() {
     clearTimeout(timer);
-    const { items } = await api("GET", base);
-    all = items.sort((first, second) => second.createdAt.localeCompare(first.createdAt) || compareTexts(first.name, second.name));
+    const [{ items }] = await Promise.all([api("GET", base), loadErrorTexts()]);
+    all = items.sort((first, second) => urgency(first) - urgency(second) || second.createdAt.localeCompare(first.createdAt) || compareTexts(first.name, second.name));
     return all;
   }
 
@@ -102,20 +138,22 @@ export async function show(panel, { domain, rest, app }) {
     if (!left && all.some(isWorking)) timer = setTimeout(poll, POLL_MS);
   }
 
-  async function send(files) {
-    if (!files.length) return;
+  /** Send files. Returns the documents that the server accepted. */
+  async function send(files, { replace: isReplacing = false } = {}) {
+    if (!files.length) return [];
     const stop = new AbortController();
     const bar = progress(t("documents.sending", { count: files.length }), { stop: () => stop.abort() });
     sending.append(bar);
     const problems = [];
+    const accepted = [];
     const onItems = (items) => {
-      problems.push(...items.filter((each) => each.status === "refused"));
+      for (const each of items) (each.status === "refused" ? problems : accepted).push(each);
       clearTimeout(timer);
       poll();
     };
     try {
       const onProgress = (sent, of) => bar.set(sent, of, t("documents.sendingBytes", { count: files.length, sent: formatBytes(sent), of: formatBytes(of) }));
-      const count = await uploadFiles(domain.id, files, { signal: stop.signal, onProgress, onItems });
+      const count = await uploadFiles(domain.id, files, { replace: isReplacing, signal: stop.signal, onProgress, onItems });
       if (stop.signal.aborted) toast(t("documents.stopped", { sent: count, of: files.length }));
       else app.announce(t("documents.sent", { count }));
     } catch (error) {
@@ -124,13 +162,30 @@ export async function show(panel, { domain, rest, app }) {
       bar.remove();
       if (problems.length && !left) refused.append(refusals(problems));
     }
+    return accepted;
+  }
+
+  /** Replace the file of a document. A file of another kind is a new document; it replaces the old one once the server
+   * has accepted it. */
+  async function replaceFile(item) {
+    const file = await chooseFile();
+    if (!file) return;
+    const isSameKind = endingOf(file.name) === endingOf(item.name);
+    const named = isSameKind ? new File([file], item.name, { type: file.type }) : file;
+    const [made] = await send([named], { replace: isSameKind });
+    if (!made || isSameKind || made.id === item.id) return;
+    gone.add(item.id);
+    await api("DELETE", `${base}/${item.id}`).catch((error) => {
+      if (error.status !== 404) throw error; // the server had removed it
+    });
+    await poll();
   }
 
   function refusals(problems) {
     const box = notice(
       "bad",
       h("p", { class: "strong" }, t("documents.refused", { count: problems.length })),
-      h("ul", { class: "plain-list" }, problems.map(({ name, error }) => h("li", { dir: "auto" }, name && h("span", { class: "strong" }, `${name}: `), error.message))),
+      h("ul", { class: "plain-list" }, problems.map(({ name, error }) => h("li", { dir: "auto" }, name && h("span", { class: "strong" }, `${name}: `), errorText(error).replace(`${name}: `, "")))),
       button(t("documents.understood"), { kind: "quiet", onclick: () => box.remove() }),
     );
     return box;
@@ -177,27 +232,63 @@ export async function show(panel, { domain, rest, app }) {
 
 const isWorking = (item) => !["indexed", "failed"].includes(item.status) || item.denseState === "pending";
 
-function stateBadge(item) {
-  if (item.status === "indexed" && item.denseState === "pending") return badge(t("documents.state.dense"), "wait");
-  return badge(t(`documents.state.${item.status}`), KINDS[item.status] ?? "wait");
+/** Failed documents stand first, then those in progress. */
+const urgency = (item) => (item.status === "failed" ? 0 : isWorking(item) ? 1 : 2);
+
+const endingOf = (name) => name.toLowerCase().match(/\.[^.]*$/)?.[0] ?? "";
+
+/** Whether the file could not be read. Other failures happened while the text was indexed. */
+const isUnread = (item) => item.status === "failed" && (item.error?.code ?? "").startsWith("DOCUMENT_");
+
+/** Return the word for the stage of a document, and how far reading and indexing are, each from 0 to 1. */
+function stageOf(item) {
+  const { scanned = 0, scans, chunks = 0, of } = item.progress;
+  if (item.status === "failed") return { word: t(isUnread(item) ? "documents.state.unread" : "documents.state.failed"), kind: "bad", read: 1, index: isUnread(item) ? 0 : 1 };
+  if (item.status === "indexed" && item.denseState === "pending") return { word: t("documents.state.dense"), kind: "run", read: 1, index: of ? 0.5 + (chunks / of) * 0.5 : 0.8 };
+  if (item.status === "indexed") return { word: t("documents.state.indexed"), kind: "ok" };
+  if (item.status === "queued") return { word: t("documents.state.queued"), kind: "run", read: 0, index: 0 };
+  if (item.status === "parsing") return { word: scans ? t("documents.scanning", { page: Math.min(scanned + 1, scans), of: scans }) : t("documents.state.parsing"), kind: "run", read: scans ? scanned / scans : 0.4, index: 0 };
+  if (item.status === "indexing") return { word: of ? t("documents.stage", { done: chunks, of }) : t("documents.state.indexing"), kind: "run", read: 1, index: of ? chunks / of : 0.1 };
+  return { word: t(`documents.state.${item.status}`), kind: "run", read: 0.9, index: 0 };
 }
 
-function stageBar(item) {
-  const { scanned, scans, chunksPerSecond } = item.progress;
-  const [chunks, of] = scans ? [scanned, scans] : [item.progress.chunks, item.progress.of];
-  const label = t("documents.progressOf", { name: item.name });
-  const bar = h("progress", { "aria-label": label, class: "stage-bar" });
-  if (of) {
-    bar.max = of;
-    bar.value = chunks ?? 0;
-  }
-  const words = scans ? t("documents.scanning", { page: Math.min(scanned + 1, scans), of: scans }) : of ? t("documents.stage", { done: chunks ?? 0, of }) : "";
-  const rate = chunksPerSecond ? t("documents.rate", { rate: formatNumber(chunksPerSecond, { maximumFractionDigits: 0 }) }) : "";
-  return h("div", { class: "stage small faint" }, bar, h("span", {}, [words, rate].filter(Boolean).join(" · ")));
+/** Show the stage: a sign, a word, and while there is more to do the three stages upload, read and index. */
+function stageView(item) {
+  const { word, kind, read, index } = stageOf(item);
+  const sign = kind === "run" ? h("span", { class: "spinner", "aria-hidden": "true" }) : icon(kind === "ok" ? "check" : "alert", 16);
+  const label = h("span", { class: `state state-${kind}` }, sign, h("span", {}, word));
+  if (kind === "ok") return h("div", { class: "document-stage" }, label);
+  const segment = (share, isBad) => h("span", { class: isBad ? "stage-part stage-bad" : "stage-part", style: { "--done": `${Math.round(share * 100)}%` } });
+  const parts = [segment(1), segment(read, isUnread(item)), segment(index, kind === "bad" && !isUnread(item))];
+  const done = Math.round(((1 + read + index) / 3) * 100);
+  const bar = kind === "run" ? { role: "progressbar", "aria-label": t("documents.progressOf", { name: item.name }), "aria-valuenow": done, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuetext": word } : { "aria-hidden": "true" };
+  return h("div", { class: "document-stage" }, label, h("div", { class: "stages", ...bar }, parts));
 }
 
-/** Where files are dropped: the box, and the whole tab while something is dragged over it. */
-function dropZone(panel, take) {
+const asSentence = (text) => text && text[0].toUpperCase() + text.slice(1) + (/[.。)）]$/.test(text) ? "" : ".");
+
+function noteView(item, remedy) {
+  const line = (text, bad) => text && h("p", { class: bad ? "bad wrap" : "wrap", dir: "auto" }, text);
+  if (remedy) return [line(asSentence(errorText(item.error ?? {})), true), remedy.words && line(t(`documents.remedy.${remedy.words}`))];
+  const { chunksPerSecond, notes } = item.progress;
+  if (item.status === "indexing" && chunksPerSecond) return line(t("documents.rate", { rate: formatNumber(chunksPerSecond, { maximumFractionDigits: 0 }) }));
+  if (item.status === "indexed" && item.denseState === "pending") return line(t("documents.searchable"));
+  return [item.chunkCount > 0 && line(t("documents.chunks", { count: item.chunkCount })), line(notes?.[0])];
+}
+
+/** Ask for one file; resolves to undefined if none is chosen. */
+function chooseFile() {
+  return new Promise((resolve) => {
+    const chooser = h("input", { type: "file" });
+    chooser.addEventListener("change", () => resolve(chooser.files[0]));
+    chooser.addEventListener("cancel", () => resolve(undefined));
+    chooser.click();
+  });
+}
+
+/** Let people add files: with buttons, or by dropping files anywhere on the section. Returns the hidden inputs and a
+ * function that makes the buttons. */
+function fileInputs(panel, take) {
   const files = h("input", { type: "file", multiple: true, class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
   const folder = h("input", { type: "file", multiple: true, webkitdirectory: "", class: "visually-hidden", tabindex: -1, "aria-hidden": "true" });
   // without the list, the picker offers every file, and the server says which it does not read
@@ -211,38 +302,30 @@ function dropZone(panel, take) {
       each.value = "";
     });
   }
-  const zone = h(
-    "section",
-    { class: "drop", "aria-label": t("documents.add") },
-    h("p", { class: "soft" }, t("documents.drop")),
-    h("div", { class: "row" }, button(t("documents.chooseFiles"), { kind: "primary", icon: "upload", onclick: () => files.click() }), button(t("documents.chooseFolder"), { icon: "domain", onclick: () => folder.click() })),
-    h("p", { class: "faint small" }, t("documents.formats")),
-    files,
-    folder,
-  );
   const isFiles = (event) => event.dataTransfer?.types.includes("Files");
   let depth = 0;
   panel.ondragenter = (event) => {
     if (!isFiles(event)) return;
     event.preventDefault();
     depth += 1;
-    zone.classList.add("drop-over");
+    panel.classList.add("drop-over");
   };
   panel.ondragover = (event) => isFiles(event) && event.preventDefault();
   panel.ondragleave = () => {
     depth = Math.max(0, depth - 1);
-    if (!depth) zone.classList.remove("drop-over");
+    if (!depth) panel.classList.remove("drop-over");
   };
   panel.ondrop = async (event) => {
     if (!isFiles(event)) return;
     event.preventDefault();
     depth = 0;
-    zone.classList.remove("drop-over");
+    panel.classList.remove("drop-over");
     try {
       take(await droppedFiles(event.dataTransfer));
     } catch (error) {
       toastError(error);
     }
   };
-  return zone;
+  const buttons = () => [button(t("documents.chooseFolder"), { icon: "domain", onclick: () => folder.click() }), button(t("documents.chooseFiles"), { kind: "primary", icon: "upload", onclick: () => files.click() })];
+  return { elements: [files, folder], buttons };
 }

@@ -1,19 +1,21 @@
-// What people said of the answers of a domain, and the evaluation cases drafted from it.
+// The ratings of a domain's answers, and the evaluation cases drafted from them.
 
 import { api } from "../api.js";
 import { h } from "../dom.js";
-import { formatAgo, formatDate, t } from "../i18n.js";
+import { formatAgo, formatDate, formatNumber, t } from "../i18n.js";
 import { icon } from "../icons.js";
-import { button, emptyState, loadInto, select, toastError } from "../ui.js";
+import { button, emptyState, loadInto, toastError } from "../ui.js";
 import { openCase } from "./case-dialog.js";
 
 const AT_ONCE = 100;
 const MOST = 500;
 
-export async function show(panel, { domain }) {
+export async function show(panel, { domain, place }) {
   const path = `/api/domains/${encodeURIComponent(domain.id)}`;
   let limit = AT_ONCE;
   let wanted = "";
+
+  place.describe(t("evaluation.feedbackText"));
 
   async function load() {
     const [feedback, cases] = await Promise.all([api("GET", `${path}/feedback`, { query: { limit } }), api("GET", `${path}/evaluation/cases`)]);
@@ -24,10 +26,12 @@ export async function show(panel, { domain }) {
   async function draw() {
     await loadInto(panel, load, ({ feedback, byMessage }) => {
       if (!feedback.items.length) return emptyState(t("evaluation.noFeedback"), t("evaluation.noFeedbackText"), { icon: "chat" });
-      const which = select([["", t("evaluation.allFeedback")], ["down", t("evaluation.rating.down")], ["up", t("evaluation.rating.up")]], { value: wanted, "aria-label": t("evaluation.whichFeedback"), onchange: () => ((wanted = which.value), draw()) });
+      const count = (rating) => feedback.items.filter((each) => !rating || each.rating === rating).length;
+      const segment = (rating, words) => h("button", { type: "button", class: "segment", "aria-pressed": String(wanted === rating), onclick: () => ((wanted = rating), draw().catch(toastError)) }, words, " ", h("span", { class: "segment-count" }, formatNumber(count(rating))));
+      const which = h("div", { class: "segments", role: "group", "aria-label": t("evaluation.whichFeedback") }, segment("", t("evaluation.allFeedback")), segment("down", t("evaluation.rating.down")), segment("up", t("evaluation.rating.up")));
       const shown = feedback.items.filter((each) => !wanted || each.rating === wanted);
       return h("div", { class: "stack" },
-        h("div", { class: "row row-apart" }, h("p", { class: "soft" }, t("evaluation.feedbackText")), which),
+        h("div", {}, which),
         h("ul", { class: "rows", "aria-label": t("domain.tab.feedback") }, shown.map((each) => row(each, byMessage.get(each.messageId)))),
         feedback.hasMore && limit < MOST && button(t("evaluation.moreFeedback"), { onclick: () => ((limit = MOST), draw()) }));
     });

@@ -1,40 +1,44 @@
-// One domain: its head and the tabs in which it is looked after. Each tab is a module of its own, loaded when it is
-// shown: `async function show(panel, {domain, rest, app, place})` may return `leave()` or `{leave, update(rest)}`.
+// One domain: its name, the sections in three groups, and the section that is open. Each section is a module, loaded when
+// it is opened: `async function show(panel, {domain, rest, app, place})` may return `leave()` or `{leave, update(rest)}`.
 
 import { api, lazily, loadAll } from "../api.js";
-import { h, replace } from "../dom.js";
+import { h, newId, replace } from "../dom.js";
 import { loadWords, t } from "../i18n.js";
-import { button, checkbox, emptyState, field, input, menu, openDialog, skeleton, tabLinks } from "../ui.js";
+import { icon } from "../icons.js";
+import { button, checkbox, emptyState, field, input, menu, openDialog, skeleton } from "../ui.js";
 
-const TABS = [
-  { key: "documents", allow: "member", words: ["documents"], load: lazily((again) => import(`./documents.js${again}`)) },
-  { key: "search", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./search.js${again}`)) },
-  { key: "answers", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./answers.js${again}`)) },
-  { key: "evaluation", allow: "admin", words: ["evaluation"], load: lazily((again) => import(`./evaluation.js${again}`)) },
-  { key: "feedback", allow: "admin", words: ["evaluation"], load: lazily((again) => import(`./feedback.js${again}`)) },
-  { key: "roles", allow: "author", words: ["roles", "settings"], load: lazily((again) => import(`../roles/roles.js${again}`)) },
-  { key: "memory", allow: "member", words: ["roles"], load: lazily((again) => import(`../roles/memory.js${again}`)) },
-  { key: "prompt", allow: "author", words: ["settings"], load: lazily((again) => import(`./prompt.js${again}`)) },
-  { key: "settings", allow: "admin", words: ["settings"], load: lazily((again) => import(`./settings.js${again}`)) },
-  { key: "servers", allow: "admin", words: ["servers", "settings"], load: lazily((again) => import(`./servers.js${again}`)) },
-  { key: "history", allow: "author", words: ["history"], load: lazily((again) => import(`./history.js${again}`)) },
-  { key: "usage", allow: "admin", words: ["usage"], load: lazily((again) => import(`./usage.js${again}`)) },
+/** The sections in the order of the navigation. `allow`: the least grant; `words`: the sections of the languages. */
+const SECTIONS = [
+  { key: "documents", group: "content", icon: "page", allow: "member", words: ["documents"], load: lazily((again) => import(`./documents.js${again}`)) },
+  { key: "search", group: "content", icon: "search", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./search.js${again}`)) },
+  { key: "evaluation", group: "content", icon: "chart", allow: "admin", words: ["evaluation"], load: lazily((again) => import(`./evaluation.js${again}`)) },
+  { key: "prompt", group: "behaviour", icon: "edit", allow: "author", words: ["settings"], load: lazily((again) => import(`./prompt.js${again}`)) },
+  { key: "roles", group: "behaviour", icon: "person", allow: "author", words: ["roles", "settings"], load: lazily((again) => import(`../roles/roles.js${again}`)) },
+  { key: "memory", group: "behaviour", icon: "thought", allow: "member", words: ["roles"], load: lazily((again) => import(`../roles/memory.js${again}`)) },
+  { key: "servers", group: "behaviour", icon: "server", allow: "admin", words: ["servers", "settings"], load: lazily((again) => import(`./servers.js${again}`)) },
+  { key: "settings", group: "behaviour", icon: "operator", allow: "admin", words: ["settings"], load: lazily((again) => import(`./settings.js${again}`)) },
+  { key: "answers", group: "record", icon: "chat", allow: "admin", words: ["retrieval", "documents"], load: lazily((again) => import(`./answers.js${again}`)) },
+  { key: "feedback", group: "record", icon: "thumb-up", allow: "admin", words: ["evaluation"], load: lazily((again) => import(`./feedback.js${again}`)) },
+  { key: "history", group: "record", icon: "history", allow: "author", words: ["history"], load: lazily((again) => import(`./history.js${again}`)) },
+  { key: "usage", group: "record", icon: "list", allow: "admin", words: ["usage"], load: lazily((again) => import(`./usage.js${again}`)) },
 ];
+const GROUPS = ["content", "behaviour", "record"];
 
 export async function show(main, { params, app }) {
   let shown = { domain: null, key: null, leave: null, update: null };
   let asked = params;
   let turn = 0;
   const head = h("header", { class: "domain-head" });
+  const title = h("div", { class: "section-head" });
   const panel = h("div", { class: "domain-panel" }, skeleton());
-  replace(main, h("div", { class: "page page-domain" }, head, panel));
+  replace(main, h("div", { class: "domain-layout" }, head, h("div", { class: "page page-domain" }, title, panel)));
 
   async function draw(wanted) {
     const own = ++turn;
     asked = wanted;
     const { domain: id, tab, rest } = wanted;
-    const tabs = TABS.filter((each) => app.can(id, each.allow));
-    const chosen = tabs.find((each) => each.key === (tab ?? "documents"));
+    const sections = SECTIONS.filter((each) => app.can(id, each.allow));
+    const chosen = sections.find((each) => each.key === (tab ?? "documents"));
     if (shown.domain?.id === id && shown.key === chosen?.key && shown.update) return shown.update(rest);
     await shown.leave?.();
     const known = shown.domain?.id === id ? shown.domain : null;
@@ -43,12 +47,16 @@ export async function show(main, { params, app }) {
     try {
       domain = known ?? (await api("GET", `/api/domains/${encodeURIComponent(id)}`));
     } catch (error) {
-      if (own === turn) replace(panel, cannotShow(error));
+      if (own === turn) {
+        replace(title);
+        replace(panel, cannotShow(error));
+      }
       return undefined;
     }
     if (own !== turn) return undefined;
     shown.domain = domain;
-    drawHead(domain, tabs, chosen?.key);
+    drawHead(domain, sections, chosen?.key);
+    drawTitle(chosen?.key);
     if (!chosen) return replace(panel, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
     replace(panel, skeleton());
     const [module] = await loadAll(chosen.load(), loadWords(...chosen.words));
@@ -57,9 +65,11 @@ export async function show(main, { params, app }) {
     panel.className = `domain-panel panel-${chosen.key}`;
     const place = {
       href: (...parts) => ["#/domains", id, chosen.key, ...parts].map((each, at) => (at ? encodeURIComponent(each) : each)).join("/"),
+      /** Show a line below the title and buttons beside it. */
+      describe: (text, ...actions) => drawTitle(chosen.key, text, actions),
       renamed: (changed) => {
         shown.domain = changed;
-        drawHead(changed, tabs, chosen.key);
+        drawHead(changed, sections, chosen.key);
         app.domains({ again: true }).catch(() => {});
       },
     };
@@ -70,25 +80,22 @@ export async function show(main, { params, app }) {
     return undefined;
   }
 
-  function drawHead(domain, tabs, current) {
+  function drawTitle(key, text = "", actions = []) {
+    replace(title, key && h("div", { class: "section-words" }, h("h2", { class: "section-title" }, t(`domain.tab.${key}`)), text && h("p", { class: "soft" }, text)), actions.length > 0 && h("div", { class: "row" }, actions));
+  }
+
+  function drawHead(domain, sections, current) {
     app.setTitle(current && t(`domain.tab.${current}`), domain.name);
     const actions = [
       app.can(domain.id, "admin") && { label: t("domain.export"), icon: "download", act: async () => (await import("./bundles.js")).openExport(domain) },
       app.can(domain.id, "admin") && { label: t("domain.importOver"), icon: "upload", act: () => importOver(domain) },
       app.user.operator && { label: t("domain.delete"), icon: "trash", danger: true, act: () => deleteDomain(app, domain) },
     ].filter(Boolean);
-    const items = tabs.map(({ key }) => ({ key, label: t(`domain.tab.${key}`), href: `#/domains/${encodeURIComponent(domain.id)}/${key}` }));
-    replace(
-      head,
-      h(
-        "div",
-        { class: "page-head" },
-        h("div", { class: "domain-names" }, h("nav", { class: "small", "aria-label": t("domain.where") }, h("a", { class: "quiet-link", href: "#/domains" }, t("domain.title"))), h("h1", { class: "wrap", dir: "auto" }, domain.name)),
-        h("div", { class: "row" }, h("a", { class: "button", href: `#/chat/${encodeURIComponent(domain.id)}` }, t("domain.chat")), actions.length > 0 && menu(t("domain.more"), actions)),
-      ),
-      tabLinks(t("domain.tabs"), items, current),
-    );
-    head.querySelector(".tab[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const nav = sectionLinks(domain, sections, current);
+    const opener = h("button", { type: "button", class: "button section-opener", popovertarget: nav.id, "aria-haspopup": "true" }, icon("menu"), h("span", {}, current ? t(`domain.tab.${current}`) : t("domain.tabs")), icon("down", 16));
+    const list = h("nav", { class: "small", "aria-label": t("domain.where") }, h("a", { class: "quiet-link", href: "#/domains" }, t("domain.title")));
+    const name = h("h1", { class: "domain-name wrap", dir: "auto" }, domain.name);
+    replace(head, list, h("div", { class: "domain-names" }, name, actions.length > 0 && menu(t("domain.more"), actions)), opener, nav);
   }
 
   /** What is shown is read anew once a bundle came over it; a reader who has gone on stays where they are. */
@@ -110,6 +117,22 @@ export async function show(main, { params, app }) {
     },
     update: draw,
   };
+}
+
+/** The links to the sections in their groups: a column beside the section, and where that is too narrow, a popover. */
+function sectionLinks(domain, sections, current) {
+  const address = encodeURIComponent(domain.id);
+  const link = (href, name, words, attributes = {}) => h("a", { class: "section-link", href, ...attributes }, icon(name, 16), h("span", {}, words));
+  const groups = GROUPS.map((group) => {
+    const own = sections.filter((each) => each.group === group);
+    if (!own.length) return null;
+    const heading = newId("group");
+    const links = own.map((each) => h("li", {}, link(`#/domains/${address}/${each.key}`, each.icon, t(`domain.tab.${each.key}`), { "aria-current": each.key === current ? "page" : null })));
+    return h("div", { class: "section-group" }, h("p", { class: "section-group-name", id: heading }, t(`domain.group.${group}`)), h("ul", { "aria-labelledby": heading }, links));
+  });
+  const nav = h("nav", { class: "section-nav", id: newId("sections"), popover: "auto", "aria-label": t("domain.tabs") }, link(`#/chat/${address}`, "chat", t("domain.chat")), groups);
+  nav.addEventListener("click", (event) => event.target.closest("a") && nav.matches(":popover-open") && nav.hidePopover());
+  return nav;
 }
 
 function cannotShow(error) {

@@ -56,7 +56,7 @@ function show(prompt, open, before) {
     prompt.catalogue && { ...prompt.catalogue, kind: "system", label: t("settings.part.catalogue") },
     { ...prompt.present, kind: "system", label: t("settings.part.present") },
     prompt.role && { key: "role", text: prompt.role.text, tokens: prompt.role.tokens ?? 0, kind: "role", label: t("settings.part.role", { role: prompt.roleId }) },
-    ...prompt.servers.map((each) => ({ ...each, kind: "tools", label: t("settings.part.server", { name: each.name, count: each.tools }), tokens: each.deferred ? 0 : each.tokens, deferred: each.deferred })),
+    ...prompt.servers.map((each) => ({ ...each, kind: "tools", label: each.tools ? t("settings.part.server", { name: each.name, count: each.tools }) : each.name, tokens: each.deferred ? 0 : each.tokens, note: toolsNote(each) })),
   ].filter(Boolean);
   const sum = total(prompt);
   const change = sum - before;
@@ -72,8 +72,11 @@ function show(prompt, open, before) {
   ];
 }
 
-function partView({ kind, label, tokens, text, deferred }, open) {
-  const count = h("span", { class: "token-count mono small" }, deferred ? t("settings.deferred") : t("settings.tokens", { count: tokens }));
+/** Say why a server's tools have no tokens here: the model loads them later, or the server was not used yet. */
+const toolsNote = ({ tools, deferred }) => (tools === 0 ? t("settings.notListed") : deferred ? t("settings.deferred") : "");
+
+function partView({ kind, label, tokens, text, note }, open) {
+  const count = h("span", { class: note ? "token-count small" : "token-count mono small" }, note || t("settings.tokens", { count: tokens }));
   const head = [h("span", { class: `token-dot token-${kind}`, "aria-hidden": "true" }), h("span", { class: "grow wrap", dir: "auto" }, label), count];
   if (!text) return h("div", { class: "token-part" }, head);
   const view = h("details", { class: "token-part", open: open.has(label) }, h("summary", {}, head), h("pre", { class: "token-text plain", dir: "auto", tabindex: 0 }, text));

@@ -1,6 +1,6 @@
 // Sending files: what was dropped, folders too, in parts of a few files, with progress and a way to stop.
 
-import { ApiError, asQuery } from "../api.js";
+import { ApiError, asQuery, errorFrom } from "../api.js";
 import { below } from "../dom.js";
 import { t } from "../i18n.js";
 
@@ -71,18 +71,16 @@ function sendPart(domainId, files, replace, signal, onBytes) {
   for (const file of files) form.append("file", file, file.name);
   const request = new XMLHttpRequest();
   return new Promise((resolve, reject) => {
-    const refused = (files) => ({ items: files.map(({ name }) => ({ name })) });
     request.open("POST", below(`/api/domains/${encodeURIComponent(domainId)}/documents${asQuery({ replace: replace || null })}`));
     request.setRequestHeader("X-Requested-With", "console");
     request.setRequestHeader("Accept", "application/json");
     request.upload.addEventListener("progress", (event) => onBytes(event.loaded));
-    request.addEventListener("load", () => {
+    request.addEventListener("load", async () => {
       const answer = read(request.responseText);
       if (request.status < 300 && answer) return resolve(answer.items);
-      const { code, message, details, requestId } = answer?.error ?? {};
-      const error = new ApiError(request.status, code ?? "UNEXPECTED", message ?? t("shell.unexpected", { status: request.status }), details, requestId);
-      // one file of its own is refused as a whole: it is that file's answer, and the next ones may be sent
-      if (files.length === 1 && [413, 415, 422].includes(request.status)) return resolve([{ ...refused(files).items[0], status: "refused", error: { code: error.code, message: error.message } }]);
+      const error = await errorFrom(request.status, answer?.error);
+      // a part of one file is refused as a whole: that is the file's answer, and the next parts may be sent
+      if (files.length === 1 && [413, 415, 422].includes(request.status)) return resolve([{ name: files[0].name, status: "refused", error }]);
       return reject(error);
     });
     request.addEventListener("error", () => reject(new ApiError(0, "OFFLINE", t(navigator.onLine === false ? "shell.offline" : "documents.cutOff"))));

@@ -9,12 +9,14 @@ import { ago, code, domainNames, facts, keepFocus, watch } from "./parts.js";
 
 const STATES = {
   ready: { word: () => t("operator.ready"), kind: "ok" },
+  limited: { word: () => t("operator.limited"), kind: "wait" },
   degraded: { word: () => t("operator.degraded"), kind: "wait" },
   down: { word: () => t("operator.down"), kind: "bad" },
 };
 const OVERALL = {
   ok: { title: () => t("operator.allWell"), text: () => t("operator.allWellText"), icon: "check", kind: "ok" },
   degraded: { title: () => t("operator.someDegraded"), text: () => t("operator.someDegradedText"), icon: "alert", kind: "wait" },
+  limited: { title: () => t("operator.someLimited"), text: () => t("operator.someLimitedText"), icon: "alert", kind: "wait" },
   down: { title: () => t("operator.someDown"), text: () => t("operator.someDownText"), icon: "alert", kind: "bad" },
 };
 const MODES = {
@@ -49,7 +51,20 @@ export async function show(place, { app }) {
   );
 }
 
-const overall = (report) => OVERALL[report.status] ?? OVERALL.degraded;
+/** A part that is ready and gives a reason works, but not as well as it could. */
+const isLimited = ({ state, reason }) => state === "ready" && Boolean(reason);
+
+function overall(report) {
+  const parts = [report.model, report.embedder, report.index, report.store, report.disk, report.backup].filter(Boolean);
+  return report.status === "ok" && parts.some(isLimited) ? OVERALL.limited : (OVERALL[report.status] ?? OVERALL.degraded);
+}
+
+/** Return the words for an unusual state of a part. */
+function modeWords({ name, state, mode, reason, bytes, of }) {
+  if (mode === "lexical" && reason) return t("operator.modeLexicalMissing");
+  if (!mode) return isLimited({ state, reason }) && name?.startsWith("wheel:") ? t("operator.modeBuiltIn") : "";
+  return `${MODES[mode]?.() ?? mode}${of ? ` ${formatBytes(bytes ?? 0)} / ${formatBytes(of)}` : ""}`;
+}
 
 function draw(report, nameOf) {
   const found = overall(report);
@@ -74,18 +89,20 @@ function draw(report, nameOf) {
   ];
 }
 
-function box(title, state, ...children) {
-  const { word, kind } = STATES[state] ?? STATES.ready;
+function box(title, { state, reason }, ...children) {
+  const { word, kind } = isLimited({ state, reason }) ? STATES.limited : (STATES[state] ?? STATES.ready);
   return h("section", { class: "card health-card", "aria-label": title }, h("div", { class: "card-head" }, h("h3", {}, title), state && badge(word(), kind)), children);
 }
 
-function part(title, { name, state, mode, bytes, of, collectionsToReindex, rebuilding, reason, lastSuccess, lastFailure, recently }, nameOf) {
+function part(title, report, nameOf) {
+  const { name, state, collectionsToReindex, rebuilding, reason, lastSuccess, lastFailure, recently } = report;
+  const mode = modeWords(report);
   const share = recently && recently.calls ? recently.failures / recently.calls : 0;
   return box(
     title,
-    state,
+    { state, reason },
     name ? code(name) : h("span", { class: "faint" }, t("operator.none")),
-    mode && h("p", { class: "soft" }, MODES[mode]?.() ?? mode, of ? ` ${formatBytes(bytes ?? 0)} / ${formatBytes(of)}` : ""),
+    mode && h("p", { class: isLimited({ state, reason }) ? "health-limit" : "soft" }, mode),
     reason && h("p", { class: "health-reason wrap" }, reason),
     facts([
       [t("operator.lastSuccess"), ago(lastSuccess)],
@@ -100,7 +117,7 @@ function part(title, { name, state, mode, bytes, of, collectionsToReindex, rebui
 function diskCard({ state, reason, free, reserve }) {
   return box(
     t("operator.disk"),
-    state,
+    { state, reason },
     reason && h("p", { class: "health-reason wrap" }, reason),
     facts([
       [t("operator.diskFree"), free !== undefined && formatBytes(free)],
@@ -112,7 +129,7 @@ function diskCard({ state, reason, free, reserve }) {
 function queueCard({ running, waiting, documents }) {
   return box(
     t("operator.queue"),
-    null,
+    {},
     facts([
       [t("operator.turnsRunning"), formatNumber(running)],
       [t("operator.turnsWaiting"), waiting !== undefined && formatNumber(waiting)],
@@ -124,7 +141,7 @@ function queueCard({ running, waiting, documents }) {
 function backupCard({ state, ageSeconds, everyHours, reason }) {
   return box(
     t("operator.backup"),
-    state,
+    { state, reason },
     reason && h("p", { class: "health-reason wrap" }, reason),
     ageSeconds === undefined && h("p", { class: "soft" }, t("operator.noBackupYet")),
     facts([

@@ -1,9 +1,10 @@
-// Usage: what model calls have cost in tokens, by day and by whatever one asks for.
+// The tokens and the cost of all model calls: by day and model, and summed as chosen.
 
 import { api, apiFile } from "../api.js";
-import { h, replace, svg } from "../dom.js";
-import { formatDate, formatMoney, formatNumber, formatPercent, t } from "../i18n.js";
+import { h, replace } from "../dom.js";
+import { formatDate, formatMoney, formatNumber, formatPercent, loadWords, t } from "../i18n.js";
 import { button, emptyState, field, input, loadInto, saveFile, select, table } from "../ui.js";
+import { dayOf, tokensOf as total, usageChart } from "../usage-chart.js";
 import { card, code, domainNames } from "./parts.js";
 
 const DAY = 86_400_000;
@@ -18,13 +19,11 @@ const GROUPS = [
   { key: "day", id: "day", label: () => t("operator.day") },
 ];
 
-const dayOf = (time) => new Date(time).toISOString().slice(0, 10);
-const total = (row) => KINDS.reduce((sum, kind) => sum + row[kind], 0);
 const read = (row) => row.input + row.cacheRead + row.cacheWrite;
 const cachedShare = (row) => (read(row) ? row.cacheRead / read(row) : 0);
 
 export async function show(place, { app }) {
-  const nameOf = await domainNames(app);
+  const [nameOf] = await Promise.all([domainNames(app), loadWords("usage")]);
   const from = input({ type: "date", value: dayOf(Date.now() - 29 * DAY), max: dayOf(Date.now()) });
   const to = input({ type: "date", value: dayOf(Date.now()) });
   const by = select(GROUPS.map(({ key, label }) => [key, label()]), { value: "domain" });
@@ -33,7 +32,7 @@ export async function show(place, { app }) {
     const range = { from: from.value, to: to.value ? dayOf(new Date(`${to.value}T00:00:00Z`).getTime() + DAY) : "" };
     const csv = async () => saveFile(`usage-${by.value}-${from.value || "all"}-${to.value || dayOf(Date.now())}.csv`, "text/csv", await apiFile("/api/usage", { query: { ...range, groupBy: by.value, format: "csv" }, accept: "text/csv" }));
     const ask = (groupBy) => api("GET", "/api/usage", { query: { ...range, groupBy } }).then(({ items }) => items);
-    return loadInto(list, () => Promise.all([ask("day"), ask(by.value)]), ([days, rows]) => draw(days, rows, by.value, { from: from.value, to: to.value || dayOf(Date.now()) }, nameOf, csv));
+    return loadInto(list, () => Promise.all([ask("day,model"), ask(by.value)]), ([days, rows]) => draw(days, rows, by.value, { from: from.value, to: to.value || dayOf(Date.now()) }, nameOf, csv));
   };
   for (const each of [from, to, by]) each.addEventListener("change", load);
   replace(place, h("div", { class: "row usage-bar" }, field(t("operator.fromDay"), from), field(t("operator.toDay"), to), field(t("operator.groupBy"), by)), list);
@@ -67,7 +66,7 @@ function draw(days, rows, group, range, nameOf, csv) {
       figure(t("operator.cachedShare"), formatPercent(cachedShare(sum))),
       priced && figure(t("operator.cost"), formatMoney(sumOf(days), priced.currency)),
     ),
-    card(t("operator.byDay"), {}, chart(days, range)),
+    usageChart(days, range),
     card(t("operator.totals"), { actions: [download] }, table(t("operator.totals"), columns, sorted)),
     priced && unpriced > 0 && h("p", { class: "field-hint" }, t("operator.unpriced", { count: unpriced })),
     h("p", { class: "field-hint" }, t("operator.usageHint")),
@@ -90,37 +89,4 @@ function costCell(row) {
   if (row.cost === undefined) return h("span", { class: "faint" }, "—");
   const note = row.unpricedCalls > 0 && h("span", { class: "faint", title: t("operator.unpriced", { count: row.unpricedCalls }) }, "*");
   return [formatMoney(row.cost, row.currency), note];
-}
-
-const MAX_DAYS = 120;
-const HIGH = 120;
-
-/** Bars of tokens by day, each of its four kinds; the table below has the same in numbers. */
-function chart(days, { from, to }) {
-  const found = new Map(days.map((each) => [each.day, each]));
-  const end = new Date(`${to}T00:00:00Z`).getTime();
-  const begin = Math.max(new Date(`${from || days[0].day}T00:00:00Z`).getTime(), end - (MAX_DAYS - 1) * DAY);
-  const all = [];
-  for (let time = begin; time <= end; time += DAY) all.push(dayOf(time));
-  const most = Math.max(1, ...days.map(total));
-  const wide = 100 / all.length;
-  const bars = all.flatMap((day, at) => {
-    const row = found.get(day);
-    if (!row) return [];
-    let top = HIGH;
-    const parts = KINDS.map((kind) => {
-      const high = (row[kind] / most) * HIGH;
-      top -= high;
-      return svg("rect", { class: `bar bar-${kind}`, x: `${at * wide + wide * 0.15}%`, y: top, width: `${wide * 0.7}%`, height: Math.max(0, high) });
-    });
-    return svg("g", {}, svg("title", {}, `${formatDate(`${day}T12:00:00Z`, { time: false })}: ${formatNumber(total(row))}`), parts);
-  });
-  const label = t("operator.chartLabel", { count: all.length, most: formatNumber(most) });
-  return h(
-    "figure",
-    { class: "chart" },
-    svg("svg", { class: "chart-bars", width: "100%", height: HIGH, role: "img", "aria-label": label }, bars),
-    h("div", { class: "row row-apart small faint" }, h("span", {}, formatDate(`${all[0]}T12:00:00Z`, { time: false })), h("span", {}, formatDate(`${all.at(-1)}T12:00:00Z`, { time: false }))),
-    h("figcaption", { class: "legend small" }, KINDS.map((kind) => h("span", { class: "row row-tight" }, h("span", { class: `swatch swatch-${kind}` }), KIND_NAMES[kind]()))),
-  );
 }

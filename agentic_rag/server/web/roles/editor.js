@@ -67,10 +67,11 @@ class RoleEditor {
   /** Take a role as the server has it; what was typed stays. */
   take(view, typed = this.kept.read()?.files ?? {}) {
     this.isNew = view.isNew === true;
+    this.template = new Set(this.isNew ? view.files.flatMap((file) => linesOf(file.content ?? "")) : []);
     this.source_ = view.source;
     this.drawOrigin();
     this.paths = new Map(view.files.map((file) => [file.file, keyOf(file)]));
-    this.files = view.files.map((file) => ({ ...file, stored: this.isNew ? null : (file.content ?? ""), text: typed[keyOf(file)] ?? file.content ?? "" }));
+    this.files = view.files.map((file) => ({ ...file, template: this.isNew ? (file.content ?? "") : null, stored: this.isNew ? null : (file.content ?? ""), text: typed[keyOf(file)] ?? file.content ?? "" }));
     for (const [key, text] of Object.entries(typed)) {
       const [kind, ...id] = key.split("/");
       if (!this.files.some((file) => keyOf(file) === key)) this.files.push({ kind, id: id.join("/"), source: "workspace", file: "", stored: null, text });
@@ -206,9 +207,40 @@ class RoleEditor {
     this.source.setMarks([...own.map(mark), ...elsewhere.map((each) => ({ ...mark(each), line: 1, column: 1, message: `${each.file}: ${each.message}` }))]);
   }
 
+  /** Leave out the template's files that the author neither changed nor refers to, and ask about lines of the template
+   * that are left. Returns whether to save. */
+  async settleTemplate() {
+    if (!this.isNew) return true;
+    const isMain = (file) => file.kind === "role" && file.id === this.role;
+    const isUntouched = (file) => file.template === file.text && !isMain(file);
+    const isReferred = (file) => this.files.some((other) => other.text.includes(referenceTo(file)));
+    this.leaveOut((file) => isUntouched(file) && !isReferred(file));
+    const lines = this.files.flatMap((file) => linesOf(file.text));
+    const left = lines.filter((line) => this.template.has(line));
+    if (!left.length) return true;
+    const build = () => [h("p", {}, t("roles.templateLeftText")), h("ul", {}, left.map((line) => h("li", { dir: "auto" }, line)))];
+    const mayRemove = left.length < lines.length; // a role of nothing but the template would be empty
+    const actions = (close) => [button(t("roles.templateEdit"), { kind: mayRemove ? "" : "primary", onclick: () => close(false) }), mayRemove && button(t("roles.templateRemove"), { kind: "primary", onclick: () => close(true) })];
+    if (!(await openDialog(t("roles.templateLeft"), { build, actions }).closed)) return false;
+    const dropped = this.files.filter(isUntouched).map(referenceTo);
+    this.leaveOut(isUntouched);
+    const stays = (line) => !this.template.has(line.trim()) && !dropped.includes(line.trim());
+    for (const file of this.files) file.text = withoutEmptySections(file.text.split("\n").filter(stays).join("\n"));
+    this.choose(this.open);
+    return true;
+  }
+
+  /** Take files out of a new role before it is saved. */
+  leaveOut(isLeftOut) {
+    this.files = this.files.filter((file) => !isLeftOut(file));
+    if (!this.files.includes(this.open)) this.open = this.files[0];
+    this.choose(this.open);
+    this.keep();
+  }
+
   async store() {
+    if (!this.drafts().length || !(await this.settleTemplate())) return;
     const files = this.drafts();
-    if (!files.length) return;
     const sent = new Map(this.files.map((file) => [keyOf(file), file.text]));
     if (!(await this.settle())) return;
     const wasNew = this.isNew;
@@ -316,6 +348,15 @@ class RoleEditor {
     this.others.end();
   }
 }
+
+const referenceTo = ({ kind, id }) => `@!${kind}://${id}`;
+
+/** Return the lines of a role's file that are neither tags, headings nor references: what its author writes. */
+function linesOf(text) {
+  return text.split("\n").map((line) => line.trim()).filter((line) => line && !/^(?:<|#|@!)/.test(line));
+}
+
+const withoutEmptySections = (text) => text.replace(/[ \t]*<(\w+)>\s*<\/\1>[ \t]*\n?/g, "").replace(/\n\s*\n(?=\s*\n|\s*<\/)/g, "\n");
 
 /** The text of a role with its headings as such; nothing of it is HTML. */
 function renderedText(text) {

@@ -1,33 +1,49 @@
-// How many waits there are for this person, as a number beside the navigation's link.
+// The number of open waits for this person. The navigation shows its link only while something waits.
 
 import { api } from "../api.js";
-import { h } from "../dom.js";
+import { debounce, h } from "../dom.js";
 import { loadWords, t } from "../i18n.js";
 import { announce } from "../ui.js";
 
 const LOOK_SECONDS = 20;
+const SETTLE_MS = 300;
 
-/** Show the number at a link of the navigation, and look again while the page is seen. Returns what takes a number that
- * another part has just been told. */
+let shownAt = null;
+let total = 0;
+let isWatching = false;
+
+/** Show the number at a link of the navigation, and keep it up to date. Returns a function that takes a new number. */
 export function countWaits(link) {
   const mark = h("span", { class: "rail-count", hidden: true });
   link.append(mark);
-  let before = 0;
-  const draw = async (total) => {
-    await loadWords("waiting");
-    mark.textContent = total > 99 ? "99+" : String(total);
-    mark.hidden = total === 0;
-    mark.setAttribute("aria-label", t("waiting.count", { count: total }));
-    if (total > before) announce(t("waiting.count", { count: total }));
-    before = total;
-  };
-  const look = async () => {
-    if (document.hidden) return;
-    const found = await api("GET", "/api/waits", { query: { state: "open", pageSize: 1 }, asIs: true }).catch(() => null);
-    if (found) await draw(found.total);
-  };
-  setInterval(look, LOOK_SECONDS * 1000);
-  document.addEventListener("visibilitychange", look);
-  look();
+  shownAt = { link, mark };
+  draw(total);
+  if (!isWatching) watch();
   return draw;
+}
+
+async function draw(count) {
+  await loadWords("waiting");
+  const { link, mark } = shownAt;
+  mark.textContent = count > 99 ? "99+" : String(count);
+  mark.hidden = count === 0;
+  mark.setAttribute("aria-label", t("waiting.count", { count }));
+  link.toggleAttribute("data-empty", count === 0);
+  if (count > total) announce(t("waiting.count", { count }));
+  total = count;
+}
+
+async function look() {
+  if (document.hidden) return;
+  const found = await api("GET", "/api/waits", { query: { state: "open", pageSize: 1 }, asIs: true }).catch(() => null);
+  if (found) await draw(found.total);
+}
+
+/** Ask at once when a conversation of this page opens or ends a wait, and from time to time for the others. */
+function watch() {
+  isWatching = true;
+  document.addEventListener("waits-changed", debounce(SETTLE_MS, look));
+  document.addEventListener("visibilitychange", look);
+  setInterval(look, LOOK_SECONDS * 1000);
+  look();
 }

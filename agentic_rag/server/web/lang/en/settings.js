@@ -132,6 +132,7 @@ export default {
   "settings.noRole": "The role {role} does not exist, so answers use only the prompt. Choose another primary role, or write this one.",
   "settings.noRule": "No rule",
   "settings.none": "Not set",
+  "settings.notListed": "tools counted after first use",
   "settings.notSaved": "not saved",
   "settings.operators": "Operator’s default",
   "settings.otherTab": "This page is open in another tab. Reload to see what is saved there.",

@@ -132,6 +132,7 @@ export default {
   "settings.noRole": "没有角色 {role}：回答仅依据提示词。请选择其他主角色，或编写该角色。",
   "settings.noRule": "无规则",
   "settings.none": "未设置",
+  "settings.notListed": "首次使用后计入工具",
   "settings.notSaved": "未保存",
   "settings.operators": "由运维人员设定",
   "settings.otherTab": "此内容也在另一个标签页中打开。在那里保存的内容需重新读取后才会在此生效。",

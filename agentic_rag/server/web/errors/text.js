@@ -1,0 +1,61 @@
+// The text of an error in the reader's language. The server writes English; another language has a file beside this one,
+// with a text for each error code. An error without such a text keeps the server's.
+
+import { formatNumber, language } from "../i18n.js";
+
+const WITH_TEXTS = new Set(["zh"]);
+
+let texts = null;
+let loading = null;
+
+/** Load the texts of the page's language once. Without them, errors keep the server's texts. */
+export function loadErrorTexts() {
+  if (!WITH_TEXTS.has(language)) return Promise.resolve();
+  loading ??= import(`./${language}.js`).then(
+    (module) => (texts = module),
+    () => (loading = null), // asked for again with the next error
+  );
+  return loading;
+}
+
+/** Return the text of an error: `{code, message, details?}` as the API has it, or an Error that already has its text. */
+export function errorText({ code = "", message = "", details, hasText = false }) {
+  if (hasText || texts === null) return message;
+  const values = { ...details, message, problem: problemText(details?.problem), ...nounOf(code) };
+  for (const text of [texts.codes[code] ?? (values.noun && texts.notFound)].flat().filter(Boolean)) {
+    const filled = fill(text, values);
+    if (filled !== null) return filled;
+  }
+  return message;
+}
+
+/** Return details with the problem in the reader's language, for places that show the problem without its field. */
+export function detailsInWords(details) {
+  return texts === null || typeof details?.problem !== "string" ? details : { ...details, problem: problemText(details.problem) };
+}
+
+/** Return a sentence about an invalid value in the reader's language, or as the server has it. */
+function problemText(problem) {
+  if (typeof problem !== "string") return undefined;
+  for (const [pattern, text] of texts.problems) {
+    const found = pattern.exec(problem);
+    if (found) return text.replace(/\$(\d)/g, (_, at) => found[at] ?? "");
+  }
+  return problem;
+}
+
+function nounOf(code) {
+  const key = /^(\w+)_NOT_FOUND$/.exec(code)?.[1];
+  return key ? { noun: texts.nouns[key] } : {};
+}
+
+/** Fill in values; null if one is missing. */
+function fill(text, values) {
+  let isWhole = true;
+  const filled = text.replace(/\{(\w+)\}/g, (_, name) => {
+    const value = values[name];
+    if (value === undefined || value === null || typeof value === "object") isWhole = false;
+    return typeof value === "number" ? formatNumber(value) : String(value);
+  });
+  return isWhole ? filled : null;
+}
