@@ -5,6 +5,7 @@ belongs to another process, 4 the port is in use. All commands except `serve` us
 This module imports little: each command imports what it needs.
 """
 
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -84,16 +85,31 @@ def options(
 
 
 def main() -> None:
-    """Run the command line. Errors are printed as one line on stderr."""
+    """Run the command line. Errors are printed as one line on stderr.
+
+    If the reader of the output has gone (``agentic-rag chat … | head``), the command ends quietly with exit code 1.
+    """
     try:
         app()
-    except Exception as exc:
+    except BaseException as exc:
+        if _reader_is_gone(exc):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes the output at its end
+            sys.exit(1)
+        if not isinstance(exc, Exception):
+            raise
         error = first_cause(exc)
         if error is None:
             say("".join(traceback.format_exception(exc)), err=True)
             sys.exit(1)
         say(f"error: {error}", err=True)
         sys.exit(error.exit_code if isinstance(error, StartupError) else 1)
+
+
+def _reader_is_gone(exc: BaseException) -> bool:
+    """Return True if writing failed because nothing reads the output. Rich raises SystemExit for that."""
+    if isinstance(exc, BaseExceptionGroup):
+        return all(_reader_is_gone(each) or isinstance(each, SystemExit) for each in exc.exceptions)
+    return isinstance(exc, BrokenPipeError)
 
 
 @app.command()

@@ -187,7 +187,8 @@ class _Uploads:
                     console.print(safe(f"{path}: cannot be read ({exc.strerror})"), markup=False, highlight=False)
                     failed += 1
                 except RequestRefused as exc:
-                    console.print(safe(f"{path}: {exc}"), markup=False, highlight=False)
+                    reason = str(exc).removeprefix(f"{path.name}: ")
+                    console.print(safe(f"{path}: {reason}"), markup=False, highlight=False)
                     failed += 1
                 else:
                     if document["id"] not in waiting:

@@ -24,6 +24,17 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_program(arguments, cwd=folder, env=environment())
 
 
+def run_without_reader(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Run a command whose output nothing reads, as ``| head`` does at its end. Return the exit code and stderr."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as output:
+        ended = subprocess.run(
+            [PROGRAM, *arguments], cwd=folder, env=environment(), stdout=output, stderr=subprocess.PIPE, text=True
+        )
+    return ended.returncode, ended.stderr
+
+
 @contextmanager
 def serving(folder: Path) -> Iterator[None]:
     command = ["serve", "--port", "0", "--data", str(folder / "data")]
@@ -47,6 +58,7 @@ def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *words:
 
 def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
     (tmp_path / "note.md").write_text("# Leave\n\nTwenty-five days a year.")
+    (tmp_path / "program.exe").write_bytes(b"MZ")
     domain = run(tmp_path, "domains", "create", "Law").stdout.strip()
     assert domain.startswith("dom_")
     ingested = run(tmp_path, "ingest", domain, "note.md")
@@ -58,6 +70,8 @@ def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
         failed = run(tmp_path, "ingest", domain, "note.md", "missing.md")
         assert failed.returncode == 1
         assert "missing.md: cannot be read" in failed.stderr
+        refused = run(tmp_path, "ingest", domain, "program.exe")
+        assert (refused.returncode, refused.stderr.count("program.exe")) == (1, 1), refused.stderr
         handbook = tmp_path / "handbook"
         (handbook / ".git").mkdir(parents=True)
         (handbook / "pump.md").write_text("# Pump\n\nIt holds twelve bar.")
@@ -75,6 +89,7 @@ def test_commands_work_without_a_server_and_with_one(tmp_path: Path) -> None:
         (handbook / "empty").mkdir()
         nothing = run(tmp_path, "ingest", domain, "handbook/empty")
         assert (nothing.returncode, "No file to ingest." in nothing.stderr) == (1, True)
+        assert run_without_reader(tmp_path, "chat", domain, "How many days?") == (1, "")
         assert_one_line(run(tmp_path, "domains", "show", "nope"), 1, "nope")
         assert_one_line(run(tmp_path, "serve", "--port", "0"), 3, "in use by process")
         assert run(tmp_path, "domains", "delete", domain, "--yes").returncode == 0
