@@ -12,9 +12,29 @@ from tests.console.rig import LOCALES, Desk, console, needs_browser
 
 pytestmark = needs_browser
 
+MOST_SHIFT = 0.02
+"""The largest share of the window that may move while a page loads (Cumulative Layout Shift)."""
+SHIFTS = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const { value, hadRecentInput, sources } of list.getEntries()) {
+    if (!hadRecentInput) shifts.push([value, ...sources.map(({ node }) => node?.className ?? node?.nodeName)]);
+  }
+}).observe({ type: "layout-shift", buffered: true });
+"""
 BUDGET = 80_000
 """Bytes of the page, its modules, words, styles and icon, compressed; the font, which comes after them, aside."""
-FONT_BUDGET = 80_000
+FONT_MOST_SHIFT = 0.02
+"""The largest share of the window that may move while a page loads (Cumulative Layout Shift)."""
+SHIFTS = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const { value, hadRecentInput, sources } of list.getEntries()) {
+    if (!hadRecentInput) shifts.push([value, ...sources.map(({ node }) => node?.className ?? node?.nodeName)]);
+  }
+}).observe({ type: "layout-shift", buffered: true });
+"""
+BUDGET = 80_000
 VERSION = re.compile(r"^/web/[0-9a-f]{16}/")
 
 
@@ -46,6 +66,31 @@ async def test_the_first_page_is_small_in_each_language(tmp_path: Path, language
         assert 0 < sizes.pop("/web/vendor/inter.woff2") <= FONT_BUDGET
         assert sum(sizes.values()) <= BUDGET, sizes
         assert not [path for path in sizes if f"/lang/{'zh' if language == 'en' else 'en'}/" in path]
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 780)])
+async def test_little_moves_while_a_page_loads(tmp_path: Path, size: tuple[int, int]) -> None:
+    async with console(tmp_path, say("Yes."), size=size) as desk:
+        page = desk.page
+        domain = await desk.rig.domain()
+        await desk.rig.upload(domain, "leave.md", b"# Leave\n\n27 days.\n")
+        conversation = await desk.rig.conversation(domain)
+        await desk.rig.say(conversation, "Hi")
+        await page.add_init_script(SHIFTS)
+        places = {
+            f"chat/{domain}": ".start",
+            f"chat/{domain}/{conversation}": ".answer-acts",
+            "domains": ".domain-card",
+            f"domains/{domain}/documents": ".document-row",
+            f"domains/{domain}/usage": ".usage-bar",
+            "operator/health": ".health-card",
+        }
+        for place, part in places.items():
+            await desk.goto(f"#/{place}")
+            await expect(page.locator(part).first).to_be_visible()
+            await page.wait_for_load_state("networkidle")
+            shifts = await page.evaluate("shifts")
+            assert sum(shift for shift, *_ in shifts) <= MOST_SHIFT, (place, shifts)
 
 
 async def test_a_part_that_could_not_be_fetched_is_fetched_when_it_is_wanted_again(tmp_path: Path) -> None:

@@ -1,11 +1,17 @@
 """The page's words: each key in every language, with the same places, used and nothing unused."""
 
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from agentic_rag.app import application
+from agentic_rag.base.errors import AgenticRagError
 from agentic_rag.server.web_files import FOLDER
+from mcp_servers.retriever.errors import DocumentCode
 
 ENTRY = re.compile(r'^  "([\w.]+)": (?:"((?:[^"\\]|\\.)*)"|\{ ?(.*?) ?\}),$', re.MULTILINE)
 FORM = re.compile(r'(\w+): "((?:[^"\\]|\\.)*)"')
@@ -61,3 +67,20 @@ def test_each_key_that_is_used_has_words_and_each_that_has_words_is_used() -> No
     named = used | {key for text in texts for key in EITHER.findall(text)}
     unused = {key for key in known - named if not key.startswith(tuple(begun))}
     assert not unused, unused
+
+
+def error_codes(of: type[AgenticRagError] = AgenticRagError) -> Iterator[str]:
+    """Yield the code of each error class whose code is fixed."""
+    for each in of.__subclasses__():
+        if isinstance(each.code, str):
+            yield each.code
+        yield from error_codes(each)
+
+
+def test_each_error_code_has_a_chinese_text() -> None:
+    assert application.__name__ in sys.modules  # imports every module that declares an error
+    text = (FOLDER / "errors" / "zh.js").read_text(encoding="utf-8")
+    codes = re.findall(r"^  ([A-Z_]+): (?:\[?\")", text.split("export const notFound")[0], re.MULTILINE)
+    assert codes == sorted(set(codes)), "codes once each, in order"
+    wanted = {*error_codes(), *get_args(DocumentCode)}
+    assert wanted <= {*codes}, wanted - {*codes}

@@ -23,14 +23,16 @@ pytestmark = needs_browser
 
 WORDS = {
     "en": {
-        "operator": "Operator", "well": "Everything works", "users": "Users", "new": "New user", "name": "Name",
+        "operator": "Operator", "well": "Everything works", "limit": "Search by meaning", "bad": "1 to 64 letters",
+        "users": "Users", "new": "New user", "name": "Name",
         "create": "Create", "key": "New key", "make": "Create key", "value": "The new key", "kept": "I have saved it",
         "audit": "Audit", "verify": "Verify the log", "now": "Verify", "intact": "Whole", "close": "Close",
         "backups": "Backups", "backup": "Back up now", "whole": "is intact", "usage": "Usage", "calls": "Model calls",
         "catalogue": "Catalogue", "search": "Search lines", "csv": "Save as CSV",
     },
     "zh": {
-        "operator": "运维", "well": "一切正常", "users": "用户", "new": "新建用户", "name": "用户名",
+        "operator": "运维", "well": "正常", "limit": "语义检索", "bad": "且不是保留名称",
+        "users": "用户", "new": "新建用户", "name": "用户名",
         "create": "创建", "key": "新建密钥", "make": "生成密钥", "value": "新密钥", "kept": "我已保存",
         "audit": "审计", "verify": "验证审计日志", "now": "验证", "intact": "完整", "close": "关闭",
         "backups": "备份", "backup": "立即备份", "whole": "完整", "usage": "用量", "calls": "模型调用",
@@ -54,9 +56,16 @@ async def test_an_operator_looks_after_the_server(tmp_path: Path, language: str)
         await desk.goto()
         await page.get_by_role("navigation").get_by_role("link", name=words["operator"]).click()
         await expect(page.get_by_role("heading", name=words["well"])).to_be_visible()
+        # no test may download the default model, so search by meaning is off or uses the smaller model
+        limited = page.locator(".health-card").filter(has=page.locator(".badge-wait"))
+        await expect(limited.locator(".health-limit")).to_contain_text(words["limit"])
         await open_tab(page, words["usage"])
         await expect(page.locator(".figure").first).to_contain_text(words["calls"])
         await expect(page.locator(".usage-chart g:has(.usage-bar)")).to_have_count(1)
+        (used,) = (await rig.ok("GET", "/api/usage?groupBy=model"))["items"]
+        await expect(page.locator(".usage-legend li")).to_have_text([used["model"]])
+        await page.locator(".usage-chart").get_by_role("button").last.click()
+        await expect(page.locator(".usage-legend li").first).not_to_have_text(used["model"])  # the kinds of tokens
         async with page.expect_download() as saving:
             await page.get_by_role("button", name=words["csv"]).click()
         saved = await saving.value
@@ -87,7 +96,7 @@ async def test_an_operator_looks_after_the_server(tmp_path: Path, language: str)
         await page.get_by_role("button", name=words["new"]).first.click()
         await dialog.get_by_label(words["name"], exact=True).fill("no name")
         await dialog.get_by_role("button", name=words["create"]).click()
-        await expect(dialog.locator(".field-error").first).to_be_visible()
+        await expect(dialog.locator(".field-error").first).to_contain_text(words["bad"])
         await dialog.get_by_label(words["name"], exact=True).fill("ann")
         await dialog.get_by_role("checkbox").check()
         await dialog.get_by_role("button", name=words["create"]).click()
@@ -205,6 +214,8 @@ async def test_what_waits_for_an_admin_stands_in_one_place_and_is_answered_there
         await card.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_role("heading", name="Nothing is waiting for you")).to_be_visible()
         await expect(link.locator(".rail-count")).to_be_hidden()
+        await page.get_by_role("navigation").get_by_role("link", name="Chat").click()
+        await expect(link).to_be_hidden()  # nothing waits
         assert [row["actor"] for row in await audited(rig, action="wait.accept")] == ["bob"]
 
 

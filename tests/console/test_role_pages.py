@@ -135,7 +135,9 @@ async def test_a_saved_role_is_made_the_one_that_answers(tmp_path: Path) -> None
         left = page.get_by_role("dialog", name="Lines of the template are left")
         await expect(left).to_contain_text("What must never happen.")
         await left.get_by_role("button", name="Back to the text").click()
-        assert "clerk" not in [each["id"] for each in (await desk.rig.ok("GET", f"/api/domains/{domain}/roles"))["items"]]
+        assert "clerk" not in [
+            each["id"] for each in (await desk.rig.ok("GET", f"/api/domains/{domain}/roles"))["items"]
+        ]
         await save.click()
         await left.get_by_role("button", name="Remove and save").click()
         told = "The model can now use this role. assistant still answers first."

@@ -13,9 +13,11 @@ const VIEWS = ["model", "kind"];
 export const tokensOf = (row) => KINDS.reduce((sum, kind) => sum + row[kind], 0);
 export const dayOf = (time) => new Date(time).toISOString().slice(0, 10);
 
+/** Load the style of the chart. Wait for it before the chart is shown, so that nothing moves. */
+export const loadChartStyle = () => loadStyle("/web/usage-chart.css");
+
 /** Return the chart of rows grouped by day and model, for the days `from` to `to`, both included. */
 export function usageChart(rows, { from, to }) {
-  loadStyle("/web/usage-chart.css");
   const days = daysBetween(from || rows.map((each) => each.day).sort()[0], to);
   const place = h("div", {});
   const buttons = VIEWS.map((view) => h("button", { type: "button", class: "segment", dataset: { view }, onclick: () => draw(view) }, t(`usage.view.${view}`)));

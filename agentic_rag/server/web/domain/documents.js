@@ -52,6 +52,7 @@ export async function show(panel, { domain, rest, app, place }) {
     isDescribed = any;
     place.describe(t(files ? "documents.drop" : "documents.text"), ...(files && any ? files.buttons() : []));
   }
+  describe(true);
 
   const fits = { all: () => true, failed: (each) => each.status === "failed", working: isWorking };
   const present = () => all.filter((each) => !gone.has(each.id));
@@ -72,6 +73,7 @@ export async function show(panel, { domain, rest, app, place }) {
   function drawFilters() {
     const counts = Object.fromEntries(FILTERS.map((each) => [each, present().filter(fits[each]).length]));
     if (!counts[filter]) filter = "all";
+    filters.hidden = !counts.failed && !counts.working;
     const choose = (each) => () => {
       filter = each;
       draw();

@@ -62,6 +62,8 @@ export async function show(panel, { domain, rest, app, place }) {
         button(t("evaluation.addCase"), { icon: "add", onclick: add }),
         cases.length > 0 && button(t("evaluation.runNow"), { kind: "primary", onclick: () => start("retrieval") }),
       );
+      const drafts = summary.cases.draft;
+      if (!cases.length && drafts) actions.append(h("a", { class: "button button-primary", href: place.href("drafts") }, t("evaluation.reviewDrafts", { count: drafts })));
       if (!cases.length) return h("div", { class: "stack" }, emptyState(t("evaluation.none"), t("evaluation.noneText"), { icon: "check", actions: [actions] }));
       const own = runs.filter((each) => !each.draftId && each.state === "done");
       return h("div", { class: "stack" },

@@ -30,7 +30,7 @@ export async function show(main, { params, app }) {
   let turn = 0;
   const head = h("header", { class: "domain-head" });
   const title = h("div", { class: "section-head" });
-  const panel = h("div", { class: "domain-panel" }, skeleton());
+  let panel = h("div", { class: "domain-panel" }, skeleton());
   replace(main, h("div", { class: "domain-layout" }, head, h("div", { class: "page page-domain" }, title, panel)));
 
   async function draw(wanted) {
@@ -43,6 +43,7 @@ export async function show(main, { params, app }) {
     await shown.leave?.();
     const known = shown.domain?.id === id ? shown.domain : null;
     shown = { domain: known, key: null, leave: null, update: null };
+    drawTitle(chosen?.key);
     let domain;
     try {
       domain = known ?? (await api("GET", `/api/domains/${encodeURIComponent(id)}`));
@@ -56,13 +57,14 @@ export async function show(main, { params, app }) {
     if (own !== turn) return undefined;
     shown.domain = domain;
     drawHead(domain, sections, chosen?.key);
-    drawTitle(chosen?.key);
     if (!chosen) return replace(panel, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
     replace(panel, skeleton());
     const [module] = await loadAll(chosen.load(), loadWords(...chosen.words));
     if (own !== turn) return undefined;
-    replace(panel);
-    panel.className = `domain-panel panel-${chosen.key}`;
+    // a new element: the old one would be seen to move when the section describes itself above it
+    const fresh = h("div", { class: `domain-panel panel-${chosen.key}` });
+    panel.replaceWith(fresh);
+    panel = fresh;
     const place = {
       href: (...parts) => ["#/domains", id, chosen.key, ...parts].map((each, at) => (at ? encodeURIComponent(each) : each)).join("/"),
       /** Show a line below the title and buttons beside it. */

@@ -4,7 +4,7 @@ import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatMoney, formatNumber, formatPercent, t } from "../i18n.js";
 import { emptyState, loadInto, select, table } from "../ui.js";
-import { dayOf, tokensOf, usageChart } from "../usage-chart.js";
+import { dayOf, loadChartStyle, tokensOf, usageChart } from "../usage-chart.js";
 
 const DAYS = [7, 30, 90];
 const GROUPS = ["model", "user", "agent"];
@@ -19,7 +19,7 @@ export async function show(panel, { domain, place }) {
   async function load() {
     const from = dayOf(Date.now() - (Number(span.value) - 1) * 86_400_000);
     const ask = async (group) => (await api("GET", "/api/usage", { query: { groupBy: `domain,${group}`, from } })).items.filter((each) => each.domainId === domain.id);
-    const [days, ...groups] = await Promise.all(["day,model", ...GROUPS].map(ask));
+    const [[days, ...groups]] = await Promise.all([Promise.all(["day,model", ...GROUPS].map(ask)), loadChartStyle()]);
     return { days, groups, from };
   }
 
@@ -41,7 +41,8 @@ export async function show(panel, { domain, place }) {
     });
   }
 
-  await Promise.all([draw(), drawQuotas(quotas, domain)]);
+  await draw();
+  await drawQuotas(quotas, domain);
 }
 
 function groupTable(group, rows) {

@@ -4,7 +4,7 @@ import { api, apiFile } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatDate, formatMoney, formatNumber, formatPercent, loadWords, t } from "../i18n.js";
 import { button, emptyState, field, input, loadInto, saveFile, select, table } from "../ui.js";
-import { dayOf, tokensOf as total, usageChart } from "../usage-chart.js";
+import { dayOf, loadChartStyle, tokensOf as total, usageChart } from "../usage-chart.js";
 import { card, code, domainNames } from "./parts.js";
 
 const DAY = 86_400_000;
@@ -32,7 +32,7 @@ export async function show(place, { app }) {
     const range = { from: from.value, to: to.value ? dayOf(new Date(`${to.value}T00:00:00Z`).getTime() + DAY) : "" };
     const csv = async () => saveFile(`usage-${by.value}-${from.value || "all"}-${to.value || dayOf(Date.now())}.csv`, "text/csv", await apiFile("/api/usage", { query: { ...range, groupBy: by.value, format: "csv" }, accept: "text/csv" }));
     const ask = (groupBy) => api("GET", "/api/usage", { query: { ...range, groupBy } }).then(({ items }) => items);
-    return loadInto(list, () => Promise.all([ask("day,model"), ask(by.value)]), ([days, rows]) => draw(days, rows, by.value, { from: from.value, to: to.value || dayOf(Date.now()) }, nameOf, csv));
+    return loadInto(list, () => Promise.all([ask("day,model"), ask(by.value), loadChartStyle()]), ([days, rows]) => draw(days, rows, by.value, { from: from.value, to: to.value || dayOf(Date.now()) }, nameOf, csv));
   };
   for (const each of [from, to, by]) each.addEventListener("change", load);
   replace(place, h("div", { class: "row usage-bar" }, field(t("operator.fromDay"), from), field(t("operator.toDay"), to), field(t("operator.groupBy"), by)), list);

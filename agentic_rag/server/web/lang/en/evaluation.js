@@ -121,6 +121,7 @@ export default {
   "evaluation.reason": "Reason:",
   "evaluation.result": "Result",
   "evaluation.review": "Review",
+  "evaluation.reviewDrafts": { one: "Review {count} draft", other: "Review {count} drafts" },
   "evaluation.runAnswers": "Run with answers",
   "evaluation.runNow": "Run now",
   "evaluation.running": "{tier}: {done} of {total} cases",

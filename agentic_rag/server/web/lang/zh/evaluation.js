@@ -121,6 +121,7 @@ export default {
   "evaluation.reason": "理由：",
   "evaluation.result": "结果",
   "evaluation.review": "查看",
+  "evaluation.reviewDrafts": { other: "审阅 {count} 个草稿" },
   "evaluation.runAnswers": "连同回答运行",
   "evaluation.runNow": "立即运行",
   "evaluation.running": "{tier}：{total} 个用例中的 {done} 个",
