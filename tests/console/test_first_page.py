@@ -24,17 +24,7 @@ new PerformanceObserver((list) => {
 """
 BUDGET = 80_000
 """Bytes of the page, its modules, words, styles and icon, compressed; the font, which comes after them, aside."""
-FONT_MOST_SHIFT = 0.02
-"""The largest share of the window that may move while a page loads (Cumulative Layout Shift)."""
-SHIFTS = """
-window.shifts = [];
-new PerformanceObserver((list) => {
-  for (const { value, hadRecentInput, sources } of list.getEntries()) {
-    if (!hadRecentInput) shifts.push([value, ...sources.map(({ node }) => node?.className ?? node?.nodeName)]);
-  }
-}).observe({ type: "layout-shift", buffered: true });
-"""
-BUDGET = 80_000
+FONT_BUDGET = 80_000
 VERSION = re.compile(r"^/web/[0-9a-f]{16}/")
 
 
