@@ -16,8 +16,9 @@ export const dayOf = (time) => new Date(time).toISOString().slice(0, 10);
 /** Load the style of the chart. Wait for it before the chart is shown, so that nothing moves. */
 export const loadChartStyle = () => loadStyle("/web/usage-chart.css");
 
-/** Return the chart of rows grouped by day and model, for the days `from` to `to`, both included. */
+/** Return the chart of rows grouped by day and model, for the days `from` to `to`, both included; null without tokens. */
 export function usageChart(rows, { from, to }) {
+  if (!rows.some(tokensOf)) return null;
   const days = daysBetween(from || rows.map((each) => each.day).sort()[0], to);
   const place = h("div", {});
   const buttons = VIEWS.map((view) => h("button", { type: "button", class: "segment", dataset: { view }, onclick: () => draw(view) }, t(`usage.view.${view}`)));
