@@ -93,8 +93,7 @@ def main() -> None:
         app()
     except BaseException as exc:
         if _reader_is_gone(exc):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes the output at its end
-            sys.exit(1)
+            os._exit(1)  # at an ordinary exit the interpreter would flush the output and report the broken pipe
         if not isinstance(exc, Exception):
             raise
         error = first_cause(exc)
