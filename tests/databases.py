@@ -42,6 +42,13 @@ def prepare_data(data: Path) -> None:
         prepare_file(data / "agentic-rag.db")
 
 
+def without_demo(data: Path) -> None:
+    """Mark the demo domain of a data folder as loaded. Loading it takes seconds of CPU, and it has its own tests."""
+    workspaces = data / "workspaces"
+    workspaces.mkdir(parents=True, exist_ok=True)
+    (workspaces / ".demo-loaded").touch()
+
+
 def prepare_file(path: Path) -> None:
     """Copy the migrated template to a path, unless something is there or its folder cannot be written.
 

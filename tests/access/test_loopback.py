@@ -169,7 +169,7 @@ def test_the_command_line_has_the_local_key_and_open_gives_a_page_a_ticket(tmp_p
         with pytest.raises(InvalidStatus):
             await connect(address, proxy=None)
 
-    with serving_process(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none") as server:
+    with serving_process(tmp_path / "data", demo=False, AGENTIC_RAG_EMBEDDING="none") as server:
         with pytest.raises(Exception, match="401"):
             server.call("GET", "/api/domains")
         assert run(tmp_path, "domains", "list").returncode == 0

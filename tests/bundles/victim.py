@@ -1,6 +1,7 @@
 """A program for `test_kills` that imports and exports, is killed at each place, and reports the problems afterwards.
 
-``python -m tests.bundles.victim FOLDER``. It imports everything once and forks for each run, before any thread starts.
+``python -m tests.bundles.victim FOLDER EVERY`` kills imports at every EVERY-th place. The program imports everything
+once and forks for each run, before any thread starts.
 """
 
 import json
@@ -105,13 +106,15 @@ def look(folder: Path, name: str, report: Path) -> dict[str, object]:
 
 
 def kill_all(
-    folder: Path, kind: str, work: Callable[[Rig, Path], Awaitable[None]], skipped: frozenset[str]
+    folder: Path, kind: str, work: Callable[[Rig, Path], Awaitable[None]], skipped: frozenset[str], every: int
 ) -> tuple[int, list[str]]:
+    """Kill the work at ``every``-th place that it reaches. Return the number of kills, and the problems."""
     copy(folder, f"{kind}-whole")
     reached = count(on_copy(folder, f"{kind}-whole", lambda rig: work(rig, folder)), folder / "report")
     before, after = look(folder, "base", folder / "report"), look(folder, f"{kind}-whole", folder / "report")
     problems = [] if before and after and before != after else ["it changed nothing"]
     found = [place for place in places(Counter(reached), "bundle.") if place.partition(":")[0] not in skipped]
+    found = found[::every]
     for number, place in enumerate(found):
         name = f"{kind}-{number}"
         copy(folder, name)
@@ -156,13 +159,13 @@ def kill_exports(folder: Path) -> tuple[int, list[str]]:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder, every = Path(sys.argv[1]), int(sys.argv[2])
     os.umask(0o077)
     assert run(lambda: make(folder)) == 0
     early = frozenset({"bundle.received", "bundle.member", "bundle.unpacked"})
     results = [
-        kill_all(folder, "new", import_new, frozenset()),
-        kill_all(folder, "over", import_over, early),
+        kill_all(folder, "new", import_new, frozenset(), every),
+        kill_all(folder, "over", import_over, early, every),
         kill_exports(folder),
     ]
     sys.stdout.write(json.dumps(results))

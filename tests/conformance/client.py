@@ -24,6 +24,7 @@ from agentic_rag.base.settings import Settings
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Say, Step, Use
+from tests.databases import without_demo
 from tests.waiting import pause
 
 NAME = "suite"
@@ -114,8 +115,7 @@ def entry_of(url: str, context: Json) -> Json:
 
 async def run(url: str, context: Json, folder: Path) -> list[Json]:
     """Paste the address, start the server, and run a turn; return the turn's events."""
-    (folder / "workspaces").mkdir(parents=True)
-    (folder / "workspaces" / ".demo-loaded").touch()
+    without_demo(folder)
     published = "cimd" in os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
     settings = Settings(
         _env_file=None,

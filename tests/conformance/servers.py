@@ -19,6 +19,7 @@ import httpx2
 from mcp_servers.retriever.chunking import chunk_document
 from mcp_servers.retriever.document import Block, ParsedDocument
 from mcp_servers.retriever.edge_index import EdgeIndex
+from tests.databases import without_demo
 from tests.waiting import pause_thread
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,8 +32,7 @@ def served() -> Iterator[dict[str, str]]:
     """Run all servers in the block. Yields their addresses by name."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        (folder / "data" / "workspaces").mkdir(parents=True)
-        (folder / "data" / "workspaces" / ".demo-loaded").touch()
+        without_demo(folder / "data")
         door = _free_port()
         options = ["--data", str(folder / "data"), "--port", str(door), "--allow-root"]
         stack.enter_context(_running(door, "-c", SERVE, "serve", *options, AGENTIC_RAG_EMBEDDING="none"))

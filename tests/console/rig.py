@@ -26,7 +26,7 @@ from tests.server.rig import Rig
 from tests.ws.serving import serving
 
 HANG_SECONDS = 900.0
-PATIENCE = 120_000
+PATIENCE = 60_000
 """Milliseconds that a test waits for something to appear on the page."""
 LOCALES = {"en": "en-GB", "zh": "zh-CN"}
 

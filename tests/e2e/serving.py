@@ -13,7 +13,7 @@ import anyio
 import anyio.to_thread
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.databases import database_url, prepare_data
+from tests.databases import database_url, prepare_data, without_demo
 from tests.programs import Program
 from tests.waiting import pause
 
@@ -106,10 +106,12 @@ class Chat:
 
 
 @contextmanager
-def serving(data: Path, *options: str, **variables: str) -> Iterator[Server]:
-    """Run ``agentic-rag serve`` on a free port until the block ends (SIGTERM)."""
+def serving(data: Path, *options: str, demo: bool = True, **variables: str) -> Iterator[Server]:
+    """Run ``agentic-rag serve`` on a free port until the block ends (SIGTERM). ``demo``: load the demo domain."""
     if "AGENTIC_RAG_DATABASE_URL" not in variables:
         prepare_data(data)
+    if not demo:
+        without_demo(data)
     child = Program(
         ["serve", "--port", "0", "--data", str(data), *options],
         env=environment(

@@ -13,12 +13,15 @@ from itertools import groupby
 from pathlib import Path
 
 import anyio
+import httpx2
 import pytest
 
+from tests.databases import without_demo
 from tests.e2e.serving import Server, environment
 from tests.waiting import pause
 
 QUESTION = "How many days of paid leave do full-time staff have?"
+LEAVE = b"# Leave\n\nFull-time staff have 25 days of paid leave a year.\n"
 
 PATIENCE = 240.0
 """Seconds after which a server that was started, or told to stop, has failed: five of them are started here."""
@@ -58,6 +61,7 @@ def hosted(command: list[str], data: Path) -> Iterator[Server]:
         port = free.getsockname()[1]
     given = environment(AGENTIC_RAG_DATA=str(data), AGENTIC_RAG_PORT=str(port), AGENTIC_RAG_EMBEDDING="none")
     words = [word.format(port=port) for word in command]
+    without_demo(data)
     with subprocess.Popen(words, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
         try:
             yield Server(child, f"http://127.0.0.1:{port}", data)
@@ -97,8 +101,12 @@ def comparable(texts: list[str]) -> list[str]:
 
 async def frames_of_a_turn(server: Server) -> list[str]:
     await until_ready(server)
-    await server.indexed()
-    async with server.chat(await server.conversation()) as chat:
+    domain = (await server.ask("POST", "/api/domains", {"name": "Staff"}))["id"]
+    async with httpx2.AsyncClient(base_url=server.url, trust_env=False) as http:
+        made = await http.post(f"/api/domains/{domain}/documents", files={"file": ("leave.md", LEAVE)})
+        made.raise_for_status()
+    await server.indexed(domain)
+    async with server.chat(await server.conversation(domain)) as chat:
         await chat.send(type="message", conversationId=chat.conversation, content=QUESTION, clientMessageId="m1")
         texts: list[str] = []
         with anyio.fail_after(PATIENCE):

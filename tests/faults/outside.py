@@ -34,8 +34,9 @@ SCRIPTS = ("plain", "tools", "long", "slow", "cut")
 """Scripts of the model.
 
 ``plain``: a short text. ``tools``: thinking and two calls, then a text. ``long``: a second of deltas. ``slow``: some
-seconds. ``cut``: a stream that breaks once, after some deltas. Further scripts: ``ask``, a call that asks a person;
-``keep``, a call that stores the key; ``deltas=N``, as fast as they are read; and ``pages=N`` with 4 KB each.
+seconds. ``cut``: a stream that breaks once, after some deltas. Further scripts: ``lasting``: ten minutes of deltas;
+``ask``, a call that asks a person; ``keep``, a call that stores the key; ``deltas=N``, as fast as they are read; and
+``pages=N`` with 4 KB each.
 """
 
 
@@ -102,6 +103,8 @@ class Outside:
             return Reply(Step((Think("A long one."), *demo(50).blocks)), rate=50)
         if script == "slow":
             return Reply(demo(150), rate=50)
+        if script == "lasting":
+            return Reply(demo(30_000), rate=50)
         if script.startswith(("deltas=", "pages=")):
             kind, _, count = script.partition("=")
             return Reply(demo(int(count), "x" * (4000 if kind == "pages" else 20)))

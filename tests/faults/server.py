@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from agentic_rag.store.migrations import Revisions
 from agentic_rag.testing.failpoints import VARIABLE
-from tests.databases import prepare_data
+from tests.databases import prepare_data, without_demo
 from tests.faults.outside import PATIENCE, Outside
 from tests.programs import Program
 
@@ -54,8 +54,7 @@ class Server:
         self._environment = kept | outside.environment | {"AGENTIC_RAG_DRAIN_SECONDS": "1", **environment}
         self._environment["PYTHONPATH"] = str(ROOT)  # a copy of the repository uses its own package
         self._environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the program is started many times
-        (self.data / "workspaces").mkdir(parents=True, exist_ok=True)
-        (self.data / "workspaces" / ".demo-loaded").touch()  # the demo domain has its own tests
+        without_demo(self.data)
 
     def __enter__(self) -> Self:
         self.start()

@@ -5,17 +5,28 @@ Seeded subsets; all places and long runs are in ``scripts/faults``.
 
 from random import Random
 
+import pytest
+
 from tests.faults.client import Chat
 from tests.faults.ledger import Ledger, check_messages
 from tests.faults.machine import run_machine
 from tests.faults.sweep import PLACES, Rig, chosen, crash_at, dry_run, stalls
 
 
-def test_a_turn_killed_at_a_commit_a_send_or_a_tool_call_loses_and_doubles_nothing(made: Rig) -> None:
-    crashes = [crash_at(made, place) for place in chosen(made, len(PLACES), seed=6)]
-    assert sum(crash.died for crash in crashes) >= 4, (
-        crashes
-    )  # how many commits there are depends on the deltas' groups
+@pytest.mark.parametrize(
+    ("names", "least"),
+    [
+        (("commit.ready", "send.begin", "tool.end"), 1),
+        pytest.param(PLACES, 4, marks=pytest.mark.nightly("a kill at a place of each name")),
+    ],
+    ids=["some", "all"],
+)
+def test_a_turn_killed_at_a_commit_a_send_or_a_tool_call_loses_and_doubles_nothing(
+    made: Rig, names: tuple[str, ...], least: int
+) -> None:
+    crashes = [crash_at(made, place) for place in chosen(made, seed=6) if place.partition(":")[0] in names]
+    assert len(crashes) == len(names)
+    assert sum(crash.died for crash in crashes) >= least, crashes  # the number of commits depends on groups of deltas
 
 
 def test_a_full_disk_and_a_kill_after_it_lose_and_double_nothing(made: Rig) -> None:

@@ -186,7 +186,7 @@ def test_the_turn_of_a_killed_worker_goes_on_and_another_takes_its_place(two: Wo
 
 @pytest.mark.parametrize(
     ("patience", "script", "signals"),
-    [("1", "slow", (signal.SIGTERM,)), ("600", "deltas=1000000", (signal.SIGINT, signal.SIGTERM))],
+    [("1", "slow", (signal.SIGTERM,)), ("600", "lasting", (signal.SIGINT, signal.SIGTERM))],
     ids=["in order", "at once"],
 )
 def test_a_signal_ends_all_in_order_and_a_second_one_at_once(

@@ -1,6 +1,5 @@
 """A process killed anywhere between upload and exchanged index leaves each chunk exactly once, after a new start."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -21,9 +20,9 @@ PLACES = (
     *("dense.embedded", "dense.stored", "dense.embedded:3"),
     *("reindex.begun", "reindex.document", "reindex.filled", "reindex.swapped"),
 )
-
-"""All places of the way. One in three is enough for each run; ``ALL_PLACES=1`` tries them all."""
-TRIED = PLACES if os.environ.get("ALL_PLACES") else PLACES[::3]
+"""All places between an upload and the exchanged index."""
+ALWAYS = ("ingest.batch", "dense.stored", "reindex.document")
+"""One place of each stage: lexical index, dense vectors, and a rebuild."""
 
 
 def text_of(chunks: int) -> bytes:
@@ -32,7 +31,17 @@ def text_of(chunks: int) -> bytes:
 
 
 @pytest.mark.sqlite("the killed server has a file")
-@pytest.mark.parametrize("place", TRIED)
+@pytest.mark.parametrize(
+    "place",
+    [
+        *ALWAYS,
+        *(
+            pytest.param(place, marks=pytest.mark.nightly("every place; one of each stage runs every time"))
+            for place in PLACES
+            if place not in ALWAYS
+        ),
+    ],
+)
 async def test_a_kill_leaves_each_chunk_exactly_once(tmp_path: Path, place: str) -> None:
     model = str(write_model(tmp_path / "model"))
     source = tmp_path / "cars.md"

@@ -181,8 +181,14 @@ async def test_a_connection_closed_without_an_answer_may_be_tried_again() -> Non
 @pytest.mark.parametrize(
     ("cut", "stride"),
     [
-        pytest.param(lambda at: Fault(drop_at=at), 1, id="the connection is closed"),
-        pytest.param(lambda at: Fault(end_at=at), 7, id="the body ends"),
+        pytest.param(lambda at: Fault(drop_at=at), 7, id="the connection is closed"),
+        pytest.param(lambda at: Fault(end_at=at), 11, id="the body ends"),
+        pytest.param(
+            lambda at: Fault(drop_at=at),
+            1,
+            id="the connection is closed, each byte",
+            marks=pytest.mark.nightly("each byte instead of every seventh"),
+        ),
     ],
 )
 async def test_a_stream_that_stops_at_any_byte_is_never_complete(cut: Callable[[int], Fault], stride: int) -> None:

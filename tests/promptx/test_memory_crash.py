@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mcp_servers.promptx.memory import Memory
 from mcp_servers.safe_files import Folder
 
@@ -40,14 +42,18 @@ def rows_if_sound(folder: Path) -> int:
     return len(engrams)
 
 
-def test_killed_anywhere_in_our_code_the_batch_is_there_or_it_is_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("step", "least"),
+    [(25, 20), pytest.param(5, 100, marks=pytest.mark.nightly("a kill at every fifth line"))],
+)
+def test_killed_anywhere_in_our_code_the_batch_is_there_or_it_is_not(tmp_path: Path, step: int, least: int) -> None:
     (tmp_path / "out").mkdir()
-    with victim("lines", template(tmp_path / "template"), tmp_path / "out") as process:
+    with victim("lines", template(tmp_path / "template"), tmp_path / "out", step) as process:
         assert process.wait(120) == 0
     counts = [rows_if_sound(folder) for folder in sorted((tmp_path / "out").iterdir())]
     assert counts == sorted(counts)  # once it is there it stays
     assert set(counts) == {BEFORE, AFTER}
-    assert len(counts) > 100
+    assert len(counts) > least
 
 
 def test_out_of_disk_at_any_size_the_batch_is_saved_or_refused_by_name(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Processes for the crash tests that write a memory until they are killed, run out of disk space, or finish.
 
-python -m tests.promptx.victim lines TEMPLATE OUT   one copy of TEMPLATE per crash point, killed there
+python -m tests.promptx.victim lines TEMPLATE OUT N  one copy of TEMPLATE per crash point, every N-th line, killed there
 python -m tests.promptx.victim sizes TEMPLATE OUT   one copy per file size limit, from none to enough
 python -m tests.promptx.victim write FOLDER NAME N  N batches of three; prints a line after each
 """
@@ -23,8 +23,6 @@ from mcp_servers.promptx.new_engrams import NewEngram
 from mcp_servers.safe_files import Folder
 
 OURS = str(Path(mcp_servers.promptx.__file__).parent)
-STEP = 5
-"""Every fifth line is a crash point. Testing all lines takes half a minute without other results."""
 REFUSED = 3
 SIZES = [0, 1, 100, 4095, 4096, 8192, 12_000, *range(16_384, 200_000, 8_192)]
 
@@ -87,9 +85,10 @@ def main() -> None:
             print(number, flush=True)  # noqa: T201 - the test reads it
         memory.close()
     elif task == "lines":
-        line, code = 1 - STEP, -1
+        step = int(sys.argv[4])
+        line, code = 1 - step, -1
         while code < 0:
-            line += STEP
+            line += step
             code = in_a_fork(die_at_line, shutil.copytree(first, second / f"{line:04}"), line)
     else:
         for size in SIZES:

@@ -21,7 +21,7 @@ from agentic_rag.server.openapi import documented_statuses
 from agentic_rag.server.routes import Endpoint
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.testing.scripted import Scripted, ScriptedModel
-from tests.databases import database_url, prepare_data
+from tests.databases import database_url, prepare_data, without_demo
 from tests.waiting import pause
 
 WAIT_SECONDS = 240.0
@@ -82,9 +82,7 @@ class Rig:
         self._stack: AsyncExitStack
 
     async def __aenter__(self) -> Self:
-        # The demo domain has its own tests; loading it here would only take time.
-        self.settings.workspaces.mkdir(parents=True, exist_ok=True)
-        (self.settings.workspaces / ".demo-loaded").touch()
+        without_demo(self.settings.data)
         if self._prepares:  # other revisions start with their own tables
             prepare_data(self.settings.data)
         async with AsyncExitStack() as stack:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentic_rag.operations.data_folder import DataFolder, lent_files
+from tests.databases import without_demo
 from tests.programs import Program, run_program
 
 PROGRAM = str(Path(sys.executable).with_name("agentic-rag"))
@@ -37,6 +38,7 @@ def run_without_reader(folder: Path, *arguments: str) -> tuple[int, str]:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[None]:
+    without_demo(folder / "data")
     command = ["serve", "--port", "0", "--data", str(folder / "data")]
     with Program(command, cwd=folder, env=environment(), stdout=subprocess.PIPE) as child:
         try:
