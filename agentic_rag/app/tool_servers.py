@@ -69,7 +69,6 @@ def make_hub(
 
     ``roles`` is the folder of the built-in roles. ``shelf`` caches everyone's memories.
     """
-
     builtin = {
         DELEGATION: create_delegate(children),
         PROMPTX: create_promptx(

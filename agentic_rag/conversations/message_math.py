@@ -1,4 +1,4 @@
-"""Mathematics in a message: LaTeX between ``$`` or ``\\(``, ``\\[`` and ``$$`` becomes MathML. Pure.
+r"""Mathematics in a message: LaTeX between ``$`` or ``\(``, ``\[`` and ``$$`` becomes MathML. Pure.
 
 latex2mathml parses the LaTeX. Its own serialiser undoes the escaping of text, so this module writes the elements
 itself: only elements and attributes of MathML Core, every text escaped. A formula that cannot be converted, is too long

@@ -1,7 +1,7 @@
-"""Surrogate pairs that a stream splits over two events.
+r"""Surrogate pairs that a stream splits over two events.
 
 A token may end inside a surrogate pair. Some services then send one half of an emoji in one event and the other half
-in the next, as JSON escapes (``\\ud83d`` and ``\\ude00``). Such JSON is legal (RFC 8259, section 8.2), although strict
+in the next, as JSON escapes (``\ud83d`` and ``\ude00``). Such JSON is legal (RFC 8259, section 8.2), although strict
 parsers refuse it. This module reads such events and joins the halves. Pure.
 """
 

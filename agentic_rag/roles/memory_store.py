@@ -118,7 +118,6 @@ class DatabaseStock:
         Raises:
             MemoryUnavailable: the database does not answer, or the folder's workspace belongs to no domain.
         """
-
         return self._call(folder, self._database.write(work, durable=True))
 
     def _call(self, folder: Folder, answer: Coroutine[object, object, T]) -> T:

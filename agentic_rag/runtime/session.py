@@ -229,7 +229,6 @@ class LiveSession:
             IdempotencyMismatch: the client message id came with other content.
             StorageError: the store refuses writes now; nothing was stored.
         """
-
         message = NewMessage(clean_text(content), client_message_id, key_id, images)
 
         async def accept() -> Accepted | None:

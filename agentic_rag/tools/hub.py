@@ -247,7 +247,6 @@ class Hub:
 
     def _dial(self, spec: LaunchSpec, credentials: Credentials | None) -> Dial:
         """Return the function that opens a new transport to the server for each attempt."""
-
         last: HttpTransport | None = None
 
         async def dial(lost: Callable[[str], None], tail: deque[str]) -> Transport:

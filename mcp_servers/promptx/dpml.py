@@ -114,7 +114,7 @@ Lookup = Callable[[Kind, str], str | None]
 
 
 def normalise(text: str) -> str:
-    """Return the text with line ends as `\\n` and without a byte order mark."""
+    r"""Return the text with line ends as `\n` and without a byte order mark."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 

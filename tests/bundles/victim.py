@@ -79,7 +79,6 @@ async def import_over(rig: Rig, folder: Path) -> None:
 
 def look(folder: Path, name: str, report: Path) -> dict[str, object]:
     """Restart after a kill. Return the members of each domain's bundle, and the findings of the doctor."""
-
     result: dict[str, object] = {}
 
     def looking() -> None:

@@ -1,5 +1,8 @@
-"""Servers that share a PostgreSQL database: a living one keeps its turns, those of a dead one are gone on with, and
-one that was only away writes nothing more."""
+"""Servers that share a PostgreSQL database.
+
+A living server keeps its turns, another server resumes those of a dead one, and a server that was only away writes
+nothing more.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""${message}"""
+"""${message}."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -155,7 +155,6 @@ def _with_texts(
 
 def _resolve_address(entry: McpEntry, address: str, path: str, secrets: Secrets, used: dict[str, str]) -> str:
     """Return an address to connect to. Secrets behind the host are percent-encoded, and put into ``used`` by name."""
-
     made = ""
     for part in split_placeholders(address):
         if not isinstance(part, Placeholder):

@@ -71,7 +71,7 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def decode(data: bytes) -> str:
-    """Decode bytes to text with `\\n` line ends and no control characters.
+    r"""Decode bytes to text with `\n` line ends and no control characters.
 
     A byte order mark decides the encoding, else valid UTF-8, else detection. Raises `DocumentError` for binary data.
     """

@@ -1,4 +1,4 @@
-"""Initial tables"""
+"""Initial tables."""
 
 import sqlalchemy as sa
 from alembic import op
