@@ -1,9 +1,11 @@
 """Known bugs, planted one at a time in a copy of the repository. The tests must find every one.
 
-A bug is a replacement of text that must exist exactly once, so that a change of the product cannot disable a mutant
-unnoticed.
+A bug is an edit of the syntax tree: in the named function, one expression or statement becomes another. The layout
+of the code and equal code elsewhere do not matter. A bug that no longer fits its function fails a test, so a change of
+the product cannot disable a mutant unnoticed.
 """
 
+import ast
 import os
 import shutil
 import subprocess
@@ -30,90 +32,155 @@ SUITE_SECONDS = 600
 
 @dataclass(frozen=True)
 class Mutant:
-    """One bug: a text in a file of ``agentic_rag/``, and its replacement."""
+    """One bug: in a function of a file of ``agentic_rag/``, the one place of ``code`` becomes ``instead``.
+
+    ``function`` is the qualified name (``Turn.restore``, ``outer.inner``). Both texts are one expression or statement.
+    """
 
     name: str
     file: str
-    text: str
+    function: str
+    code: str
     instead: str
+
+    def plant(self, source: str) -> str:
+        """Return the source of the file with the bug.
+
+        Raises:
+            AssertionError: the function does not exist, or holds the code not exactly once.
+        """
+        tree = ast.parse(source)
+        replacer = _Replacer(_node(self.code), _node(self.instead))
+        functions = [node for name, node in _functions(tree) if name == self.function]
+        assert functions, f"{self.name}: there is no {self.function} in {self.file}"
+        for node in functions:
+            replacer.visit(node)
+        assert replacer.places == 1, f"{self.name}: {self.function} has the code {replacer.places} times"
+        return ast.unparse(ast.fix_missing_locations(tree))
+
+
+class _Replacer(ast.NodeTransformer):
+    """Replaces every node that equals a given one, and counts them."""
+
+    def __init__(self, code: ast.AST, instead: ast.AST) -> None:
+        self._code = ast.dump(code)
+        self._instead = instead
+        self.places = 0
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if ast.dump(node) != self._code:
+            return self.generic_visit(node)
+        self.places += 1
+        return self._instead
+
+
+def _node(code: str) -> ast.AST:
+    """Return the expression, or else the statement, of a text."""
+    (statement,) = ast.parse(code).body
+    return statement.value if isinstance(statement, ast.Expr) else statement
+
+
+def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Yield each function with its qualified name."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if not isinstance(child, ast.ClassDef):
+                yield prefix + child.name, child
+            yield from _functions(child, f"{prefix}{child.name}.")
+        else:
+            yield from _functions(child, prefix)
 
 
 MUTANTS = (
     Mutant(
         "deliver before durable",
         "runtime/log/runlog.py",
-        "min(journalled + MAX_UNJOURNALLED, solid[0] - 1 if solid else self.last, self.last)",
-        "min(journalled + MAX_UNJOURNALLED, self.last)",
+        "RunLog._advance",
+        "solid[0] - 1 if solid else self.last",
+        "self.last",
     ),
     Mutant(
         "use void numbers again after a resume",
         "runtime/log/runlog.py",
-        "self.last = start\n",
-        "self.last = max(0, start - MAX_UNJOURNALLED)\n",
+        "RunLog.__init__",
+        "self.last = start",
+        "self.last = max(0, start - MAX_UNJOURNALLED)",
     ),
     Mutant(
         "number on after a resume in the epoch of the owner before",
         "runtime/log/runlog.py",
-        "return max(0, fence - 1) * EPOCH",
-        "return max(0, fence - 2) * EPOCH",
+        "epoch_of",
+        "fence - 1",
+        "fence - 2",
     ),
     Mutant(
         "tell the end before it survives a loss of power",
         "runtime/agent.py",
-        "durable=effects or final is not None",
-        "durable=effects",
+        "Agent._commit",
+        "effects or final is not None",
+        "effects",
     ),
     Mutant(
         "drop tool results on interrupt",
         "runtime/core/turn.py",
-        "            messages = (self._results(),)\n",
-        "            messages = ()\n",
+        "Turn._closing",
+        "messages = (self._results(),)",
+        "messages = ()",
     ),
     Mutant(
         "run an unsafe call again on resume",
         "runtime/tool_calls.py",
-        "            if call.refusal is None and not call.repeatable and",
-        "            if call.refusal is not None and not call.repeatable and",
+        "ToolCalls.end_unknown",
+        "call.refusal is None",
+        "call.refusal is not None",
     ),
     Mutant(
         "a second turn for a duplicate id",
         "runtime/acceptance.py",
-        "        client_message_id=message.client_message_id,\n",
-        "        client_message_id=None,\n",
+        "new_row",
+        "message.client_message_id",
+        "None",
     ),
     Mutant(
         "the terminal event twice",
         "runtime/agent.py",
+        "Agent._commit",
         "(*left, *commit.bodies, final)",
         "(*left, *commit.bodies, final, final)",
     ),
     Mutant(
         "no repair of unanswered calls on resume",
         "runtime/core/turn.py",
-        'if not messages or not tool_uses(messages[-1]["content"]):',
-        "if messages or not messages:",
+        "Turn.restore",
+        'not messages or not tool_uses(messages[-1]["content"])',
+        "messages or not messages",
     ),
     Mutant(
         "lose queued turns at a restart",
         "runtime/turn_persistence.py",
-        "for row in queued),",
-        "for row in queued[:0]),",
+        "take_left",
+        "tuple((row.replace(owner=owner), images.domain_of(conn, row.image_id)) for row in queued)",
+        "()",
     ),
     Mutant(
         "keep partial thinking without its signature",
         "base/messages.py",
-        '    return whole_content(\n        block\n        for block in blocks\n        if block["type"] in (',
-        '    return list(\n        block for block in blocks if block["type"] == "thinking" or block["type"] in (',
+        "kept_of_partial",
+        'whole_content(block for block in blocks if block["type"] in ("text", "redacted_thinking")'
+        ' or (block["type"] == "thinking" and block.get("signature")))',
+        '[block for block in blocks if block["type"] in ("text", "thinking", "redacted_thinking")]',
     ),
     Mutant(
         "replay the event that was asked to be passed",
         "store/run_events.py",
-        "in enumerate(found, first) if seq > after]",
-        "in enumerate(found, first) if seq >= after]",
+        "read",
+        "seq > after",
+        "seq >= after",
     ),
     Mutant(
         "end a turn that was given up without naming the gap",
         "runtime/unstarted_turns.py",
+        "end_unstarted.store",
         "[final] if resumed is None else [resumed, final]",
         "[final]",
     ),
@@ -143,9 +210,7 @@ def planted(copy: Path, mutant: Mutant) -> str:
     """Plant a bug and return the original text of the file."""
     path = copy / "agentic_rag" / mutant.file
     before = path.read_text("utf-8")
-    found = before.count(mutant.text)
-    assert found == 1, f"{mutant.name}: the text stands {found} times in {mutant.file}"
-    path.write_text(before.replace(mutant.text, mutant.instead), "utf-8")
+    path.write_text(mutant.plant(before), "utf-8")
     return before
 
 
@@ -176,7 +241,7 @@ def verdicts(folder: Path, only: str = "") -> Iterator[Verdict]:
     """Plant each bug in a copy and yield the test that found it.
 
     Raises:
-        AssertionError: a bug's text does not exist.
+        AssertionError: a bug does not fit the code.
     """
     copy = copy_to(folder)
     for mutant in MUTANTS:

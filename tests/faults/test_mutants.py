@@ -1,4 +1,6 @@
-"""The planted bugs still fit the code: `scripts/faults mutants` runs for long, and must not fail for a moved line."""
+"""The planted bugs still fit the code. `scripts/faults mutants` runs for long and must not fail for a changed name."""
+
+import ast
 
 import pytest
 
@@ -7,6 +9,19 @@ from tests.faults.server import ROOT
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_text_of_a_planted_bug_stands_once(mutant: Mutant) -> None:
-    text = (ROOT / "agentic_rag" / mutant.file).read_text("utf-8")
-    assert text.count(mutant.text) == 1
+def test_a_planted_bug_changes_one_place_of_its_function(mutant: Mutant) -> None:
+    before = (ROOT / "agentic_rag" / mutant.file).read_text("utf-8")
+    assert ast.dump(ast.parse(mutant.plant(before))) != ast.dump(ast.parse(before))
+
+
+def test_a_bug_that_no_longer_fits_is_named() -> None:
+    mutant = Mutant("lose the sum", "sums.py", "Sums.add", "self.total + number", "self.total")
+    source = "class Sums:\n    def add(self, number):\n        return (self.total\n            + number)  # the sum\n"
+    assert "return self.total\n" in mutant.plant(source) + "\n"
+    for changed in (
+        source.replace("add", "plus"),
+        source.replace("+", "-"),
+        source + "        return self.total + number\n",
+    ):
+        with pytest.raises(AssertionError, match="lose the sum"):
+            mutant.plant(changed)
