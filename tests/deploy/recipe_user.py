@@ -1,0 +1,62 @@
+"""A program for `test_recipes` that uses from outside what the recipes added to its copy of the repository.
+
+``python -m tests.deploy.recipe_user FOLDER``
+"""
+
+import sys
+from pathlib import Path
+
+import anyio
+import sqlalchemy as sa
+
+from agentic_rag.base.settings import Settings
+from agentic_rag.testing.steps import Step, Use, say
+from tests.formats_page import PAGE as FORMATS
+from tests.server.rig import Rig
+from tests.settings_page import PAGE as SETTINGS
+
+
+async def use_all(folder: Path) -> None:
+    call = Step((Use("greet_person", {"name": "Ann"}),))
+    async with Rig(folder, call, say("Done."), say("Again.")) as rig:
+        rig.application.begin()
+        domain = await rig.domain(greetingStyle="cool")
+        stored = await rig.ok("GET", f"/api/domains/{domain}")
+        assert stored["settings"]["greetingStyle"] == "cool"
+        assert (await rig.refused("PATCH", f"/api/domains/{domain}", {"settings": {"greetingStyle": "x"}}))[0] == 422
+
+        assert (await rig.ok("GET", f"/api/domains/{domain}/greetings"))["items"] == [f"hello {domain}"]
+        described = (await rig.ok("GET", "/api/openapi.json"))["paths"]
+        assert "get" in described["/api/domains/{domain}/greetings"]
+
+        document = await rig.upload(domain, "a.greeting", b"srewolf fo draziw eht")
+        assert document["status"] == "indexed"
+        path = f"/api/domains/{domain}/documents/{document['id']}/chunks"
+        assert "wizard of flowers" in (await rig.ok("GET", path))["items"][0]["text"]
+        assert ".greeting" in str(await rig.ok("GET", "/api/document-formats"))
+
+        conversation = await rig.conversation(domain)
+        events = await rig.say(conversation, "Greet Ann")
+        assert [each["spokenWords"] for each in events if each["type"] == "greeted"] == ["hello there"]
+        (result,) = [each for each in events if each["type"] == "tool_result"]
+        assert (result["status"], result["content"]) == ("ok", "hello Ann")
+
+        answer = await rig.http.post(
+            f"/api/conversations/{conversation}/messages?dialect=greeting", json={"content": "Again"}
+        )
+        assert "data: hello done" in answer.text
+
+    with sa.create_engine(f"sqlite:///{folder}/data/agentic-rag.db").connect() as connection:
+        assert connection.execute(sa.text("SELECT count(*) FROM greetings")).scalar() == 0
+
+
+def main() -> None:
+    assert getattr(Settings(_env_file=None), "greeting_seconds") == 7  # noqa: B009 - only the copy has this setting
+    assert "`AGENTIC_RAG_GREETING_SECONDS`" in SETTINGS.read_text("utf-8")
+    assert ".greeting" in FORMATS.read_text("utf-8")
+    anyio.run(use_all, Path(sys.argv[1]))
+    sys.stdout.write("all recipes work\n")
+
+
+if __name__ == "__main__":
+    main()
