@@ -124,7 +124,15 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         return anyio.run(frames_of_a_turn, server)
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "agentic-rag"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "uvicorn",
+        pytest.param("uvicorn, fast", marks=pytest.mark.nightly("the expected frames come from the same classes")),
+        "hypercorn",
+        "granian",
+    ],
+)
 async def test_a_turn_has_the_same_frames_under_every_server(name: str, expected: list[str], tmp_path: Path) -> None:
     with hosted(COMMANDS[name], tmp_path / "data") as server:
         frames = await frames_of_a_turn(server)

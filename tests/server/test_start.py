@@ -131,7 +131,13 @@ def test_postgresql_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> N
             assert_serving(child)
 
 
-@pytest.mark.parametrize("command", [OURS, HOSTED], ids=["agentic-rag", "uvicorn"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(OURS, id="agentic-rag", marks=pytest.mark.nightly("under uvicorn it runs every time")),
+        pytest.param(HOSTED, id="uvicorn"),
+    ],
+)
 def test_a_server_that_waits_for_its_store_stops_when_it_is_told_to(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "data").symlink_to(tmp_path / "volume")
     with started(tmp_path, command) as child:
