@@ -65,12 +65,11 @@ class Copy:
         def change(lines: list[str], tree: ast.Module) -> None:
             (found,) = (each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == name)
             fields = [number for number, each in enumerate(found.body) if isinstance(each, ast.AnnAssign)]
-            after = found.body[fields[-1]]
-            following = found.body[fields[-1] + 1 :][:1]
-            documented = [each for each in following if isinstance(each, ast.Expr)]
-            end = (documented or [after])[0].end_lineno
-            assert end is not None
-            lines.insert(end, text)
+            last = found.body[fields[-1]]
+            for following in found.body[fields[-1] + 1 :][:1]:
+                last = following if isinstance(following, ast.Expr) else last  # the field's docstring
+            assert last.end_lineno is not None
+            lines.insert(last.end_lineno, text)
 
         self._edit(file, change)
 
