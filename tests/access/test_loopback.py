@@ -23,7 +23,7 @@ from agentic_rag.tools.base import CallOutcome, CallRequest
 from agentic_rag.tools.launch.allowed import Grant
 from tests.access.tenants import bearer, make_key
 from tests.access.tenants import socket as chat_socket
-from tests.e2e.serving import serving as serving_process
+from tests.e2e.serving import serving_without_demo
 from tests.programs import run_program
 from tests.runtime.harness import bench, ok, toolset
 from tests.server.rig import Rig
@@ -169,7 +169,7 @@ def test_the_command_line_has_the_local_key_and_open_gives_a_page_a_ticket(tmp_p
         with pytest.raises(InvalidStatus):
             await connect(address, proxy=None)
 
-    with serving_process(tmp_path / "data", demo=False, AGENTIC_RAG_EMBEDDING="none") as server:
+    with serving_without_demo(tmp_path / "data", AGENTIC_RAG_EMBEDDING="none") as server:
         with pytest.raises(Exception, match="401"):
             server.call("GET", "/api/domains")
         assert run(tmp_path, "domains", "list").returncode == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from tests.e2e.serving import Server, environment, serving
+from tests.e2e.serving import Server, environment, serving_without_demo
 from tests.programs import run_program
 
 from .making import DOCUMENTS, SETTINGS, TOKEN
@@ -32,7 +32,7 @@ def upload(server: Server, domain: str, name: str, content: bytes) -> None:
 @pytest.mark.sqlite("its commands have a file")
 async def test_a_domain_moves_between_two_servers_and_is_the_same_bytes_again(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    with serving(one, demo=False, **NO_MODEL) as first:
+    with serving_without_demo(one, **NO_MODEL) as first:
         made = await first.ask("POST", "/api/domains", {"name": "Law", "settings": SETTINGS})
         for name, content in DOCUMENTS.items():
             await anyio.to_thread.run_sync(upload, first, made["id"], name, content)
@@ -43,7 +43,7 @@ async def test_a_domain_moves_between_two_servers_and_is_the_same_bytes_again(tm
         nowhere = await run(tmp_path, "domains", "export", made["id"], "/proc/none/a.zip", "--data", "one")
         assert nowhere[0] == 1
         assert "The bundle" in nowhere[2]
-    with serving(two, demo=False, **NO_MODEL) as second:
+    with serving_without_demo(two, **NO_MODEL) as second:
         would = await run(tmp_path, "domains", "import", "a.zip", "--dry-run", "--data", "two")
         assert (would[0], "+ document pump.md" in would[1]) == (0, True), would
         assert "agentic-rag secrets set DOMAIN TOOLS_AUTHORIZATION" in would[2]

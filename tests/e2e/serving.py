@@ -5,7 +5,7 @@ import os
 import subprocess
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +106,10 @@ class Chat:
 
 
 @contextmanager
-def serving(data: Path, *options: str, demo: bool = True, **variables: str) -> Iterator[Server]:
-    """Run ``agentic-rag serve`` on a free port until the block ends (SIGTERM). ``demo``: load the demo domain."""
+def serving(data: Path, *options: str, **variables: str) -> Iterator[Server]:
+    """Run ``agentic-rag serve`` on a free port until the block ends (SIGTERM)."""
     if "AGENTIC_RAG_DATABASE_URL" not in variables:
         prepare_data(data)
-    if not demo:
-        without_demo(data)
     child = Program(
         ["serve", "--port", "0", "--data", str(data), *options],
         env=environment(
@@ -135,6 +133,13 @@ def serving(data: Path, *options: str, demo: bool = True, **variables: str) -> I
             child.wait()
         if child.stdout is not None:
             child.stdout.close()
+
+
+def serving_without_demo(data: Path, **variables: str) -> AbstractContextManager[Server]:
+    """Run a server as `serving` does, with a new data folder and without the demo domain."""
+    prepare_data(data)
+    without_demo(data)
+    return serving(data, **variables)
 
 
 def text_of(events: list[Event]) -> str:
