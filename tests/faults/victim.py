@@ -71,15 +71,17 @@ class SlowCallbacks:
                 figures = {"cpu": cpu, "process": process, "wall": wall, "callback": _name_of(handle)}
                 os.write(file, json.dumps(figures).encode() + b"\n")
 
-        asyncio.events.Handle._run = measured  # type: ignore[method-assign]
+        setattr(asyncio.events.Handle, "_run", measured)  # noqa: B010 - the type of a handle hides it
 
 
 def _name_of(handle: asyncio.events.Handle) -> str:
     """Return the callback of a handle; for a step of a task, the coroutines in which the task waits now."""
-    task = getattr(handle._callback, "__self__", None)
+    callback: object = getattr(handle, "_callback", None)
+    task = getattr(callback, "__self__", None)
     if not isinstance(task, asyncio.Task):
-        return getattr(handle._callback, "__qualname__", repr(handle._callback))[:200]
-    names, coroutine = [], task.get_coro()
+        return str(getattr(callback, "__qualname__", repr(callback)))[:200]
+    names: list[str] = []
+    coroutine: object = task.get_coro()
     while coroutine is not None and len(names) < 40:
         names.append(getattr(coroutine, "__qualname__", type(coroutine).__name__))
         coroutine = getattr(coroutine, "cr_await", None)

@@ -292,12 +292,12 @@ async def test_two_answers_at_once_store_a_rule_only_with_the_one_that_counts(tm
             turn = await send(rig, await rig.conversation(domain))
             path, statuses = f"/api/waits/{(await open_wait(rig))['id']}", list[int]()
 
-            async def post(body: Json, path: str = path, statuses: list[int] = statuses) -> None:
+            async def post(path: str, body: Json, statuses: list[int]) -> None:
                 statuses.append((await rig.http.post(path, json=body)).status_code)
 
             async with anyio.create_task_group() as tasks:
                 for body in answers:
-                    tasks.start_soon(post, body)
+                    tasks.start_soon(post, path, body, statuses)
             assert sorted(statuses) == [200, *[409] * 5]
             kept = (await rig.ok("GET", f"/api/domains/{domain}"))["settings"]["toolPolicy"]["promptx_remember"]
             assert kept == {"accepted": "allow", "declined": "ask"}[(await rig.ok("GET", path))["state"]]
