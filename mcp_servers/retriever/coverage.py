@@ -19,10 +19,13 @@ from typing import NamedTuple
 from py_rust_stemmers import SnowballStemmer
 
 from mcp_servers.folding import fold
-from mcp_servers.retriever.lexical import is_asking, language_of, word_ids
+from mcp_servers.retriever.lexical import is_asking, is_month, language_of, word_ids
 
 OTHER_WORD = 0.4
 """Weight of a word that is not a thing; a thing has weight 1."""
+
+NAME = 2.0
+"""Weight of a missing name, relative to another missing thing: a name has no synonym."""
 
 MOST_WORDS_READ = 60
 """Maximum number of words of a question that are weighed."""
@@ -31,8 +34,8 @@ RARE = 0.75
 """Lowest weight, relative to the rarest word of the question, at which a missing thing counts as lacking: a word that
 occurs in many passages belongs to the subject of them all."""
 
-SHORTEST_STEM, SHORTEST_PART = 3, 5
-"""Minimum number of letters of a stem that is matched at the start of words, and of one also matched inside them."""
+SHORTEST_STEM, SHORTEST_PART = 2, 5
+"""Minimum number of letters of a stem, and of one that is also matched inside compounds or with another ending."""
 
 LONGEST_ENDING = 3
 """Maximum number of letters of an ending that forms another word from the same root ("north", "northern")."""
@@ -100,6 +103,7 @@ _ALTERNATIVES = frozenset({"or", "oder", "ou"})
 _SIZES = {"en": frozenset({"how"}), "de": frozenset({"wie"}), "nl": frozenset({"hoe"})}
 """Words whose next word is part of the question phrase ("how deep", "wie schwer")."""
 _WORD = re.compile(r"[^\W\d_\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]+(?:['’-][^\W\d_\u2e80-\u9fff]+)*|[^\w\s]|\d+")
+_LETTERS = re.compile(r"[^\W\d_\u3040-\u9fff]+(?:-[^\W\d_\u3040-\u9fff]+)*")
 _RUN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]+")
 _IDEOGRAPH = re.compile(r"[\u3400-\u9fff]")
 _LONGEST_WORD = 4
@@ -110,8 +114,9 @@ _UMLAUTS = str.maketrans("äöü", "aou")
 class Term(NamedTuple):
     """A word of a question: its token ids, its weight, and the stem that a text must contain.
 
-    ``stem`` is None for a word that only its tokens identify. ``is_thing`` marks a thing that the question names.
-    ``is_ideographic`` is the script; a passage without characters of that script cannot contain the word.
+    ``stem`` is None for a word that only its tokens identify. ``is_thing`` marks a thing that the question names, and
+    ``is_name`` a proper name or an abbreviation. ``is_ideographic`` is the script; a passage without characters of that
+    script cannot contain the word.
     """
 
     ids: frozenset[int]
@@ -119,6 +124,7 @@ class Term(NamedTuple):
     stem: str | None
     is_thing: bool
     is_ideographic: bool
+    is_name: bool = False
 
 
 class Coverage(NamedTuple):
@@ -142,67 +148,74 @@ class Question(NamedTuple):
         """Return the weight of each term; ``rarities`` is the inverse document frequency of each token."""
         return tuple(term.weight * max(rarities.get(index, 0.0) for index in term.ids) for term in self.terms)
 
+    def missing_name(self, held: Collection[Collection[int]]) -> bool:
+        """Return whether the question has a name that is in none of the passages; ``held`` are their tokens."""
+        names = [term.ids for term in self.terms if term.is_name]
+        return any(all(ids.isdisjoint(tokens) for tokens in held) for ids in names)
+
     def coverage(self, text: str, matched: Collection[int], weights: Sequence[float]) -> Coverage | None:
         """Return how a passage covers the question, or None for a passage in another language or script.
 
         ``text`` includes headings and the document's name. ``matched`` are the tokens of the question that the passage
         has according to the index, and ``weights`` the weights of the terms (`weigh`).
         """
-        passage = _read_passage(text)
+        passage = _read_passage(text, self.language)
         comparable = held = lacking = 0.0
         rare = RARE * max(weights, default=0.0)
         for term, weight in zip(self.terms, weights, strict=True):
             if term.is_ideographic != passage.is_ideographic and term.stem is not None and not passage.is_mixed:
                 continue
             comparable += weight
-            if not term.ids.isdisjoint(matched) or _holds(passage.text, term, self.language):
+            if not term.ids.isdisjoint(matched) or _holds(passage, term, self.language):
                 held += weight
             elif term.is_thing and weight >= rare:
-                lacking = max(lacking, weight)
+                lacking = max(lacking, weight * (NAME if term.is_name else 1))
         languages = {self.language, passage.language} - {None}
         if not comparable or comparable < ENOUGH_COMPARABLE * sum(weights) or len(languages) > 1:
             return None
-        return Coverage(held / comparable, lacking / comparable)
+        return Coverage(held / comparable, min(lacking / comparable, 1.0))
 
 
 class _PassageText(NamedTuple):
+    """A passage, prepared for the search of words: its folded text, and the stems of its words."""
+
     text: str
+    stems: frozenset[str]
     language: str | None
     is_ideographic: bool
     is_mixed: bool
 
 
 @lru_cache(maxsize=2048)
-def _read_passage(text: str) -> _PassageText:
-    """Prepare a passage for the search of words."""
-    language = language_of(fold(text[-LANGUAGE_SAMPLE:]).text)
+def _read_passage(text: str, language: str | None) -> _PassageText:
+    """Prepare a passage for a question in a language."""
     ideographs = len(_IDEOGRAPH.findall(text))
     letters = sum(map(str.isalpha, text)) - ideographs
     is_mixed = ideographs > 0 and letters > 0 and 0.1 < ideographs * 4 / (ideographs * 4 + letters) < 0.9
-    return _PassageText(text.casefold().translate(_UMLAUTS), language, ideographs * 4 > letters, is_mixed)
+    folded = fold(text).text
+    whole = set(_LETTERS.findall(folded))
+    words = whole.union(*(word.split("-") for word in whole if "-" in word))
+    stems = frozenset(filter(None, (_stem(word, language) for word in words)))
+    own = language_of(fold(text[-LANGUAGE_SAMPLE:]).text)
+    return _PassageText(folded.translate(_UMLAUTS), stems, own, ideographs * 4 > letters, is_mixed)
 
 
-def _holds(text: str, term: Term, language: str | None) -> bool:
-    """Return whether a text contains a word in any form."""
-    if term.stem is None:
+def _holds(passage: _PassageText, term: Term, language: str | None) -> bool:
+    """Return whether a passage contains a word in any form."""
+    stem = term.stem
+    if stem is None:
         return False
     if term.is_ideographic:
-        return term.stem in text
-    if language in _COMPOUNDS and len(term.stem) >= SHORTEST_PART and term.stem in text:
+        return stem in passage.text
+    if stem in passage.stems or (language in _COMPOUNDS and len(stem) >= SHORTEST_PART and stem in passage.text):
         return True
-    root = term.stem[:-LONGEST_ENDING] if len(term.stem) >= SHORTEST_PART + LONGEST_ENDING else None
-    return _begins_word(text, term.stem) or (root is not None and _begins_word(text, root, whole=True))
+    return len(stem) >= SHORTEST_PART and any(_share_root(stem, other) for other in passage.stems)
 
 
-def _begins_word(text: str, stem: str, *, whole: bool = False) -> bool:
-    """Return whether a word of the text begins with the stem, or equals it if ``whole`` is true."""
-    at = text.find(stem)
-    while at >= 0:
-        end = at + len(stem)
-        if not text[at - 1 : at].isalnum() and not (whole and text[end : end + 1].isalnum()):
-            return True
-        at = text.find(stem, at + 1)
-    return False
+def _share_root(one: str, other: str) -> bool:
+    """Return whether two stems differ only in an ending that forms another word ("north", "northern")."""
+    short, long = sorted((one, other), key=len)
+    return len(short) >= SHORTEST_PART and len(long) - len(short) <= LONGEST_ENDING and long.startswith(short)
 
 
 @lru_cache(maxsize=256)
@@ -220,6 +233,8 @@ def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Ite
     folded = [fold(word).text for word in words]
     asks = [is_asking(word, language or "en") or not word[:1].isalpha() for word in folded]
     has_sentence = any(is_asking(word, language or "en") for word in folded)
+    capitals = sum(word[0].isupper() for word in words)
+    has_names = has_sentence and language != "de" and capitals <= len(words) / 2  # not in a title with Capital Letters
     for at, word in enumerate(words[: MOST_WORDS_READ * 4]):
         ids = tokens.intersection(word_ids(folded[at]))
         if asks[at] or not ids:
@@ -233,7 +248,9 @@ def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Ite
             is_thing = not has_sentence or word[0].isupper()
         else:
             is_thing = (at > 0 and word[0].isupper()) or _is_led(folded, asks, at, language or "en")
-        yield Term(ids, 1.0 if is_thing else OTHER_WORD, _stem(folded[at], language), is_thing, False)
+        is_name = has_names and at > 0 and word[0].isupper() and len(word) > 1 and not is_month(folded[at])
+        weight = 1.0 if is_thing else OTHER_WORD
+        yield Term(ids, weight, _stem(folded[at], language), is_thing, False, is_name)
 
 
 def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:

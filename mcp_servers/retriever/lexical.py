@@ -301,6 +301,11 @@ def is_asking(word: str, language: str) -> bool:
     return word in _words(language)
 
 
+def is_month(word: str) -> bool:
+    """Return whether a folded word is the name of a month."""
+    return word in _MONTH
+
+
 def word_ids(word: str) -> list[int]:
     """Return the ids of the tokens of a folded word."""
     return _model().embed_query(_without_surrogates(word)).indices

@@ -18,6 +18,12 @@ MAX_PART = 500
 LEAST_NUMBER = 100
 """Smaller numbers are too frequent to identify a passage, so a passage without them may still be relevant."""
 
+_LABELLED = re.compile(
+    r"\b(?:fault|error|code|line|channel|room|gate|berth|page|table|figure|section|chapter|version|revision|model|lane"
+    r"|track|platform|form|type|step|rule|notice|annex|fehler|störung|linie|kanal|raum|zimmer|tor|seite|tabelle"
+    r"|abbildung|abschnitt|kapitel|fassung|spur|gleis|formular|parzelle|stufe|regel|anlage|anhang) (\d{1,2})\b"
+)
+"""A number that is the name of a thing, so that even a small one is required."""
 _ENDS = re.compile(r"(?<=[?？!！;；])\s*|(?<=。)")
 _CONJUNCTION = re.compile(
     r"\s*[,，]?\s+(?:and|or|versus|vs\.?|und|oder|sowie|et|ou|y)\s+"
@@ -55,12 +61,13 @@ def required_codes(text: str) -> tuple[frozenset[int], ...]:
     text = text[:MAX_PART]
     folded = fold(text).text
     codes = set(whole_codes(folded))  # "trip 4101" is not a code
+    labels = set(_LABELLED.findall(folded))
     groups: list[frozenset[int]] = []
     for token in dict.fromkeys(number_tokens(text, folded)):
         kind, value = token[0], token[1:]
         if kind == "§":
             groups.append(frozenset((token_id(token), token_id(f"#{value}"))))
-        elif (kind == "=" and value in codes) or (kind == "#" and _is_telling(value)):
+        elif (kind == "=" and value in codes) or (kind == "#" and (value in labels or _is_telling(value))):
             groups.append(frozenset((token_id(token),)))
     return tuple(groups)
 

@@ -275,6 +275,8 @@ def _candidates(
     asked = read_question(question, frozenset(legs.tokens))
     weights = asked.weigh(legs.tokens)
     near = frozenset(each.chunk_id for each in fused[:compared])
+    own_script = script(question)
+    names_nothing = asked.missing_name(list(legs.matched.values()))
 
     def match(chunk_id: str) -> Match:
         # A damaged index may return impossible scores: negative ones or NaN.
@@ -287,11 +289,13 @@ def _candidates(
             return Match(share, closeness, document, section)
         holds_code = any(group & held for group in required)
         lacks_code = bool(required) and not holds_code
+        if names_nothing and chunk and script(chunk.text) == own_script:
+            lacks_code = True  # a name has no other word, except in another script
         coverage, has_code = None, False
         if chunk and chunk_id in near:
             coverage = asked.coverage(f"{chunk.document_name}\n{searchable_text(chunk)}", held, weights)
             has_code = holds_code
-        return Match(share, closeness, document, section, lacks_code, has_code, legs.share(chunk_id), coverage)
+        return Match(share, closeness, document, section, lacks_code, has_code, coverage)
 
     relevant = probabilities([match(each.chunk_id) for each in fused], vote.weight)
     return [

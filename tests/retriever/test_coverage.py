@@ -67,6 +67,29 @@ def test_words_say_nothing_of_a_passage_in_another_language(question: str, passa
     assert coverage(question, passage) is None
 
 
+def test_a_word_that_only_begins_like_another_is_another_word() -> None:
+    result = coverage("What does a cat cost?", "The cattle in the catering wagon cost 20 crowns.")
+    assert result is not None
+    assert result.lacking > 0.3
+
+
+@pytest.mark.parametrize(
+    ("question", "missing"),
+    [
+        ("What is the CEO's salary?", True),
+        ("When does the office of Norham close?", True),
+        ("When does the office close in June?", False),
+        ("When does the office close?", False),
+        ("WHEN DOES THE OFFICE CLOSE?", False),
+        ("Wann schließt das Kontor?", False),  # every German noun has a capital
+    ],
+)
+def test_a_name_that_no_passage_has_is_missing(question: str, missing: bool) -> None:
+    asked = read_question(question, frozenset(query_vector(question).indices))
+    held = [frozenset(query_vector(text).indices) for text in ("The office closes at ten.", "The salary of the crew.")]
+    assert asked.missing_name(held) is missing
+
+
 def test_a_part_of_a_compound_is_not_the_compound() -> None:
     inside = coverage("Wo liegt der Pausenraum?", "Der Raum für die Pause liegt im Haus.")
     whole = coverage("Wo liegt der Raum?", "Der Pausenraum liegt im Haus und ist offen.")

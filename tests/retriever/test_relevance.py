@@ -14,7 +14,8 @@ MATCHES = st.lists(
         st.none() | SHARES,
         st.sampled_from(["a", "b", "c", "d", "e", None]),
         st.integers(0, 3),
-        held=st.none() | SHARES,
+        lacks_code=st.booleans(),
+        has_code=st.booleans(),
         coverage=st.none() | st.builds(Coverage, SHARES, SHARES),
     ),
     max_size=12,
@@ -28,13 +29,19 @@ def test_every_match_gets_a_probability(matches: list[Match], weight: float) -> 
     assert all(0 < score < 1 for score in scores)
 
 
-@given(MATCHES.filter(bool), SHARES, SHARES)
-def test_more_of_the_question_in_a_passage_is_never_less_likely(
-    matches: list[Match], more: float, weight: float
+@given(MATCHES.filter(bool), SHARES, SHARES, SHARES, SHARES, SHARES)
+def test_more_words_or_more_likeness_never_make_a_passage_less_likely(
+    matches: list[Match], share: float, closeness: float, held: float, lacking: float, weight: float
 ) -> None:
     first = matches[0]
-    better = [first._replace(share=max(first.share, more)), *matches[1:]]
-    assert probabilities(better, weight)[0] >= probabilities(matches, weight)[0] - 1e-12
+    better = first._replace(share=max(first.share, share))
+    if first.closeness is not None:
+        better = better._replace(closeness=max(first.closeness, closeness))
+    if first.coverage is not None:
+        known = first.coverage
+        better = better._replace(coverage=Coverage(max(known.held, held), min(known.lacking, lacking)))
+    before, after = (probabilities([each, *matches[1:]], weight)[0] for each in (first, better))
+    assert after >= before - 1e-12
 
 
 def test_a_passage_that_stands_out_is_likelier_than_one_among_equals() -> None:
@@ -61,20 +68,25 @@ def test_closeness_counts_by_the_vote_of_the_dense_leg() -> None:
     assert scores[0] < 0.3 < 0.7 < scores[2]
 
 
-def test_a_passage_without_the_thing_that_is_asked_for_is_hardly_relevant() -> None:
-    answer = [Match(0.6, 0.6, "a", held=0.8, coverage=Coverage(0.8, 0.0))]
-    near_miss = [Match(0.6, 0.6, "a", held=0.8, coverage=Coverage(0.8, 0.2))]
-    assert probabilities(near_miss, 1.0)[0] < 0.2 < 0.5 < probabilities(answer, 1.0)[0]
+def test_a_passage_without_the_thing_that_is_asked_for_is_much_less_likely() -> None:
+    answer = [Match(0.6, 0.4, "a", coverage=Coverage(0.9, 0.0))]
+    near_miss = [Match(0.6, 0.4, "a", coverage=Coverage(0.5, 0.5))]
+    assert probabilities(near_miss, 1.0)[0] < 0.2 < 0.7 < probabilities(answer, 1.0)[0]
 
 
-def test_a_passage_in_other_words_counts_less_beside_one_in_the_words_of_the_question() -> None:
-    other = Match(0.0, 0.4, "a", held=0.0)
+def test_likeness_alone_carries_a_passage_in_other_words() -> None:
+    other = [Match(0.0, 0.6, "a", coverage=Coverage(0.0, 0.3)), Match(0.2, 0.1, "b", coverage=Coverage(0.3, 0.3))]
+    assert probabilities(other, 1.0)[0] > 0.4 > 0.1 > probabilities(other, 1.0)[1]
+
+
+def test_a_passage_in_another_language_counts_less_beside_one_in_the_words_of_the_question() -> None:
+    other = Match(0.0, 0.4, "a")
     alone = probabilities([other], 1.0)[0]
-    beside = probabilities([other, Match(0.5, 0.3, "b", held=0.9, coverage=Coverage(0.9, 0.1))], 1.0)[0]
+    beside = probabilities([other, Match(0.5, 0.3, "b", coverage=Coverage(0.9, 0.1))], 1.0)[0]
     assert beside < alone / 2
 
 
 def test_a_row_in_another_language_with_the_code_of_the_question_is_relevant() -> None:
-    row = Match(0.2, 0.1, "a", has_code=True, held=0.5)
+    row = Match(0.2, 0.1, "a", has_code=True)
     assert probabilities([row], 1.0)[0] >= 0.5
     assert probabilities([row._replace(has_code=False, lacks_code=True)], 1.0)[0] <= 0.05
