@@ -110,8 +110,8 @@ def _odds_of_words(match: Match, rivals: tuple[float, float]) -> float:
     """Return the log odds of a match by its words."""
     first, last = (math.log((match.share + FLOOR) / (rival + FLOOR)) for rival in rivals)
     lacking = match.coverage.lacking if match.coverage else 0.0
-    # Half the weight, because without a dense leg a passage with another word for the thing would be lost.
-    return -2.82 + 3.84 * match.share + 2.13 * first + 1.7 * last - LACKING / 2 * lacking
+    # A quarter of the weight, because without a dense leg a passage with another word for the thing would be lost.
+    return -2.82 + 3.84 * match.share + 2.13 * first + 1.7 * last - LACKING / 4 * lacking
 
 
 def _odds_of_meaning(match: Match, closeness: float, rival: float, explained: float) -> float:

@@ -48,10 +48,10 @@ MAX_QUERY_CHARACTERS = 2_000
 MAX_RESULT_BYTES = 48 * 2**10
 """Maximum number of bytes of both forms of a result together; the last hits are left out if they do not fit."""
 
-NO_MATCH = 0.15
+NO_MATCH = 0.1
 """Relevance of the best passage below which the tool shows none and reports that nothing matches."""
 
-WEAK = 0.3
+WEAK = 0.15
 """Relevance of the best passage below which the tool calls it weak."""
 
 META_PREFIX = "agentic_rag/"
