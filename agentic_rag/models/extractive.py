@@ -59,6 +59,10 @@ best one. `MEMORY_FLOOR`: the smallest share that a memory must match, because r
 """
 SURE = 0.75
 """Share from which one sentence is a complete answer. With a smaller share, this passage and the next are quoted."""
+MAX_MEANT = 2
+"""Most passages that are quoted if the search found them by meaning alone."""
+FOLLOWING = 3
+"""Sentences that are quoted after one that matches a part of the question: the answer mostly follows its subject."""
 ORDER = 0.3
 """Bonus of the first search hit, added to the share of the question that its best sentence matches."""
 MAX_QUOTED = 1_500
@@ -262,6 +266,7 @@ def read(request: ModelRequest) -> State:
         elif name == SEARCH or (name == DELEGATE and result_hits):
             hits = (hits or ()) + result_hits
             by_meaning = by_meaning or "and meaning" in text
+            hits = () if "match is weak" in text else hits
     activations = [(current, use) for current, use in uses if use["name"] == ACTION]
     arguments = activations[-1][1].get("input") if activations else None
     last_role = str(arguments.get("role") or "") if isinstance(arguments, dict) else ""
@@ -383,7 +388,7 @@ def _reply(state: State) -> list[Block]:
     quotes = _quotes(state, wanted)
     lines += [phrases["memory"].format(memory) for memory in memories]
     if quotes:
-        lines.append(phrases["also" if memories else "quotes"])
+        lines.append(phrases["summary" if _SUMMARY.search(state.question) else "also" if memories else "quotes"])
     elif not memories and state.hits is not None:
         lines.append(phrases["nothing"])
     elif not memories and SEARCH not in failed:
@@ -411,53 +416,89 @@ def rate(wanted: Mapping[str, float], passage: Passage) -> list[float]:
     return ratings
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The best sentence of a hit, by its index, the share of the question that it matches, and the matched terms."""
+
+    hit: Passage
+    sentence: int
+    share: float
+    terms: frozenset[str]
+
+
 def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
-    """Quote the best passages: one sentence if its share reaches `SURE`, else the passage."""
+    """Quote the sentences that answer: those of one passage, or of one passage for each part of a comparison."""
     hits = [hit for hit in (state.hits or ())[:MAX_PASSAGES] if any(text.strip() not in _EMPTY for text in hit.texts)]
+    parts = _parts(state.question)
+    if _SUMMARY.search(state.question):
+        first = {hit.source: hit for hit in reversed(hits)}  # the best passage of each document
+        return [block for hit in hits if first[hit.source] is hit for block in _quote_blocks(hit, range(1))][
+            :MAX_QUOTES
+        ]
+    if len(parts) == 1:
+        chosen = _complementary(_ranked(wanted, hits, state.by_meaning))
+    else:
+        chosen = []
+        for part in [*parts, state.question][:MAX_QUOTES]:  # each from another passage, as the search found them
+            rest = [hit for hit in hits if hit not in [choice.hit for choice in chosen]]
+            chosen += _ranked(question_terms(part, state.before), rest, state.by_meaning)[:1]
+    return [block for choice in chosen for block in _quote_blocks(choice.hit, _span(choice))]
+
+
+def _complementary(ranked: Sequence[_Choice]) -> list[_Choice]:
+    """Return the best choice, and others nearly as good that match further terms, unless the best is complete."""
+    if not ranked or ranked[0].share < ENOUGH:
+        return list(ranked[:MAX_MEANT])
+    chosen = [ranked[0]]
+    for choice in ranked[1:] if ranked[0].share < SURE else ():
+        is_new = not any(choice.terms <= other.terms for other in chosen)
+        if is_new and choice.share >= CLOSE * ranked[0].share and len(chosen) < MAX_QUOTES:
+            chosen.append(choice)
+    return chosen
+
+
+def _parts(question: str) -> list[str]:
+    """Return the parts of a question that compares or asks for several things, or the whole question."""
+    parts = [part for part in _SEVERAL.split(question) if part.strip() and question_terms(part)]
+    return parts if 1 < len(parts) <= MAX_QUOTES else [question]
+
+
+def _ranked(wanted: Mapping[str, float], hits: Sequence[Passage], by_meaning: bool) -> list[_Choice]:
+    """Return the best sentence of each hit, best first, or nothing if no hit answers.
+
+    The order of the search counts too, because the search compares meanings. If no sentence shares enough words with
+    the question, this order decides alone.
+    """
     weights = _by_rarity(wanted, hits)
-    rated = [(rate(weights, hit), hit) for hit in hits]
-    # Keep the order of the search, which may be semantic, unless the words of a later hit match much better.
-    ranked = sorted(rated, key=lambda pair: -max(pair[0], default=0.0) - ORDER / (1 + rated.index(pair)))
-    best = max((max(ratings, default=0.0) for ratings, _ in rated), default=0.0)
-    if best < ENOUGH and not state.by_meaning:
-        return []
-    compares = bool(_SEVERAL.search(state.question))
-    blocks: list[Block] = []
-    quoted: list[set[str]] = []
-    for ratings, hit in ranked:
-        if len(quoted) == (MAX_QUOTES if best < SURE or compares else 1):
-            break
-        top = max(ratings, default=0.0)
-        held = (terms(hit.title) | terms(hit.texts[ratings.index(top)])) & weights.keys()
-        # After a keyword search, skip a passage whose best sentence matches no further terms.
-        if not state.by_meaning and (top < CLOSE * best or any(held <= earlier for earlier in quoted)):
-            continue
-        quoted.append(held)
-        span = _span(hit, ratings, top) if top >= ENOUGH else range(len(hit.texts))
-        blocks += _quote_blocks(hit, span)
-    return blocks
+    choices: list[_Choice] = []
+    for hit in hits:
+        ratings = rate(weights, hit)
+        best = ratings.index(max(ratings))
+        matched = (terms(hit.title) | terms(hit.texts[best])) & weights.keys()
+        choices.append(_Choice(hit, best, ratings[best], frozenset(matched)))
+    if max((choice.share for choice in choices), default=0.0) < ENOUGH:
+        return choices if by_meaning else []
+    worth = {choice.hit.index: choice.share + ORDER / (1 + rank) for rank, choice in enumerate(choices)}
+    return sorted(choices, key=lambda choice: -worth[choice.hit.index])
 
 
-def _span(hit: Passage, ratings: Sequence[float], top: float) -> Sequence[int]:
+def _span(choice: _Choice) -> Sequence[int]:
     """Return the indexes of the sentences to quote: the best one, with the sentences needed to understand it."""
-    index = ratings.index(top)
-    header = _table_header(hit.texts, index)
+    texts, index = choice.hit.texts, choice.sentence
+    if choice.share < ENOUGH:  # found by meaning: no sentence is known to answer
+        sizes = itertools.accumulate(map(len, texts))
+        return range(max(1, sum(size <= MAX_QUOTED for size in sizes)))
+    header = _table_header(texts, index)
     if header != index:
         return [header, index]
     end = index + 1
-    if hit.texts[index].rstrip().endswith((":", "：")):
-        while end < len(hit.texts) and end - index <= MAX_ITEMS and _ITEM.match(hit.texts[end]):
+    if texts[index].rstrip().endswith((":", "：")):
+        while end < len(texts) and end - index <= MAX_ITEMS and _ITEM.match(texts[end]):
             end += 1
         return range(index, end)
-    return range(index, end) if top >= SURE else _around(hit.texts, index)
-
-
-def _around(texts: Sequence[str], index: int) -> range:
-    """Return the whole passage, or the part of a long passage around the sentence at ``index``."""
-    start = 0
-    while start < index and sum(map(len, texts[start : index + 1])) > MAX_QUOTED // 2:
-        start += 1
-    return range(start if sum(map(len, texts)) > MAX_QUOTED else 0, len(texts))
+    if choice.share < SURE:  # the answer may stand beside the words of the question
+        return range(max(index - 1, 0), min(index + 1 + FOLLOWING, len(texts)))
+    return range(index, end)
 
 
 def _quote_blocks(hit: Passage, span: Sequence[int]) -> list[Block]:
@@ -625,8 +666,9 @@ _OPENER = re.compile(
 _POINTER = re.compile(
     r"\b(?:it|its|that|this|they|them|those|these|one|there|sie|es|das|dort)\b|它|这个|那个|这样", re.I
 )
+_SUMMARY = re.compile(r"\bsummar(?:y|i[sz]e)|\boverview\b|zusammenfass|fass\w* .*zusammen|总结|概括|摘要", re.I)
 _SEVERAL = re.compile(
-    r"\b(?:and|or|compare|und|oder)\b|summari[sz]e|zusammen|[和与、，]|比较|总结|概括|分别|还是", re.I
+    r"[,;:?!，；：？！]\s*(?:and\b|und\b)?|\b(?:and|or|und|oder|sowie|versus)\b|[和与、]|还是|以及", re.I
 )
 _ROLE = re.compile(ACTION + r"[^\n]{0,200}?\brole\b[^\n\"“”'`]{0,40}[\"“'`]([\w][\w.-]{0,63})[\"”'`]")
 _REMEMBER = re.compile(
@@ -647,6 +689,7 @@ _PHRASES: Mapping[Language, Mapping[str, str]] = {
     "en": {
         "quotes": "The documents say:",
         "also": "And the documents say:",
+        "summary": "A summary needs a language model. The documents begin like this where they fit best:",
         "memory": "From memory: {}",
         "nothing": "I found nothing in the documents that answers this. Other words may find it.",
         "unsearched": "I have no documents to search here, and nothing in memory answers this.",
@@ -670,6 +713,7 @@ _PHRASES: Mapping[Language, Mapping[str, str]] = {
     "zh": {
         "quotes": "文档中写道：",
         "also": "文档中还写道：",
+        "summary": "写总结需要语言模型。以下是各文档中最相关部分的开头：",
         "memory": "记忆中有：{}",
         "nothing": "在文档中没有找到能回答这个问题的内容，可以换个说法再问。",
         "unsearched": "这里没有可以查找的文档，记忆中也没有相关内容。",

@@ -24,8 +24,8 @@ from mcp_servers.retriever.lexical import is_asking, is_month, language_of, word
 OTHER_WORD = 0.4
 """Weight of a word that is not a thing; a thing has weight 1."""
 
-NAME = 2.0
-"""Weight of a missing name, relative to another missing thing: a name has no synonym."""
+NAME, MODIFIER = 2.0, 0.5
+"""Factors of a missing name, which has no synonym, and of a missing word before the thing ("annual leave")."""
 
 MOST_WORDS_READ = 60
 """Maximum number of words of a question that are weighed."""
@@ -114,9 +114,9 @@ _UMLAUTS = str.maketrans("äöü", "aou")
 class Term(NamedTuple):
     """A word of a question: its token ids, its weight, and the stem that a text must contain.
 
-    ``stem`` is None for a word that only its tokens identify. ``is_thing`` marks a thing that the question names, and
-    ``is_name`` a proper name or an abbreviation. ``is_ideographic`` is the script; a passage without characters of that
-    script cannot contain the word.
+    ``stem`` is None for a word that only its tokens identify. ``is_thing`` marks a thing that the question names,
+    ``is_name`` a proper name or an abbreviation, and ``is_modifier`` a word before a thing that belongs to it.
+    ``is_ideographic`` is the script; a passage without characters of that script cannot contain the word.
     """
 
     ids: frozenset[int]
@@ -125,6 +125,7 @@ class Term(NamedTuple):
     is_thing: bool
     is_ideographic: bool
     is_name: bool = False
+    is_modifier: bool = False
 
 
 class Coverage(NamedTuple):
@@ -169,7 +170,7 @@ class Question(NamedTuple):
             if not term.ids.isdisjoint(matched) or _holds(passage, term, self.language):
                 held += weight
             elif term.is_thing and weight >= rare:
-                lacking = max(lacking, weight * (NAME if term.is_name else 1))
+                lacking = max(lacking, weight * (NAME if term.is_name else MODIFIER if term.is_modifier else 1))
         languages = {self.language, passage.language} - {None}
         if not comparable or comparable < ENOUGH_COMPARABLE * sum(weights) or len(languages) > 1:
             return None
@@ -250,7 +251,8 @@ def _latin_terms(text: str, tokens: frozenset[int], language: str | None) -> Ite
             is_thing = (at > 0 and word[0].isupper()) or _is_led(folded, asks, at, language or "en")
         is_name = has_names and at > 0 and word[0].isupper() and len(word) > 1 and not is_month(folded[at])
         weight = 1.0 if is_thing else OTHER_WORD
-        yield Term(ids, weight, _stem(folded[at], language), is_thing, False, is_name)
+        is_modifier = is_thing and language == "en" and at + 1 < len(words) and not asks[at + 1]
+        yield Term(ids, weight, _stem(folded[at], language), is_thing, False, is_name, is_modifier)
 
 
 def _is_led(words: list[str], asks: list[bool], at: int, language: str) -> bool:
