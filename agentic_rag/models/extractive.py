@@ -429,12 +429,11 @@ class _Choice:
 def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
     """Quote the sentences that answer: those of one passage, or of one passage for each part of a comparison."""
     hits = [hit for hit in (state.hits or ())[:MAX_PASSAGES] if any(text.strip() not in _EMPTY for text in hit.texts)]
-    parts = _parts(state.question)
     if _SUMMARY.search(state.question):
-        first = {hit.source: hit for hit in reversed(hits)}  # the best passage of each document
-        return [block for hit in hits if first[hit.source] is hit for block in _quote_blocks(hit, range(1))][
-            :MAX_QUOTES
-        ]
+        best_of_document = {hit.source: hit for hit in reversed(hits)}
+        openings = [_quote_blocks(hit, range(1)) for hit in hits if best_of_document[hit.source] is hit]
+        return [block for opening in openings[:MAX_QUOTES] for block in opening]
+    parts = _parts(state.question)
     if len(parts) == 1:
         chosen = _complementary(_ranked(wanted, hits, state.by_meaning))
     else:
@@ -700,8 +699,8 @@ _PHRASES: Mapping[Language, Mapping[str, str]] = {
         "service or a local Ollama in the providers file, and restart.",
         "roles": "Writing a role needs a language model, and none is configured. Set ANTHROPIC_API_KEY for Claude, or "
         "name an OpenAI-compatible service or a local Ollama in the providers file, and restart.",
-        "notice": "These are quotes: no language model is configured. For written answers set ANTHROPIC_API_KEY for "
-        "Claude, or name an OpenAI-compatible service or a local Ollama in the providers file, and restart.",
+        "notice": "I can only quote, because no language model is configured. For written answers set "
+        "ANTHROPIC_API_KEY for Claude, or name an OpenAI-compatible service or a local Ollama in the providers file, and restart.",
         "saved": "I will remember: {}",
         "no memory": "I have no memory here, so I cannot save that.",
         "failed": "A tool failed: {}",
@@ -723,7 +722,7 @@ _PHRASES: Mapping[Language, Mapping[str, str]] = {
         "设置 ANTHROPIC_API_KEY 使用 Claude，或在 providers 文件中填写兼容 OpenAI 的服务或本地 Ollama，然后重启。",
         "roles": "编写角色需要语言模型，而现在没有配置。"
         "设置 ANTHROPIC_API_KEY 使用 Claude，或在 providers 文件中填写兼容 OpenAI 的服务或本地 Ollama，然后重启。",
-        "notice": "以上为原文摘录：没有配置语言模型。如需生成回答，"
+        "notice": "这里只能摘录原文，因为没有配置语言模型。如需生成回答，"
         "请设置 ANTHROPIC_API_KEY 使用 Claude，或在 providers 文件中填写兼容 OpenAI 的服务或本地 Ollama，然后重启。",
         "saved": "记住了：{}",
         "no memory": "这里没有记忆功能，无法保存。",

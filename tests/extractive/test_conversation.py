@@ -257,6 +257,46 @@ async def test_a_passage_about_another_model_gives_way_to_one_about_the_model_th
     assert cited(answer)[0] == "The unit weighs 41 kilograms."
 
 
+async def test_each_part_of_a_question_about_two_things_is_answered_from_a_passage_of_its_own() -> None:
+    hits = [
+        search_result("fees.md", "Lost cards are replaced for 4 pounds.", "The desk opens at nine."),
+        search_result("keys.md", "The lockers are cleaned in May.", "A lost key costs 22 pounds.", source="doc_2"),
+    ]
+    answer = await everything(search_documents=answering(*hits)).ask(
+        "Who replaces lost cards, and what costs a lost key?"
+    )
+    assert {raw["source"] for block in answer for raw in block.get("citations", ())} == {"doc_1", "doc_2"}
+    assert "22 pounds" in said(answer)
+    assert "4 pounds" in said(answer)
+
+
+async def test_passages_that_the_search_calls_weak_are_not_quoted() -> None:
+    note = "Searched by words and meaning. Even the best match is weak (0.12): it may not answer the question."
+    answer = await everything(search_documents=answering(note, FILTERS)).ask("How often must I change the filters?")
+    assert cited(answer) == []
+    assert "found nothing in the documents" in said(answer)
+
+
+async def test_two_passages_at_most_are_quoted_if_only_their_meaning_fits() -> None:
+    note = "Searched by words and meaning. Best match 0.60 of 1."
+    hits = [
+        search_result(f"guide-{number}.md", "过滤网每六个月更换一次。", source=f"doc_{number}") for number in range(4)
+    ]
+    answer = await everything(search_documents=answering(note, *hits)).ask("How often must I change the filters?")
+    assert len(cited(answer)) == 2
+
+
+async def test_a_summary_shows_how_each_document_begins_and_says_that_it_needs_a_model() -> None:
+    hits = [
+        search_result("a.md", "Filters keep the air clean.", "They cost 34 pounds."),
+        search_result("b.md", "Fans move the air.", "They are quiet.", source="doc_2"),
+        search_result("b.md", "Fans need care.", source="doc_2"),
+    ]
+    answer = await everything(search_documents=answering(*hits)).ask("Summarise what the guides say about air")
+    assert cited(answer) == ["Filters keep the air clean.", "Fans move the air."]
+    assert "A summary needs a language model" in said(answer)
+
+
 async def test_an_answer_keeps_to_the_limit_of_tokens() -> None:
     sentences = [f"Filters of kind {number} are changed every {number} months." for number in range(2, 9)]
     hits = [search_result(f"Part {number}", sentence) for number, sentence in enumerate(sentences)]

@@ -67,6 +67,14 @@ def test_words_say_nothing_of_a_passage_in_another_language(question: str, passa
     assert coverage(question, passage) is None
 
 
+def test_a_missing_word_before_the_thing_weighs_less_than_the_missing_thing() -> None:
+    before = coverage("How many days of annual leave do I get?", "The staff have 27 days of leave that are paid.")
+    thing = coverage("How many days of annual leave do I get?", "The annual meeting takes two days and is paid.")
+    assert before is not None
+    assert thing is not None
+    assert before.lacking < thing.lacking
+
+
 def test_a_word_that_only_begins_like_another_is_another_word() -> None:
     result = coverage("What does a cat cost?", "The cattle in the catering wagon cost 20 crowns.")
     assert result is not None
