@@ -700,7 +700,8 @@ _PHRASES: Mapping[Language, Mapping[str, str]] = {
         "roles": "Writing a role needs a language model, and none is configured. Set ANTHROPIC_API_KEY for Claude, or "
         "name an OpenAI-compatible service or a local Ollama in the providers file, and restart.",
         "notice": "I can only quote, because no language model is configured. For written answers set "
-        "ANTHROPIC_API_KEY for Claude, or name an OpenAI-compatible service or a local Ollama in the providers file, and restart.",
+        "ANTHROPIC_API_KEY for Claude, or name an OpenAI-compatible service or a local Ollama in the providers file, "
+        "and restart.",
         "saved": "I will remember: {}",
         "no memory": "I have no memory here, so I cannot save that.",
         "failed": "A tool failed: {}",

@@ -78,8 +78,9 @@ class PartHealth:
     """A component of the server.
 
     ``mode`` describes an unusual state. An embedder is ``lexical``, ``loading``, ``fetching`` (``bytes`` downloaded
-    ``of`` all) or ``failing``; an index is ``rebuilding``; a store is ``stalled`` or ``full``. Only operators see the
-    fields from ``reason`` on.
+    ``of`` all) or ``failing``; an index is ``rebuilding``; a store is ``stalled`` or ``full``. ``reads_tokens`` is the
+    number of tokens that an embedder reads at once; it embeds longer passages in overlapping windows. Only operators
+    see the fields from ``reason`` on.
     """
 
     name: str | None
@@ -89,6 +90,7 @@ class PartHealth:
     of: Absent[int] = None
     collections_to_reindex: Absent[int] = None
     rebuilding: Absent[Sequence[DomainRebuilding]] = None
+    reads_tokens: Absent[int] = None
     reason: Absent[str] = None
     last_success: Absent[str] = None
     last_failure: Absent[LastFailure] = None
@@ -344,6 +346,7 @@ class Health:
             bytes=here,
             of=expected,
             collections_to_reindex=self._knowledge.dense.collections_to_reindex or None,
+            reads_tokens=embedding.limit if name else None,
         )
 
     def _server(self, state: ConnectionState) -> ServerHealth:

@@ -42,8 +42,10 @@ export async function show(panel, { domain, rest, app, place }) {
   const filters = h("div", { class: "segments", role: "group", "aria-label": t("documents.filter") });
   const tools = h("div", { class: "row row-apart" }, filters, search);
   const list = h("div", {});
+  const model = h("p", { class: "faint small" });
   const files = mayChange && fileInputs(panel, (chosen) => send(chosen));
-  replace(panel, h("div", { class: "stack" }, files && files.elements, sending, refused, tools, list));
+  replace(panel, h("div", { class: "stack" }, files && files.elements, sending, refused, tools, list, model));
+  showModel(model);
 
   /** Show the buttons that add files beside the title, or in the middle while there is no document. */
   let isDescribed = null;
@@ -230,6 +232,14 @@ export async function show(panel, { domain, rest, app, place }) {
     clearTimeout(timer);
     document.removeEventListener("visibilitychange", wake);
   };
+}
+
+// the model that searches now, and how much of a passage it reads at once
+async function showModel(line) {
+  const { embedder } = await api("GET", "/api/health").catch(() => ({}));
+  if (!embedder?.name) return;
+  const { name, readsTokens } = embedder;
+  line.textContent = readsTokens ? t("documents.modelWindows", { name, count: readsTokens }) : t("documents.model", { name });
 }
 
 const isWorking = (item) => !["indexed", "failed"].includes(item.status) || item.denseState === "pending";

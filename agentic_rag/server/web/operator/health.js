@@ -95,7 +95,7 @@ function box(title, { state, reason }, ...children) {
 }
 
 function part(title, report, nameOf) {
-  const { name, state, collectionsToReindex, rebuilding, reason, lastSuccess, lastFailure, recently } = report;
+  const { name, state, collectionsToReindex, rebuilding, readsTokens, reason, lastSuccess, lastFailure, recently } = report;
   const mode = modeWords(report);
   const share = recently && recently.calls ? recently.failures / recently.calls : 0;
   return box(
@@ -108,6 +108,7 @@ function part(title, report, nameOf) {
       [t("operator.lastSuccess"), ago(lastSuccess)],
       [t("operator.lastFailure"), lastFailure && [ago(lastFailure.at), " ", code(lastFailure.code)]],
       [t("operator.recently"), recently && t("operator.recentCalls", { count: recently.calls, failed: formatPercent(share) })],
+      [t("operator.readsTokens"), readsTokens && t("operator.inWindows", { count: readsTokens })],
       [t("operator.toReindex"), collectionsToReindex && formatNumber(collectionsToReindex)],
       ...(rebuilding ?? []).map((each) => [nameOf(each.domain), t("operator.rebuilt", { done: each.done, of: each.of })]),
     ]),

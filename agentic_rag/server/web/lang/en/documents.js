@@ -23,6 +23,8 @@ export default {
   "documents.find": "Find by name",
   "documents.languages": "Languages",
   "documents.list": "Documents",
+  "documents.model": "Searches use the model {name}.",
+  "documents.modelWindows": { one: "Searches use the model {name}, which reads {count} token at once. Longer passages are read in overlapping windows.", other: "Searches use the model {name}, which reads {count} tokens at once. Longer passages are read in overlapping windows." },
   "documents.more": "Show {count} more",
   "documents.morePassages": "Show more passages",
   "documents.noPassages": "No passages yet.",

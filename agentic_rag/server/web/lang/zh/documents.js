@@ -23,6 +23,8 @@ export default {
   "documents.find": "按名称查找",
   "documents.languages": "语言",
   "documents.list": "文档",
+  "documents.model": "检索使用模型 {name}。",
+  "documents.modelWindows": "检索使用模型 {name}，每次读取 {count} 个词元，更长的段落分成重叠的窗口读取。",
   "documents.more": "再显示 {count} 个",
   "documents.morePassages": "显示更多段落",
   "documents.noPassages": "还没有段落。",
