@@ -110,6 +110,7 @@ async def test_what_was_indexed_by_words_alone_gets_its_vectors_when_an_embedder
         assert found["candidates"][0]["dense"] > 0
         embedder = (await health(rig))["embedder"]
         assert (embedder["name"], embedder["state"], "mode" in embedder) == ("local:model", "ready", False)
+        assert embedder["readsTokens"] > 0
         assert (await rig.upload(domain, "leave.md", LEAVE))["status"] == "indexed"
     async with Rig(tmp_path) as rig:  # and it goes again: what is pending would wait for ever
         rig.application.begin()
