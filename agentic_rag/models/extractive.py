@@ -435,12 +435,12 @@ def _quotes(state: State, wanted: Mapping[str, float]) -> list[Block]:
         return [block for opening in openings[:MAX_QUOTES] for block in opening]
     parts = _parts(state.question)
     if len(parts) == 1:
-        chosen = _complementary(_ranked(wanted, hits, state.by_meaning))
+        chosen = _complementary(_rank_hits(wanted, hits, state.by_meaning))
     else:
         chosen = []
         for part in [*parts, state.question][:MAX_QUOTES]:  # each from another passage, as the search found them
             rest = [hit for hit in hits if hit not in [choice.hit for choice in chosen]]
-            chosen += _ranked(question_terms(part, state.before), rest, state.by_meaning)[:1]
+            chosen += _rank_hits(question_terms(part, state.before), rest, state.by_meaning)[:1]
     return [block for choice in chosen for block in _quote_blocks(choice.hit, _span(choice))]
 
 
@@ -462,7 +462,7 @@ def _parts(question: str) -> list[str]:
     return parts if 1 < len(parts) <= MAX_QUOTES else [question]
 
 
-def _ranked(wanted: Mapping[str, float], hits: Sequence[Passage], by_meaning: bool) -> list[_Choice]:
+def _rank_hits(wanted: Mapping[str, float], hits: Sequence[Passage], by_meaning: bool) -> list[_Choice]:
     """Return the best sentence of each hit, best first, or nothing if no hit answers.
 
     The order of the search counts too, because the search compares meanings. If no sentence shares enough words with
