@@ -102,6 +102,13 @@ class Item(OpenAiForm):
     content: str | list[ContentPart] | None = None
 
 
+class ReasoningWish(OpenAiForm):
+    """The form of the model's thoughts. Only ``summary`` has an effect: thoughts are sent as a summary."""
+
+    effort: str | None = Field(None, max_length=40)
+    summary: str | None = Field(None, max_length=40)
+
+
 class ResponseCall(Call):
     """The body of a response."""
 
@@ -110,6 +117,7 @@ class ResponseCall(Call):
     previous_response_id: str | None = Field(None, max_length=200)
     background: bool | None = None
     prompt: Any = None
+    reasoning: ReasoningWish | None = None
     text: dict[str, Any] | None = None
 
 

@@ -1,9 +1,10 @@
-"""OpenAI's models, chat completions and responses, for unmodified OpenAI clients.
+"""OpenAI's models, chat completions and responses, for unmodified clients of OpenAI's API and of Open Responses.
 
 A domain is a model, and tools run on this server. `openai_requests` parses a call, `operations.calls` executes it, and
 the encoders build the answer. `error_shapes` gives errors the form of OpenAI's API.
 """
 
+from dataclasses import replace
 from datetime import datetime
 
 from pydantic import ConfigDict, Field
@@ -20,6 +21,7 @@ from agentic_rag.base.errors import (
     GenerationTimeout,
     ImageTooLarge,
     ImageUnsupported,
+    InvalidInput,
     LogGone,
     MessageContentRequired,
     MessageTooLong,
@@ -40,7 +42,7 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.operations.calls import Call, Calls, Question
 from agentic_rag.server.dialects.openai_answer import Answer
 from agentic_rag.server.dialects.openai_chat import OpenAiChat, completion
-from agentic_rag.server.dialects.openai_responses import OpenAiResponses, ResponseFrame, turn_of
+from agentic_rag.server.dialects.openai_responses import OpenAiResponses, ResponseForm, ResponseFrame, turn_of
 from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.openai_requests import (
     ChatCall,
@@ -58,6 +60,10 @@ from agentic_rag.server.stored_responses import check_place, frame_of, stored_ev
 from agentic_rag.store.domains import DomainRecord
 
 RESPONSE = "/v1/responses/{response}"
+FORM_HEADER = "x-agentic-rag-items"
+"""Selects the form of responses: ``openai`` or ``standard``."""
+OPENAI_LIBRARY_HEADER = "x-stainless-lang"
+"""Sent by OpenAI's own libraries, which know OpenAI's items. Other clients get the standard's."""
 ASKING_ERRORS = (
     BodyTooLarge,
     ConversationArchived,
@@ -138,39 +144,71 @@ class OpenAiRoutes:
         max_bytes=MAX_IMAGES_JSON,
         errors=ASKING_ERRORS,
     )
-    async def respond(self, user: User, body: ResponseCall) -> EventStream | Response:
+    async def respond(self, request: Request, user: User, body: ResponseCall) -> EventStream | Response:
         """Answer an input, like OpenAI's responses.
 
         Without ``store``, ``conversation`` or ``previous_response_id`` nothing is stored.
         """
         asked = read_response(body)
+        frame = await self._frame(
+            request,
+            user,
+            ResponseFrame(
+                body.model,
+                body.instructions,
+                body.previous_response_id,
+                effort=body.reasoning.effort if body.reasoning else None,
+                summary=body.reasoning.summary if body.reasoning else None,
+            ),
+        )
         if body.previous_response_id is not None:
             question = Question(asked.question, (), asked.wishes, asked.images)
             turn_id = TurnId(turn_of(body.previous_response_id))
             call = await self._calls.go_on_after(user, body.model, turn_id, question)
         else:
             call = await self._ask(user, body.model, asked, store=bool(body.store), conversation=body.conversation)
-        kept = call.conversation.id if call.kept else None
-        frame = ResponseFrame(body.model, body.instructions, body.previous_response_id, kept)
+        frame = replace(frame, conversation_id=call.conversation.id if call.kept else None)
         if not body.streamed:
             return CollectedAnswer(self._calls.events(call), _Response(frame))
         return EventStream(self._calls.events(call), OpenAiResponses(frame))
 
     @route("GET", RESPONSE, allow="user", streams=True, errors=[NotFound, LogGone])
-    async def get_response(self, user: User, response: str, query: ResponseQuery) -> EventStream | Redacted[Json]:
+    async def get_response(
+        self, request: Request, user: User, response: str, query: ResponseQuery
+    ) -> EventStream | Redacted[Json]:
         """Show the current state of a stored response, or its events."""
         kept = await self._calls.find_kept(user, TurnId(turn_of(response)))
+        frame = await self._frame(request, user, frame_of(kept))
         if query.streamed:
-            await check_place(self._conversations, user, kept, query.starting_after)
-            encoder = OpenAiResponses(frame_of(kept), after=query.starting_after)
+            await check_place(self._conversations, user, kept, frame, query.starting_after)
+            encoder = OpenAiResponses(frame, after=query.starting_after)
             return EventStream(stored_events(self._conversations, user, kept), encoder)
-        return Redacted(kept.conversation.domain_id, await stored_response(self._conversations, user, kept))
+        return Redacted(kept.conversation.domain_id, await stored_response(self._conversations, user, kept, frame))
 
     @route("DELETE", RESPONSE, allow="user", audited=True, status=200, errors=[NotFound, OtherResponses])
     async def delete_response(self, user: User, response: str) -> Json:
         """Delete a stored response with its conversation, which must not contain other responses."""
         await self._calls.forget(user, TurnId(turn_of(response)))
         return {"id": response, "object": "response", "deleted": True}
+
+    @route("POST", "/v1/responses/compact", allow="user", errors=[NotFound])
+    async def compact_response(self) -> Json:
+        """Refuse: the server compacts conversations itself, and a client cannot request a compaction."""
+        raise NotFound("page", "/v1/responses/compact")
+
+    async def _frame(self, request: Request, user: User, frame: ResponseFrame) -> ResponseFrame:
+        """Add the domain's settings and the form that this client reads to a response's frame.
+
+        Raises:
+            NotFound: this user sees no such domain.
+            InvalidInput: the client names an unknown form.
+        """
+        if not user.sees(frame.model):
+            raise NotFound("domain", frame.model, hidden=True)
+        settings = await self._directory.settings(frame.model)
+        temperature = 1.0 if settings.temperature is None else settings.temperature
+        passages = _passages(request, frame.model)
+        return replace(frame, form=_form_of(request), passages=passages, temperature=temperature)
 
     async def _ask(
         self, user: User, domain: str, asked: ConvertedCall, *, store: bool, conversation: str | ConversationName | None
@@ -227,6 +265,22 @@ def _check(answer: Answer) -> None:
         raise AnswerFailed(failure.code, failure.message, failure.retryable)
     if not answer.over:
         raise ServerStopping
+
+
+def _form_of(request: Request) -> ResponseForm:
+    """Return the form of responses for a client.
+
+    Raises:
+        InvalidInput: the header names an unknown form.
+    """
+    named = request.headers.get(FORM_HEADER)
+    if named is None:
+        return ResponseForm.OPENAI if OPENAI_LIBRARY_HEADER in request.headers else ResponseForm.STANDARD
+    try:
+        return ResponseForm(named)
+    except ValueError:
+        known = ", ".join(ResponseForm)
+        raise InvalidInput(FORM_HEADER, f"{named[:80]!r} is not known: {known}.") from None
 
 
 def _model(record: DomainRecord) -> Json:

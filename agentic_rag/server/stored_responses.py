@@ -18,6 +18,7 @@ from agentic_rag.base.events import (
     Interrupted,
     IterationStart,
     SourceReference,
+    Terminal,
     Text,
     ToolCall,
     ToolResult,
@@ -46,15 +47,17 @@ def frame_of(kept: KeptTurn) -> ResponseFrame:
     return ResponseFrame(kept.conversation.domain_id, None, before, kept.conversation.id)
 
 
-async def stored_response(conversations: Conversations, user: User, kept: KeptTurn) -> Json:
+async def stored_response(conversations: Conversations, user: User, kept: KeptTurn, frame: ResponseFrame) -> Json:
     """Return the response of a turn in its current state, without waiting for its end."""
-    encoder = OpenAiResponses(frame_of(kept), retracts=True)
+    encoder = OpenAiResponses(frame, retracts=True)
     for event in await _events(conversations, user, kept):
         encoder.take(event)
     return encoder.response()
 
 
-async def check_place(conversations: Conversations, user: User, kept: KeptTurn, after: int) -> None:
+async def check_place(
+    conversations: Conversations, user: User, kept: KeptTurn, frame: ResponseFrame, after: int
+) -> None:
     """Check that a finished response has events after number ``after``, the last one that the client has.
 
     Raises:
@@ -62,7 +65,7 @@ async def check_place(conversations: Conversations, user: User, kept: KeptTurn, 
     """
     if after < 0 or kept.turn.status not in FINISHED:
         return
-    encoder = OpenAiResponses(frame_of(kept))
+    encoder = OpenAiResponses(frame)
     written = sum(len(encoder.frames(event)) for event in await _events(conversations, user, kept))
     if after >= written:
         raise BeyondLog(kept.turn.id, after)
@@ -100,7 +103,8 @@ def events_of(turn: TurnRecord, message: ShownMessage, calls: Sequence[ToolCallR
     """Yield events equivalent to those of a finished turn, rebuilt from its stored records."""
     encoder = Encoder(turn.conversation_id, turn.id)
     for seq, (body, agent) in enumerate(_bodies(turn, message, calls), 1):
-        yield encoder.encode(body, seq, turn.started_at, agent)
+        at = turn.ended_at if isinstance(body, Terminal) else None
+        yield encoder.encode(body, seq, at or turn.started_at, agent)
 
 
 def _bodies(

@@ -73,11 +73,17 @@ async def test_a_kept_response_is_given_again_as_it_was_and_from_the_messages_on
 async def test_what_delegates_called_is_in_the_response_with_and_without_a_log(tmp_path: Path) -> None:
     async with at_home(tmp_path, WITH_DELEGATES) as (rig, domain, _):
         body = {"model": domain, "input": "How much leave is there, and how do I travel?", "store": True}
-        made = await rig.ok("POST", "/v1/responses", body)
+        headers = {"x-agentic-rag-items": "openai"}
+        made = await rig.ok("POST", "/v1/responses", body, headers=headers)
         path = f"/v1/responses/{made['id']}"
-        assert await rig.ok("GET", path) == made
+        assert await rig.ok("GET", path, headers=headers) == made
+        plain = await rig.ok("GET", path)
+        assert {item["type"] for item in plain["output"]} == {"message"}
+        assert len(plain["agentic_rag"]["toolCalls"]) == len(HAND_OVER.blocks) + 2
+        refused = await rig.refused("GET", path, headers={"x-agentic-rag-items": "mcp"})
+        assert refused == (400, "VALIDATION_ERROR", "x-agentic-rag-items: 'mcp' is not known: standard, openai.")
         await forget_logs(rig)
-        later = await rig.ok("GET", path)
+        later = await rig.ok("GET", path, headers=headers)
 
         def calls(response: Any) -> Any:
             found = [item for item in response["output"] if item["type"] == "mcp_call"]

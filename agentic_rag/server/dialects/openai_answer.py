@@ -97,6 +97,8 @@ class Answer:
     model: str = ""
     created: int = 0
     """Seconds since 1970."""
+    ended: int = 0
+    """Seconds since 1970, once the answer is over."""
     length: int = 0
     """Characters of the text so far."""
     thinking: str = ""
@@ -179,6 +181,7 @@ class Answer:
         self._begin_step(continues=step.continues)
 
     def _end(self, fields: Json) -> None:
+        self.ended = seconds_of(str(fields["ts"]))
         match fields["type"]:
             case "done":
                 self.over = True

@@ -1,12 +1,12 @@
-"""OpenAI's responses: a turn as its stream of events, or as one response.
+"""Open Responses and OpenAI's responses: a turn as its stream of events, or as one response.
 
-Pure. Tools run on the server: each call is an ``mcp_call`` item of the output. The text of a step is its own message,
-with citations as ``file_citation`` annotations. Items are numbered in the order in which they begin, because clients
-assemble them by number.
+Pure. The text of a step is its own message. Items are numbered in the order in which they begin, because clients
+assemble them by number. The two forms (`ResponseForm`) differ in what the neutral standard has no place for: the
+server's own tool calls, and citations of documents.
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from enum import StrEnum
 
 import orjson
 
@@ -27,18 +27,38 @@ from agentic_rag.server.dialects.openai_answer import (
 from agentic_rag.server.dialects.openai_chat import more_of
 
 _CUT = {"max_tokens": "max_output_tokens", "max_steps": "max_output_tokens", "refusal": "content_filter"}
-_PARTS: Final = {"message": "output_text", "reasoning": "reasoning_text"}
+
+
+class ResponseForm(StrEnum):
+    """The form of a response.
+
+    Both have all keys that the schema of Open Responses (2026-04-24) requires.
+    """
+
+    STANDARD = "standard"
+    """Only items, annotations and events of that schema. The server's own tool calls are in the extra field."""
+    OPENAI = "openai"
+    """Also ``mcp_call`` items and ``file_citation`` annotations, which OpenAI's own libraries know."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFrame:
-    """The parts of a response that the request determines."""
+    """The parts of a response that the request and the domain determine.
+
+    ``effort`` and ``summary`` are those of the request's ``reasoning``. With a ``summary`` the model's thoughts are the
+    summary of a reasoning item, else its content. ``passages`` is the base address of the domain's passages.
+    """
 
     model: str = ""
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation_id: str | None = None
     """Set if the conversation is kept."""
+    form: ResponseForm = ResponseForm.OPENAI
+    passages: str = ""
+    temperature: float = 1.0
+    effort: str | None = None
+    summary: str | None = None
 
 
 @dataclass(slots=True)
@@ -50,20 +70,32 @@ class _Text:
     index: int
     begins_at: int
     """Index in the whole answer."""
+    summarized: bool = False
+    """Whether this is a reasoning item whose text is its summary."""
     pieces: list[str] = field(default_factory=list)
     annotations: list[Json] = field(default_factory=list)
 
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def place(self) -> Json:
+        """The fields of an event that say which part of which item it belongs to."""
+        inner = "summary_index" if self.summarized else "content_index"
+        return {"item_id": self.id, "output_index": self.index, inner: 0}
+
     def part(self) -> Json:
-        text = "".join(self.pieces)
         if self.kind == "reasoning":
-            return {"type": _PARTS[self.kind], "text": text}
-        return {"type": _PARTS[self.kind], "text": text, "annotations": self.annotations, "logprobs": []}
+            return {"type": "summary_text" if self.summarized else "reasoning_text", "text": self.text}
+        return {"type": "output_text", "text": self.text, "annotations": self.annotations, "logprobs": []}
 
     def to_json(self, status: str) -> Json:
-        content = [self.part()] if self.pieces else []
+        parts = [self.part()] if self.pieces else []
         if self.kind == "reasoning":
-            return {"type": "reasoning", "id": self.id, "summary": [], "content": content, "status": status}
-        return {"type": "message", "id": self.id, "role": "assistant", "status": status, "content": content}
+            summary, content = (parts, []) if self.summarized else ([], parts)
+            return {"type": "reasoning", "id": self.id, "summary": summary, "content": content, "status": status}
+        return {"type": "message", "id": self.id, "role": "assistant", "status": status, "content": parts}
 
 
 class OpenAiResponses:
@@ -118,11 +150,14 @@ class OpenAiResponses:
             "id": response_id(answer.turn_id),
             "object": "response",
             "created_at": answer.created,
+            "completed_at": answer.ended if status == "completed" else None,
             "status": status,
             "background": False,
             "error": None if answer.failure is None else _error(answer.failure),
             "incomplete_details": None if cut is None else {"reason": cut},
             "instructions": frame.instructions,
+            "max_output_tokens": None,
+            "max_tool_calls": None,
             "metadata": {},
             "model": frame.model or answer.model,
             "output": list(self._output),
@@ -130,15 +165,26 @@ class OpenAiResponses:
             "previous_response_id": frame.previous_response_id,
             "conversation": kept,
             "store": kept is not None,
-            "temperature": None,
+            "temperature": frame.temperature,
+            "top_p": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "top_logprobs": 0,
+            "reasoning": {"effort": frame.effort, "summary": frame.summary},
+            "safety_identifier": None,
+            "prompt_cache_key": None,
+            "service_tier": "default",
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
-            "top_p": None,
             "truncation": "disabled",
             "usage": _usage(answer) if answer.usage else None,
             FIELD: answer.more(),
         }
+
+    @property
+    def _shows_calls(self) -> bool:
+        return self._frame.form is ResponseForm.OPENAI
 
     def _unsaid(self, event: AgentEvent) -> list[tuple[str, bytes]]:
         number = self._number
@@ -182,7 +228,8 @@ class OpenAiResponses:
             case "source_reference" if own:
                 return [event for each in cited for event in self._cite(each)]
             case "tool_call":
-                return [*(self._close() if own else []), *self._call(self.answer.calls[fields["toolCallId"]])]
+                closed = self._close() if own else []
+                return [*closed, *self._call(self.answer.calls[fields["toolCallId"]])] if self._shows_calls else closed
             case "tool_result" if fields["toolCallId"] in self._places:
                 return self._finish_call(self.answer.calls[fields["toolCallId"]])
         return []
@@ -196,42 +243,46 @@ class OpenAiResponses:
         item = self._open
         assert item is not None
         item.pieces.append(text)
-        place = {"item_id": item.id, "output_index": item.index, "content_index": 0}
-        if kind == "reasoning":
-            return [*events, self._event("response.reasoning_text.delta", **place, delta=text)]
-        return [*events, self._event("response.output_text.delta", **place, delta=text, logprobs=[])]
+        more = {"logprobs": []} if kind == "message" else {}
+        return [*events, self._event(f"{self._text_event(item)}.delta", **item.place, delta=text, **more)]
+
+    def _text_event(self, item: _Text) -> str:
+        """Return the name of the events for an item's text, without its last part."""
+        if item.kind == "message":
+            return "response.output_text"
+        if item.summarized:
+            return "response.reasoning_summary_text"
+        return "response.reasoning_text" if self._shows_calls else "response.reasoning"
 
     def _open_text(self, kind: str, begins_at: int) -> list[tuple[str, bytes]]:
         index = len(self._output)
         prefix = "msg" if kind == "message" else "rs"
-        item = self._open = _Text(kind, f"{prefix}_{suffix_of(self.answer.turn_id)}_{index}", index, begins_at)
+        ident = f"{prefix}_{suffix_of(self.answer.turn_id)}_{index}"
+        summarized = kind == "reasoning" and self._frame.summary is not None
+        item = self._open = _Text(kind, ident, index, begins_at, summarized)
         shown = item.to_json("in_progress")
         self._output.append(shown)
-        place = {"item_id": item.id, "output_index": index, "content_index": 0}
+        part = "response.reasoning_summary_part" if summarized else "response.content_part"
         return [
             self._event("response.output_item.added", output_index=index, item=shown),
-            self._event("response.content_part.added", **place, part=item.part()),
+            self._event(f"{part}.added", **item.place, part=item.part()),
         ]
 
     def _cite(self, citation: Citation) -> list[tuple[str, bytes]]:
         item = self._open
         if item is None or item.kind != "message":
             return []
-        shown = {
-            "type": "file_citation",
-            "index": citation.end - item.begins_at,
-            "file_id": citation.document_id,
-            "filename": citation.document_name,
-            "start_index": citation.start - item.begins_at,
-            "end_index": citation.end - item.begins_at,
-            FIELD: more_of(citation),
-        }
+        start, end = citation.start - item.begins_at, citation.end - item.begins_at
+        shown: Json = {"type": "url_citation", "url": citation.address(self._frame.passages)}
+        shown["title"] = citation.document_name
+        if self._shows_calls:
+            shown = {"type": "file_citation", "index": end, "file_id": citation.document_id}
+            shown["filename"] = citation.document_name
+        shown |= {"start_index": start, "end_index": end, FIELD: more_of(citation)}
         item.annotations.append(shown)
-        place = {"item_id": item.id, "output_index": item.index, "content_index": 0}
         number = len(item.annotations) - 1
-        return [
-            self._event("response.output_text.annotation.added", **place, annotation_index=number, annotation=shown)
-        ]
+        kind = "response.output_text.annotation.added"
+        return [self._event(kind, **item.place, annotation_index=number, annotation=shown)]
 
     def _close(self) -> list[tuple[str, bytes]]:
         """End the text that is being written, if any."""
@@ -239,16 +290,11 @@ class OpenAiResponses:
         if item is None:
             return []
         shown = self._output[item.index] = item.to_json("completed")
-        place = {"item_id": item.id, "output_index": item.index, "content_index": 0}
-        text = "".join(item.pieces)
-        done = (
-            self._event("response.output_text.done", **place, text=text, logprobs=[])
-            if item.kind == "message"
-            else self._event("response.reasoning_text.done", **place, text=text)
-        )
+        more = {"logprobs": []} if item.kind == "message" else {}
+        part = "response.reasoning_summary_part" if item.summarized else "response.content_part"
         return [
-            done,
-            self._event("response.content_part.done", **place, part=item.part()),
+            self._event(f"{self._text_event(item)}.done", **item.place, text=item.text, **more),
+            self._event(f"{part}.done", **item.place, part=item.part()),
             self._event("response.output_item.done", output_index=item.index, item=shown),
         ]
 
