@@ -721,6 +721,13 @@ class GenerationTimeout(TurnError, code="GENERATION_TIMEOUT", status=504, retrya
     text = "{self.what} took longer than {self.seconds:g} s."
 
 
+class FunctionResultMissing(TurnError, code="FUNCTION_RESULT_MISSING", status=504):
+    """The client's program sent no result of a function before its wait expired."""
+
+    name: str
+    text = "The client sent no result of its function {self.name!r} in time."
+
+
 class GenerationAborted(TurnError, code="GENERATION_ABORTED", status=499):
     """The turn was interrupted; for dialects without their own event for that."""
 

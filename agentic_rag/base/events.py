@@ -36,6 +36,8 @@ class WaitKind(StrEnum):
     """A task at an address, such as signing in."""
     QUESTION = "question"
     """An answer to a question of the model."""
+    FUNCTION = "function"
+    """The result of a function that the client's program runs."""
 
 
 class Answerer(StrEnum):
@@ -335,7 +337,8 @@ class InputRequired:
 
     An ``approval`` has ``tool_name``, ``arguments`` as they would be sent, their ``schema``, and ``sources``. A
     ``form`` has ``schema``. A ``url`` has the whole address, which was not opened. A ``question`` has ``options``, of
-    which ``multiple`` allows several. ``warning``: a text that the person should read first.
+    which ``multiple`` allows several. A ``function`` has ``tool_name`` and ``arguments``, and the program that sent the
+    question answers it; ``usage`` is the turn's until then. ``warning``: a text that the person should read first.
     """
 
     type: ClassVar[str] = "input_required"
@@ -355,6 +358,7 @@ class InputRequired:
     multiple: bool | None = None
     warning: str | None = None
     sources: tuple[Source, ...] | None = None
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ tool in the whole domain, which adds a rule to the domain's ``toolPolicy``."""
 
 MAX_TEXT = 10_000
 """Maximum characters of a text in an answer."""
+MAX_OUTPUT = 500_000
+"""Maximum characters of a function's result."""
 
 
 def read_answer(wait: WaitRecord, action: WaitAction, content: Json) -> Json:
@@ -27,6 +29,7 @@ def read_answer(wait: WaitRecord, action: WaitAction, content: Json) -> Json:
     - An approval has ``arguments`` (those to send) and ``scope``.
     - A form has its fields, with defaults filled in.
     - A question has ``choices`` and ``text``.
+    - A function has ``output``, the text of its result.
     - A declined wait has a ``reason``, if one was given.
 
     Raises:
@@ -40,6 +43,8 @@ def read_answer(wait: WaitRecord, action: WaitAction, content: Json) -> Json:
         return fill_form(wait.request.get("schema") or {}, content)
     if wait.kind is WaitKind.QUESTION:
         return _read_choices(wait.request, content)
+    if wait.kind is WaitKind.FUNCTION:
+        return _read_output(content)
     _refuse_others(content, ())
     return {}
 
@@ -79,6 +84,14 @@ def _read_choices(request: Json, content: Json) -> Json:
     if not choices and not text.strip():
         raise InvalidInput("content", "an answer needs choices or a text; decline to give none.")
     return {"choices": list(dict.fromkeys(choices)), "text": text}
+
+
+def _read_output(content: Json) -> Json:
+    _refuse_others(content, ("output",))
+    output = content.get("output")
+    if not isinstance(output, str) or len(output) > MAX_OUTPUT:
+        raise InvalidInput("content.output", f"a text of at most {MAX_OUTPUT} characters is needed.")
+    return {"output": output}
 
 
 def _refuse_others(content: Json, known: Sequence[str]) -> None:

@@ -33,6 +33,13 @@ from agentic_rag.domains.definitions import Definitions, Draft, Staging, with_wi
 from agentic_rag.roles.birth import DomainCreation
 from agentic_rag.roles.trials import Trials, TriedRole
 from agentic_rag.runtime.acceptance import Accepted, OnBusy
+from agentic_rag.runtime.core.client_functions import (
+    NO_FUNCTIONS,
+    ClientFunctions,
+    check_function_name,
+    choice_note,
+    with_functions,
+)
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.runtime import Runtime
@@ -361,6 +368,7 @@ class Conversations:
         images: Sequence[GivenImage] = (),
         context_document_ids: Sequence[DocumentId] = (),
         wishes: str = "",
+        functions: ClientFunctions = NO_FUNCTIONS,
         attended: bool = True,
         tried: TriedRole | None = None,
         staged: Staging | None = None,
@@ -370,6 +378,7 @@ class Conversations:
         Args:
             context_document_ids: limits the searches of this turn; if empty, the conversation's documents apply.
             wishes: instructions of the client's program for this answer, placed after the domain's own prompt.
+            functions: functions of the client's program that the model may call in this turn.
             attended: whether a person reads along and can be asked.
             tried: a draft of a role, used for this turn.
             staged: unsaved settings and prompt files, used for this turn of an evaluation.
@@ -395,7 +404,7 @@ class Conversations:
             else:
                 definition = staged.apply(definition)
                 definition = definition if tried is None else await self._trials.apply(definition, tried)
-            definition = with_wishes(definition if attended else without_person(definition), wishes)
+            definition = _for_client(definition if attended else without_person(definition), wishes, functions)
             return await session.send(
                 content,
                 definition,
@@ -418,6 +427,7 @@ class Conversations:
         *,
         images: Sequence[GivenImage] = (),
         wishes: str = "",
+        functions: ClientFunctions = NO_FUNCTIONS,
     ) -> Accepted:
         """Accept a message after this answer, on a new branch if another message already follows.
 
@@ -432,9 +442,11 @@ class Conversations:
 
         other = await self._db.read(follower)
         if other is not None:
-            return await self.answer_again(user, conversation.id, other, content, images=images, wishes=wishes)
+            return await self.answer_again(
+                user, conversation.id, other, content, images=images, wishes=wishes, functions=functions
+            )
         await self.activate(user, conversation.id, message_id)
-        return await self.send(user, conversation.id, content, images=images, wishes=wishes)
+        return await self.send(user, conversation.id, content, images=images, wishes=wishes, functions=functions)
 
     async def answer_again(
         self,
@@ -446,6 +458,7 @@ class Conversations:
         client_message_id: str | None = None,
         images: Sequence[GivenImage] | None = None,
         wishes: str = "",
+        functions: ClientFunctions = NO_FUNCTIONS,
     ) -> Accepted:
         """Answer a user's message again on a new branch, with the same or with new content.
 
@@ -465,7 +478,7 @@ class Conversations:
         sent = None if images is None else await anyio.to_thread.run_sync(read_images, images)
         try:
             session, definition, notices = await self._open(user, conversation_id)
-            definition = with_wishes(definition, wishes)
+            definition = _for_client(definition, wishes, functions)
             return await session.branch(
                 message_id,
                 content,
@@ -557,6 +570,14 @@ class Conversations:
             raise NotFound("image", image_id, hidden=found is not None)
         return found
 
+    async def functions_of(self, turn: TurnRecord) -> ClientFunctions:
+        """Return the functions of the client's program that a turn may call."""
+        image = await self._db.read(lambda conn: images.record(conn, turn.image_id))
+        if image is None or not image.definition.get("functions"):
+            return NO_FUNCTIONS
+        definition = Definition.from_json(image.definition)
+        return ClientFunctions(definition.functions or (), definition.function_choice or "")
+
     async def current_turns(self, found: Sequence[ConversationRecord]) -> dict[str, TurnRecord]:
         """Return the running or queued turn of each conversation, by session.
 
@@ -630,6 +651,17 @@ class Conversations:
     def log(self, turn_id: TurnId, after: int = 0) -> LogReader:
         """Return a reader of a turn's events. The caller must have checked the user's access with `turn`."""
         return self._runtime.read(turn_id, after)
+
+
+def _for_client(definition: Definition, wishes: str, functions: ClientFunctions) -> Definition:
+    """Add the wishes and functions of a client's program to a definition."""
+    if not functions.offered:
+        return with_wishes(definition, wishes)
+    for at, function in enumerate(functions.offered):
+        check_function_name(f"tools.{at}.name", function.name, [entry.name for entry in definition.entries])
+    note = choice_note(functions.choice, functions.offered)
+    wishes = "\n\n".join(filter(None, (wishes, note)))
+    return with_functions(with_wishes(definition, wishes), functions.offered, functions.choice)
 
 
 def check_content(content: str, *, needed: bool = True) -> None:

@@ -1,16 +1,17 @@
 """Earlier questions and answers that a client brings into a new conversation.
 
-They are stored as ended turns, so that model and clients see them like other messages. They contain text only: no tool
-calls, results or citations.
+They are stored as ended turns, so that model and clients see them like other messages. They contain text, and the calls
+of the client's own functions: no calls or results of the server's tools, and no citations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
-from agentic_rag.base.messages import text_block
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import OTHERS, Block, Message, text_block, tool_result_block
 from agentic_rag.store import sessions
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.sessions import MessageRecord
@@ -21,11 +22,29 @@ BROUGHT = "brought"
 
 
 @dataclass(frozen=True, slots=True)
+class PastCall:
+    """A call of a client's function with its result."""
+
+    name: str
+    arguments: Json
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class PastStep:
+    """A message of the assistant that called functions of the client. ``text`` may be empty."""
+
+    text: str
+    calls: tuple[PastCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
-    """A question and its answer; neither is blank."""
+    """A question and its answer; neither is blank. ``steps`` are the calls before the answer."""
 
     question: str
     answer: str
+    steps: tuple[PastStep, ...] = ()
 
 
 def store_exchanges(
@@ -33,8 +52,9 @@ def store_exchanges(
 ) -> None:
     """Store earlier exchanges as the first turns of an empty session."""
     last: MessageId | None = None
-    for number, exchange in enumerate(exchanges):
-        place = 2 * number + 1
+    place = 0
+    for exchange in exchanges:
+        place += 1
         turn = TurnRecord(
             id=TurnId(new_id("turn")),
             session_id=session_id,
@@ -52,16 +72,34 @@ def store_exchanges(
         )
         turn.insert(conn)
         sessions.append_question(conn, turn, place)
-        answer = MessageRecord(
-            session_id=session_id,
-            seq=place + 1,
-            turn_id=turn.id,
-            step=1,
-            role="assistant",
-            content=[text_block(exchange.answer)],
-            message_id=turn.message_id,
-            parent_message_id=turn.user_message_id,
-            created_at=at,
-        )
-        sessions.append_message(conn, answer)
+        for step, message in _messages(exchange):
+            place += 1
+            record = MessageRecord(
+                session_id=session_id,
+                seq=place,
+                turn_id=turn.id,
+                step=step,
+                role=message["role"],
+                content=message["content"],
+                message_id=turn.message_id,
+                parent_message_id=turn.user_message_id,
+                created_at=at,
+            )
+            sessions.append_message(conn, record)
         last = turn.message_id
+
+
+def _messages(exchange: Exchange) -> Iterator[tuple[int, Message]]:
+    """Yield the messages after the question, each with the number of its step."""
+    number = 1
+    for number, step in enumerate(exchange.steps, 2):
+        uses: list[Block] = []
+        results: list[Block] = []
+        for call in step.calls:
+            ident = new_id("call")  # the client's own id may be one that a service refuses
+            uses.append({"type": "tool_use", "id": ident, "name": call.name, "input": call.arguments})
+            results.append({**tool_result_block(ident, [text_block(call.output)] if call.output else []), OTHERS: True})
+        said = [text_block(step.text)] if step.text.strip() else []
+        yield number - 1, {"role": "assistant", "content": [*said, *uses]}
+        yield number - 1, {"role": "user", "content": results}
+    yield number, {"role": "assistant", "content": [text_block(exchange.answer)]}

@@ -93,6 +93,11 @@ class Waits:
         """Return the ended waits of a turn. The caller must have checked the user's access."""
         return frozenset(await self._db.read(lambda conn: waits.ended_of(conn, turn_id)))
 
+    async def list_open_functions(self, turn_id: TurnId) -> list[WaitRecord]:
+        """Return the open waits of a turn for results of the client's functions, oldest first."""
+        found = await self._db.read(lambda conn: waits.list_open(conn, turn_id))
+        return [wait for wait in found if wait.kind is WaitKind.FUNCTION]
+
     async def settle(self, user: User, wait: WaitRecord, action: WaitAction, content: Json) -> None:
         """Answer a wait. If it was already answered with the same decision, do nothing.
 

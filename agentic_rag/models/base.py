@@ -26,7 +26,8 @@ class ModelRequest:
     """One model call.
 
     ``messages``: may hold private ``_`` keys, which the adapter drops or uses.
-    ``tool_choice``: None (the model decides) or an API value such as ``{"type": "none"}``.
+    ``tool_choice``: None (the model decides) or an API value such as ``{"type": "none"}``. The adapter omits a forced
+    call if the service refuses it.
     ``temperature`` and ``effort``: None for the model's default. The adapter omits values that the model refuses.
     ``max_tokens``: limit of the answer. Thinking gets room in addition.
     ``settled``: the messages that an adapter need not encode again.

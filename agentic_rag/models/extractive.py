@@ -140,6 +140,11 @@ def _calls(state: "State", request: ModelRequest) -> list[Block]:
     if choice.get("type") == "none":
         return []
     offered = {tool["name"]: tool for tool in request.tools}
+    if choice.get("type") == "tool" and choice["name"] in offered:
+        forced = _forced(offered[choice["name"]], state.question)
+        used = {use["id"] for message in request.messages for use in tool_uses(message["content"])}
+        ident = _new_id(used, choice["name"], state.question)
+        return [] if forced is None else [{"type": "tool_use", "id": ident, **forced}]
     plan = [
         (name, arguments)
         for name, values in _plan(state)
@@ -154,6 +159,23 @@ def _calls(state: "State", request: ModelRequest) -> list[Block]:
         blocks.append({"type": "tool_use", "id": _new_id(ids, name, state.question), "name": name, "input": arguments})
         ids.add(blocks[-1]["id"])
     return blocks
+
+
+def _forced(tool: ToolSpec, question: str) -> Json | None:
+    """Return name and input of a call that the request demands: each required text holds the question.
+
+    Returns None if the tool needs something else than a text or a choice.
+    """
+    schema, values = tool["input_schema"], {}
+    for name in schema.get("required") or ():
+        wanted = (schema.get("properties") or {}).get(name) or {}
+        if wanted.get("enum"):
+            values[name] = wanted["enum"][0]
+        elif wanted.get("type", "string") == "string":
+            values[name] = question[: min(MAX_QUERY, wanted.get("maxLength", MAX_QUERY))]
+        else:
+            return None
+    return {"name": tool["name"], "input": values}
 
 
 def _plan(state: "State") -> Iterator[tuple[str, Json]]:

@@ -13,15 +13,18 @@ from dataclasses import dataclass
 
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import InvalidInput, NotFound, OtherResponses
-from agentic_rag.base.events import AgentEvent
-from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.base.events import AgentEvent, WaitAction, WaitKind
+from agentic_rag.base.ids import ConversationId, TurnId, WaitId
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.exchanges import BROUGHT, Exchange
 from agentic_rag.conversations.sent_images import GivenImage
+from agentic_rag.conversations.waits import Waits
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.runtime.acceptance import Accepted
+from agentic_rag.runtime.core.client_functions import NO_FUNCTIONS, ClientFunctions, FunctionPauses
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.waits import WaitRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Question:
 
     ``before`` holds earlier messages from elsewhere. ``wishes`` holds instructions of the client's program.
     ``attended`` says whether a person reads along, so that a kept turn can ask that person something.
+    ``functions`` are those of the client's program.
     """
 
     text: str
@@ -37,14 +41,28 @@ class Question:
     wishes: str = ""
     images: Sequence[GivenImage] = ()
     attended: bool = True
+    functions: ClientFunctions = NO_FUNCTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionResult:
+    """The result of a function that the client's program ran. ``path`` is its place in the request."""
+
+    path: str
+    call_id: str
+    output: str
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An accepted question: its turn and its conversation."""
+    """An accepted question: its turn and its conversation.
+
+    ``answered``: the waits that the request answered, if it brought results of functions.
+    """
 
     conversation: ConversationRecord
     turn_id: TurnId
+    answered: frozenset[WaitId] = frozenset()
 
     @property
     def kept(self) -> bool:
@@ -53,19 +71,24 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class KeptTurn:
-    """A stored turn. ``follows`` is the turn whose answer this question follows, if any."""
+    """A stored turn. ``follows`` is the turn whose answer this question follows, if any.
+
+    ``functions`` are those of the client's program.
+    """
 
     conversation: ConversationRecord
     turn: TurnRecord
     follows: TurnId | None
+    functions: ClientFunctions = NO_FUNCTIONS
 
 
 class Calls:
     """The calls of all users."""
 
-    def __init__(self, conversations: Conversations, deletion: Deletion) -> None:
+    def __init__(self, conversations: Conversations, deletion: Deletion, waits: Waits) -> None:
         self._conversations = conversations
         self._deletion = deletion
+        self._waits = waits
 
     async def ask(self, user: User, domain_id: str, question: Question, *, keep: bool = False) -> Call:
         """Ask in a new conversation.
@@ -110,9 +133,52 @@ class Calls:
         turn = await self._conversations.turn(user, turn_id)
         conversation = await self._find(user, domain_id, turn.conversation_id)
         accepted: Accepted = await self._conversations.send_after(
-            user, conversation, turn.message_id, question.text, images=question.images, wishes=question.wishes
+            user,
+            conversation,
+            turn.message_id,
+            question.text,
+            images=question.images,
+            wishes=question.wishes,
+            functions=question.functions,
         )
         return Call(conversation, accepted.turn_id)
+
+    async def resume(self, user: User, domain_id: str, results: Sequence[FunctionResult]) -> Call:
+        """Resume a paused turn with the results of all functions that it waits for.
+
+        Results that were sent before are accepted again, so that a client can repeat a request whose answer was lost.
+
+        Raises:
+            InvalidInput: no function of this user's calls waits for a result, results are missing, or one is too long.
+        """
+        waits: dict[WaitId, WaitRecord] = {}
+        for result in results:
+            waits[WaitId(result.call_id)] = await self._find_wait(user, domain_id, result)
+        (turn_id, *others) = {wait.root_turn_id for wait in waits.values()}
+        if others:
+            raise InvalidInput(results[-1].path, "the results belong to different answers; send those of one.")
+        missing = await self._waits.list_open_functions(turn_id)
+        names = [str(wait.request.get("toolName")) for wait in missing if wait.id not in waits]
+        if names:
+            raise InvalidInput(results[-1].path, f"the results of these functions are missing: {', '.join(names)}.")
+        for result in results:
+            wait = waits[WaitId(result.call_id)]
+            await self._waits.settle(user, wait, WaitAction.ACCEPT, {"output": result.output})
+        conversation = await self._conversations.get(user, wait.conversation_id)
+        return Call(conversation, turn_id, frozenset(waits))
+
+    async def _find_wait(self, user: User, domain_id: str, result: FunctionResult) -> WaitRecord:
+        try:
+            wait = await self._waits.get(user, WaitId(result.call_id))
+        except NotFound:
+            wait = None
+        if wait is None or wait.kind is not WaitKind.FUNCTION or wait.domain_id != domain_id or wait.user_id != user.id:
+            raise InvalidInput(
+                result.path,
+                f"{result.call_id[:80]!r}: no function call waits for this result. The tools of this server report "
+                "their results themselves, and a call that was not answered in time has ended; ask again.",
+            )
+        return wait
 
     async def find_kept(self, user: User, turn_id: TurnId) -> KeptTurn:
         """Return a kept turn.
@@ -126,7 +192,8 @@ class Calls:
             raise NotFound("turn", turn_id)
         others = await self._conversations.turns(conversation)
         before = next((each for each in others if each.message_id == turn.parent_message_id), None)
-        return KeptTurn(conversation, turn, None if before is None or before.end_reason == BROUGHT else before.id)
+        follows = None if before is None or before.end_reason == BROUGHT else before.id
+        return KeptTurn(conversation, turn, follows, await self._conversations.functions_of(turn))
 
     async def forget(self, user: User, turn_id: TurnId) -> None:
         """Delete a turn together with its conversation. It must be the only turn in the conversation.
@@ -150,6 +217,7 @@ class Calls:
             images=question.images,
             wishes=question.wishes,
             attended=question.attended,
+            functions=question.functions,
         )
 
     async def _find(self, user: User, domain_id: str, conversation_id: ConversationId) -> ConversationRecord:
@@ -161,13 +229,20 @@ class Calls:
         return conversation
 
     async def events(self, call: Call) -> AsyncGenerator[AgentEvent]:
-        """Yield the events of a call until it ends. Closing the iterator earlier ends a transient call."""
+        """Yield the events of a call until it ends or pauses. Closing the iterator earlier ends a transient call.
+
+        A call pauses when it only waits for results of the client's functions (`resume`).
+        """
+        pauses, paused = FunctionPauses(call.answered), False
         try:
             async with aclosing(self._conversations.events(call.turn_id)) as events:
                 async for event in events:
+                    paused = bool(pauses.take(event))
                     yield event
+                    if paused:
+                        return
         finally:
-            if not call.kept:
+            if not call.kept and not paused:
                 await self._deletion.end_call(call.conversation)
 
     async def interrupt(self, user: User, call: Call) -> None:

@@ -131,7 +131,8 @@ class Deletion:
     async def end_left_calls(self, *, at_start: bool = False) -> None:
         """Remove abandoned transient conversations.
 
-        With ``at_start``, nothing runs yet, and all of them are removed. Otherwise only those that were idle for
+        With ``at_start``, nothing runs yet, and all of them are removed, except those whose turn has asked
+        for the result of a client's function. Otherwise only those that were idle for
         `LEFT_SECONDS` and have no running turn.
         """
         before = datetime.now(UTC) - timedelta(seconds=LEFT_SECONDS)

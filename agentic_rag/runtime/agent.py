@@ -30,12 +30,14 @@ from agentic_rag.base.errors import (
     refused_write,
 )
 from agentic_rag.base.events import Done, InputAnswered, Notice, Retrying, StepReset, WaitAction
-from agentic_rag.base.messages import REFUSED, Block, ToolSpec
+from agentic_rag.base.json_form import Json
+from agentic_rag.base.messages import REFUSED, Block, ToolSpec, tool_uses
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.tool_rules import named_tools
 from agentic_rag.runtime.compaction import Compaction, compacted_event
 from agentic_rag.runtime.context import Context
 from agentic_rag.runtime.core.calls import PlannedCall
+from agentic_rag.runtime.core.client_functions import forced_choice
 from agentic_rag.runtime.core.deferred_tools import list_deferred, many_tokens
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.failures import failure_of
@@ -598,7 +600,7 @@ class Agent:
             told=self.transcript.told,
             gone=await find_gone(self.resources, self._definition.domain_id, self.transcript),
             pictures=await self._pictures.of(self.transcript.pictures),
-            tool_choice=None if fits and not call.last else {"type": "none"},
+            tool_choice=self._tool_choice() if fits and not call.last else {"type": "none"},
             before=self.transcript.take_sent(),
             refused=self._refused_keys(),
         )
@@ -606,6 +608,13 @@ class Agent:
         wanted = built.request.max_tokens
         room = self._context.answer_room(wanted * call.room)
         return built if room == wanted else replace(built, request=replace(built.request, max_tokens=room))
+
+    def _tool_choice(self) -> Json | None:
+        """Return the choice of the client that sent the question, until one of its functions was called."""
+        if not self._definition.function_choice:
+            return None
+        mine = (entry.message["content"] for entry in self.transcript.in_window() if entry.turn_id == self.row.id)
+        return forced_choice(self._definition, {use["name"] for content in mine for use in tool_uses(content)})
 
     def _refused_keys(self) -> Collection[str]:
         known = self.resources.refused_tools.keys(self._definition.domain_id, self._asked.model)

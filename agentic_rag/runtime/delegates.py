@@ -216,7 +216,15 @@ def child_definition(parent: Definition, role: str, depth: int) -> Definition:
     persona = replace(parent.persona, role=role, asker=parent.persona.role)
     # the delegate has the memory of its own role; a draft is only tried in the delegating role
     binding = replace(parent.binding, role=role, draft=RoleDraft())
-    return replace(parent, persona=persona, system=system, limits=limits, binding=binding)
+    return replace(
+        parent,
+        persona=persona,
+        system=system,
+        limits=limits,
+        binding=binding,
+        functions=None,
+        function_choice=None,
+    )
 
 
 def _paths_of(conn: Connection, turn_id: TurnId) -> set[str]:

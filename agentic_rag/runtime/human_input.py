@@ -14,7 +14,7 @@ import anyio.lowlevel
 from sqlalchemy import Connection
 
 from agentic_rag.base.errors import ServerStopping
-from agentic_rag.base.events import Answerer, InputAnswered, InputRequired, Source, WaitAction, WaitKind
+from agentic_rag.base.events import Answerer, InputAnswered, InputRequired, Source, Usage, WaitAction, WaitKind
 from agentic_rag.base.ids import TurnId, WaitId
 from agentic_rag.base.json_form import Json, to_json
 from agentic_rag.runtime.log.child_log import ChildLog
@@ -69,7 +69,8 @@ class TurnClock:
 class QuestionRequest:
     """A question about a call. ``subject``: the key under which its approval would be remembered.
 
-    ``live``: the answer goes to an open connection, so no other process can resume the call with it.
+    ``usage``: that of the turn so far, for a client that runs a function. ``live``: the answer goes to an open
+    connection, so no other process can resume the call with it.
     """
 
     call_id: str
@@ -81,6 +82,7 @@ class QuestionRequest:
     sources: tuple[Source, ...] = ()
     subject: str = ""
     live: bool = False
+    usage: Usage | None = None
 
     def event(self, wait_id: WaitId, expires_at: str) -> InputRequired:
         """Return the event that shows the question to a person."""
@@ -102,6 +104,7 @@ class QuestionRequest:
             multiple=needed.multiple or None,
             warning=needed.warning,
             sources=self.sources or None,
+            usage=self.usage,
         )
 
 
@@ -307,7 +310,7 @@ class HumanInput:
 def _show(event: InputRequired) -> Json:
     """Return the request as the API shows it to clients, without the fields of the record itself."""
     value: Mapping[str, object] = to_json(event)
-    apart = {"waitId", "kind", "answerer", "expiresAt", "toolCallId"}
+    apart = {"usage", "waitId", "kind", "answerer", "expiresAt", "toolCallId"}
     return {name: item for name, item in value.items() if item is not None and name not in apart}
 
 

@@ -15,6 +15,7 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import kept_image, text_block
 from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.calls import error_outcome
+from agentic_rag.runtime.core.client_functions import client_tools
 from agentic_rag.runtime.core.deferred_tools import CALL, FIND, many_tokens, with_search
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.prompt_state import PromptState
@@ -59,7 +60,9 @@ READ_TOOL = ToolInfo(
 def with_own_tools(
     definition: Definition, tools: tuple[ToolInfo, ...], told: PromptState | None = None
 ) -> tuple[ToolInfo, ...]:
-    """Return a turn's tools with the agent's own tools, whose names no server's tool can take.
+    """Return a turn's tools with the agent's own tools and the client's functions.
+
+    No server's tool can have the name of an own tool, and no function that of another tool.
 
     `READ_TOOL` is always included, because the list must not change from turn to turn. ``told``: the session's prompt
     state.
@@ -69,7 +72,8 @@ def with_own_tools(
     asking = (ASK_TOOL,) if definition.ask_user else ()
     own = (READ_TOOL, *asking, *with_search(tools, names, by_service=by_service, most=most))
     reserved = {READ_TOOL.name, ASK_TOOL.name, FIND.name, CALL.name}
-    return (*own, *[tool for tool in tools if tool.name not in reserved])
+    servers = [tool for tool in tools if tool.name not in reserved]
+    return (*own, *servers, *client_tools(definition, (*own, *servers)))
 
 
 class Pictures:

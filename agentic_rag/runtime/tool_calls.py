@@ -12,12 +12,14 @@ import anyio
 from sqlalchemy import Connection
 
 from agentic_rag.base import failpoints
+from agentic_rag.base.errors import FunctionResultMissing
 from agentic_rag.base.events import Answerer, Source, ToolProgress, ToolStatus, WaitAction, WaitKind
 from agentic_rag.base.ids import TurnId
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.base.messages import Message, text_block
 from agentic_rag.base.telemetry import NO_SPAN, Content, Kind, Span, running_span, working_in
 from agentic_rag.runtime.core.calls import DenialReason, PlannedCall, Policy, error_outcome
+from agentic_rag.runtime.core.client_functions import function_outcome, function_request
 from agentic_rag.runtime.core.deferred_tools import FIND, find_tools
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.questions import ASK_TOOL, answer_of, question_of
@@ -36,7 +38,7 @@ from agentic_rag.store import sessions, turns
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.waits import WaitRecord
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, InputGiven, InputNeeded, ToolInfo, Toolset
-from agentic_rag.tools.system import FORGET, RECALL, REMEMBER, SEARCH
+from agentic_rag.tools.system import CLIENT, FORGET, RECALL, REMEMBER, SEARCH
 
 PROGRESS_SECONDS = 0.1
 """Shortest time between two progress reports of one call. Earlier ones are dropped."""
@@ -192,6 +194,8 @@ class ToolCalls:
             return find_tools(self._tools, late, call.arguments, model=self._model)
         if call.tool is ASK_TOOL:
             return answer_of(await self._ask(call, question_of(call.arguments)))
+        if call.tool is not None and call.tool.server == CLIENT:
+            return function_outcome(await self._result_of_client(call))
         arguments, note = call.arguments, ""
         if call.approval is not None:
             approval = await self._approval(call)
@@ -202,6 +206,26 @@ class ToolCalls:
             note = "" if arguments == call.arguments else redact(describe_edit(call.arguments, arguments))
         outcome = await self._call_until_done(call, arguments)
         return replace(outcome, content=(text_block(note), *outcome.content)) if note else outcome
+
+    async def _result_of_client(self, call: PlannedCall) -> InputGiven:
+        """Wait for the result of a function that the client's program runs.
+
+        Raises:
+            FunctionResultMissing: the client sent no result in time.
+        """
+        past = self._past(call, {WaitKind.FUNCTION})
+        asked = QuestionRequest(
+            call.id,
+            function_request(call.name),
+            server=CLIENT,
+            tool_name=call.name,
+            arguments=call.arguments,
+            usage=self._turn.usage,
+        )
+        given = await (self._asking.join(past) if past else self._asking.ask(asked))
+        if given.action is WaitAction.EXPIRE:
+            raise FunctionResultMissing(call.name)
+        return given
 
     async def _approval(self, call: PlannedCall) -> InputGiven:
         """Return a person's answer to a call, given earlier in this conversation or now.

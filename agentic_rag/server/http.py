@@ -130,7 +130,9 @@ def make_app(
         RenderRoutes(thread),
         DurableStreamRoutes(business.conversations),
         WaitRoutes(business.waits),
-        OpenAiRoutes(business.directory, business.conversations, Calls(business.conversations, business.deletion)),
+        OpenAiRoutes(
+            business.directory, business.conversations, Calls(business.conversations, business.deletion, business.waits)
+        ),
         KeyRoutes(access, business.logins, gate),
         UserRoutes(business.people, access, business.erasure),
         LoginRoutes(business.logins, gate, departures),

@@ -164,7 +164,7 @@ class _Offer:
 
     def __init__(self, business: RouteServices) -> None:
         self._business = business
-        self._calls = Calls(business.conversations, business.deletion)
+        self._calls = Calls(business.conversations, business.deletion, business.waits)
         search = business.documents.knowledge.search
         self._retriever = create_retriever(search, search, bound_by_meta=True)
 

@@ -4,21 +4,27 @@ Decides which parameters are used, ignored or refused, and turns a list of messa
 exchanges. Pure. ``docs/clients/openai.md`` describes the same.
 
 Parameters that only tune an answer (``temperature``, ``max_tokens``, ``seed`` …) are ignored: the domain's settings
-apply. Parameters that would change its form, or offer the client's tools, are refused. Tool calls and results in
-requests are refused, because only the server's own tools may report results to the model.
+apply. Parameters that would change its form are refused. The client's functions are offered to the model. Results of
+the server's own tools are refused, because only these tools report them.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import orjson
 from pydantic import ConfigDict, Field
 
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.forms import ValidatedForm
+from agentic_rag.base.messages import clean_text
 from agentic_rag.conversations.bookkeeping import MAX_MESSAGES
-from agentic_rag.conversations.exchanges import Exchange
+from agentic_rag.conversations.exchanges import Exchange, PastCall, PastStep
 from agentic_rag.conversations.sent_images import MAX_IMAGES, PlacedImage, image_at
+from agentic_rag.operations.calls import FunctionResult
+from agentic_rag.runtime.core.client_functions import ANY_FUNCTION, NO_FUNCTIONS, ClientFunctions
+from agentic_rag.runtime.core.definition import ClientFunction
 
 ASSISTANT_FIRST = "(The assistant begins.)"
 """Stands for the missing question before an assistant's first message."""
@@ -28,8 +34,13 @@ IMAGE_ALONE = "(An image.)"
 
 Role = Literal["user", "assistant", "system"]
 
-_CALLS = "tools run on the server: neither calls nor results of them can be given"
-_TOOLS = "the domain's tools run on the server, others cannot be called: leave it out"
+NO_ANSWER = "(The assistant gave no answer.)"
+"""Stands for the missing answer after an earlier call of a client's function."""
+
+_ONLY_FUNCTIONS = "only functions of your program can be offered; the domain's own tools run on this server"
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+MAX_CALL_CHARS = 500_000
+"""Maximum characters of a call's arguments, or of its result."""
 
 
 class OpenAiForm(ValidatedForm):
@@ -46,12 +57,28 @@ class ContentPart(OpenAiForm):
     image_url: Any = None
 
 
+class CalledFunction(OpenAiForm):
+    """Name and arguments (JSON text) of a call."""
+
+    name: str = Field(max_length=500)
+    arguments: str = Field("{}", max_length=MAX_CALL_CHARS)
+
+
+class ChatToolCall(OpenAiForm):
+    """A call in an assistant's message."""
+
+    id: str = Field(max_length=500)
+    type: str = Field("function", max_length=100)
+    function: CalledFunction | None = None
+
+
 class ChatMessage(OpenAiForm):
     """One message of a chat completion."""
 
     role: str = Field(max_length=100)
     content: str | list[ContentPart] | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[ChatToolCall] | None = None
+    tool_call_id: str | None = Field(None, max_length=500)
     function_call: Any = None
 
 
@@ -100,6 +127,10 @@ class Item(OpenAiForm):
     type: str | None = Field(None, max_length=100)
     role: str | None = Field(None, max_length=100)
     content: str | list[ContentPart] | None = None
+    call_id: str | None = Field(None, max_length=500)
+    name: str | None = Field(None, max_length=500)
+    arguments: str | None = Field(None, max_length=MAX_CALL_CHARS)
+    output: str | list[ContentPart] | None = None
 
 
 class ReasoningWish(OpenAiForm):
@@ -125,7 +156,9 @@ class ResponseCall(Call):
 class ConvertedCall:
     """A converted call: the last question, the exchanges before it, and the instructions of the client's program.
 
-    ``images`` belong to the question, ``earlier_images`` to the messages before it.
+    ``images`` belong to the question, ``earlier_images`` to the messages before it. ``results`` are those of functions
+    that a paused turn waits for; then there is no question. ``past_names`` are the functions that earlier messages
+    called, each with its place in the request.
     """
 
     question: str
@@ -133,6 +166,9 @@ class ConvertedCall:
     wishes: str
     images: tuple[PlacedImage, ...] = ()
     earlier_images: tuple[PlacedImage, ...] = ()
+    functions: ClientFunctions = NO_FUNCTIONS
+    results: tuple[FunctionResult, ...] = ()
+    past_names: tuple[tuple[str, str], ...] = ()
 
     @property
     def all_images(self) -> tuple[PlacedImage, ...]:
@@ -145,6 +181,21 @@ class _Words:
     role: Role
     text: str
     images: tuple[PlacedImage, ...] = ()
+    calls: tuple["_PlacedCall", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _PlacedCall:
+    """A call in an earlier message. ``path`` is the place of its name."""
+
+    path: str
+    id: str
+    name: str
+    arguments: str
+
+
+_Entry = _Words | FunctionResult
+"""The content of one message or item."""
 
 
 def read_chat(call: ChatCall) -> ConvertedCall:
@@ -157,15 +208,16 @@ def read_chat(call: ChatCall) -> ConvertedCall:
     refused: list[tuple[str, bool, str]] = [
         ("n", call.n not in (None, 1), "only 1 is possible."),
         ("logprobs", bool(call.logprobs), "they are not known: leave it out."),
-        ("functions", bool(call.functions), _TOOLS + "."),
-        ("function_call", call.function_call not in (None, "auto", "none"), _TOOLS + "."),
+        ("functions", bool(call.functions), "this older form is not known: use `tools`."),
+        ("function_call", call.function_call not in (None, "auto", "none"), "use `tool_choice`."),
         ("modalities", call.modalities not in (None, [], ["text"]), "answers are text."),
         ("audio", call.audio is not None, "answers are text."),
         ("response_format", not _is_text(call.response_format), "answers are text."),
         ("stop", bool(call.stop), "not possible: leave it out."),
     ]
     _refuse(refused)
-    return _question_of([_read_message(f"messages.{at}", each) for at, each in enumerate(call.messages)], "messages")
+    entries = [_read_message(f"messages.{at}", each) for at, each in enumerate(call.messages)]
+    return replace(_question_of(entries, "messages"), functions=_functions_of(call, "function"))
 
 
 def read_response(call: ResponseCall) -> ConvertedCall:
@@ -184,18 +236,16 @@ def read_response(call: ResponseCall) -> ConvertedCall:
     ]
     _refuse(refused)
     if isinstance(call.input, str):
-        words = [_Words("user", call.input)]
+        entries: list[_Entry] = [_Words("user", call.input)]
     else:
         items = [_read_item(f"input.{at}", each) for at, each in enumerate(call.input)]
-        words = [each for each in items if each is not None]
+        entries = [each for each in items if each is not None]
     first = [_Words("system", call.instructions)] if call.instructions else []
-    return _question_of([*first, *words], "input")
+    return replace(_question_of([*first, *entries], "input"), functions=_functions_of(call, ""))
 
 
 def _check_common(call: Call) -> None:
     refused: list[tuple[str, bool, str]] = [
-        ("tools", bool(call.tools), _TOOLS + "."),
-        ("tool_choice", call.tool_choice not in (None, "auto"), _TOOLS + "."),
         ("top_logprobs", bool(call.top_logprobs), "they are not known: leave it out."),
     ]
     _refuse(refused)
@@ -211,24 +261,116 @@ def _is_text(wanted: Any) -> bool:
     return wanted is None or (isinstance(wanted, dict) and wanted.get("type") == "text")
 
 
-def _read_message(path: str, message: ChatMessage) -> _Words:
-    if message.role in ("tool", "function"):
-        raise InvalidInput(f"{path}.role", f"{_CALLS}.")
-    for name, value in (("tool_calls", message.tool_calls), ("function_call", message.function_call)):
-        if value:
-            raise InvalidInput(f"{path}.{name}", f"{_CALLS}.")
-    return _words(path, message.role, message.content)
+def _functions_of(call: Call, inner: str) -> ClientFunctions:
+    """Return the functions that a call offers. ``inner`` is the member of a tool that holds its definition, if any."""
+    functions: list[ClientFunction] = []
+    for at, tool in enumerate(call.tools or ()):
+        path = f"tools.{at}"
+        if not isinstance(tool, Mapping):
+            raise InvalidInput(path, "an object is expected.")
+        if tool.get("type") != "function":
+            raise InvalidInput(f"{path}.type", f"{str(tool.get('type'))[:80]!r}: {_ONLY_FUNCTIONS}.")
+        if inner:
+            path, tool = f"{path}.{inner}", tool.get(inner)
+        functions.append(_read_function(path, tool, functions))
+    choice, named = _read_choice(call.tool_choice)
+    known = [each.name for each in functions]
+    for name in named:
+        if name not in known:
+            raise InvalidInput("tool_choice", f"{name[:80]!r} is none of the `tools`.")
+    if choice == "none":
+        return NO_FUNCTIONS
+    if choice == ANY_FUNCTION and not functions:
+        raise InvalidInput("tool_choice", "'required' needs `tools`: the domain's own tools are the model's choice.")
+    if choice == _ONE:
+        return ClientFunctions(tuple(functions), named[0])
+    offered = tuple(each for each in functions if not named or each.name in named)
+    return ClientFunctions(offered, ANY_FUNCTION if choice == ANY_FUNCTION else "")
+
+
+def _read_function(path: str, tool: Any, others: Iterable[ClientFunction]) -> ClientFunction:
+    if not isinstance(tool, Mapping):
+        raise InvalidInput(path, "an object with `name` is expected.")
+    name, description, parameters = tool.get("name"), tool.get("description"), tool.get("parameters")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidInput(f"{path}.name", f"{str(name)[:80]!r}: 1 to 64 letters, digits, `_` and `-` are expected.")
+    if any(other.name == name for other in others):
+        raise InvalidInput(f"{path}.name", f"{name!r} is there twice.")
+    if description is not None and not isinstance(description, str):
+        raise InvalidInput(f"{path}.description", "a text is expected.")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise InvalidInput(f"{path}.parameters", "a JSON Schema is expected.")
+    schema = {"type": "object", "properties": {}, **(parameters or {})}
+    if schema["type"] != "object":
+        raise InvalidInput(f"{path}.parameters.type", f"{str(schema['type'])[:80]!r}: 'object' is expected.")
+    return ClientFunction(name, clean_text(description or ""), schema)
+
+
+_ONE = "one"
+
+
+def _read_choice(given: Any) -> tuple[str, list[str]]:
+    """Return the mode of a ``tool_choice`` (`_ONE` for a single function) and the functions that it names."""
+    if given is None:
+        return "auto", []
+    if isinstance(given, str) and given in ("auto", "none", ANY_FUNCTION):
+        return given, []
+    if isinstance(given, Mapping) and given.get("type") == "function":
+        return _ONE, [_chosen_name(given)]
+    if isinstance(given, Mapping) and given.get("type") == "allowed_tools":
+        allowed = given["allowed_tools"] if isinstance(given.get("allowed_tools"), Mapping) else given
+        tools, mode = allowed.get("tools"), allowed.get("mode", "auto")
+        if isinstance(tools, list) and tools and mode in ("auto", "none", ANY_FUNCTION):
+            return mode, [_chosen_name(each) for each in tools]
+    raise InvalidInput("tool_choice", "'auto', 'none', 'required', or one or several of the `tools` are expected.")
+
+
+def _chosen_name(given: Any) -> str:
+    function = given.get("function", given) if isinstance(given, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str):
+        raise InvalidInput("tool_choice", "the name of a function is expected.")
+    return name
+
+
+def _read_message(path: str, message: ChatMessage) -> _Entry:
+    if message.role == "tool":
+        if not message.tool_call_id:
+            raise InvalidInput(f"{path}.tool_call_id", "required: the id of the call.")
+        output = _text_of(f"{path}.content", message.content)
+        return FunctionResult(f"{path}.tool_call_id", message.tool_call_id, output)
+    if message.role == "function" or message.function_call:
+        raise InvalidInput(f"{path}.role", "this older form is not known: use `tools` and the role `tool`.")
+    words = _words(path, message.role, message.content)
+    if not message.tool_calls:
+        return words
+    if words.role != "assistant":
+        raise InvalidInput(f"{path}.tool_calls", "only messages of the assistant have calls.")
+    calls = []
+    for at, call in enumerate(message.tool_calls):
+        place = f"{path}.tool_calls.{at}"
+        if call.function is None:
+            raise InvalidInput(f"{place}.type", f"{call.type!r}: {_ONLY_FUNCTIONS}.")
+        calls.append(_PlacedCall(f"{place}.function.name", call.id, call.function.name, call.function.arguments))
+    return replace(words, calls=tuple(calls))
 
 
 _OWN_ITEMS = frozenset({"reasoning", "mcp_call"})
 """Items of this server's answers. Clients send them back, and they are ignored."""
 
 
-def _read_item(path: str, item: Item) -> _Words | None:
+def _read_item(path: str, item: Item) -> _Entry | None:
     if item.type in _OWN_ITEMS:
         return None
+    if item.type in ("function_call", "function_call_output") and not item.call_id:
+        raise InvalidInput(f"{path}.call_id", "required: the id of the call.")
+    if item.type == "function_call":
+        call = _PlacedCall(f"{path}.name", item.call_id or "", item.name or "", item.arguments or "{}")
+        return _Words("assistant", "", calls=(call,))
+    if item.type == "function_call_output":
+        return FunctionResult(f"{path}.call_id", item.call_id or "", _text_of(f"{path}.output", item.output))
     if item.type not in (None, "message"):
-        why = "no items are kept apart from conversations" if item.type == "item_reference" else _CALLS
+        why = "no items are kept apart from conversations" if item.type == "item_reference" else _ONLY_FUNCTIONS
         raise InvalidInput(f"{path}.type", f"{item.type!r} is not possible: {why}.")
     if item.role is None:
         raise InvalidInput(f"{path}.role", "required: user, assistant, system or developer.")
@@ -263,6 +405,20 @@ def _words(path: str, given: str, content: str | Sequence[ContentPart] | None) -
     return _Words(role, "".join(texts), tuple(images))
 
 
+def _text_of(path: str, content: str | Sequence[ContentPart] | None) -> str:
+    """Return the text of a result."""
+    if content is None or isinstance(content, str):
+        text = content or ""
+    else:
+        for at, part in enumerate(content):
+            if part.type not in ("text", "input_text", "output_text"):
+                raise InvalidInput(f"{path}.{at}.type", f"{part.type!r} is not possible: results are text.")
+        text = "".join(part.text or "" for part in content)
+    if len(text) > MAX_CALL_CHARS:
+        raise InvalidInput(path, f"{len(text)} characters; at most {MAX_CALL_CHARS} are possible.")
+    return clean_text(text)
+
+
 def _image(place: str, given: Any) -> PlacedImage:
     """Return an image. Chat completions put its address into an object, responses do not."""
     if isinstance(given, dict):
@@ -270,27 +426,90 @@ def _image(place: str, given: Any) -> PlacedImage:
     return image_at(place, given)
 
 
-def _question_of(words: Sequence[_Words], place: str) -> ConvertedCall:
-    """Return the question with its earlier exchanges. Consecutive messages of one role are joined."""
-    if len(words) > MAX_MESSAGES:
-        raise InvalidInput(place, f"{len(words)} messages; at most {MAX_MESSAGES} are possible.")
-    wishes = "\n\n".join(each.text for each in words if each.role == "system")
-    said: list[_Words] = []
-    for each in words:
-        if each.role == "system" or not (each.text.strip() or each.images):
-            continue
-        if said and said[-1].role == each.role:
-            text = "\n\n".join(filter(None, (said[-1].text, each.text)))
-            said[-1] = _Words(each.role, text, said[-1].images + each.images)
-        else:
-            said.append(each)
-    if not said or said[-1].role != "user":
+def _question_of(entries: Sequence[_Entry], place: str) -> ConvertedCall:
+    """Return the question with its earlier exchanges, or the results of functions if they come last."""
+    if len(entries) > MAX_MESSAGES:
+        raise InvalidInput(place, f"{len(entries)} messages; at most {MAX_MESSAGES} are possible.")
+    wishes = "\n\n".join(each.text for each in entries if isinstance(each, _Words) and each.role == "system")
+    said = [each for each in entries if not isinstance(each, _Words) or each.role != "system"]
+    results: list[FunctionResult] = []
+    while said and isinstance(last := said[-1], FunctionResult):
+        results.insert(0, last)
+        said.pop()
+    if results:
+        if len({each.call_id for each in results}) < len(results):
+            raise InvalidInput(results[-1].path, "a call has only one result.")
+        return ConvertedCall("", (), wishes, results=tuple(results))
+    outputs = {each.call_id: each.output for each in said if isinstance(each, FunctionResult)}
+    words = [each for each in said if isinstance(each, _Words) and (each.text.strip() or each.images or each.calls)]
+    rounds = _rounds_of(words)
+    if not rounds or rounds[-1].answers:
         raise InvalidInput(
             place, "the last message has to be the user's, with at least one visible character or an image."
         )
-    if said[0].role == "assistant":
-        said.insert(0, _Words("user", ASSISTANT_FIRST))
-    pairs = zip(said[:-1:2], said[1:-1:2], strict=True)
-    before = tuple(Exchange(question.text or IMAGE_ALONE, answer.text) for question, answer in pairs)
-    earlier = tuple(image for each in said[:-1] for image in each.images)
-    return ConvertedCall(said[-1].text, before, wishes, said[-1].images, earlier)
+    *earlier, question = rounds
+    before = tuple(each.exchange(outputs) for each in earlier)
+    images = tuple(image for each in earlier for image in each.images)
+    names = tuple((call.path, call.name) for each in words for call in each.calls)
+    return ConvertedCall(question.text, before, wishes, question.images, images, past_names=names)
+
+
+@dataclass(slots=True)
+class _Round:
+    """The user's consecutive messages, and those of the assistant that follow."""
+
+    texts: list[str] = field(default_factory=list)
+    images: tuple[PlacedImage, ...] = ()
+    answers: list[_Words] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "\n\n".join(filter(None, self.texts))
+
+    def exchange(self, outputs: Mapping[str, str]) -> Exchange:
+        """Return the exchange. ``outputs``: results by call. Calls without a result are left out."""
+        steps: list[PastStep] = []
+        said: list[str] = []
+        for answer in self.answers:
+            if answer.text:
+                said.append(answer.text)
+            calls = tuple(_past_call(call, outputs[call.id]) for call in answer.calls if call.id in outputs)
+            if not calls:
+                continue
+            if steps and not said:  # items of parallel calls
+                steps[-1] = PastStep(steps[-1].text, (*steps[-1].calls, *calls))
+            else:
+                steps.append(PastStep("\n\n".join(said), calls))
+            said = []
+        return Exchange(self.text or IMAGE_ALONE, "\n\n".join(said) or NO_ANSWER, tuple(steps))
+
+
+def _rounds_of(words: Iterable[_Words]) -> list[_Round]:
+    """Return the exchanges in a list of messages; the last one may have no answer."""
+    rounds: list[_Round] = []
+    for each in words:
+        if each.role == "assistant":
+            if not rounds:
+                rounds.append(_Round([ASSISTANT_FIRST]))
+            rounds[-1].answers.append(each)
+            continue
+        if not rounds or rounds[-1].answers:
+            rounds.append(_Round())
+        rounds[-1].texts.append(each.text)
+        rounds[-1].images += each.images
+    return rounds
+
+
+def _past_call(call: _PlacedCall, output: str) -> PastCall:
+    """Return an earlier call.
+
+    Raises:
+        InvalidInput: its name is invalid.
+    """
+    if not _NAME.fullmatch(call.name):
+        raise InvalidInput(call.path, f"{call.name[:80]!r}: 1 to 64 letters, digits, `_` and `-` are expected.")
+    try:
+        arguments = orjson.loads(call.arguments or "{}")
+    except orjson.JSONDecodeError:
+        arguments = None
+    return PastCall(call.name, arguments if isinstance(arguments, dict) else {}, output)

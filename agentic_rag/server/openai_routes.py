@@ -4,6 +4,7 @@ A domain is a model, and tools run on this server. `openai_requests` parses a ca
 the encoders build the answer. `error_shapes` gives errors the form of OpenAI's API.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
@@ -34,15 +35,22 @@ from agentic_rag.base.errors import (
 )
 from agentic_rag.base.events import AgentEvent
 from agentic_rag.base.forms import Form
-from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.base.ids import ConversationId, TurnId, WaitId
 from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
 from agentic_rag.directory.directory import Directory
 from agentic_rag.operations.calls import Call, Calls, Question
+from agentic_rag.runtime.core.client_functions import FunctionPauses, check_function_name
 from agentic_rag.server.dialects.openai_answer import Answer
 from agentic_rag.server.dialects.openai_chat import OpenAiChat, completion
-from agentic_rag.server.dialects.openai_responses import OpenAiResponses, ResponseForm, ResponseFrame, turn_of
+from agentic_rag.server.dialects.openai_responses import (
+    OpenAiResponses,
+    ResponseForm,
+    ResponseFrame,
+    part_of,
+    turn_of,
+)
 from agentic_rag.server.json_response import CollectedAnswer
 from agentic_rag.server.openai_requests import (
     ChatCall,
@@ -131,9 +139,10 @@ class OpenAiRoutes:
         call = await self._ask(user, body.model, asked, store=bool(body.store), conversation=body.conversation)
         passages = _passages(request, body.model)
         if not body.streamed:
-            return CollectedAnswer(self._calls.events(call), _Completion(body.model, passages))
+            return CollectedAnswer(self._calls.events(call), _Completion(body.model, passages, call.answered))
         usage = bool(body.stream_options and body.stream_options.include_usage)
-        return EventStream(self._calls.events(call), OpenAiChat(body.model, passages, include_usage=usage))
+        encoder = OpenAiChat(body.model, passages, include_usage=usage, answered=call.answered)
+        return EventStream(self._calls.events(call), encoder)
 
     @route(
         "POST",
@@ -159,15 +168,17 @@ class OpenAiRoutes:
                 body.previous_response_id,
                 effort=body.reasoning.effort if body.reasoning else None,
                 summary=body.reasoning.summary if body.reasoning else None,
+                functions=asked.functions,
             ),
         )
-        if body.previous_response_id is not None:
-            question = Question(asked.question, (), asked.wishes, asked.images)
+        if body.previous_response_id is not None and not asked.results:
+            question = Question(asked.question, (), asked.wishes, asked.images, functions=asked.functions)
             turn_id = TurnId(turn_of(body.previous_response_id))
             call = await self._calls.go_on_after(user, body.model, turn_id, question)
         else:
             call = await self._ask(user, body.model, asked, store=bool(body.store), conversation=body.conversation)
-        frame = replace(frame, conversation_id=call.conversation.id if call.kept else None)
+        kept = call.conversation.id if call.kept else None
+        frame = replace(frame, conversation_id=kept, answered=call.answered)
         if not body.streamed:
             return CollectedAnswer(self._calls.events(call), _Response(frame))
         return EventStream(self._calls.events(call), OpenAiResponses(frame))
@@ -178,7 +189,7 @@ class OpenAiRoutes:
     ) -> EventStream | Redacted[Json]:
         """Show the current state of a stored response, or its events."""
         kept = await self._calls.find_kept(user, TurnId(turn_of(response)))
-        frame = await self._frame(request, user, frame_of(kept))
+        frame = await self._frame(request, user, replace(frame_of(kept), part=part_of(response)))
         if query.streamed:
             await check_place(self._conversations, user, kept, frame, query.starting_after)
             encoder = OpenAiResponses(frame, after=query.starting_after)
@@ -215,28 +226,42 @@ class OpenAiRoutes:
     ) -> Call:
         if not user.sees(domain):
             raise NotFound("domain", domain, hidden=True)
+        if asked.results:
+            return await self._calls.resume(user, domain, asked.results)
+        servers = (await self._directory.settings(domain)).mcp_servers
+        for path, name in asked.past_names:
+            check_function_name(path, name, servers)
         if conversation is None:
-            whole = Question(asked.question, asked.before, asked.wishes, asked.all_images)
+            whole = Question(asked.question, asked.before, asked.wishes, asked.all_images, functions=asked.functions)
             return await self._calls.ask(user, domain, whole, keep=store)
         ident = conversation if isinstance(conversation, str) else conversation.id
-        question = Question(asked.question, (), asked.wishes, asked.images)
+        question = Question(asked.question, (), asked.wishes, asked.images, functions=asked.functions)
         return await self._calls.go_on(user, domain, ConversationId(ident), question)
 
 
 class _Completion:
     """Collects a chat completion."""
 
-    def __init__(self, model: str, passages: str) -> None:
+    def __init__(self, model: str, passages: str, answered: Collection[WaitId]) -> None:
         self._answer = Answer()
+        self._pauses = FunctionPauses(answered)
+        self._asked: tuple[Json, ...] = ()
         self._model = model
         self._passages = passages
 
     def collect(self, event: AgentEvent) -> None:
-        self._answer.take(event.fields())
+        fields = event.fields()
+        muted, self._asked = self._pauses.muted, self._pauses.take(event, fields)
+        if self._asked:
+            self._answer.pause(str(fields["ts"]), self._pauses.spent)
+            return
+        self._answer.take(fields)
+        if muted and not self._pauses.muted:
+            self._answer.begin_part(str(fields["ts"]), self._pauses.spent)
 
     def result(self) -> Json:
         _check(self._answer)
-        return completion(self._answer, self._model, self._passages)
+        return completion(self._answer, self._model, self._passages, self._asked)
 
 
 class _Response:

@@ -44,7 +44,7 @@ MAX_CALLS = 1_000
 def frame_of(kept: KeptTurn) -> ResponseFrame:
     """Return the parts of a response that do not come from the turn. The instructions of the request are not stored."""
     before = None if kept.follows is None else response_id(kept.follows)
-    return ResponseFrame(kept.conversation.domain_id, None, before, kept.conversation.id)
+    return ResponseFrame(kept.conversation.domain_id, None, before, kept.conversation.id, functions=kept.functions)
 
 
 async def stored_response(conversations: Conversations, user: User, kept: KeptTurn, frame: ResponseFrame) -> Json:

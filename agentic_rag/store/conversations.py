@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, Connection, UniqueConstraint
 from sqlmodel import Field
 
+from agentic_rag.base.events import WaitKind
 from agentic_rag.base.ids import ConversationId, DocumentId, SessionId
 from agentic_rag.base.json_form import Json
 from agentic_rag.store.columns import Indexed, Key
@@ -19,6 +20,7 @@ from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.record import Record
 from agentic_rag.store.statements import Prepared, parameter
 from agentic_rag.store.turns import FINISHED, GOES_ON, TURNS, TurnRecord
+from agentic_rag.store.waits import WAITS
 
 SortBy = Literal["started_at", "updated_at", "last_message_at", "title", "message_count"]
 SortOrder = Literal["asc", "desc"]
@@ -243,11 +245,13 @@ def list_page(
 def left_transient(conn: Connection, before: str | None = None, *, ended: bool = True) -> list[ConversationRecord]:
     """Return the leftover transient conversations.
 
-    ``before``: only those not changed since that time. ``ended``: only those without an unfinished turn.
+    ``before``: only those not changed since that time. ``ended``: only those without an unfinished turn. A conversation
+    whose unfinished turn has asked for the result of a client's function is never left over.
     """
-    left: list[ColumnElement[bool]] = [_conversations.transient]
+    unfinished = sa.select(TURNS.c.session_id).where(GOES_ON, TURNS.c.status.not_in(FINISHED))
+    asked = sa.select(WAITS.c.session_id).where(WAITS.c.kind == WaitKind.FUNCTION, WAITS.c.session_id.in_(unfinished))
+    left: list[ColumnElement[bool]] = [_conversations.transient, _conversations.session_id.not_in(asked)]
     if ended:
-        unfinished = sa.select(TURNS.c.session_id).where(GOES_ON, TURNS.c.status.not_in(FINISHED))
         left.append(_conversations.session_id.not_in(unfinished))
     if before is not None:
         left.append(_conversations.updated_at < before)

@@ -56,6 +56,8 @@ DELEGATION: Final = "delegate"
 RETRIEVER: Final = "retriever"
 AGENT: Final = "agent"
 """Not a server: the agent runs these tools itself."""
+CLIENT: Final = "(client)"
+"""Not a server: the client's program runs these functions. No MCP server can have this name."""
 
 ACTION: Final = SystemTool(
     "promptx_action",

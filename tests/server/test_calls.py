@@ -16,7 +16,8 @@ from tests.server.rig import Rig
 
 
 def calls_of(rig: Rig) -> Calls:
-    return Calls(rig.application.business.conversations, rig.application.business.deletion)
+    business = rig.application.business
+    return Calls(business.conversations, business.deletion, business.waits)
 
 
 async def count(rig: Rig, *tables: str) -> list[int]:

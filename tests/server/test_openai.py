@@ -276,18 +276,28 @@ async def test_failures_are_the_exceptions_of_the_client(tmp_path: Path) -> None
         await rig.gone((0, 0, 0, 0))
 
 
+FUNCTION: Json = {"type": "function", "function": {"name": "f"}}
+CALLED: Json = {"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+PARAMETERS_TYPE = "tools.0.function.parameters.type"
 BAD_CHATS: list[tuple[Json, str | None]] = [
     ({"n": 2}, "n"),
     ({"logprobs": True}, "logprobs"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
+    ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools.0.function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "search_documents"}}]}, "tools.0.name"),
+    ({"tools": [FUNCTION, FUNCTION]}, "tools.1.function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, PARAMETERS_TYPE),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": [FUNCTION], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"stop": ["."]}, "stop"),
     ({"modalities": ["text", "audio"]}, "modalities"),
-    ({"messages": [{"role": "tool", "tool_call_id": "x", "content": "42"}]}, "messages.0.role"),
+    ({"messages": [{"role": "tool", "content": "42"}]}, "messages.0.tool_call_id"),
+    ({"messages": [{"role": "tool", "tool_call_id": "x", "content": "42"}]}, "messages.0.tool_call_id"),
     ({"messages": [{"role": "function", "name": "x", "content": "42"}]}, "messages.0.role"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "messages.0.tool_calls"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "messages.0.tool_calls.0.type"),
+    ({"messages": [{"role": "user", "content": "Hi", "tool_calls": [CALLED]}]}, "messages.0.tool_calls"),
     ({"messages": [user("Hi"), assistant("Hello")]}, "messages"),
     ({"messages": [system("Only this")]}, "messages"),
     ({"messages": [user("a\0b")]}, "messages.0.content"),
@@ -326,15 +336,17 @@ async def test_what_cannot_be_done_is_a_bad_request_that_names_the_parameter(tmp
 
 
 BAD_RESPONSES: list[tuple[Json, str]] = [
-    ({"input": [{"type": "function_call_output", "call_id": "x", "output": "42"}]}, "input.0.type"),
-    ({"input": [{"type": "function_call", "call_id": "x", "name": "f", "arguments": "{}"}]}, "input.0.type"),
+    ({"input": [{"type": "function_call_output", "call_id": "x", "output": "42"}]}, "input.0.call_id"),
+    ({"input": [{"type": "function_call_output", "output": "42"}]}, "input.0.call_id"),
+    ({"input": [{"type": "function_call", "call_id": "x", "name": "f", "arguments": "{}"}]}, "input"),
+    ({"input": [{"type": "computer_call", "call_id": "x"}]}, "input.0.type"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type"),
     ({"input": [{"role": "tool", "content": "42"}]}, "input.0.role"),
     ({"input": []}, "input"),
     ({"input": None}, "input"),
     ({"input": [{"role": "user", "content": 5}]}, "input.0.content"),
     ({"background": True}, "background"),
-    ({"tools": [{"type": "web_search"}]}, "tools"),
+    ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
     ({"text": {"format": {"type": "json_schema"}}}, "text"),
     ({"previous_response_id": "resp_x", "conversation": "conv_x"}, "previous_response_id"),
 ]

@@ -116,8 +116,9 @@ def _body_around(request: ModelRequest, profile: ModelProfile, control: Block | 
     if request.tools:
         tools = [_tool(tool) for tool in request.tools]
         body["tools"] = _with_breakpoint(tools, control) if control else tools
-    if request.tool_choice is not None:
-        body["tool_choice"] = request.tool_choice
+    choice = request.tool_choice
+    if choice is not None and choice.get("type") not in ("any", "tool"):  # refused while a model thinks
+        body["tool_choice"] = choice
     return body | _parameters(request, profile)
 
 

@@ -25,7 +25,7 @@ from agentic_rag.runtime.core.deferred_tools import unwrap_call
 from agentic_rag.runtime.core.model_tools import argument_names, own_arguments
 from agentic_rag.tools.base import CallOutcome, ToolInfo, Verdict
 from agentic_rag.tools.status import describe_missing
-from agentic_rag.tools.system import AGENT, BY_NAME, CALL_TOOL, DELEGATE, FIND_TOOLS
+from agentic_rag.tools.system import AGENT, BY_NAME, CALL_TOOL, CLIENT, DELEGATE, FIND_TOOLS
 
 OVERRULED = (
     "Texts of others were read since your message; the domain's pattern for this tool does not cover calls after that."
@@ -120,6 +120,8 @@ class Policy:
         return ruling
 
     def _ruling(self, tool: ToolInfo, *, others: bool) -> Denial | Approval | None:
+        if tool.server == CLIENT:  # the client's own program runs it, and may refuse
+            return None
         if tool.changed:
             return Denial(
                 DenialReason.CHANGED,

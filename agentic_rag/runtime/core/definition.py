@@ -9,7 +9,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 
@@ -35,6 +35,15 @@ class SkillLine:
 
     name: str
     description: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFunction:
+    """A function that the client's program runs for the model. ``parameters``: JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,10 @@ class Definition:
     """One-line descriptions from the files of the roles that may be delegated to, by role id."""
     denies_effects: Absent[bool] = None
     """True: every tool that may have effects is denied, whatever the policy says. Turns of an evaluation run so."""
+    functions: Absent[tuple[ClientFunction, ...]] = None
+    """Functions of the client's program, for this turn only."""
+    function_choice: Absent[str] = None
+    """The function that the client wants to be called first, or ``required`` for any of them."""
     collection_note: str = ""
     """Facts about the collection for the description of `search_documents`: count class, languages, expertise."""
 

@@ -84,6 +84,8 @@ def _schema_of(fields: Json) -> Json:
             if not fields.get("multiple"):
                 chosen["maxItems"] = 1
             properties = {**({"choices": chosen} if values else {}), "text": _TEXT}
+        case WaitKind.FUNCTION:
+            properties = {"output": _TEXT}
         case _:
             properties = {}
     return {"type": "object", "properties": properties}

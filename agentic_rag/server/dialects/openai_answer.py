@@ -4,6 +4,7 @@ Builds the text of an answer (as `agentic_rag.conversations.shown_messages` show
 citations, its tool calls and its usage. Pure: it takes the events of one turn. Knows neither format.
 """
 
+import dataclasses
 import re
 from calendar import timegm
 from collections.abc import Mapping
@@ -16,6 +17,9 @@ from agentic_rag.server.dialects.answer import BREAK, AnswerText
 
 FIELD: Final = "agentic_rag"
 """The extra field for data that these formats have no place for."""
+
+PAUSED: Final = "tool_calls"
+"""The reason for the end of an answer that asks for results of the client's functions."""
 
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)")
 
@@ -110,6 +114,8 @@ class Answer:
     stop_reason: str = ""
     failure: Failure | None = None
     over: bool = False
+    _spent: Mapping[str, int] = field(default_factory=dict)
+    """The usage of earlier parts of the turn."""
     _pieces: list[str] = field(default_factory=list)
     _step: "_Step" = field(default_factory=lambda: _Step())
     _text: AnswerText = field(default_factory=AnswerText)
@@ -185,16 +191,34 @@ class Answer:
         match fields["type"]:
             case "done":
                 self.over = True
-                self.usage, self.stop_reason = fields["usage"], fields["stopReason"]
+                self.usage, self.stop_reason = self._own_usage(fields["usage"]), fields["stopReason"]
                 self.references, self.retrieval_ids = list(fields["references"]), list(fields["retrievalIds"])
             case "error":
                 self.fail(Failure(fields["code"], fields["message"], bool(fields["retryable"])))
             case _:
                 self.fail(failure_of(GenerationAborted()))
 
+    def _own_usage(self, whole: Mapping[str, int]) -> Mapping[str, int]:
+        return {name: count - self._spent.get(name, 0) for name, count in whole.items()}
+
     def fail(self, failure: Failure) -> None:
         """End the answer with the encoder's own failure."""
         self.failure, self.over = failure, True
+
+    def pause(self, ts: str, spent: Mapping[str, int]) -> None:
+        """End the answer where the turn waits for results of the client's functions.
+
+        ``spent``: the usage of the turn so far, earlier parts included.
+        """
+        self.over, self.stop_reason, self.ended = True, PAUSED, seconds_of(ts)
+        self.usage = self._own_usage(spent)
+
+    def begin_part(self, ts: str, spent: Mapping[str, int]) -> None:
+        """Forget the part of the turn before a pause, whose answer the client has, and its usage ``spent``."""
+        fresh = Answer(self.conversation_id, self.turn_id, self.message_id, self.model, seconds_of(ts))
+        fresh._spent = spent
+        for each in dataclasses.fields(self):
+            setattr(self, each.name, getattr(fresh, each.name))
 
     def more(self) -> Json:
         """Return the data that these formats have no place for."""

@@ -1,19 +1,24 @@
 """OpenAI's chat completions: a turn as chunks, or as one completion.
 
-Pure. Tools run on the server, so a client never sees ``tool_calls``. Finished calls and other data without a place in
-the format are in the extra field ``agentic_rag``. Citations are ``url_citation`` annotations of characters of the whole
-answer.
+Pure. ``tool_calls`` are those of the client's functions. Finished calls of the server's own tools and other data
+without a place in the format are in the extra field ``agentic_rag``. Citations are ``url_citation`` annotations of
+characters of the whole answer.
 """
+
+from collections.abc import Collection, Sequence
 
 import orjson
 
 from agentic_rag.base.errors import ServerStopping, StepTakenBack
 from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import WaitId
 from agentic_rag.base.json_form import Json
+from agentic_rag.runtime.core.client_functions import FunctionPauses, function_call
 from agentic_rag.server.dialects.answer import is_farewell
 from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.openai_answer import (
     FIELD,
+    PAUSED,
     Answer,
     Citation,
     Failure,
@@ -24,7 +29,7 @@ from agentic_rag.server.dialects.openai_answer import (
 
 DONE = b"data: [DONE]\n\n"
 
-_FINISH_REASONS = {"max_tokens": "length", "max_steps": "length", "refusal": "content_filter"}
+_FINISH_REASONS = {PAUSED: "tool_calls", "max_tokens": "length", "max_steps": "length", "refusal": "content_filter"}
 _SHOWN = frozenset({"tool_call", "tool_result", "retrieval", "notice", "retrying"})
 """Events that a chunk carries unchanged in the extra field."""
 
@@ -36,14 +41,23 @@ class OpenAiChat:
         model: the client's name of the model; empty: the name of the answering model.
         passages: the base address of the domain's passages.
         include_usage: send one more chunk with the usage.
+        answered: the waits that the request answered: only the part of the turn after them is sent.
     """
 
     name = "openai"
     headers: Headers = ()
     needs_start = True
 
-    def __init__(self, model: str = "", passages: str = "", *, include_usage: bool = False) -> None:
+    def __init__(
+        self,
+        model: str = "",
+        passages: str = "",
+        *,
+        include_usage: bool = False,
+        answered: Collection[WaitId] = (),
+    ) -> None:
         self.ended = False
+        self._pauses = FunctionPauses(answered)
         self._answer = Answer()
         self._model = model
         self._passages = passages
@@ -61,6 +75,17 @@ class OpenAiChat:
         if self.ended:
             return ()
         fields = event.fields()
+        muted, asked = self._pauses.muted, self._pauses.take(event, fields)
+        if muted and not is_farewell(event):
+            self._answer.take(fields)
+            if self._answer.over:
+                return self._end()
+            if self._pauses.muted:
+                return ()
+            self._answer.begin_part(str(fields["ts"]), self._pauses.spent)
+            return (self._first_chunk(),)
+        if asked:
+            return self._pause(asked, str(fields["ts"]))
         if fields["type"] == "step_reset" and not fields.get("agent") and self._answer.sent_in_step:
             self.ended = True
             return self._fail(failure_of(StepTakenBack()))
@@ -84,16 +109,31 @@ class OpenAiChat:
         if fields.get("agent"):
             return ()
         if kind == "turn_started":
-            names = ("conversationId", "turnId", "messageId")
-            return (self._chunk({"role": "assistant", "content": ""}, more={name: fields[name] for name in names}),)
+            return (self._first_chunk(),)
         if kind == "thinking":
             return (self._chunk({"reasoning_content": fields["text"]}),)
         return ()
+
+    def _first_chunk(self) -> bytes:
+        more = self._answer.more()
+        names = ("conversationId", "turnId", "messageId")
+        return self._chunk({"role": "assistant", "content": ""}, more={name: more[name] for name in names})
+
+    def _pause(self, asked: Sequence[Json], ts: str) -> tuple[bytes, ...]:
+        """End the stream with calls of the client's functions."""
+        self.ended = True
+        self._answer.pause(ts, self._pauses.spent)
+        calls = [{"index": index, **call} for index, call in enumerate(map(tool_call, asked))]
+        return self._chunk({"tool_calls": calls}), *self._last()
 
     def _end(self) -> tuple[bytes, ...]:
         answer = self._answer
         if answer.failure is not None:
             return self._fail(answer.failure)
+        return self._last()
+
+    def _last(self) -> tuple[bytes, ...]:
+        answer = self._answer
         last = [self._chunk({}, finish=finish_reason(answer), more=answer.more())]
         if self._include_usage:
             last.append(orjson.dumps({**self._head(), "choices": [], "usage": usage(answer)}))
@@ -127,14 +167,22 @@ class OpenAiChat:
         }
 
 
-def completion(answer: Answer, model: str, passages: str) -> Json:
-    """Return a whole answer as one completion."""
+def tool_call(asked: Json) -> Json:
+    """Return the call of a client's function for its ``input_required`` event."""
+    call = function_call(asked)
+    return {"id": call.pop("id"), "type": "function", "function": call}
+
+
+def completion(answer: Answer, model: str, passages: str, asked: Sequence[Json] = ()) -> Json:
+    """Return a whole answer as one completion. ``asked``: the functions that it asks the client to run."""
     message: Json = {
         "role": "assistant",
-        "content": answer.text,
+        "content": answer.text or None if asked else answer.text,
         "refusal": None,
         "annotations": [annotation(each, passages) for each in answer.citations],
     }
+    if asked:
+        message["tool_calls"] = [tool_call(each) for each in asked]
     if answer.thinking:
         message["reasoning_content"] = answer.thinking
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason(answer)}

@@ -5,6 +5,7 @@ assemble them by number. The two forms (`ResponseForm`) differ in what the neutr
 server's own tool calls, and citations of documents.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -12,7 +13,16 @@ import orjson
 
 from agentic_rag.base.errors import ServerStopping, StepTakenBack
 from agentic_rag.base.events import AgentEvent
+from agentic_rag.base.ids import WaitId
 from agentic_rag.base.json_form import Json, to_text
+from agentic_rag.runtime.core.client_functions import (
+    ANY_FUNCTION,
+    NO_FUNCTIONS,
+    ClientFunctions,
+    FunctionPauses,
+    function_call,
+)
+from agentic_rag.runtime.core.definition import ClientFunction
 from agentic_rag.server.dialects.answer import is_farewell
 from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.openai_answer import (
@@ -25,6 +35,7 @@ from agentic_rag.server.dialects.openai_answer import (
     suffix_of,
 )
 from agentic_rag.server.dialects.openai_chat import more_of
+from agentic_rag.tools.system import CLIENT
 
 _CUT = {"max_tokens": "max_output_tokens", "max_steps": "max_output_tokens", "refusal": "content_filter"}
 
@@ -59,6 +70,11 @@ class ResponseFrame:
     temperature: float = 1.0
     effort: str | None = None
     summary: str | None = None
+    functions: ClientFunctions = NO_FUNCTIONS
+    answered: frozenset[WaitId] = frozenset()
+    """The waits that the request answered: only the part of the turn after them is sent."""
+    part: int = 0
+    """Number of the wanted part of a stored turn that paused for the client's functions, counted from 0."""
 
 
 @dataclass(slots=True)
@@ -117,10 +133,12 @@ class OpenAiResponses:
         self._step_from = 0
         self.answer = Answer()
         self._frame = frame or ResponseFrame()
+        self._pauses = FunctionPauses(self._frame.answered, self._frame.part)
         self._output: list[Json] = []
         self._places: dict[str, int] = {}
         """Output indices of the calls."""
         self._open: _Text | None = None
+        self._paused = False
         self._number = 0
 
     def sse(self, event: AgentEvent) -> bytes:
@@ -147,7 +165,7 @@ class OpenAiResponses:
             status = "completed" if cut is None else "incomplete"
         kept = None if frame.conversation_id is None else {"id": frame.conversation_id}
         return {
-            "id": response_id(answer.turn_id),
+            "id": response_id(answer.turn_id, self._part),
             "object": "response",
             "created_at": answer.created,
             "completed_at": answer.ended if status == "completed" else None,
@@ -175,8 +193,8 @@ class OpenAiResponses:
             "prompt_cache_key": None,
             "service_tier": "default",
             "text": {"format": {"type": "text"}},
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": _choice(frame.functions),
+            "tools": [_tool(each) for each in frame.functions.offered],
             "truncation": "disabled",
             "usage": _usage(answer) if answer.usage else None,
             FIELD: answer.more(),
@@ -195,6 +213,11 @@ class OpenAiResponses:
             return []
         fields = event.fields()
         own = not fields.get("agent")
+        muted, asked = self._pauses.muted, self._pauses.take(event, fields)
+        if muted and not is_farewell(event):
+            return self._skip(fields)
+        if asked:
+            return self._pause(asked, str(fields["ts"]))
         if fields["type"] == "step_reset" and own and self.answer.sent_in_step:
             if not self._retracts:
                 self.ended = True
@@ -229,10 +252,52 @@ class OpenAiResponses:
                 return [event for each in cited for event in self._cite(each)]
             case "tool_call":
                 closed = self._close() if own else []
-                return [*closed, *self._call(self.answer.calls[fields["toolCallId"]])] if self._shows_calls else closed
+                shown = self._shows_calls and fields["server"] != CLIENT
+                return [*closed, *self._call(self.answer.calls[fields["toolCallId"]])] if shown else closed
             case "tool_result" if fields["toolCallId"] in self._places:
                 return self._finish_call(self.answer.calls[fields["toolCallId"]])
         return []
+
+    # The client's functions
+
+    @property
+    def _part(self) -> int:
+        return self._pauses.part - self._paused
+
+    def _skip(self, fields: Json) -> list[tuple[str, bytes]]:
+        """Process an event of an earlier part."""
+        self.answer.take(fields)
+        if self.answer.over:
+            return self._end()
+        if self._pauses.muted:
+            return []
+        self.answer.begin_part(str(fields["ts"]), self._pauses.spent)
+        kinds = ("response.created", "response.in_progress")
+        return [self._event(kind, response=self.response()) for kind in kinds]
+
+    def _pause(self, asked: Sequence[Json], ts: str) -> list[tuple[str, bytes]]:
+        """End the response with calls of the client's functions."""
+        events = self._close()
+        for each in asked:
+            events += self._ask(function_call(each))
+        self.ended = self._paused = True
+        self.answer.pause(ts, self._pauses.spent)
+        return [*events, self._event("response.completed", response=self.response())]
+
+    def _ask(self, call: Json) -> list[tuple[str, bytes]]:
+        index = len(self._output)
+        item: Json = {"type": "function_call", "id": f"fc_{call['id']}", "call_id": call["id"], "name": call["name"]}
+        whole = {**item, "arguments": call["arguments"], "status": "completed"}
+        self._output.append(whole)
+        place = {"item_id": item["id"], "output_index": index}
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        done = {"arguments": call["arguments"], "name": call["name"]}
+        return [
+            self._event("response.output_item.added", output_index=index, item=begun),
+            self._event("response.function_call_arguments.delta", **place, delta=call["arguments"]),
+            self._event("response.function_call_arguments.done", **place, **done),
+            self._event("response.output_item.done", output_index=index, item=whole),
+        ]
 
     # Texts
 
@@ -332,14 +397,36 @@ class OpenAiResponses:
         return kind, orjson.dumps({"type": kind, "sequence_number": number, **fields})
 
 
-def response_id(turn_id: str) -> str:
-    """Return the id of a turn's response."""
-    return f"resp_{suffix_of(turn_id)}"
+def response_id(turn_id: str, part: int = 0) -> str:
+    """Return the id of a turn's response. Each pause for the client's functions begins another part."""
+    return f"resp_{suffix_of(turn_id)}" + (f"_{part}" if part else "")
 
 
 def turn_of(ident: str) -> str:
     """Return the turn id of a response."""
-    return f"turn_{ident.removeprefix('resp_')}"
+    return f"turn_{ident.removeprefix('resp_').partition('_')[0]}"
+
+
+def part_of(ident: str) -> int:
+    """Return the number of the part that is a response, counted from 0."""
+    number = ident.removeprefix("resp_").partition("_")[2]
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 6 else 0
+
+
+def _tool(function: ClientFunction) -> Json:
+    return {
+        "type": "function",
+        "name": function.name,
+        "description": function.description,
+        "parameters": dict(function.parameters),
+        "strict": False,
+    }
+
+
+def _choice(functions: ClientFunctions) -> object:
+    if functions.choice in ("", ANY_FUNCTION):
+        return functions.choice or "auto"
+    return {"type": "function", "name": functions.choice}
 
 
 def _call_item(call: CalledTool, status: str) -> Json:

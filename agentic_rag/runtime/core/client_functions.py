@@ -1,0 +1,197 @@
+"""Functions that a client's program runs for the model. Pure.
+
+A client of OpenAI's API or of Open Responses offers functions with its question. The model calls them like tools. The
+call is stored as a wait, the turn pauses, and the client's next request brings the result. This module owns the tools
+that stand for the functions, the checks of a client's list, the outcome of a call for the model, and the detection of
+a pause in a turn's events.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentic_rag.base.errors import InvalidInput
+from agentic_rag.base.events import AgentEvent, ToolStatus, WaitAction, WaitKind
+from agentic_rag.base.ids import WaitId
+from agentic_rag.base.json_form import Json, to_text
+from agentic_rag.base.messages import text_block
+from agentic_rag.runtime.core.definition import ClientFunction, Definition
+from agentic_rag.runtime.core.model_tools import adapt_for
+from agentic_rag.tools.base import CallOutcome, InputGiven, InputNeeded, ToolInfo
+from agentic_rag.tools.listing import owner_of
+from agentic_rag.tools.schema_compat import Refused
+from agentic_rag.tools.system import BY_NAME, CLIENT
+
+MAX_FUNCTIONS = 128
+MAX_DEFINITIONS = 200_000
+"""Maximum characters of all descriptions and schemas."""
+ANY_FUNCTION = "required"
+"""The choice of a client that wants any of its functions to be called."""
+
+_WATCHED = frozenset({"tool_call", "tool_result", "input_required"})
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFunctions:
+    """The functions that come with a question.
+
+    ``choice``: the name of the function that the model is asked to call, `ANY_FUNCTION`, or empty.
+    """
+
+    offered: tuple[ClientFunction, ...] = ()
+    choice: str = ""
+
+
+NO_FUNCTIONS = ClientFunctions()
+
+
+def client_tools(definition: Definition, others: Iterable[ToolInfo]) -> tuple[ToolInfo, ...]:
+    """Return the client's functions as tools, without those whose name one of the ``others`` has."""
+    taken = {tool.name for tool in others}
+    return tuple(
+        ToolInfo(
+            name=function.name,
+            remote_name=function.name,
+            server=CLIENT,
+            origin="user",
+            description=function.description,
+            input_schema=function.parameters,
+            idempotent=True,  # the call itself only asks the client
+        )
+        for function in definition.functions or ()
+        if function.name not in taken
+    )
+
+
+def check_function_name(path: str, name: str, servers: Collection[str]) -> None:
+    """Check that a name is not that of a tool of this server.
+
+    Raises:
+        InvalidInput: the server has, or may have, a tool of this name. ``servers`` are the domain's MCP servers.
+    """
+    if name in BY_NAME:
+        raise InvalidInput(path, f"{name!r} is a tool of this server, which runs it itself: use another name.")
+    server = owner_of(name, servers)
+    if server is not None:
+        problem = f"{name!r} is a name of a tool of the MCP server {server!r}, which this server calls itself"
+        raise InvalidInput(path, f"{problem}: use another name.")
+
+
+def with_functions(definition: Definition, functions: Sequence[ClientFunction], choice: str) -> Definition:
+    """Add a client's functions to the definition of one turn.
+
+    ``choice``: the name of the function that the model is asked to call, `ANY_FUNCTION`, or empty.
+
+    Raises:
+        InvalidInput: there are too many functions, or the domain's model cannot be shown one of them.
+    """
+    if not functions:
+        return definition
+    if len(functions) > MAX_FUNCTIONS:
+        raise InvalidInput("tools", f"{len(functions)} functions; at most {MAX_FUNCTIONS} are possible.")
+    size = sum(len(each.description) + len(to_text(each.parameters)) for each in functions)
+    if size > MAX_DEFINITIONS:
+        raise InvalidInput("tools", f"{size} characters of descriptions and schemas; at most {MAX_DEFINITIONS}.")
+    for at, function in enumerate(functions):
+        adapted = adapt_for(definition.model, function.parameters)
+        if isinstance(adapted, Refused):
+            raise InvalidInput(f"tools.{at}.parameters", f"{definition.model} cannot be shown it: {adapted.reason}.")
+    if choice == ANY_FUNCTION and len(functions) == 1:
+        choice = functions[0].name
+    return replace(definition, functions=tuple(functions), function_choice=choice or None)
+
+
+def choice_note(choice: str, functions: Sequence[ClientFunction]) -> str:
+    """Return the request to the model to call a function, for models that accept no forced call."""
+    if not choice or not functions:
+        return ""
+    if choice == ANY_FUNCTION and len(functions) > 1:
+        return f"Before you answer, call at least one of these functions: {', '.join(f.name for f in functions)}."
+    return f"Before you answer, call the function {functions[0].name if choice == ANY_FUNCTION else choice}."
+
+
+def forced_choice(definition: Definition, called: Collection[str]) -> Json | None:
+    """Return the ``tool_choice`` of a step. ``called`` are the tools that the turn has called."""
+    choice = definition.function_choice
+    if not choice or any(function.name in called for function in definition.functions or ()):
+        return None
+    return {"type": "any"} if choice == ANY_FUNCTION else {"type": "tool", "name": choice}
+
+
+def function_request(name: str) -> InputNeeded:
+    """Return the request to the client for the result of a call."""
+    message = "The program that sent the question runs this function and sends its result."
+    return InputNeeded(WaitKind.FUNCTION, f"Waiting for {name}", message)
+
+
+def function_outcome(given: InputGiven) -> CallOutcome:
+    """Return the client's result as the outcome of the call."""
+    if given.action is not WaitAction.ACCEPT:
+        reason = given.content.get("reason")
+        why = f": {reason[:500]}" if isinstance(reason, str) and reason.strip() else ""
+        text = f"The client gave no result ({given.action.value}){why}. Go on without."
+        return CallOutcome(ToolStatus.ERROR, (text_block(text),))
+    return CallOutcome(ToolStatus.OK, (text_block(str(given.content["output"])),))
+
+
+class FunctionPauses:
+    """Finds in the events of a turn where it pauses: all of its running calls wait for the client's results.
+
+    The parts of a turn between its pauses are separate answers to the client. ``muted`` is True for events before the
+    wanted part: the one after the pause with the waits ``answered``, or the part number ``wanted``, counted from 0.
+    """
+
+    def __init__(self, answered: Collection[WaitId] = (), wanted: int = 0) -> None:
+        self.part = 0
+        """Number of the current part."""
+        self.spent: Json = {}
+        """The usage of the turn until its last pause."""
+        self._answered = frozenset(answered)
+        self._wanted = wanted
+        self._running: set[str] = set()
+        self._asked: dict[str, Json] = {}
+        self._shown: set[str] = set()
+
+    @property
+    def muted(self) -> bool:
+        return bool(self._answered) or self.part < self._wanted
+
+    def take(self, event: AgentEvent, fields: Json | None = None) -> tuple[Json, ...]:
+        """Process an event. Returns the ``input_required`` events at which the wanted part pauses, else nothing."""
+        if event.type not in _WATCHED:
+            return ()
+        fields = event.fields() if fields is None else fields
+        if fields.get("agent"):
+            return ()
+        call = fields.get("toolCallId", "")
+        match event.type:
+            case "tool_call":
+                self._running.add(call)
+            case "tool_result":
+                self._running.discard(call)
+                self._asked.pop(call, None)
+            case _ if fields["kind"] == WaitKind.FUNCTION:
+                self._asked[call] = fields
+        new = tuple(asked for asked in self._asked.values() if asked["waitId"] not in self._shown)
+        if not new or not self._running <= self._asked.keys():
+            return ()
+        waits = {asked["waitId"] for asked in new}
+        self._shown |= waits
+        was_muted = self.muted
+        self.part += 1
+        self.spent = new[-1].get("usage") or {}
+        if self._answered & waits:
+            self._answered = frozenset()
+            self._wanted = self.part
+        return () if was_muted else new
+
+
+def waits_of(paused: Iterable[Json]) -> Iterator[WaitId]:
+    """Yield the ids of the waits at a pause."""
+    for asked in paused:
+        yield WaitId(asked["waitId"])
+
+
+def function_call(asked: Json) -> dict[str, Any]:
+    """Return id, name and arguments (as JSON text) of a call for the client. The id is that of the wait."""
+    return {"id": asked["waitId"], "name": asked["toolName"], "arguments": to_text(asked.get("arguments") or {})}
