@@ -57,12 +57,14 @@ class FunctionResult:
 class Call:
     """An accepted question: its turn and its conversation.
 
-    ``answered``: the waits that the request answered, if it brought results of functions.
+    ``answered``: the waits that the request answered, if it brought results of functions. ``functions`` are those that
+    the turn may call.
     """
 
     conversation: ConversationRecord
     turn_id: TurnId
     answered: frozenset[WaitId] = frozenset()
+    functions: ClientFunctions = NO_FUNCTIONS
 
     @property
     def kept(self) -> bool:
@@ -165,7 +167,8 @@ class Calls:
             wait = waits[WaitId(result.call_id)]
             await self._waits.settle(user, wait, WaitAction.ACCEPT, {"output": result.output})
         conversation = await self._conversations.get(user, wait.conversation_id)
-        return Call(conversation, turn_id, frozenset(waits))
+        functions = await self._conversations.functions_of(await self._conversations.turn(user, turn_id))
+        return Call(conversation, turn_id, frozenset(waits), functions)
 
     async def _find_wait(self, user: User, domain_id: str, result: FunctionResult) -> WaitRecord:
         try:

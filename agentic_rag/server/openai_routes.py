@@ -179,6 +179,7 @@ class OpenAiRoutes:
             call = await self._ask(user, body.model, asked, store=bool(body.store), conversation=body.conversation)
         kept = call.conversation.id if call.kept else None
         frame = replace(frame, conversation_id=kept, answered=call.answered)
+        frame = replace(frame, functions=call.functions) if call.answered else frame
         if not body.streamed:
             return CollectedAnswer(self._calls.events(call), _Response(frame))
         return EventStream(self._calls.events(call), OpenAiResponses(frame))

@@ -180,7 +180,7 @@ class OpenAiResponses:
             "model": frame.model or answer.model,
             "output": list(self._output),
             "parallel_tool_calls": True,
-            "previous_response_id": frame.previous_response_id,
+            "previous_response_id": self._previous(),
             "conversation": kept,
             "store": kept is not None,
             "temperature": frame.temperature,
@@ -257,6 +257,12 @@ class OpenAiResponses:
             case "tool_result" if fields["toolCallId"] in self._places:
                 return self._finish_call(self.answer.calls[fields["toolCallId"]])
         return []
+
+    def _previous(self) -> str | None:
+        """Return the id of the response before this one, which may be an earlier part of the same turn."""
+        if self._part and self._frame.conversation_id is not None:
+            return response_id(self.answer.turn_id, self._part - 1)
+        return self._frame.previous_response_id
 
     # The client's functions
 

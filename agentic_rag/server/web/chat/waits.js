@@ -129,6 +129,15 @@ export class WaitCard {
     ];
   }
 
+  _function(wait) {
+    const problem = h("p", { class: "field-error", role: "alert", hidden: true });
+    return [
+      h("pre", { class: "mono wrap small" }, JSON.stringify(wait.arguments ?? {}, null, 2)),
+      problem,
+      h("div", { class: "row" }, button(t("chat.wait.without"), { onclick: () => this.#send("decline", undefined, problem) })),
+    ];
+  }
+
   _question(wait) {
     const name = `question-${wait.waitId}`;
     const options = (wait.options ?? []).map(({ value, title }) => {
@@ -151,7 +160,7 @@ export class WaitCard {
 }
 
 const SOURCES = new Set(["delegate", "description", "document", "memory", "tool"]);
-const ICONS = { approval: "shield", form: "list", url: "key", question: "chat" };
+const ICONS = { approval: "shield", form: "list", url: "key", question: "chat", function: "wait" };
 
 /** A form made of a flat JSON schema: `{element, read()}`; `read` raises an Error where a field does not fit. */
 export function schemaForm(schema) {
