@@ -75,6 +75,7 @@ from agentic_rag.models.extractive import ExtractiveModel
 from agentic_rag.models.prices import read_prices
 from agentic_rag.models.provider_file import Providers, read_providers
 from agentic_rag.models.providers import ChosenModel, choose_model, secrets_of, use_profiles
+from agentic_rag.models.retirement import retirements_of
 from agentic_rag.models.traced_model import observe
 from agentic_rag.operations.budgets import Budgets
 from agentic_rag.operations.data_folder import DataFolder, open_command
@@ -108,6 +109,7 @@ from agentic_rag.server.http import make_app
 from agentic_rag.server.limits import Limits
 from agentic_rag.server.mcp_door import McpDoor
 from agentic_rag.server.services import RouteServices
+from agentic_rag.store.clock import today
 from agentic_rag.store.database import Database
 from agentic_rag.store.migrations import OWN, Revisions
 from agentic_rag.store.payloads import PayloadFiles
@@ -366,6 +368,8 @@ async def _open_app(
 def _choose_model(settings: Settings, providers: Providers, instead: Model | None) -> ChosenModel:
     """Return the model of the operator's settings and files, or its replacement."""
     use_profiles(settings, providers)
+    for retirement in retirements_of([settings.model], today()):
+        log.warning("%s", retirement.text(today()))
     return choose_model(settings, providers) if instead is None else ChosenModel(instead, settings.model, instead.name)
 
 
@@ -524,7 +528,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     deletion = Deletion(
         database, directory, conversations, documents, runtime, vault, lifecycle, settings.workspaces, threads
     )
-    health = _make_health(ground, machinery, reserve, backups)
+    health = _make_health(ground, machinery, reserve, backups, default_model)
     cases = Cases(database, directory, vault)
     runs = _make_runs(ground, machinery, definitions, conversations, deletion)
     quotes_only = isinstance(machinery.model, ExtractiveModel)
@@ -611,7 +615,9 @@ def _make_domains(ground: Ground, machinery: Machinery, lifecycle: Lifecycle, de
     )
 
 
-def _make_health(ground: Ground, machinery: Machinery, reserve: DiskReserve, backups: ScheduledBackups) -> Health:
+def _make_health(
+    ground: Ground, machinery: Machinery, reserve: DiskReserve, backups: ScheduledBackups, default_model: str
+) -> Health:
     return Health(
         machinery.calls,
         machinery.knowledge,
@@ -623,6 +629,7 @@ def _make_health(ground: Ground, machinery: Machinery, reserve: DiskReserve, bac
         ground.vault.redact,
         backups,
         None if machinery.neighbours is None else machinery.neighbours.members,
+        default_model,
     )
 
 

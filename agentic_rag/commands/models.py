@@ -26,9 +26,13 @@ def check(
 ) -> None:
     """Ask each model for a sentence, a tool call, a citation and an image. Exit code 1: something does not work.
 
-    Each model gets up to four tiny calls, billed as usual. A code says what is missing.
+    Each model gets up to four tiny calls, billed as usual. A code says what is missing. A warning names
+    each model that its service retires within 60 days.
     """
     import anyio
+
+    from agentic_rag.models.retirement import retirements_of
+    from agentic_rag.store.clock import today
 
     found = anyio.run(_check, names or [], seconds)
     if not found:
@@ -39,6 +43,8 @@ def check(
 
     answer = [{"model": name, **to_json(each)} for name, findings in found for each in findings]
     table(["model", "what", "", "code", "said"], rows, answer, as_json)
+    for retirement in retirements_of([name for name, _ in found], today()):
+        say(f"warning: {retirement.text(today())}", err=True)
     if not all(each.works for _, findings in found for each in findings):
         raise typer.Exit(1)
 

@@ -141,7 +141,7 @@ def _calls(state: "State", request: ModelRequest) -> list[Block]:
         return []
     offered = {tool["name"]: tool for tool in request.tools}
     if choice.get("type") == "tool" and choice["name"] in offered:
-        forced = _forced(offered[choice["name"]], state.question)
+        forced = _forced_call(offered[choice["name"]], state.question)
         used = {use["id"] for message in request.messages for use in tool_uses(message["content"])}
         ident = _new_id(used, choice["name"], state.question)
         return [] if forced is None else [{"type": "tool_use", "id": ident, **forced}]
@@ -161,7 +161,7 @@ def _calls(state: "State", request: ModelRequest) -> list[Block]:
     return blocks
 
 
-def _forced(tool: ToolSpec, question: str) -> Json | None:
+def _forced_call(tool: ToolSpec, question: str) -> Json | None:
     """Return name and input of a call that the request demands: each required text holds the question.
 
     Returns None if the tool needs something else than a text or a choice.

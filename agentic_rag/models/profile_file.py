@@ -15,6 +15,7 @@ A missing field keeps the value of the service or of the table.
 import re
 import tomllib
 from dataclasses import fields
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,6 +28,15 @@ from agentic_rag.models.profiles import Display, Effort, ModelProfile, ProfileCh
 
 SETTING = "AGENTIC_RAG_MODEL_PROFILES"
 
+
+def _check_day(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError as exc:
+        raise ValueError("a day is expected: 2026-11-30") from exc
+
+
+Day = Annotated[str, AfterValidator(_check_day)]
 Tokens = Annotated[int, Field(gt=0)]
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -78,6 +88,8 @@ class ProfileForm(Form):
     output_limit: Tokens | None = None
     context_window: Tokens | None = None
     cache_minimum: Tokens | None = None
+    retires: Day | None = None
+    successor: str | None = Field(None, min_length=1, max_length=200)
     headers: SentHeaders | None = None
 
 

@@ -44,6 +44,7 @@ _REPLAYING: Final = re.compile(r"deepseek|kimi|glm-|minimax", re.IGNORECASE)
 """Model families that need their reasoning sent back while they call tools."""
 _CLAUDE: Final = re.compile(r"claude-(?:fable|mythos|opus|sonnet|haiku)-")
 _DATE: Final = re.compile(r"-\d{8}\Z")
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class ModelProfile:
     ``caching``: the service accepts ``cache_control``; with ``hour_cache`` also for one hour.
     ``headers``: added to each request, overriding the provider's headers. Names are in lower case.
     ``completion_tokens``: chat completions name the limit ``max_completion_tokens``.
+    ``retires``: the day on which the service retires the model (ISO 8601), if it differs from the table in
+    `agentic_rag.models.retirement`; ``successor``: a model to use instead.
     ``replays_reasoning``: in chat completions, the model needs its reasoning back with the results of its calls.
     """
 
@@ -80,6 +83,8 @@ class ModelProfile:
     output_limit: int | None = None
     context_window: int | None = None
     cache_minimum: int = 1_024
+    retires: str | None = None
+    successor: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def room(self, effort: str | None) -> int:
@@ -280,8 +285,14 @@ def with_capabilities(profile: ModelProfile, info: Json, model: str = "") -> Mod
         cites=_is_supported(capabilities.get("citations"), profile.cites),
         output_limit=info.get("max_tokens") or profile.output_limit,
         context_window=info.get("max_input_tokens") or profile.context_window,
+        retires=_day_of(info.get("retires_at")) or profile.retires,
     )
     return as_operator_says(told, model)
+
+
+def _day_of(moment: object) -> str | None:
+    """Return the day of an RFC 3339 time, or None if it is none."""
+    return moment[:10] if isinstance(moment, str) and _DAY.match(moment) else None
 
 
 def _names_of(group: Json | None) -> frozenset[str] | None:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from agentic_rag.base.errors import ModelError
 from agentic_rag.base.startup_errors import BadConfiguration
+from agentic_rag.models.retirement import retirements_of
 
 NO_KEY = "none"
 """Placeholder key for services that need none, mostly local ones, which ignore the key."""
@@ -82,9 +83,11 @@ def _reason(status: int, message: str, model: str, endpoint: Endpoint) -> str:
     if status == 403:
         return f"The model's service does not let this key do that. Check {endpoint.key} and its permissions."
     if status == 404:
+        today = datetime.now(UTC).date()
+        retired = "".join(each.text(today) for each in retirements_of([model], today) if each.days_left(today) <= 0)
         return (
             f"The model's service at {endpoint.url} does not know the model {model!r}. "
-            f"Check {endpoint.model} and {endpoint.base_url}."
+            f"Check {endpoint.model} and {endpoint.base_url}." + (f" {retired}" if retired else "")
         )
     says = f": {message}" if message else "."
     if status == 429:

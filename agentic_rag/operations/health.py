@@ -14,16 +14,17 @@ from typing import Protocol
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import ServerStopping, StorageError, StorageFull, StorageUnavailable, WritesRefused
 from agentic_rag.base.health_signals import Outcomes, PartState, worst
-from agentic_rag.base.json_form import Absent
+from agentic_rag.base.json_form import Absent, Json
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.startup_errors import ServerStarting
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.knowledge import EMBEDDED, Knowledge
 from agentic_rag.models.calls import ModelCalls
+from agentic_rag.models.retirement import Retirement, retirements_of
 from agentic_rag.operations.members import Members, MemberView
 from agentic_rag.runtime.runtime import Runtime
-from agentic_rag.store import probe, turns
-from agentic_rag.store.clock import now
+from agentic_rag.store import domains, probe, turns
+from agentic_rag.store.clock import now, today
 from agentic_rag.store.database import Database
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.server_answers import DroppedTool
@@ -154,6 +155,7 @@ class HealthReport:
 
     ``anyCommand`` and ``unsandboxed`` show the launch policy for MCP servers of a single user. Only operators see the
     fields from ``providers`` on. ``providers`` are the model providers that were called, if there are several.
+    ``retiring`` are models of the server and its domains that their service retires within 60 days, or has retired.
     ``replicas`` are the living servers of a shared database.
     """
 
@@ -169,6 +171,7 @@ class HealthReport:
     providers: Absent[Sequence[PartHealth]] = None
     queue: Absent[QueueHealth] = None
     backup: Absent[BackupHealth] = None
+    retiring: Absent[Sequence[Retirement]] = None
     replicas: Absent[Sequence[MemberView]] = None
 
 
@@ -203,7 +206,9 @@ class Health:
         redactor: Redactor,
         backups: BackupAges,
         members: Members | None = None,
+        default_model: str = "",
     ) -> None:
+        self._default_model = default_model
         self._model = model
         self._knowledge = knowledge
         self._servers = servers
@@ -264,7 +269,19 @@ class Health:
         providers = [_part(name, each, at, calls=True) for name, each in sorted(self._model.by_provider.items())]
         shown = providers if len(providers) > 1 else None
         queue, backup = await self._queue(), await self._backups.report()
-        return replace(report, providers=shown, queue=queue, backup=backup, replicas=members)
+        retiring = await self._retiring()
+        return replace(report, providers=shown, queue=queue, backup=backup, retiring=retiring, replicas=members)
+
+    async def _retiring(self) -> Sequence[Retirement] | None:
+        """Return the models in use that are about to be retired, or None. Empty settings count as the default model."""
+        try:
+            records = await self._db.read(domains.list_all)
+        except StorageError:
+            records = []
+        names = [self._default_model]
+        for record in records:
+            names += [record.settings.get("model") or "", *_fallbacks_of(record.settings)]
+        return retirements_of(names, today()) or None
 
     def check_ready(self) -> None:
         """Check that messages may be sent now.
@@ -386,6 +403,11 @@ def _part(name: str | None, outcomes: Outcomes, at: float, *, calls: bool = Fals
         last_failure=None if failure is None else LastFailure(_time(failure.at), failure.code),
         recently=RecentCalls(*count) if calls and count[0] else None,
     )
+
+
+def _fallbacks_of(settings: Json) -> Sequence[str]:
+    found = settings.get("fallbackModel") or ()
+    return [found] if isinstance(found, str) else list(found)
 
 
 def _for_members(report: HealthReport, user: User) -> HealthReport:

@@ -10,7 +10,9 @@ from typing import Protocol
 from agentic_rag.directory.server_map import enabled_hashes
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.models.profiles import profile_of
+from agentic_rag.models.retirement import retirements_of
 from agentic_rag.roles.roles import Roles
+from agentic_rag.store.clock import today
 from agentic_rag.tools.entries.reading import Note
 from mcp_servers.retriever.model_files import reranker_problem
 
@@ -49,6 +51,9 @@ class Lifecycle:
             notes.append(("primaryRoleId", self._roles.missing_role(workspace, after.primary_role_id)))
         if (after.temperature, after.model) != (before.temperature, before.model):
             notes.append(("temperature", self._unused_temperature(after)))
+        for key, names in (("model", [after.model]), ("fallbackModel", after.fallback_models or ())):
+            new = [name for name in names if name and name not in (before.model, *(before.fallback_models or ()))]
+            notes += [(key, each.text(today())) for each in retirements_of(new, today())]
         if after.reranker is not None and after.reranker != before.reranker:
             notes.append(("reranker", reranker_problem(after.reranker, self._model_cache)))
         return [Note(f"settings.{key}", problem) for key, problem in notes if problem]

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Final
 
@@ -101,6 +101,11 @@ def now() -> str:
     """
     whole, rest = divmod(_now_ms(), 1000)
     return f"{_second(whole)}.{rest:03d}Z"
+
+
+def today() -> date:
+    """Return the current day in UTC."""
+    return datetime.now(UTC).date()
 
 
 def later(seconds: float) -> str:

@@ -72,6 +72,7 @@ function draw(report, nameOf) {
     h("div", { class: `health-sum health-${found.kind}` }, h("span", { class: "health-icon" }, icon(found.icon, 22)), h("div", {}, h("h2", {}, found.title()), h("p", { class: "soft" }, found.text()))),
     report.anyCommand && notice("warn", t("operator.anyCommand")),
     report.unsandboxed && notice("warn", t("operator.unsandboxed")),
+    report.retiring?.map(({ model, on, successor }) => notice("warn", t(successor ? "operator.retiring" : "operator.retiringUnknown", { model, on, successor }))),
     h(
       "div",
       { class: "grid" },

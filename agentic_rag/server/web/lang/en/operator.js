@@ -290,6 +290,8 @@ export default {
   "operator.requestsOpen": "Waiting for you",
   "operator.requestsText": "MCP servers that admins have requested. Nothing runs until you approve its exact details.",
   "operator.restoreWith": "Restore with",
+  "operator.retiring": "{model} retires on {on}. Set another model before that day, such as {successor}.",
+  "operator.retiringUnknown": "{model} retires on {on}. Set another model before that day.",
   "operator.revokeKey": "Revoke {id}",
   "operator.revokeNow": "Revoke",
   "operator.revokeQuestion": "Revoke this key?",

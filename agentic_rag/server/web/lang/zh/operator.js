@@ -290,6 +290,8 @@ export default {
   "operator.requestsOpen": "等待决定",
   "operator.requestsText": "管理员申请的 MCP 服务器。在您查看实际运行内容并批准之前，什么都不会运行。",
   "operator.restoreWith": "恢复命令",
+  "operator.retiring": "{model} 将于 {on} 停用。请在此之前改用其他模型，例如 {successor}。",
+  "operator.retiringUnknown": "{model} 将于 {on} 停用。请在此之前改用其他模型。",
   "operator.revokeKey": "吊销 {id}",
   "operator.revokeNow": "吊销",
   "operator.revokeQuestion": "吊销此密钥？",
