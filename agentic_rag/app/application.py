@@ -568,6 +568,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         exposition=Exposition(ground.measuring.counts, health, budgets, runtime, ground.key_use),
         observer=ground.measuring.observer,
         waits=Waits(database, runtime, domains, gate),
+        embedding=knowledge.embedding,
         feedback=Feedback(database, conversations),
         cases=cases,
         runs=runs,

@@ -633,6 +633,13 @@ class WorkspaceRefused(Conflict, code="WORKSPACE_REFUSED", facts=("name", "reaso
     text = "In the workspace, {self.name!r} cannot be used: {self.reason}."
 
 
+class EmbedderUnavailable(AgenticRagError, code="EMBEDDER_UNAVAILABLE", status=503, retryable=True):
+    """The server has no embedder, it is still loading, or it failed."""
+
+    reason: str
+    text = "There are no embeddings now: {self.reason}."
+
+
 class StorageUnavailable(StorageError, code="STORAGE_UNAVAILABLE", status=503, retryable=True):
     """The database does not answer: another process holds its lock, or it cannot be reached. Try again."""
 

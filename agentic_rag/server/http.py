@@ -131,7 +131,10 @@ def make_app(
         DurableStreamRoutes(business.conversations),
         WaitRoutes(business.waits),
         OpenAiRoutes(
-            business.directory, business.conversations, Calls(business.conversations, business.deletion, business.waits)
+            business.directory,
+            business.conversations,
+            Calls(business.conversations, business.deletion, business.waits),
+            business.embedding,
         ),
         KeyRoutes(access, business.logins, gate),
         UserRoutes(business.people, access, business.erasure),

@@ -39,6 +39,9 @@ NO_ANSWER = "(The assistant gave no answer.)"
 
 _ONLY_FUNCTIONS = "only functions of your program can be offered; the domain's own tools run on this server"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+MAX_TEXTS = 256
+"""Maximum texts of one call for embeddings."""
+MAX_TEXT_CHARS = 50_000
 MAX_CALL_CHARS = 500_000
 """Maximum characters of a call's arguments, or of its result."""
 
@@ -150,6 +153,38 @@ class ResponseCall(Call):
     prompt: Any = None
     reasoning: ReasoningWish | None = None
     text: dict[str, Any] | None = None
+
+
+class EmbeddingCall(OpenAiForm):
+    """The body of a call for embeddings. ``input_type`` is an extra field: ``query`` or ``document``."""
+
+    model: str = Field(min_length=1, max_length=500)
+    input: str | list[Any]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    input_type: Literal["query", "document"] | None = None
+
+
+def read_texts(call: EmbeddingCall) -> list[str]:
+    """Return the texts of a call for embeddings.
+
+    Raises:
+        InvalidInput: there is no text, there are too many, one is empty or too long, or one is a list of tokens.
+    """
+    if call.dimensions is not None:
+        raise InvalidInput("dimensions", "the embedder's vectors have one size: leave it out.")
+    texts = [call.input] if isinstance(call.input, str) else call.input
+    if not 0 < len(texts) <= MAX_TEXTS:
+        raise InvalidInput("input", f"{len(texts)} texts; 1 to {MAX_TEXTS} are possible.")
+    for at, text in enumerate(texts):
+        path = "input" if isinstance(call.input, str) else f"input.{at}"
+        if not isinstance(text, str):
+            raise InvalidInput(path, "a text is expected: tokens of another model mean nothing to this embedder.")
+        if not text.strip() or len(text) > MAX_TEXT_CHARS:
+            raise InvalidInput(
+                path, f"{len(text)} characters; 1 to {MAX_TEXT_CHARS} are possible, one of them visible."
+            )
+    return texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,13 @@ A domain is a model, and tools run on this server. `openai_requests` parses a ca
 the encoders build the answer. `error_shapes` gives errors the form of OpenAI's API.
 """
 
-from collections.abc import Collection
+import base64
+import struct
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import anyio
 from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +21,7 @@ from agentic_rag.base.errors import (
     BodyTooLarge,
     ConversationArchived,
     ConversationFull,
+    EmbedderUnavailable,
     GenerationAborted,
     GenerationTimeout,
     ImageTooLarge,
@@ -40,6 +44,7 @@ from agentic_rag.base.json_form import Json
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
 from agentic_rag.directory.directory import Directory
+from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.operations.calls import Call, Calls, Question
 from agentic_rag.runtime.core.client_functions import FunctionPauses, check_function_name
 from agentic_rag.server.dialects.openai_answer import Answer
@@ -56,9 +61,11 @@ from agentic_rag.server.openai_requests import (
     ChatCall,
     ConversationName,
     ConvertedCall,
+    EmbeddingCall,
     ResponseCall,
     read_chat,
     read_response,
+    read_texts,
 )
 from agentic_rag.server.replies import Redacted, json_response
 from agentic_rag.server.root_path import root_path_of
@@ -66,12 +73,15 @@ from agentic_rag.server.routes import route
 from agentic_rag.server.sse import EventStream
 from agentic_rag.server.stored_responses import check_place, frame_of, stored_events, stored_response
 from agentic_rag.store.domains import DomainRecord
+from mcp_servers.retriever.errors import EmbeddingError
 
 RESPONSE = "/v1/responses/{response}"
 FORM_HEADER = "x-agentic-rag-items"
 """Selects the form of responses: ``openai`` or ``standard``."""
 OPENAI_LIBRARY_HEADER = "x-stainless-lang"
 """Sent by OpenAI's own libraries, which know OpenAI's items. Other clients get the standard's."""
+EMBEDDER_SECONDS = 10.0
+"""How long a call for embeddings waits for an embedder that is being loaded."""
 ASKING_ERRORS = (
     BodyTooLarge,
     ConversationArchived,
@@ -105,8 +115,11 @@ class ResponseQuery(Form):
 class OpenAiRoutes:
     """Routes below ``/v1`` for clients of OpenAI's API."""
 
-    def __init__(self, directory: Directory, conversations: Conversations, calls: Calls) -> None:
+    def __init__(
+        self, directory: Directory, conversations: Conversations, calls: Calls, embedding: EmbeddingState
+    ) -> None:
         self._directory = directory
+        self._embedding = embedding
         self._conversations = conversations
         self._calls = calls
 
@@ -183,6 +196,37 @@ class OpenAiRoutes:
         if not body.streamed:
             return CollectedAnswer(self._calls.events(call), _Response(frame))
         return EventStream(self._calls.events(call), OpenAiResponses(frame))
+
+    @route(
+        "POST",
+        "/v1/embeddings",
+        allow="user",
+        sends=True,
+        max_bytes=MAX_IMAGES_JSON,
+        errors=[BodyTooLarge, EmbedderUnavailable, NotFound],
+    )
+    async def embed(self, user: User, body: EmbeddingCall) -> Response:
+        """Return the vectors of texts, by the embedder that searches the domain's documents.
+
+        ``input_type: "query"`` embeds questions instead of passages, for embedders that distinguish them.
+        """
+        texts = read_texts(body)
+        if not user.sees(body.model):
+            raise NotFound("domain", body.model, hidden=True)
+        await self._directory.get(body.model)
+        with anyio.move_on_after(EMBEDDER_SECONDS):
+            await self._embedding.prepare()
+        try:
+            if body.input_type == "query":
+                vectors = [await self._embedding.embed_query(text) for text in texts]
+            else:
+                vectors = await self._embedding.embed_documents(texts)
+        except EmbeddingError as exc:
+            raise EmbedderUnavailable(self._embedding.reason or str(exc)) from exc
+        encode = _in_base64 if body.encoding_format == "base64" else list
+        data = [{"object": "embedding", "index": at, "embedding": encode(each)} for at, each in enumerate(vectors)]
+        usage = {"prompt_tokens": 0, "total_tokens": 0}  # the embedder's tokens are not counted
+        return json_response({"object": "list", "data": data, "model": body.model, "usage": usage})
 
     @route("GET", RESPONSE, allow="user", streams=True, errors=[NotFound, LogGone])
     async def get_response(
@@ -307,6 +351,11 @@ def _form_of(request: Request) -> ResponseForm:
     except ValueError:
         known = ", ".join(ResponseForm)
         raise InvalidInput(FORM_HEADER, f"{named[:80]!r} is not known: {known}.") from None
+
+
+def _in_base64(vector: Sequence[float]) -> str:
+    """Return a vector as OpenAI's clients read it: 32-bit floats, little-endian, in base64."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 def _model(record: DomainRecord) -> Json:

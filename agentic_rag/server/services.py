@@ -19,6 +19,7 @@ from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.documents import Documents
+from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.domains.definitions import Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.file_history import FileHistory
@@ -85,6 +86,7 @@ class RouteServices:
     exposition: Exposition
     observer: Observer
     waits: Waits
+    embedding: EmbeddingState
     feedback: Feedback
     cases: Cases
     runs: Runs

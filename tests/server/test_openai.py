@@ -405,3 +405,37 @@ async def test_a_domain_is_a_model(tmp_path: Path) -> None:
         assert (await rig.openai.models.retrieve(domain)).owned_by == "agentic-rag"
         with pytest.raises(openai.NotFoundError):
             await rig.openai.models.retrieve("nope")
+
+
+async def test_embeddings_are_those_of_the_servers_embedder(tmp_path: Path) -> None:
+    async with live(tmp_path, embedding="wheel") as rig:
+        domain = await rig.pumps()
+        ask = rig.openai.embeddings.create
+        texts = ["The pump holds twelve bar.", "How much pressure can a pump hold?", "Our holidays were lovely."]
+        found = await ask(model=domain, input=texts)
+        assert [each.index for each in found.data] == [0, 1, 2]
+        floats = await ask(model=domain, input=texts, encoding_format="float")
+        pump, question, holidays = (each.embedding for each in found.data)
+        assert floats.data[0].embedding == pytest.approx(pump, abs=1e-6)
+
+        def alike(one: list[float], other: list[float]) -> float:
+            return sum(a * b for a, b in zip(one, other, strict=True))
+
+        assert alike(pump, question) > alike(pump, holidays)
+        as_query = await ask(model=domain, input=texts[1], extra_body={"input_type": "query"})
+        assert len(as_query.data[0].embedding) == len(pump)
+        for given, param in (([[1, 2]], "input.0"), ("", "input"), ([], "input"), (["a", " "], "input.1")):
+            with pytest.raises(openai.BadRequestError) as refused:
+                await ask(model=domain, input=given)
+            assert refused.value.param == param
+        with pytest.raises(openai.BadRequestError, match="dimensions"):
+            await ask(model=domain, input="a", dimensions=10)
+        with pytest.raises(openai.NotFoundError):
+            await ask(model="nope", input="a")
+
+
+async def test_embeddings_without_an_embedder_are_refused_by_name(tmp_path: Path) -> None:
+    async with live(tmp_path) as rig:
+        with pytest.raises(openai.InternalServerError, match="no embedder is configured") as refused:
+            await rig.openai.embeddings.create(model=await rig.domain(), input="a")
+        assert (refused.value.status_code, refused.value.code) == (503, "EMBEDDER_UNAVAILABLE")
