@@ -735,6 +735,12 @@ class FunctionResultMissing(TurnError, code="FUNCTION_RESULT_MISSING", status=50
     text = "The client sent no result of its function {self.name!r} in time."
 
 
+class AnswerNotInForm(TurnError, code="ANSWER_NOT_IN_FORM", status=502, retryable=True):
+    """The model answered with a text that does not fit the form that the client wants."""
+
+    text = "The model did not answer in the form of `response_format`."
+
+
 class GenerationAborted(TurnError, code="GENERATION_ABORTED", status=499):
     """The turn was interrupted; for dialects without their own event for that."""
 

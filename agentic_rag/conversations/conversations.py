@@ -37,7 +37,7 @@ from agentic_rag.runtime.core.client_functions import (
     NO_FUNCTIONS,
     ClientFunctions,
     check_function_name,
-    choice_note,
+    function_note,
     with_functions,
 )
 from agentic_rag.runtime.core.definition import Definition
@@ -575,8 +575,7 @@ class Conversations:
         image = await self._db.read(lambda conn: images.record(conn, turn.image_id))
         if image is None or not image.definition.get("functions"):
             return NO_FUNCTIONS
-        definition = Definition.from_json(image.definition)
-        return ClientFunctions(definition.functions or (), definition.function_choice or "")
+        return ClientFunctions.of(Definition.from_json(image.definition))
 
     async def current_turns(self, found: Sequence[ConversationRecord]) -> dict[str, TurnRecord]:
         """Return the running or queued turn of each conversation, by session.
@@ -655,13 +654,10 @@ class Conversations:
 
 def _for_client(definition: Definition, wishes: str, functions: ClientFunctions) -> Definition:
     """Add the wishes and functions of a client's program to a definition."""
-    if not functions.offered:
-        return with_wishes(definition, wishes)
     for at, function in enumerate(functions.offered):
         check_function_name(f"tools.{at}.name", function.name, [entry.name for entry in definition.entries])
-    note = choice_note(functions.choice, functions.offered)
-    wishes = "\n\n".join(filter(None, (wishes, note)))
-    return with_functions(with_wishes(definition, wishes), functions.offered, functions.choice)
+    wishes = "\n\n".join(filter(None, (wishes, function_note(functions))))
+    return with_functions(with_wishes(definition, wishes), functions)
 
 
 def check_content(content: str, *, needed: bool = True) -> None:

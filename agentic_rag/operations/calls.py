@@ -21,7 +21,7 @@ from agentic_rag.conversations.sent_images import GivenImage
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.runtime.acceptance import Accepted
-from agentic_rag.runtime.core.client_functions import NO_FUNCTIONS, ClientFunctions, FunctionPauses
+from agentic_rag.runtime.core.client_functions import NO_FUNCTIONS, ClientFunctions, FunctionPauses, form_answer
 from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.waits import WaitRecord
@@ -240,9 +240,10 @@ class Calls:
         try:
             async with aclosing(self._conversations.events(call.turn_id)) as events:
                 async for event in events:
-                    paused = bool(pauses.take(event))
+                    asked = pauses.take(event)
+                    paused = bool(asked) and form_answer(asked) is None
                     yield event
-                    if paused:
+                    if asked:
                         return
         finally:
             if not call.kept and not paused:

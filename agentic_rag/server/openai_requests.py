@@ -39,6 +39,8 @@ NO_ANSWER = "(The assistant gave no answer.)"
 
 _ONLY_FUNCTIONS = "only functions of your program can be offered; the domain's own tools run on this server"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+MAX_STOPS = 16
+MAX_STOP_CHARS = 500
 MAX_TEXTS = 256
 """Maximum texts of one call for embeddings."""
 MAX_TEXT_CHARS = 50_000
@@ -247,12 +249,32 @@ def read_chat(call: ChatCall) -> ConvertedCall:
         ("function_call", call.function_call not in (None, "auto", "none"), "use `tool_choice`."),
         ("modalities", call.modalities not in (None, [], ["text"]), "answers are text."),
         ("audio", call.audio is not None, "answers are text."),
-        ("response_format", not _is_text(call.response_format), "answers are text."),
-        ("stop", bool(call.stop), "not possible: leave it out."),
     ]
     _refuse(refused)
     entries = [_read_message(f"messages.{at}", each) for at, each in enumerate(call.messages)]
-    return replace(_question_of(entries, "messages"), functions=_functions_of(call, "function"))
+    read_stops(call)
+    given = call.response_format or {}
+    inner = given.get("json_schema")
+    form = _read_form("response_format", given.get("type"), inner.get("schema") if isinstance(inner, Mapping) else None)
+    functions = replace(_functions_of(call, "function"), form=form)
+    _check_form_kept("response_format", call, functions)
+    return replace(_question_of(entries, "messages"), functions=functions)
+
+
+def read_stops(call: ChatCall) -> tuple[str, ...]:
+    """Return the texts before which a chat completion ends.
+
+    Raises:
+        InvalidInput: one is empty or too long, there are too many, or the answer would be stored without the cut.
+    """
+    if call.stop is None or call.stop == []:
+        return ()
+    stops = (call.stop,) if isinstance(call.stop, str) else tuple(call.stop)
+    if call.store or call.conversation is not None:
+        raise InvalidInput("stop", _KEPT)
+    if len(stops) > MAX_STOPS or not all(0 < len(stop) <= MAX_STOP_CHARS for stop in stops):
+        raise InvalidInput("stop", f"at most {MAX_STOPS} texts of 1 to {MAX_STOP_CHARS} characters are possible.")
+    return stops
 
 
 def read_response(call: ResponseCall) -> ConvertedCall:
@@ -267,7 +289,6 @@ def read_response(call: ResponseCall) -> ConvertedCall:
         ("previous_response_id", several, "not together with `conversation`."),
         ("background", bool(call.background), "not possible: send it without, or as a message of a conversation."),
         ("prompt", call.prompt is not None, "there are no stored prompts: write `instructions`."),
-        ("text", not _is_text((call.text or {}).get("format")), "answers are text."),
     ]
     _refuse(refused)
     if isinstance(call.input, str):
@@ -276,7 +297,13 @@ def read_response(call: ResponseCall) -> ConvertedCall:
         items = [_read_item(f"input.{at}", each) for at, each in enumerate(call.input)]
         entries = [each for each in items if each is not None]
     first = [_Words("system", call.instructions)] if call.instructions else []
-    return replace(_question_of([*first, *entries], "input"), functions=_functions_of(call, ""))
+    given = (call.text or {}).get("format")
+    given = given if isinstance(given, Mapping) else {}
+    functions = replace(_functions_of(call, ""), form=_read_form("text.format", given.get("type"), given.get("schema")))
+    _check_form_kept("text.format", call, functions)
+    if functions.form is not None and call.previous_response_id is not None:
+        raise InvalidInput("text.format", _KEPT)
+    return replace(_question_of([*first, *entries], "input"), functions=functions)
 
 
 def _check_common(call: Call) -> None:
@@ -292,8 +319,25 @@ def _refuse(refused: Iterable[tuple[str, bool, str]]) -> None:
             raise InvalidInput(name, problem)
 
 
-def _is_text(wanted: Any) -> bool:
-    return wanted is None or (isinstance(wanted, dict) and wanted.get("type") == "text")
+_KEPT = "not for stored conversations, which hold texts: leave `store` and the conversation out."
+
+
+def _read_form(path: str, kind: object, schema: object) -> Mapping[str, Any] | None:
+    """Return the JSON Schema of the wanted answer, or None for text."""
+    if kind in (None, "text"):
+        return None
+    if kind == "json_object":
+        return {"type": "object", "properties": {}, "additionalProperties": True}
+    if kind != "json_schema":
+        raise InvalidInput(path, f"{str(kind)[:80]!r} is not possible: text, json_object or json_schema.")
+    if not isinstance(schema, Mapping) or schema.get("type") != "object":
+        raise InvalidInput(path, "a JSON Schema whose type is 'object' is expected.")
+    return dict(schema)
+
+
+def _check_form_kept(path: str, call: Call, functions: ClientFunctions) -> None:
+    if functions.form is not None and (call.store or call.conversation is not None):
+        raise InvalidInput(path, _KEPT)
 
 
 def _functions_of(call: Call, inner: str) -> ClientFunctions:

@@ -6,9 +6,10 @@ the encoders build the answer. `error_shapes` gives errors the form of OpenAI's 
 
 import base64
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import anyio
 from pydantic import ConfigDict, Field
@@ -18,6 +19,7 @@ from starlette.responses import Response
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     AnswerFailed,
+    AnswerNotInForm,
     BodyTooLarge,
     ConversationArchived,
     ConversationFull,
@@ -46,8 +48,8 @@ from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.operations.calls import Call, Calls, Question
-from agentic_rag.runtime.core.client_functions import FunctionPauses, check_function_name
-from agentic_rag.server.dialects.openai_answer import Answer
+from agentic_rag.runtime.core.client_functions import FunctionPauses, check_function_name, form_answer, form_in_text
+from agentic_rag.server.dialects.openai_answer import PAUSED, Answer
 from agentic_rag.server.dialects.openai_chat import OpenAiChat, completion
 from agentic_rag.server.dialects.openai_responses import (
     OpenAiResponses,
@@ -65,6 +67,7 @@ from agentic_rag.server.openai_requests import (
     ResponseCall,
     read_chat,
     read_response,
+    read_stops,
     read_texts,
 )
 from agentic_rag.server.replies import Redacted, json_response
@@ -151,10 +154,14 @@ class OpenAiRoutes:
         asked = read_chat(body)
         call = await self._ask(user, body.model, asked, store=bool(body.store), conversation=body.conversation)
         passages = _passages(request, body.model)
+        form = (call.functions if call.answered else asked.functions).form
+        stops = read_stops(body)
         if not body.streamed:
-            return CollectedAnswer(self._calls.events(call), _Completion(body.model, passages, call.answered))
+            return CollectedAnswer(
+                self._calls.events(call), _Completion(body.model, passages, call.answered, form, stops)
+            )
         usage = bool(body.stream_options and body.stream_options.include_usage)
-        encoder = OpenAiChat(body.model, passages, include_usage=usage, answered=call.answered)
+        encoder = OpenAiChat(body.model, passages, include_usage=usage, answered=call.answered, form=form, stops=stops)
         return EventStream(self._calls.events(call), encoder)
 
     @route(
@@ -287,7 +294,17 @@ class OpenAiRoutes:
 class _Completion:
     """Collects a chat completion."""
 
-    def __init__(self, model: str, passages: str, answered: Collection[WaitId]) -> None:
+    def __init__(
+        self,
+        model: str,
+        passages: str,
+        answered: Collection[WaitId],
+        form: Mapping[str, Any] | None,
+        stops: Sequence[str],
+    ) -> None:
+        self._stops = stops
+        self._form = form
+        self._filled = False
         self._answer = Answer()
         self._pauses = FunctionPauses(answered)
         self._asked: tuple[Json, ...] = ()
@@ -299,13 +316,20 @@ class _Completion:
         muted, self._asked = self._pauses.muted, self._pauses.take(event, fields)
         if self._asked:
             self._answer.pause(str(fields["ts"]), self._pauses.spent)
+            filled = form_answer(self._asked)
+            if filled is not None:
+                self._asked, self._filled = (), True
+                self._answer.fill_form(filled)
             return
         self._answer.take(fields)
         if muted and not self._pauses.muted:
             self._answer.begin_part(str(fields["ts"]), self._pauses.spent)
 
     def result(self) -> Json:
+        if self._form is not None and self._answer.stop_reason not in ("", PAUSED) and not self._filled:
+            self._answer.fill_form(form_in_text(self._answer.text, self._form))
         _check(self._answer)
+        self._answer.cut(self._stops)
         return completion(self._answer, self._model, self._passages, self._asked)
 
 
@@ -328,9 +352,12 @@ def _check(answer: Answer) -> None:
 
     Raises:
         AnswerFailed: the turn failed.
+        AnswerNotInForm: the model did not answer in the form that the client wants.
         ServerStopping: the events ended before the turn.
     """
     failure = answer.failure
+    if failure is not None and failure.code == AnswerNotInForm.code:
+        raise AnswerNotInForm
     if failure is not None:
         raise AnswerFailed(failure.code, failure.message, failure.retryable)
     if not answer.over:

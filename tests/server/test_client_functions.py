@@ -3,10 +3,11 @@
 import shutil
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import pytest
+from pydantic import BaseModel
 
 from agentic_rag.models.base import ModelRequest
 from agentic_rag.testing.scripted import Scripted
@@ -286,3 +287,82 @@ async def test_the_agents_framework_of_openai_runs_its_functions(api: str, tmp_p
             pass
         assert second.final_output == "As I said: sunny."
         assert (await rig.left())[:3] == (0, 0, 0)
+
+
+class Pump(BaseModel):
+    pressure: int
+    unit: Literal["bar", "psi"]
+
+
+FILLED = use("answer_in_form", pressure=12, unit="bar")
+SEARCHED = Step((Say("I look it up."), Use("search_documents", {"query": "pump"})))
+
+
+async def test_an_answer_in_the_clients_form_is_what_its_sdk_parses(tmp_path: Path) -> None:
+    wrong = use("answer_in_form", pressure="high")
+    steps = (
+        SEARCHED,
+        wrong,
+        FILLED,
+        SEARCHED,
+        FILLED,
+        SEARCHED,
+        BERLIN,
+        FILLED,
+        say('```json\n{"pressure": 12, "unit": "bar"}\n```'),
+    )
+    async with live(tmp_path, *steps) as rig:
+        domain = await rig.domain()
+        assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
+        asked: Any = {"model": domain, "messages": [user("Pressure?")], "response_format": Pump}
+        whole = await rig.openai.chat.completions.parse(**asked)
+        assert (whole.choices[0].message.parsed, whole.choices[0].finish_reason) == (
+            Pump(pressure=12, unit="bar"),
+            "stop",
+        )
+        async with rig.openai.chat.completions.stream(**asked) as stream:
+            streamed = await stream.get_final_completion()
+        assert streamed.choices[0].message.parsed == whole.choices[0].message.parsed
+        response: Any = {"model": domain, "text_format": Pump, "tools": [TOOL]}
+        first = await rig.openai.responses.parse(input="Pressure and weather?", **response)
+        (call,) = called(first)
+        last = await rig.openai.responses.parse(input=[output(call, "sunny")], **response)
+        assert (last.output_parsed, last.status) == (Pump(pressure=12, unit="bar"), "completed")
+        assert [tool.name for tool in last.tools] == ["weather"]
+        written = await rig.openai.responses.parse(model=domain, input="Pressure?", text_format=Pump)
+        assert written.output_parsed == last.output_parsed
+        assert (await rig.left())[:3] == (0, 0, 0)
+
+
+async def test_an_answer_that_does_not_fit_the_form_is_an_error(tmp_path: Path) -> None:
+    async with live(tmp_path, *([say("About twelve.")] * 3)) as rig:
+        domain = await rig.domain()
+        asked: Any = {"model": domain, "messages": [user("Pressure?")], "response_format": {"type": "json_object"}}
+        with pytest.raises(openai.InternalServerError) as failed:
+            await rig.openai.chat.completions.create(**asked)
+        assert (failed.value.status_code, failed.value.code) == (502, "ANSWER_NOT_IN_FORM")
+        with pytest.raises(openai.APIError) as broken:
+            await read(await rig.openai.chat.completions.create(**asked, stream=True))
+        assert broken.value.code == "ANSWER_NOT_IN_FORM"
+        text: Any = {"format": {"type": "json_object"}}
+        events = await read(await rig.openai.responses.create(model=domain, input="Hi", text=text, stream=True))
+        assert events[-1].response.error.type == "ANSWER_NOT_IN_FORM"
+    async with live(tmp_path / "keyless", scripted=False) as rig:
+        param, _ = await refused(rig.openai.chat.completions.create, **{**asked, "model": await rig.domain()})
+        assert param == "response_format"
+
+
+async def test_text_after_a_stop_sequence_is_not_sent(tmp_path: Path) -> None:
+    steps = [SEARCHED, Step((Say("The pump holds "), Say("twelve bar.", (Cite(0),)), Say(" END of it. END")))]
+    async with live(tmp_path, *steps * 2, *([say("No end here: EN")] * 2)) as rig:
+        domain = await rig.domain()
+        assert (await rig.upload(domain, "pump.md", DOCUMENT))["status"] == "indexed"
+        asked: Any = {"model": domain, "messages": [user("Pressure?")], "stop": ["END", "never"]}
+        for expected in ("I look it up.\n\nThe pump holds twelve bar. ", "No end here: EN"):
+            whole = await rig.openai.chat.completions.create(**asked)
+            (choice,) = whole.choices
+            assert (choice.message.content, choice.finish_reason) == (expected, "stop")
+            chunks = await read(await rig.openai.chat.completions.create(**asked, stream=True))
+            assert text_of(chunks) == expected
+        for given in ({"store": True}, {"stop": "x" * 2_000}, {"stop": ["a"] * 40}, {"stop": ""}):
+            assert (await refused(rig.openai.chat.completions.create, **{**asked, **given}))[0] == "stop"

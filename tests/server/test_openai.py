@@ -290,8 +290,10 @@ BAD_CHATS: list[tuple[Json, str | None]] = [
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tools": [FUNCTION], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
     ({"functions": [{"name": "f"}]}, "functions"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"stop": ["."]}, "stop"),
+    ({"response_format": {"type": "grammar"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "array"}}}}, "response_format"),
+    ({"response_format": {"type": "json_object"}, "store": True}, "response_format"),
+    ({"stop": ["."], "store": True}, "stop"),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"messages": [{"role": "tool", "content": "42"}]}, "messages.0.tool_call_id"),
     ({"messages": [{"role": "tool", "tool_call_id": "x", "content": "42"}]}, "messages.0.tool_call_id"),
@@ -347,7 +349,8 @@ BAD_RESPONSES: list[tuple[Json, str]] = [
     ({"input": [{"role": "user", "content": 5}]}, "input.0.content"),
     ({"background": True}, "background"),
     ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
-    ({"text": {"format": {"type": "json_schema"}}}, "text"),
+    ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+    ({"text": {"format": {"type": "json_object"}}, "previous_response_id": "resp_x"}, "text.format"),
     ({"previous_response_id": "resp_x", "conversation": "conv_x"}, "previous_response_id"),
 ]
 

@@ -6,15 +6,18 @@ that stand for the functions, the checks of a client's list, the outcome of a ca
 a pause in a turn's events.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+import orjson
 
 from agentic_rag.base.errors import InvalidInput
 from agentic_rag.base.events import AgentEvent, ToolStatus, WaitAction, WaitKind
 from agentic_rag.base.ids import WaitId
 from agentic_rag.base.json_form import Json, to_text
 from agentic_rag.base.messages import text_block
+from agentic_rag.runtime.core.arguments import find_problem
 from agentic_rag.runtime.core.definition import ClientFunction, Definition
 from agentic_rag.runtime.core.model_tools import adapt_for
 from agentic_rag.tools.base import CallOutcome, InputGiven, InputNeeded, ToolInfo
@@ -25,6 +28,9 @@ from agentic_rag.tools.system import BY_NAME, CLIENT
 MAX_FUNCTIONS = 128
 MAX_DEFINITIONS = 200_000
 """Maximum characters of all descriptions and schemas."""
+FORM_FUNCTION = "answer_in_form"
+FORM_DESCRIPTION = "Give the final answer. Call this once, when you have found all you need."
+KEYLESS_MODEL = "extractive"
 ANY_FUNCTION = "required"
 """The choice of a client that wants any of its functions to be called."""
 
@@ -35,11 +41,28 @@ _WATCHED = frozenset({"tool_call", "tool_result", "input_required"})
 class ClientFunctions:
     """The functions that come with a question.
 
-    ``choice``: the name of the function that the model is asked to call, `ANY_FUNCTION`, or empty.
+    ``choice``: the name of the function that the model is asked to call, `ANY_FUNCTION`, or empty. ``form``: the JSON
+    Schema of the answer that the client wants, or None for text. The model fills it in as arguments of `FORM_FUNCTION`.
     """
 
     offered: tuple[ClientFunction, ...] = ()
     choice: str = ""
+    form: Mapping[str, Any] | None = None
+
+    @property
+    def all(self) -> tuple[ClientFunction, ...]:
+        """The offered functions, and the one that stands for the form."""
+        if self.form is None:
+            return self.offered
+        return (*self.offered, ClientFunction(FORM_FUNCTION, FORM_DESCRIPTION, self.form))
+
+    @classmethod
+    def of(cls, definition: Definition) -> "ClientFunctions":
+        """Return the functions of a definition; reverses `with_functions`."""
+        functions = definition.functions or ()
+        form = next((each.parameters for each in functions if each.name == FORM_FUNCTION), None)
+        offered = tuple(each for each in functions if each.name != FORM_FUNCTION)
+        return cls(offered, definition.function_choice or "", form)
 
 
 NO_FUNCTIONS = ClientFunctions()
@@ -69,7 +92,7 @@ def check_function_name(path: str, name: str, servers: Collection[str]) -> None:
     Raises:
         InvalidInput: the server has, or may have, a tool of this name. ``servers`` are the domain's MCP servers.
     """
-    if name in BY_NAME:
+    if name in BY_NAME or name == FORM_FUNCTION:
         raise InvalidInput(path, f"{name!r} is a tool of this server, which runs it itself: use another name.")
     server = owner_of(name, servers)
     if server is not None:
@@ -77,16 +100,18 @@ def check_function_name(path: str, name: str, servers: Collection[str]) -> None:
         raise InvalidInput(path, f"{problem}: use another name.")
 
 
-def with_functions(definition: Definition, functions: Sequence[ClientFunction], choice: str) -> Definition:
+def with_functions(definition: Definition, given: ClientFunctions) -> Definition:
     """Add a client's functions to the definition of one turn.
 
-    ``choice``: the name of the function that the model is asked to call, `ANY_FUNCTION`, or empty.
-
     Raises:
-        InvalidInput: there are too many functions, or the domain's model cannot be shown one of them.
+        InvalidInput: there are too many functions, the domain's model cannot be shown one of them, or it cannot fill in
+            a form.
     """
+    functions, choice = given.all, given.choice
     if not functions:
         return definition
+    if given.form is not None and definition.model == KEYLESS_MODEL:
+        raise InvalidInput("response_format", "the model without a key quotes passages and cannot fill in a form.")
     if len(functions) > MAX_FUNCTIONS:
         raise InvalidInput("tools", f"{len(functions)} functions; at most {MAX_FUNCTIONS} are possible.")
     size = sum(len(each.description) + len(to_text(each.parameters)) for each in functions)
@@ -96,18 +121,22 @@ def with_functions(definition: Definition, functions: Sequence[ClientFunction], 
         adapted = adapt_for(definition.model, function.parameters)
         if isinstance(adapted, Refused):
             raise InvalidInput(f"tools.{at}.parameters", f"{definition.model} cannot be shown it: {adapted.reason}.")
-    if choice == ANY_FUNCTION and len(functions) == 1:
-        choice = functions[0].name
-    return replace(definition, functions=tuple(functions), function_choice=choice or None)
+    if choice == ANY_FUNCTION and len(given.offered) == 1:
+        choice = given.offered[0].name
+    return replace(definition, functions=functions, function_choice=choice or None)
 
 
-def choice_note(choice: str, functions: Sequence[ClientFunction]) -> str:
-    """Return the request to the model to call a function, for models that accept no forced call."""
-    if not choice or not functions:
-        return ""
-    if choice == ANY_FUNCTION and len(functions) > 1:
-        return f"Before you answer, call at least one of these functions: {', '.join(f.name for f in functions)}."
-    return f"Before you answer, call the function {functions[0].name if choice == ANY_FUNCTION else choice}."
+def function_note(given: ClientFunctions) -> str:
+    """Return the requests to the model to call functions, since not every model accepts forced calls."""
+    choice, names = given.choice, [function.name for function in given.offered]
+    notes = []
+    if choice == ANY_FUNCTION and len(names) > 1:
+        notes.append(f"Before you answer, call at least one of these functions: {', '.join(names)}.")
+    elif choice:
+        notes.append(f"Before you answer, call the function {names[0] if choice == ANY_FUNCTION else choice}.")
+    if given.form is not None:
+        notes.append(f"Give your answer only as the arguments of {FORM_FUNCTION}, and write no other text.")
+    return "\n".join(notes)
 
 
 def forced_choice(definition: Definition, called: Collection[str]) -> Json | None:
@@ -186,10 +215,18 @@ class FunctionPauses:
         return () if was_muted else new
 
 
-def waits_of(paused: Iterable[Json]) -> Iterator[WaitId]:
-    """Yield the ids of the waits at a pause."""
-    for asked in paused:
-        yield WaitId(asked["waitId"])
+def form_answer(asked: Iterable[Json]) -> str | None:
+    """Return the filled-in form as JSON text if a pause is the end of an answer in a form, else None."""
+    return next((to_text(each.get("arguments") or {}) for each in asked if each["toolName"] == FORM_FUNCTION), None)
+
+
+def form_in_text(text: str, form: Mapping[str, Any]) -> str | None:
+    """Return the JSON object in a text if it fits a form, else None: some models write it instead of calling."""
+    try:
+        value = orjson.loads(text[text.index("{") : text.rindex("}") + 1])
+    except ValueError:
+        return None
+    return to_text(value) if find_problem(form, value, user=True) is None else None
 
 
 def function_call(asked: Json) -> dict[str, Any]:

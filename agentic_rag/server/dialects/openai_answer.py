@@ -7,11 +7,11 @@ citations, its tool calls and its usage. Pure: it takes the events of one turn. 
 import dataclasses
 import re
 from calendar import timegm
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agentic_rag.base.errors import AgenticRagError, GenerationAborted
+from agentic_rag.base.errors import AgenticRagError, AnswerNotInForm, GenerationAborted
 from agentic_rag.base.json_form import Json
 from agentic_rag.server.dialects.answer import BREAK, AnswerText
 
@@ -213,6 +213,25 @@ class Answer:
         self.over, self.stop_reason, self.ended = True, PAUSED, seconds_of(ts)
         self.usage = self._own_usage(spent)
 
+    def fill_form(self, filled: str | None) -> None:
+        """Replace the text of an ended answer by the form that the client wants; None: the model did not fill it in."""
+        if self.failure is not None:
+            return
+        if filled is None:
+            self.fail(failure_of(AnswerNotInForm()))
+            return
+        self._pieces, self.length, self.citations = [filled], len(filled), []
+        if self.stop_reason == PAUSED:
+            self.stop_reason = "end_turn"
+
+    def cut(self, stops: Sequence[str]) -> None:
+        """Cut the text of an ended answer before the first of these texts, with the citations after that."""
+        places = [place for stop in stops if (place := self.text.find(stop)) >= 0]
+        if places:
+            self._pieces = [self.text[: min(places)]]
+            self.length = min(places)
+            self.citations = [each for each in self.citations if each.end <= self.length]
+
     def begin_part(self, ts: str, spent: Mapping[str, int]) -> None:
         """Forget the part of the turn before a pause, whose answer the client has, and its usage ``spent``."""
         fresh = Answer(self.conversation_id, self.turn_id, self.message_id, self.model, seconds_of(ts))
@@ -244,6 +263,40 @@ class _Step:
     pieces: int = 0
     citations: int = 0
     thinking: int = 0
+
+
+class StopCutter:
+    """Cuts a growing text before the first of some texts. Text that may begin one of them is held back."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held = ""
+        self._cut = False
+
+    def add(self, text: str) -> str:
+        """Add text and return the text that can be sent now."""
+        if not self._stops or self._cut:
+            return "" if self._cut else text
+        held = self._held + text
+        places = [place for stop in self._stops if (place := held.find(stop)) >= 0]
+        if places:
+            self._cut, self._held = True, ""
+            return held[: min(places)]
+        most = max(map(len, self._stops)) - 1
+        kept = next(
+            (
+                size
+                for size in range(min(most, len(held)), 0, -1)
+                if any(s.startswith(held[-size:]) for s in self._stops)
+            ),
+            0,
+        )
+        self._held = held[len(held) - kept :]
+        return held[: len(held) - kept]
+
+    def rest(self) -> str:
+        """Return the text that is held back, after the end of the text."""
+        return self._held
 
 
 def seconds_of(timestamp: str) -> int:

@@ -5,7 +5,8 @@ without a place in the format are in the extra field ``agentic_rag``. Citations 
 characters of the whole answer.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import orjson
 
@@ -13,7 +14,7 @@ from agentic_rag.base.errors import ServerStopping, StepTakenBack
 from agentic_rag.base.events import AgentEvent
 from agentic_rag.base.ids import WaitId
 from agentic_rag.base.json_form import Json
-from agentic_rag.runtime.core.client_functions import FunctionPauses, function_call
+from agentic_rag.runtime.core.client_functions import FunctionPauses, form_answer, form_in_text, function_call
 from agentic_rag.server.dialects.answer import is_farewell
 from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.openai_answer import (
@@ -22,6 +23,7 @@ from agentic_rag.server.dialects.openai_answer import (
     Answer,
     Citation,
     Failure,
+    StopCutter,
     error_type,
     failure_of,
     suffix_of,
@@ -42,6 +44,8 @@ class OpenAiChat:
         passages: the base address of the domain's passages.
         include_usage: send one more chunk with the usage.
         answered: the waits that the request answered: only the part of the turn after them is sent.
+        stops: texts before which the text ends.
+        form: the JSON Schema of the wanted answer. Only the filled-in form is sent, not the text before it.
     """
 
     name = "openai"
@@ -55,8 +59,16 @@ class OpenAiChat:
         *,
         include_usage: bool = False,
         answered: Collection[WaitId] = (),
+        form: Mapping[str, Any] | None = None,
+        stops: Sequence[str] = (),
     ) -> None:
+        self._cutter = StopCutter(stops)
+        self._sent = 0
+        """Characters of the answer's text in the chunks so far."""
+        self._waiting: list[Citation] = []
+        """Citations of text that is held back."""
         self.ended = False
+        self._form = form
         self._pauses = FunctionPauses(answered)
         self._answer = Answer()
         self._model = model
@@ -86,7 +98,8 @@ class OpenAiChat:
             return (self._first_chunk(),)
         if asked:
             return self._pause(asked, str(fields["ts"]))
-        if fields["type"] == "step_reset" and not fields.get("agent") and self._answer.sent_in_step:
+        own_reset = fields["type"] == "step_reset" and not fields.get("agent")
+        if own_reset and self._answer.sent_in_step and self._form is None:
             self.ended = True
             return self._fail(failure_of(StepTakenBack()))
         if is_farewell(event):
@@ -96,14 +109,17 @@ class OpenAiChat:
         grown = self._answer.take(fields)
         if self._answer.over:
             return self._end()
+        if self._form is not None and (grown or fields["type"] == "source_reference"):
+            return ()
         if grown:
-            return (self._chunk({"content": grown}),)
+            return self._write(self._cutter.add(grown))
         return self._say(fields, self._answer.citations[cited:])
 
     def _say(self, fields: Json, cited: list[Citation]) -> tuple[bytes, ...]:
         kind = fields["type"]
         if cited:
-            return (self._chunk({"annotations": [annotation(each, self._passages) for each in cited]}),)
+            self._waiting += cited
+            return self._cite()
         if kind in _SHOWN:
             return (self._chunk({}, more={"event": fields}),)
         if fields.get("agent"):
@@ -114,6 +130,16 @@ class OpenAiChat:
             return (self._chunk({"reasoning_content": fields["text"]}),)
         return ()
 
+    def _write(self, text: str) -> tuple[bytes, ...]:
+        self._sent += len(text)
+        return (self._chunk({"content": text}), *self._cite()) if text else ()
+
+    def _cite(self) -> tuple[bytes, ...]:
+        """Return the citations of text that was sent. Those of text after a stop stay behind."""
+        due = [each for each in self._waiting if each.end <= self._sent]
+        self._waiting = [each for each in self._waiting if each.end > self._sent]
+        return (self._chunk({"annotations": [annotation(each, self._passages) for each in due]}),) if due else ()
+
     def _first_chunk(self) -> bytes:
         more = self._answer.more()
         names = ("conversationId", "turnId", "messageId")
@@ -123,14 +149,22 @@ class OpenAiChat:
         """End the stream with calls of the client's functions."""
         self.ended = True
         self._answer.pause(ts, self._pauses.spent)
+        filled = form_answer(asked)
+        if filled is not None:
+            self._answer.fill_form(filled)
+            return self._chunk({"content": filled}), *self._last()
         calls = [{"index": index, **call} for index, call in enumerate(map(tool_call, asked))]
-        return self._chunk({"tool_calls": calls}), *self._last()
+        return *self._write(self._cutter.rest()), self._chunk({"tool_calls": calls}), *self._last()
 
     def _end(self) -> tuple[bytes, ...]:
         answer = self._answer
+        filled: tuple[bytes, ...] = ()
+        if self._form is not None and answer.failure is None:
+            answer.fill_form(form_in_text(answer.text, self._form))
+            filled = (self._chunk({"content": answer.text}),)
         if answer.failure is not None:
             return self._fail(answer.failure)
-        return self._last()
+        return *filled, *self._write(self._cutter.rest()), *self._last()
 
     def _last(self) -> tuple[bytes, ...]:
         answer = self._answer

@@ -20,6 +20,8 @@ from agentic_rag.runtime.core.client_functions import (
     NO_FUNCTIONS,
     ClientFunctions,
     FunctionPauses,
+    form_answer,
+    form_in_text,
     function_call,
 )
 from agentic_rag.runtime.core.definition import ClientFunction
@@ -192,7 +194,7 @@ class OpenAiResponses:
             "safety_identifier": None,
             "prompt_cache_key": None,
             "service_tier": "default",
-            "text": {"format": {"type": "text"}},
+            "text": {"format": self._format()},
             "tool_choice": _choice(frame.functions),
             "tools": [_tool(each) for each in frame.functions.offered],
             "truncation": "disabled",
@@ -231,8 +233,15 @@ class OpenAiResponses:
             return self._end()
         cited = len(self.answer.citations)
         grown = self.answer.take(fields)
+        form = self._frame.functions.form
+        if self.answer.over and form is not None and self.answer.failure is None:
+            filled = form_in_text(self.answer.text, form)
+            self.answer.fill_form(filled)
+            return self._end(filled)
         if self.answer.over:
             return self._end()
+        if form is not None and (grown or fields["type"] == "source_reference"):
+            return []
         if grown:
             return self._write("message", grown)
         return self._say(fields, self.answer.citations[cited:], own=own)
@@ -257,6 +266,14 @@ class OpenAiResponses:
             case "tool_result" if fields["toolCallId"] in self._places:
                 return self._finish_call(self.answer.calls[fields["toolCallId"]])
         return []
+
+    def _format(self) -> Json:
+        form = self._frame.functions.form
+        if form is None:
+            return {"type": "text"}
+        # The schema of Open Responses only permits null here, by mistake.
+        shown = dict(form) if self._shows_calls else None
+        return {"type": "json_schema", "name": "answer", "description": None, "schema": shown, "strict": True}
 
     def _previous(self) -> str | None:
         """Return the id of the response before this one, which may be an earlier part of the same turn."""
@@ -283,11 +300,15 @@ class OpenAiResponses:
 
     def _pause(self, asked: Sequence[Json], ts: str) -> list[tuple[str, bytes]]:
         """End the response with calls of the client's functions."""
+        self.ended = self._paused = True
+        self.answer.pause(ts, self._pauses.spent)
+        filled = form_answer(asked)
+        if filled is not None:
+            self.answer.fill_form(filled)
+            return self._end(filled)
         events = self._close()
         for each in asked:
             events += self._ask(function_call(each))
-        self.ended = self._paused = True
-        self.answer.pause(ts, self._pauses.spent)
         return [*events, self._event("response.completed", response=self.response())]
 
     def _ask(self, call: Json) -> list[tuple[str, bytes]]:
@@ -393,8 +414,9 @@ class OpenAiResponses:
 
     # The end
 
-    def _end(self) -> list[tuple[str, bytes]]:
-        events = self._close()
+    def _end(self, filled: str | None = None) -> list[tuple[str, bytes]]:
+        """End the response, with the filled-in form as its text if there is one."""
+        events = [*self._close(), *(self._write("message", filled) if filled else ()), *self._close()]
         response = self.response()
         return [*events, self._event(f"response.{response['status']}", response=response)]
 
