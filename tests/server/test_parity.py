@@ -235,8 +235,8 @@ def _value(data: str) -> Any:
     return orjson.loads(data) if data.startswith("{") else data
 
 
-async def ask(rig: Rig, path: str, body: Json) -> list[tuple[str, Any]]:
-    response = await rig.http.post(path, json=body)
+async def ask(rig: Rig, path: str, body: Json, headers: dict[str, str] | None = None) -> list[tuple[str, Any]]:
+    response = await rig.http.post(path, json=body, headers=headers)
     assert response.status_code == 200, response.text
     return parsed(response.text)
 
@@ -308,7 +308,7 @@ async def completion(rig: Rig, domain: str) -> Told:
 
 async def response(rig: Rig, domain: str) -> Told:
     body = {"model": domain, "input": QUESTION, "stream": True, "store": True}
-    return from_response(await ask(rig, "/v1/responses", body))
+    return from_response(await ask(rig, "/v1/responses", body, {"x-agentic-rag-items": "openai"}))
 
 
 async def _mcp(rig: Rig, domain: str, mode: Literal["auto", "legacy"]) -> Told:

@@ -335,7 +335,7 @@ class OpenAiResponses:
         item = self._open
         assert item is not None
         item.pieces.append(text)
-        more = {"logprobs": []} if kind == "message" else {}
+        more: Json = {"logprobs": []} if kind == "message" else {}
         return [*events, self._event(f"{self._text_event(item)}.delta", **item.place, delta=text, **more)]
 
     def _text_event(self, item: _Text) -> str:
@@ -382,7 +382,7 @@ class OpenAiResponses:
         if item is None:
             return []
         shown = self._output[item.index] = item.to_json("completed")
-        more = {"logprobs": []} if item.kind == "message" else {}
+        more: Json = {"logprobs": []} if item.kind == "message" else {}
         part = "response.reasoning_summary_part" if item.summarized else "response.content_part"
         return [
             self._event(f"{self._text_event(item)}.done", **item.place, text=item.text, **more),
