@@ -23,7 +23,7 @@ from agentic_rag.conversations.bookkeeping import MAX_MESSAGES
 from agentic_rag.conversations.exchanges import Exchange, PastCall, PastStep
 from agentic_rag.conversations.sent_images import MAX_IMAGES, PlacedImage, image_at
 from agentic_rag.operations.calls import FunctionResult
-from agentic_rag.runtime.core.client_functions import ANY_FUNCTION, NO_FUNCTIONS, ClientFunctions
+from agentic_rag.runtime.core.client_functions import ANY_FUNCTION, NO_FUNCTIONS, ClientFunctions, JsonSchema
 from agentic_rag.runtime.core.definition import ClientFunction
 
 ASSISTANT_FIRST = "(The assistant begins.)"
@@ -322,7 +322,7 @@ def _refuse(refused: Iterable[tuple[str, bool, str]]) -> None:
 _KEPT = "not for stored conversations, which hold texts: leave `store` and the conversation out."
 
 
-def _read_form(path: str, kind: object, schema: object) -> Mapping[str, Any] | None:
+def _read_form(path: str, kind: object, schema: object) -> JsonSchema | None:
     """Return the JSON Schema of the wanted answer, or None for text."""
     if kind in (None, "text"):
         return None

@@ -6,10 +6,9 @@ the encoders build the answer. `error_shapes` gives errors the form of OpenAI's 
 
 import base64
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import anyio
 from pydantic import ConfigDict, Field
@@ -48,7 +47,13 @@ from agentic_rag.conversations.sent_images import MAX_IMAGES_JSON
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.operations.calls import Call, Calls, Question
-from agentic_rag.runtime.core.client_functions import FunctionPauses, check_function_name, form_answer, form_in_text
+from agentic_rag.runtime.core.client_functions import (
+    FunctionPauses,
+    JsonSchema,
+    check_function_name,
+    form_answer,
+    form_in_text,
+)
 from agentic_rag.server.dialects.openai_answer import PAUSED, Answer
 from agentic_rag.server.dialects.openai_chat import OpenAiChat, completion
 from agentic_rag.server.dialects.openai_responses import (
@@ -299,7 +304,7 @@ class _Completion:
         model: str,
         passages: str,
         answered: Collection[WaitId],
-        form: Mapping[str, Any] | None,
+        form: JsonSchema | None,
         stops: Sequence[str],
     ) -> None:
         self._stops = stops

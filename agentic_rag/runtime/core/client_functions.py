@@ -25,6 +25,8 @@ from agentic_rag.tools.listing import owner_of
 from agentic_rag.tools.schema_compat import Refused
 from agentic_rag.tools.system import BY_NAME, CLIENT
 
+JsonSchema = Mapping[str, Any]
+
 MAX_FUNCTIONS = 128
 MAX_DEFINITIONS = 200_000
 """Maximum characters of all descriptions and schemas."""
@@ -47,7 +49,7 @@ class ClientFunctions:
 
     offered: tuple[ClientFunction, ...] = ()
     choice: str = ""
-    form: Mapping[str, Any] | None = None
+    form: JsonSchema | None = None
 
     @property
     def all(self) -> tuple[ClientFunction, ...]:
@@ -220,7 +222,7 @@ def form_answer(asked: Iterable[Json]) -> str | None:
     return next((to_text(each.get("arguments") or {}) for each in asked if each["toolName"] == FORM_FUNCTION), None)
 
 
-def form_in_text(text: str, form: Mapping[str, Any]) -> str | None:
+def form_in_text(text: str, form: JsonSchema) -> str | None:
     """Return the JSON object in a text if it fits a form, else None: some models write it instead of calling."""
     try:
         value = orjson.loads(text[text.index("{") : text.rindex("}") + 1])
@@ -229,6 +231,6 @@ def form_in_text(text: str, form: Mapping[str, Any]) -> str | None:
     return to_text(value) if find_problem(form, value, user=True) is None else None
 
 
-def function_call(asked: Json) -> dict[str, Any]:
+def function_call(asked: Json) -> Json:
     """Return id, name and arguments (as JSON text) of a call for the client. The id is that of the wait."""
     return {"id": asked["waitId"], "name": asked["toolName"], "arguments": to_text(asked.get("arguments") or {})}

@@ -5,8 +5,7 @@ without a place in the format are in the extra field ``agentic_rag``. Citations 
 characters of the whole answer.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import orjson
 
@@ -14,7 +13,13 @@ from agentic_rag.base.errors import ServerStopping, StepTakenBack
 from agentic_rag.base.events import AgentEvent
 from agentic_rag.base.ids import WaitId
 from agentic_rag.base.json_form import Json
-from agentic_rag.runtime.core.client_functions import FunctionPauses, form_answer, form_in_text, function_call
+from agentic_rag.runtime.core.client_functions import (
+    FunctionPauses,
+    JsonSchema,
+    form_answer,
+    form_in_text,
+    function_call,
+)
 from agentic_rag.server.dialects.answer import is_farewell
 from agentic_rag.server.dialects.base import Headers
 from agentic_rag.server.dialects.openai_answer import (
@@ -59,7 +64,7 @@ class OpenAiChat:
         *,
         include_usage: bool = False,
         answered: Collection[WaitId] = (),
-        form: Mapping[str, Any] | None = None,
+        form: JsonSchema | None = None,
         stops: Sequence[str] = (),
     ) -> None:
         self._cutter = StopCutter(stops)
