@@ -46,6 +46,7 @@ from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.feedback import Feedback
 from agentic_rag.conversations.naming import LOOK_SECONDS as NAMING_SECONDS
 from agentic_rag.conversations.naming import Naming
+from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.sign_in_waits import SignInWaits
 from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
@@ -550,6 +551,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         exports=Exports(database, directory, memories, ground.vault, threads),
         imports=_imports(ground, domains, documents, roles, reserve),
         conversations=conversations,
+        conversation_search=ConversationSearch(database),
         client_names=ClientNames(database, conversations),
         naming=machinery.naming,
         title_news=machinery.title_news,

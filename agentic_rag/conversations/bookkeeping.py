@@ -11,16 +11,18 @@ from agentic_rag.access.auditing import denied_call, made_call
 from agentic_rag.base.errors import ConversationArchived, ConversationFull, NotFound
 from agentic_rag.base.events import Done, Error, EventBody, Terminal, Title, ToolStatus
 from agentic_rag.base.ids import SessionId
+from agentic_rag.base.messages import plain_text
 from agentic_rag.conversations.naming import Naming
 from agentic_rag.conversations.titles import title_of
 from agentic_rag.roles.extraction import note_turn
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.spending import Spending
-from agentic_rag.store import conversations, sessions
+from agentic_rag.store import conversations, message_texts, sessions
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import now
 from agentic_rag.store.conversations import ConversationStatus, TitleSource
-from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.message_texts import TextScope
+from agentic_rag.store.turns import TurnRecord, TurnStatus
 
 MAX_MESSAGES = 1_000
 """Maximum messages of a conversation as clients count them, without those that a summary replaces."""
@@ -66,9 +68,14 @@ class TurnBookkeeping:
         return (Title(title),)
 
     def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
-        """Count the messages of a turn, and queue the turn for a title or for memory extraction where that applies."""
-        place = conversations.add_messages(conn, turn.conversation_id, _count_of(conn, turn, final), now())
-        if place is None or not isinstance(final, Done) or final.stop_reason == "refusal":
+        """Count and index the messages of a turn, and queue the turn for a title or for memory extraction."""
+        count, outcome = _count_of(conn, turn, final), _outcome_of(final)
+        place = conversations.add_messages(conn, turn.conversation_id, count, now(), outcome)
+        if place is None:
+            return
+        if not place.transient:
+            _index(conn, turn, TextScope(place.owner_id, place.domain_id), begun=count > 0)
+        if not isinstance(final, Done) or final.stop_reason == "refusal":
             return
         note_turn(conn, turn, place.domain_id, place.owner_id, place.memory)
         first = conversations.get(conn, turn.conversation_id) if turn.parent_message_id is None else None
@@ -78,7 +85,9 @@ class TurnBookkeeping:
     def session_branched(self, conn: Connection, session_id: SessionId) -> None:
         """Update the message counts to those of the newly active branch."""
         counts = sessions.count_messages(conn, session_id)
-        conversations.update_of_session(conn, session_id, message_count=counts.every, compacted_count=counts.compacted)
+        conversations.update_of_session(
+            conn, session_id, message_count=counts.every, compacted_count=counts.compacted, outcome=None
+        )
 
     def session_compacted(self, conn: Connection, session_id: SessionId) -> None:
         """Update the number of messages that a summary replaces."""
@@ -92,6 +101,21 @@ class TurnBookkeeping:
     def call_made(self, conn: Connection, turn: TurnRecord, call: PlannedCall, status: ToolStatus) -> None:
         """Write a call that changes server data to the audit log."""
         made_call(conn, turn, call, status)
+
+
+def _index(conn: Connection, turn: TurnRecord, scope: TextScope, *, begun: bool) -> None:
+    """Add the question and the answer of an ended turn to the full-text index."""
+    place = (turn.session_id, turn.conversation_id)
+    if begun and turn.branch_of != turn.user_message_id:  # otherwise an earlier answer's turn added the question
+        message_texts.add(conn, scope, *place, turn.user_message_id, "user", turn.content)
+    answer = "\n".join(plain_text(content) for content in sessions.said_in(conn, turn))
+    message_texts.add(conn, scope, *place, turn.message_id, "assistant", answer)
+
+
+def _outcome_of(final: Terminal) -> TurnStatus:
+    if isinstance(final, Done):
+        return TurnStatus.DONE
+    return TurnStatus.FAILED if isinstance(final, Error) else TurnStatus.INTERRUPTED
 
 
 def _count_of(conn: Connection, turn: TurnRecord, final: Terminal) -> int:

@@ -142,7 +142,7 @@ class Conversations:
             _check_documents(conn, domain_id, conversation.context_document_ids)
             sessions.create(conn, conversation.session_id, labels, created_at=created)
             conversations.insert(conn, conversation)
-            store_exchanges(conn, conversation.session_id, conversation.id, exchanges, created)
+            store_exchanges(conn, conversation, exchanges, created)
             self._directory.quotas.check_conversations(conn, domain_id)
             return conversation
 
@@ -204,6 +204,7 @@ class Conversations:
         domain_id: str | None = None,
         status: ConversationStatus | None = None,
         q: str | None = None,
+        pinned_first: bool = False,
     ) -> Page:
         """Return one page of the user's conversations. ``q`` searches in titles."""
         items, total = await self._db.read(
@@ -216,6 +217,7 @@ class Conversations:
                 domain_id=domain_id,
                 status=status,
                 q=q,
+                pinned_first=pinned_first,
                 owner_id=user.id,
                 domain_ids=None if user.operator else user.domains,
             )
@@ -229,6 +231,7 @@ class Conversations:
         *,
         title: str | None = None,
         status: ConversationStatus | None = None,
+        pinned: bool | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> ConversationRecord:
         """Change the given fields. ``metadata`` replaces all previous metadata.
@@ -243,6 +246,8 @@ class Conversations:
             fields |= {"title": _title(title), "title_source": TitleSource.USER}
         if status is not None:
             fields["status"] = status
+        if pinned is not None:
+            fields["pinned"] = pinned
         if metadata is not None:
             fields["meta"] = dict(metadata)
         await self._db.write(lambda conn: conversations.update(conn, conversation_id, **fields), durable=True)

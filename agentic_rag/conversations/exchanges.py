@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from agentic_rag.base.ids import ConversationId, MessageId, SessionId, TurnId
+from agentic_rag.base.ids import MessageId, TurnId
 from agentic_rag.base.json_form import Json
 from agentic_rag.base.messages import OTHERS, Block, Message, text_block, tool_result_block
-from agentic_rag.store import sessions
+from agentic_rag.store import message_texts, sessions
 from agentic_rag.store.clock import new_id
+from agentic_rag.store.conversations import ConversationRecord
+from agentic_rag.store.message_texts import TextScope
 from agentic_rag.store.sessions import MessageRecord
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
@@ -47,10 +49,10 @@ class Exchange:
     steps: tuple[PastStep, ...] = ()
 
 
-def store_exchanges(
-    conn: Connection, session_id: SessionId, conversation_id: ConversationId, exchanges: Sequence[Exchange], at: str
-) -> None:
-    """Store earlier exchanges as the first turns of an empty session."""
+def store_exchanges(conn: Connection, conversation: ConversationRecord, exchanges: Sequence[Exchange], at: str) -> None:
+    """Store earlier exchanges as the first turns of a conversation without messages."""
+    session_id, conversation_id = conversation.session_id, conversation.id
+    scope = TextScope(conversation.owner_id, conversation.domain_id)
     last: MessageId | None = None
     place = 0
     for exchange in exchanges:
@@ -86,6 +88,10 @@ def store_exchanges(
                 created_at=at,
             )
             sessions.append_message(conn, record)
+        if not conversation.transient:
+            index = (conn, scope, session_id, conversation_id)
+            message_texts.add(*index, turn.user_message_id, "user", exchange.question)
+            message_texts.add(*index, turn.message_id, "assistant", exchange.answer)
         last = turn.message_id
 
 

@@ -26,6 +26,7 @@ from agentic_rag.store import (
     images,
     keys,
     logins,
+    message_texts,
     prompts,
     tool_lists,
     usage,
@@ -97,6 +98,7 @@ class Erasure:
             budgets.forget(conn, Scope.USER, user_id)
             logins.end_of_user(conn, user_id)
             keys.delete_of_user(conn, user_id)
+            message_texts.purge(conn)
             users.delete(conn, user_id)
             users.insert(conn, _number_of(user))
             audit(conn, told)

@@ -13,7 +13,7 @@ from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, SessionI
 from agentic_rag.base.json_form import Absent, Json, to_json
 from agentic_rag.base.messages import STRUCTURED, Block, without_private
 from agentic_rag.base.threads import DomainThreads
-from agentic_rag.conversations import transcripts
+from agentic_rag.conversations import search, transcripts
 from agentic_rag.conversations.shown_messages import ShownMessage, text_runs
 from agentic_rag.conversations.transcripts import ShownPage
 from agentic_rag.operations.usage import TurnCost, UsageReports
@@ -36,7 +36,8 @@ class CurrentTurn:
 class Conversation:
     """A conversation's record; its messages have their own route. ``turn`` is the running or queued one, if any.
 
-    ``assistantId`` is an older name of ``domainId``.
+    ``outcome`` tells how the last turn ended: ``done``, ``failed`` or ``interrupted``. ``pinned`` is absent unless
+    true. ``assistantId`` is an older name of ``domainId``.
     """
 
     id: str
@@ -55,6 +56,38 @@ class Conversation:
     started_at: str
     updated_at: str
     last_message_at: str | None
+    pinned: Absent[bool] = None
+    outcome: Absent[TurnStatus] = None
+
+
+@answer()
+class Excerpt:
+    """Text of a message around a hit. ``marks`` are the places of the hits in it, in Unicode code points."""
+
+    text: str
+    marks: Sequence[tuple[int, int]]
+
+
+@answer()
+class FoundMessage:
+    """The newest message of a conversation that matches a search."""
+
+    id: MessageId
+    role: Literal["user", "assistant"]
+    excerpt: Excerpt
+
+
+@answer()
+class FoundConversation:
+    """A conversation that matches a search. ``count`` is the number of its messages that match.
+
+    ``titleMarks`` are the places in its title, in Unicode code points. ``message`` is null if only the title matches.
+    """
+
+    conversation: Conversation
+    title_marks: Sequence[tuple[int, int]]
+    message: FoundMessage | None
+    count: int
 
 
 @answer()
@@ -280,9 +313,27 @@ class Interrupted:
 
 
 def show_conversation(record: ConversationRecord, turn: TurnRecord | None) -> Redacted[Conversation]:
+    return Redacted(record.domain_id, _conversation(record, turn))
+
+
+def _conversation(record: ConversationRecord, turn: TurnRecord | None) -> Conversation:
     shown = None if turn is None else answer_from(CurrentTurn, turn)
-    shown_record = answer_from(Conversation, record, assistant_id=record.domain_id, metadata=record.meta, turn=shown)
-    return Redacted(record.domain_id, shown_record)
+    return answer_from(
+        Conversation,
+        record,
+        assistant_id=record.domain_id,
+        metadata=record.meta,
+        turn=shown,
+        pinned=record.pinned or None,
+    )
+
+
+def show_found(found: search.ConversationHit, turn: TurnRecord | None) -> Redacted[FoundConversation]:
+    """Return a conversation that matches a search."""
+    hit = found.message
+    message = None if hit is None else answer_from(FoundMessage, hit, excerpt=answer_from(Excerpt, hit.excerpt))
+    shown = answer_from(FoundConversation, found, conversation=_conversation(found.conversation, turn), message=message)
+    return Redacted(found.conversation.domain_id, shown)
 
 
 class Pages:

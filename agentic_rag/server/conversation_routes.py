@@ -33,6 +33,7 @@ from agentic_rag.base.events import ToolStatus
 from agentic_rag.base.forms import Form, OwnJson
 from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, TurnId
 from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.sent_images import MAX_IMAGES, MAX_IMAGES_JSON, GivenImage
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.runtime.acceptance import Accepted
@@ -44,6 +45,7 @@ from agentic_rag.server.conversation_answers import (
     ContractMessage,
     ContractMessages,
     Conversation,
+    FoundConversation,
     Image,
     Interrupted,
     Message,
@@ -56,6 +58,7 @@ from agentic_rag.server.conversation_answers import (
     show_child,
     show_contract_message,
     show_conversation,
+    show_found,
     show_tool_call,
     show_turn,
 )
@@ -74,6 +77,7 @@ from agentic_rag.store.conversations import ConversationRecord, ConversationStat
 
 CONVERSATIONS = "/api/conversations"
 CONVERSATION = "/api/conversations/{conversation}"
+CONVERSATION_SEARCH = "/api/conversation-search"
 TURN = "/api/turns/{turn}"
 
 SORT_KEYS: dict[str, SortBy] = {
@@ -129,7 +133,8 @@ class NewConversation(Form):
 class ConversationQuery(Form):
     """Filters and order of conversations.
 
-    ``q`` is part of a title; ``assistantId`` is an older name of ``domainId``.
+    ``q`` is part of a title; ``assistantId`` is an older name of ``domainId``. ``pinnedFirst`` puts the pinned ones
+    before the others.
     """
 
     page: int = Field(1, ge=1, le=1_000_000)
@@ -140,6 +145,15 @@ class ConversationQuery(Form):
     assistant_id: str | None = None
     status: ConversationStatus | None = None
     q: str | None = Field(None, max_length=200)
+    pinned_first: bool = False
+
+
+class SearchQuery(Form):
+    """Words to search for in titles and messages, at most ``limit`` conversations, in one domain or in all."""
+
+    q: str = Field(max_length=200)
+    domain_id: str | None = None
+    limit: int = Field(20, ge=1, le=50)
 
 
 class ConversationChange(Form):
@@ -150,6 +164,7 @@ class ConversationChange(Form):
 
     title: str | None = None
     status: ConversationStatus | None = None
+    pinned: bool | None = None
     metadata: OwnJson = None
     active_leaf: MessageId | None = Field(None, min_length=1, max_length=200)
 
@@ -271,8 +286,11 @@ class ToolReportQuery(Form):
 class ConversationRoutes:
     """Conversations and their messages."""
 
-    def __init__(self, conversations: Conversations, deletion: Deletion, pages: Pages) -> None:
+    def __init__(
+        self, conversations: Conversations, search: ConversationSearch, deletion: Deletion, pages: Pages
+    ) -> None:
         self._conversations = conversations
+        self._search = search
         self._deletion = deletion
         self._pages = pages
 
@@ -297,10 +315,19 @@ class ConversationRoutes:
             domain_id=_same_domain(query.domain_id, query.assistant_id),
             status=query.status,
             q=query.q,
+            pinned_first=query.pinned_first,
         )
         current = await self._conversations.current_turns(page.items)
         items = [show_conversation(item, current.get(item.session_id)) for item in page.items]
         return Page(items, page.page * page.page_size < page.total, page.total, page.page, page.page_size)
+
+    @route("GET", CONVERSATION_SEARCH, allow="user")
+    async def search(self, user: User, query: SearchQuery) -> Part[Redacted[FoundConversation]]:
+        """Search in the titles and messages of the caller's conversations, archived ones included."""
+        result = await self._search.search(user, query.q, query.domain_id, query.limit)
+        current = await self._conversations.current_turns([each.conversation for each in result.items])
+        items = [show_found(each, current.get(each.conversation.session_id)) for each in result.items]
+        return Part(items, result.more)
 
     @route("GET", CONVERSATION, allow="user")
     async def get(self, user: User, conversation: ConversationId) -> Redacted[Conversation]:
@@ -311,11 +338,11 @@ class ConversationRoutes:
     async def change(
         self, user: User, conversation: ConversationId, body: ConversationChange
     ) -> Redacted[Conversation]:
-        """Change title, status or metadata, or switch to another branch."""
+        """Change title, status, pin or metadata, or switch to another branch."""
         if body.active_leaf is not None:
             await self._conversations.activate(user, conversation, body.active_leaf)
         record = await self._conversations.change(
-            user, conversation, title=body.title, status=body.status, metadata=body.metadata
+            user, conversation, title=body.title, status=body.status, pinned=body.pinned, metadata=body.metadata
         )
         return await self._show(record)
 

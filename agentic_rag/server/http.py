@@ -124,7 +124,9 @@ def make_app(
     departures = None if provider is None else ProviderDepartures(provider, public_url)
     owners: list[object] = [
         *_routes_of_domains(business, thread, gate),
-        ConversationRoutes(business.conversations, business.deletion, Pages(thread, business.usage)),
+        ConversationRoutes(
+            business.conversations, business.conversation_search, business.deletion, Pages(thread, business.usage)
+        ),
         TurnRoutes(business.conversations),
         FeedbackRoutes(business.feedback),
         RenderRoutes(thread),

@@ -15,6 +15,7 @@ from agentic_rag.conversations.client_names import ClientNames
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.feedback import Feedback
 from agentic_rag.conversations.naming import Naming
+from agentic_rag.conversations.search import ConversationSearch
 from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
@@ -68,6 +69,7 @@ class RouteServices:
     exports: Exports
     imports: Imports
     conversations: Conversations
+    conversation_search: ConversationSearch
     client_names: ClientNames
     naming: Naming
     title_news: TitleNews

@@ -29,6 +29,9 @@ Indexed = Annotated[T, Field(index=True)]
 BigInt = typing.NewType("BigInt", int)
 """The type of an integer field that may exceed two thousand million."""
 
+RowNumber = typing.NewType("RowNumber", int)
+"""The type of a 64-bit integer key. On SQLite it is an ``INTEGER``, which makes it the row's ``rowid``."""
+
 Convert = Callable[[Any], Any]
 """A function that converts one value for a driver, or from a driver."""
 
@@ -90,6 +93,8 @@ def column_type(annotation: Any) -> TypeEngine[Any]:
     """Return the column type for a field's annotation without None."""
     if typing.get_origin(annotation) is typing.Literal:
         return String()
+    if annotation is RowNumber:
+        return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     if annotation in _COLUMN_TYPES:
         return _COLUMN_TYPES[annotation]()
     if isinstance(annotation, typing.NewType):

@@ -19,7 +19,7 @@ from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.record import Record
 from agentic_rag.store.statements import Prepared, parameter
-from agentic_rag.store.turns import FINISHED, GOES_ON, TURNS, TurnRecord
+from agentic_rag.store.turns import FINISHED, GOES_ON, TURNS, TurnRecord, TurnStatus
 from agentic_rag.store.waits import WAITS
 
 SortBy = Literal["started_at", "updated_at", "last_message_at", "title", "message_count"]
@@ -69,6 +69,10 @@ class ConversationRecord(Record, table=True):
     started_at: str
     updated_at: str
     last_message_at: str | None = None
+    pinned: bool = False
+    """Whether the owner keeps the conversation at the top of the list."""
+    outcome: TurnStatus | None = None
+    """How the last turn ended; None if none has ended since the conversation began or switched its branch."""
     client_name: str | None = None
     """The id chosen by a client that names its own conversations; unique per owner and domain."""
 
@@ -103,9 +107,10 @@ _NOTE = Prepared(
 )
 _MEMORY = sa.select(DOMAINS.c.settings["memory"]).where(DOMAINS.c.id == _conversations.domain_id).scalar_subquery()
 _ADD = Prepared(
-    _MOVE_ON.values(message_count=_conversations.message_count + parameter(_conversations.message_count)).returning(
-        _conversations.domain_id, _conversations.owner_id, _MEMORY
-    )
+    _MOVE_ON.values(
+        message_count=_conversations.message_count + parameter(_conversations.message_count),
+        outcome=parameter(_conversations.outcome),
+    ).returning(_conversations.domain_id, _conversations.owner_id, _MEMORY, _conversations.transient)
 )
 _TITLE = Prepared(sa.update(CONVERSATIONS).where(_BY_ID).values(title=parameter(_conversations.title)))
 
@@ -129,6 +134,7 @@ class ConversationPlace(NamedTuple):
     owner_id: str
     memory: Json | None
     """The memory settings of the domain; None if unset, or if the domain is gone."""
+    transient: bool
 
 
 class ConversationFields(TypedDict, total=False):
@@ -143,6 +149,8 @@ class ConversationFields(TypedDict, total=False):
     meta: dict[str, Any]
     updated_at: str
     last_message_at: str | None
+    pinned: bool
+    outcome: TurnStatus | None
 
 
 def insert(conn: Connection, conversation: ConversationRecord) -> None:
@@ -221,11 +229,13 @@ def list_page(
     q: str | None = None,
     owner_id: str | None = None,
     domain_ids: Collection[str] | None = None,
+    pinned_first: bool = False,
 ) -> tuple[list[ConversationRecord], int]:
     """Return one page (counted from 1) and the total number of matching conversations.
 
     ``q`` is a case-insensitive part of the title. Equal conversations are sorted by id, and those without a
-    ``last_message_at`` come last. ``domain_ids`` limits the result to these domains.
+    ``last_message_at`` come last. ``domain_ids`` limits the result to these domains. ``pinned_first`` puts the pinned
+    conversations before the others.
     """
     where: list[ColumnElement[bool]] = [~_conversations.transient]
     for name, wanted in (("domain_id", domain_id), ("status", status), ("owner_id", owner_id)):
@@ -238,8 +248,35 @@ def list_page(
     total = conn.execute(sa.select(sa.func.count()).select_from(CONVERSATIONS).where(*where)).scalar_one()
     column, tie = _conversations[sort_by], _conversations.id
     order = (column.asc(), tie.asc()) if sort_order == "asc" else (column.desc(), tie.desc())
-    query = sa.select(CONVERSATIONS).where(*where).order_by(order[0].nulls_last(), order[1])
+    pins = (_conversations.pinned.desc(),) if pinned_first else ()
+    query = sa.select(CONVERSATIONS).where(*where).order_by(*pins, order[0].nulls_last(), order[1])
     return ConversationRecord.all(conn, query.limit(page_size).offset((page - 1) * page_size)), total
+
+
+def titles_of(conn: Connection, owner_id: str, domain_id: str | None, at_most: int) -> dict[ConversationId, str]:
+    """Return the titles of a user's conversations, those with the newest messages first."""
+    where = [_conversations.owner_id == owner_id, ~_conversations.transient]
+    if domain_id is not None:
+        where.append(_conversations.domain_id == domain_id)
+    query = sa.select(_conversations.id, _conversations.title).where(*where)
+    newest = query.order_by(_conversations.last_message_at.desc().nulls_last(), _conversations.id.desc()).limit(at_most)
+    return {row.id: row.title for row in conn.execute(newest)}
+
+
+def newest_of(
+    conn: Connection,
+    ids: Collection[ConversationId],
+    owner_id: str,
+    domain_ids: Collection[str] | None,
+    at_most: int,
+) -> list[ConversationRecord]:
+    """Return those of these conversations that the user owns in these domains, newest message first."""
+    where = [_conversations.id.in_(ids), _conversations.owner_id == owner_id, ~_conversations.transient]
+    if domain_ids is not None:
+        where.append(_conversations.domain_id.in_(domain_ids))
+    query = sa.select(CONVERSATIONS).where(*where)
+    newest = query.order_by(_conversations.last_message_at.desc().nulls_last(), _conversations.id.desc())
+    return ConversationRecord.all(conn, newest.limit(at_most))
 
 
 def left_transient(conn: Connection, before: str | None = None, *, ended: bool = True) -> list[ConversationRecord]:
@@ -299,9 +336,14 @@ def update_of_session(conn: Connection, session_id: SessionId, **fields: Unpack[
     conn.execute(sa.update(CONVERSATIONS).where(_conversations.session_id == session_id).values(dict(fields)))
 
 
-def add_messages(conn: Connection, conversation_id: ConversationId, count: int, at: str) -> ConversationPlace | None:
-    """Add ``count`` messages, the last one at ``at``; return the conversation's place, or None if it does not exist."""
-    row = _ADD.first(conn, id=conversation_id, message_count=count, last_message_at=at)
+def add_messages(
+    conn: Connection, conversation_id: ConversationId, count: int, at: str, outcome: TurnStatus | None = None
+) -> ConversationPlace | None:
+    """Add the ``count`` messages of a turn that ended at ``at`` with ``outcome``.
+
+    Returns the conversation's place, or None if it does not exist.
+    """
+    row = _ADD.first(conn, id=conversation_id, message_count=count, last_message_at=at, outcome=outcome)
     return None if row is None else ConversationPlace(*row)
 
 

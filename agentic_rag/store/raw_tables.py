@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.types import TypeEngine
 
+from agentic_rag.store import message_texts
 from agentic_rag.store.record import METADATA
 from agentic_rag.store.statements import run_by_sqlite, sqlite_of
 
@@ -148,7 +149,8 @@ def insert_rows(conn: Connection, table: RawTable, rows: Sequence[Row]) -> None:
 
 def drop_tables(conn: Connection) -> None:
     """Drop the product's tables, so that those of another version can be created."""
-    for name in [*(table.name for table in list_tables(conn)), VERSIONS]:
+    index = [message_texts.INDEX] if conn.dialect.name == "sqlite" else []
+    for name in [*index, *(table.name for table in list_tables(conn)), VERSIONS]:
         conn.execute(text(f"DROP TABLE IF EXISTS {_quote(name)}"))
 
 

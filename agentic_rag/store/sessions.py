@@ -163,6 +163,11 @@ _SET_WRITER = Prepared(
 _IN_SESSION = _messages.session_id == parameter(_messages.session_id)
 _LAST_SEQ = func.coalesce(func.max(_messages.seq), 0)
 _BEGUN = select(_messages.turn_id).where(_IN_SESSION, _messages.step == 0).order_by(_messages.seq).limit(1)
+_SAID = Prepared(
+    select(_messages.content)
+    .where(_IN_SESSION, _messages.turn_id == parameter(_messages.turn_id), _messages.role == "assistant")
+    .order_by(_messages.seq)
+)
 _AFTER_PLACE = Prepared(_BEGUN.where(_messages.seq > parameter(_messages.seq)))
 _AFTER_TURN = Prepared(
     _BEGUN.where(
@@ -345,6 +350,18 @@ def of_turn(conn: Connection, turn: TurnRecord) -> list[MessageRecord]:
     """Return all rows of a turn's question and answer in order."""
     query = _IN_ORDER.where(_messages.session_id == turn.session_id, _messages.turn_id == turn.id)
     return MessageRecord.all(conn, query)
+
+
+def said_in(conn: Connection, turn: TurnRecord) -> list[list[Block]]:
+    """Return the blocks that the model wrote in a turn, by step."""
+    rows = _SAID.all(conn, session_id=turn.session_id, turn_id=turn.id)
+    return [row[0] for row in rows]
+
+
+def of_message(conn: Connection, session_id: SessionId, message_id: MessageId) -> list[MessageRecord]:
+    """Return all rows of a message in order."""
+    here = (_messages.session_id == session_id, _messages.message_id == message_id)
+    return MessageRecord.all(conn, _IN_ORDER.where(*here))
 
 
 def has_message(conn: Connection, session_id: SessionId, message_id: MessageId) -> bool:

@@ -24,7 +24,7 @@ from .conftest import needs_postgresql
 
 
 def _differences(conn: Connection) -> list[object]:
-    context = MigrationContext.configure(conn, opts={"compare_type": True})
+    context = MigrationContext.configure(conn, opts={"compare_type": True, "include_name": migrations.is_compared})
     return list(compare_metadata(context, METADATA))
 
 

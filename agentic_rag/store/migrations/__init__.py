@@ -76,6 +76,11 @@ def upgrade(conn: Connection, revisions: Revisions = OWN, to: str | None = None)
     schema_support.put(conn, wanted, max([*needed, *([support.oldest] if support else [])]))
 
 
+def is_compared(name: str | None, kind: str, _parents: object) -> bool:
+    """Return whether autogenerate compares a table or an index with the records: not those of the full-text search."""
+    return not (kind in ("table", "index") and (name or "").startswith("message_search"))
+
+
 def is_unreleased(revision: str) -> bool:
     """Return whether tables of a revision were made by the development before the first release."""
     return revision < FIRST

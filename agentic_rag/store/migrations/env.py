@@ -8,6 +8,7 @@ from typing import Any, Literal
 from alembic import context
 from sqlalchemy import Connection, TypeDecorator
 
+from agentic_rag.store.migrations import is_compared
 from agentic_rag.store.record import METADATA
 
 
@@ -16,7 +17,9 @@ def render_item(kind: str, item: Any, _context: object) -> str | Literal[False]:
     if kind != "type":
         return False
     stored = item.impl_instance if isinstance(item, TypeDecorator) else item
-    return f"sa.{type(stored).__name__}()"
+    text = f"sa.{type(stored).__name__}()"
+    variants = getattr(stored, "_variant_mapping", {})
+    return text + "".join(f'.with_variant(sa.{type(each).__name__}(), "{name}")' for name, each in variants.items())
 
 
 connection = context.config.attributes["connection"]
@@ -24,6 +27,7 @@ assert isinstance(connection, Connection)
 context.configure(
     connection=connection,
     target_metadata=METADATA,
+    include_name=is_compared,
     render_as_batch=True,
     render_item=render_item,
     compare_type=False,  # SQLite's types are wider than those of the records

@@ -1,0 +1,154 @@
+"""Search over the titles and the contents of a user's conversations.
+
+The store finds messages (`agentic_rag.store.message_texts`). This module matches the titles, groups the hits by
+conversation, and cuts the words around a hit out of the message's text.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Connection
+
+from agentic_rag.access.users import User
+from agentic_rag.base.ids import ConversationId, MessageId
+from agentic_rag.conversations.shown_messages import shown_messages
+from agentic_rag.store import conversations, message_texts, sessions, turns
+from agentic_rag.store.conversations import ConversationRecord
+from agentic_rag.store.database import Database
+from agentic_rag.store.message_texts import Match, SearchTerms, TextScope
+
+MAX_TITLES = 20_000
+"""Number of a user's newest titles that one search reads."""
+BEFORE, AFTER = 40, 120
+"""Characters of a message before the first hit, and from its beginning on."""
+
+Span = tuple[int, int]
+_MARKUP = re.compile(r"[*_`#>|~]+|\[\^?[\d, ]+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Text around a hit. ``marks`` are the first and the next character of each hit in it, in Unicode code points."""
+
+    text: str
+    marks: Sequence[Span]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHit:
+    """The newest message of a conversation that matches."""
+
+    id: MessageId
+    role: Literal["user", "assistant"]
+    excerpt: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationHit:
+    """A conversation whose title or messages match. ``count`` is the number of its messages that match."""
+
+    conversation: ConversationRecord
+    title_marks: Sequence[Span]
+    message: MessageHit | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The conversations found, newest message first. ``more``: there are others that were not read."""
+
+    items: Sequence[ConversationHit]
+    more: bool
+
+
+class ConversationSearch:
+    """Searches in the conversations of all users, each in the user's own ones."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def search(self, user: User, query: str, domain_id: str | None, limit: int) -> SearchResult:
+        """Return the user's conversations in which all words of a query occur: in the title, or in one message.
+
+        A word may be the beginning of a longer one. Part of a Chinese or Japanese text is found as written.
+        """
+        terms = SearchTerms.of(query)
+        if not terms.phrases:
+            return SearchResult((), more=False)
+        domain_ids = None if user.operator else user.domains
+
+        def read(conn: Connection) -> SearchResult:
+            matches = message_texts.search(conn, TextScope(user.id, domain_id), terms)
+            by_conversation: dict[ConversationId, list[Match]] = {}
+            for match in matches:
+                by_conversation.setdefault(match.conversation_id, []).append(match)
+            titles = conversations.titles_of(conn, user.id, domain_id, MAX_TITLES)
+            marks = {ident: spans for ident, title in titles.items() if (spans := terms.spans_in(title))}
+            ids = list(dict.fromkeys([*by_conversation, *marks]))
+            found = conversations.newest_of(conn, ids, user.id, domain_ids, limit + 1)
+            items = [
+                _hit(conn, each, marks.get(each.id, ()), by_conversation.get(each.id, ()), terms) for each in found
+            ]
+            return SearchResult(items[:limit], len(items) > limit or len(matches) == message_texts.MAX_MATCHES)
+
+        return await self._db.read(read)
+
+
+def _hit(
+    conn: Connection,
+    conversation: ConversationRecord,
+    title_marks: Sequence[Span],
+    matches: Sequence[Match],
+    terms: SearchTerms,
+) -> ConversationHit:
+    messages = (_message_hit(conn, conversation, match, terms) for match in matches[:3])
+    message = next((each for each in messages if each is not None), None)
+    return ConversationHit(conversation, title_marks, message, len(matches))
+
+
+def _message_hit(
+    conn: Connection, conversation: ConversationRecord, match: Match, terms: SearchTerms
+) -> MessageHit | None:
+    rows = sessions.of_message(conn, match.session_id, match.message_id)
+    turn = turns.get(conn, rows[0].turn_id) if rows else None
+    if turn is None:
+        return None
+    for shown in shown_messages(conversation.id, rows, {turn.id: turn}):
+        if shown.id == match.message_id:
+            return MessageHit(shown.id, shown.role, excerpt_of(shown.content, terms))
+    return None
+
+
+def excerpt_of(text: str, terms: SearchTerms) -> Excerpt:
+    """Return the text around the first hit, or the beginning of a text without one, on one line without Markdown."""
+    text = text[: message_texts.MAX_CHARACTERS]
+    spans = terms.spans_in(text)
+    start = 0 if not spans else spans[0][0]
+    begin, end = _word_start(text, start - BEFORE), start + AFTER
+    pieces, marks, at = ["…" if begin else ""], [], begin
+    length = len(pieces[0])
+    for first, last in [*(span for span in spans if span[1] <= end), (end, end)]:
+        for piece, is_mark in ((text[at:first], False), (text[first:last], True)):
+            shown = _plain(piece, starts=length <= 1)
+            if is_mark and shown:
+                marks.append((length, length + len(shown)))
+            pieces.append(shown)
+            length += len(shown)
+        at = last
+    pieces.append("…" if end < len(text) else "")
+    return Excerpt("".join(pieces), marks)
+
+
+def _word_start(text: str, at: int) -> int:
+    """Return the beginning of the first word after a position, at most 20 characters further."""
+    if at <= 0:
+        return 0
+    space = re.search(r"\s", text[at : at + 20])
+    return at if space is None else at + space.end()
+
+
+def _plain(piece: str, *, starts: bool) -> str:
+    plain = re.sub(r"\s+", " ", _MARKUP.sub("", piece))
+    return plain.lstrip() if starts else plain

@@ -1,0 +1,232 @@
+"""The full-text index over what people asked and what they were answered.
+
+A row holds the words of one question or answer in a form that both databases index alike: folded
+(`mcp_servers.folding`), without accents, separated by spaces, each character of a script without spaces on its own. A
+search for part of a Chinese word is therefore a search for characters that follow each other, however few they are.
+
+On SQLite, triggers copy each row into the FTS5 table ``message_search`` and out of it, so that a deletion and its index
+entries are one transaction. On PostgreSQL, a GIN index over the words finds candidates. `migrations/script.py.mako`
+creates both. The first words of a row name its owner and its domain, so that the index itself leaves out the
+messages of others; callers still compare the owner of each conversation that they show.
+"""
+
+import hashlib
+import re
+import time
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId
+from agentic_rag.base.messages import Role
+from agentic_rag.store.columns import Indexed, Key, RowNumber
+from agentic_rag.store.record import Record
+from mcp_servers.folding import fold
+
+INDEX = "message_search"
+"""The FTS5 table of SQLite; it has three more tables with this prefix."""
+MAX_CHARACTERS = 100_000
+"""Characters of one message that are indexed; the rest of a longer one is not found."""
+MAX_TERMS = 16
+"""Maximum number of terms of a search; further ones are ignored."""
+MAX_MATCHES = 2_000
+"""Number of the newest matches that one search reads."""
+
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff"
+_UNSPACED += "\uf900-\ufaff\U00020000-\U0003ffff"
+"""Thai, Lao, Burmese, Khmer, Japanese and Chinese: scripts that write no spaces between words."""
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_LONGEST_WORD = 100
+
+
+class MessageTextRecord(Record, table=True):
+    """The words of one question or answer. ``id`` grows with time."""
+
+    __tablename__ = "message_texts"
+    part_of = "session"
+
+    id: Key[RowNumber]
+    session_id: Indexed[SessionId]
+    conversation_id: ConversationId
+    message_id: MessageId
+    role: Role
+    words: str
+
+
+TEXTS = MessageTextRecord.__table__
+_texts = TEXTS.c
+
+
+class Word(NamedTuple):
+    """A word in its indexed form, and its place in the text."""
+
+    text: str
+    start: int
+    end: int
+
+
+def words_of(text: str) -> list[Word]:
+    """Return the words of a text in the form in which they are indexed."""
+    folded = fold(text)
+    found = []
+    for match in _WORD.finditer(folded.text):
+        word = match[0][:_LONGEST_WORD]
+        if not word.isascii():
+            word = "".join(each for each in unicodedata.normalize("NFD", word) if unicodedata.category(each) != "Mn")
+        if word:
+            found.append(Word(word, *folded.source_span(*match.span())))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTerms:
+    """What a search looks for: phrases, all of which must be in a message. The last word of each may be a beginning."""
+
+    phrases: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, query: str) -> "SearchTerms":
+        """Return the terms of a query: one for each part between spaces. A query without a word finds nothing."""
+        parts = (tuple(word.text for word in words_of(part)) for part in query.split())
+        return cls(tuple(dict.fromkeys(part for part in parts if part))[:MAX_TERMS])
+
+    def spans_in(self, text: str) -> list[tuple[int, int]]:
+        """Return the places of a text that match a term, in order, without overlaps; none unless all terms match."""
+        words = words_of(text)
+        places: dict[str, list[int]] = {}
+        for number, word in enumerate(words):
+            places.setdefault(word.text, []).append(number)
+        spans: set[tuple[int, int]] = set()
+        for phrase in self.phrases:
+            if len(phrase) > 1:
+                starts: Iterable[int] = places.get(phrase[0], ())
+            else:
+                starts = [at for word, numbers in places.items() if word.startswith(phrase[0]) for at in numbers]
+            found = [at for at in starts if _matches(words, at, phrase)]
+            if not found:
+                return []
+            spans.update((words[at].start, words[at + len(phrase) - 1].end) for at in found)
+        return _joined(sorted(spans))
+
+
+def _matches(words: list[Word], at: int, phrase: tuple[str, ...]) -> bool:
+    there = [word.text for word in words[at : at + len(phrase)]]
+    return len(there) == len(phrase) and there[:-1] == [*phrase[:-1]] and there[-1].startswith(phrase[-1])
+
+
+def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and start < joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+@dataclass(frozen=True, slots=True)
+class TextScope:
+    """The owner and the domain of a message, as the first words of its row."""
+
+    owner_id: str
+    domain_id: str | None = None
+    """None in a search: any domain."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        domain = () if self.domain_id is None else (f"§d{_digest(self.domain_id)}",)
+        return f"§o{_digest(self.owner_id)}", *domain
+
+
+def _digest(ident: str) -> str:
+    return hashlib.blake2b(ident.encode(), digest_size=8).hexdigest()
+
+
+class _Numbers:
+    """Row numbers of this process: microseconds since 1970 times 1024, always growing."""
+
+    def __init__(self) -> None:
+        self._last = time.time_ns() // 1_000 << 10 | time.perf_counter_ns() & 1023
+
+    def take(self) -> int:
+        self._last = max(self._last + 1, time.time_ns() // 1_000 << 10 | self._last & 1023)
+        return self._last
+
+
+_numbers = _Numbers()
+
+
+def add(
+    conn: Connection,
+    scope: TextScope,
+    session_id: SessionId,
+    conversation_id: ConversationId,
+    message_id: MessageId,
+    role: Role,
+    text: str,
+) -> None:
+    """Index a question or an answer. A message without a word has no row."""
+    words = [word.text for word in words_of(text[:MAX_CHARACTERS])]
+    if not words:
+        return
+    MessageTextRecord(
+        id=RowNumber(_numbers.take()),
+        session_id=session_id,
+        conversation_id=conversation_id,
+        message_id=message_id,
+        role=role,
+        words=" ".join([*scope.words, *words]),
+    ).insert(conn)
+
+
+class Match(NamedTuple):
+    """A message that matches a search."""
+
+    conversation_id: ConversationId
+    session_id: SessionId
+    message_id: MessageId
+    role: Role
+
+
+_FOUND = (_texts.conversation_id, _texts.session_id, _texts.message_id, _texts.role)
+_BY_FTS5 = sa.text(
+    "SELECT t.conversation_id, t.session_id, t.message_id, t.role"
+    f" FROM {INDEX} s JOIN message_texts t ON t.id = s.rowid"
+    f" WHERE {INDEX} MATCH :query ORDER BY s.rowid DESC LIMIT :at_most"
+)
+
+
+def search(conn: Connection, scope: TextScope, terms: SearchTerms, at_most: int = MAX_MATCHES) -> list[Match]:
+    """Return the newest messages of an owner that match all terms, newest first; at most ``at_most``."""
+    if not terms.phrases:
+        return []
+    if conn.dialect.name == "sqlite":
+        query = " AND ".join([*(f'"{word}"' for word in scope.words), *(f'"{" ".join(p)}" *' for p in terms.phrases)])
+        return [Match(*row) for row in conn.execute(_BY_FTS5, {"query": query, "at_most": at_most})]
+    exact = [*scope.words, *(word for phrase in terms.phrases for word in phrase[:-1])]
+    lexemes = [*(f"'{word}'" for word in exact), *(f"'{phrase[-1]}':*" for phrase in terms.phrases)]
+    indexed = sa.func.array_to_tsvector(sa.func.string_to_array(_texts.words, sa.literal_column("' '")))
+    where = [indexed.bool_op("@@")(sa.cast(" & ".join(dict.fromkeys(lexemes)), _TsQuery()))]
+    # The index ignores the order of words.
+    where += [_texts.words.contains(f" {' '.join(p)}", autoescape=True) for p in terms.phrases if len(p) > 1]
+    rows = conn.execute(sa.select(*_FOUND).where(*where).order_by(_texts.id.desc()).limit(at_most))
+    return [Match(*row) for row in rows]
+
+
+class _TsQuery(sa.types.UserDefinedType[str]):
+    """PostgreSQL's type of a full-text query."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "tsquery"
+
+
+def purge(conn: Connection) -> None:
+    """Remove the words of deleted rows from SQLite's index file, where FTS5 otherwise keeps them until a merge."""
+    if conn.dialect.name == "sqlite":
+        conn.execute(sa.text(f"INSERT INTO {INDEX}({INDEX}) VALUES ('optimize')"))

@@ -1,0 +1,113 @@
+"""The full-text index over questions and answers, on both databases."""
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from agentic_rag.base.ids import ConversationId, MessageId, SessionId
+from agentic_rag.store import message_texts, sessions
+from agentic_rag.store.database import Database
+from agentic_rag.store.message_texts import SearchTerms, TextScope
+from agentic_rag.store.sessions import SessionLabels
+from tests.store.records import AT
+
+MINE = TextScope("mira", "dom_1")
+TEXTS = {
+    "airflow": "The summer bypass opens at night: the BRISA-900 moves 1 350 m³/h.",
+    "leave": "上海办公室的年假可以顺延到次年3月31日。",
+    "zurich": "Das Büro in Zürich hat sechs Räume.",
+    "code": "Call `read_holding_registers(10)` and read 4.2.0.",
+    "thai": "วันหยุดพักผ่อนประจำปี",
+}
+
+
+def add(conn: Connection, name: str, text: str, scope: TextScope = MINE, session: str = "sess_1") -> None:
+    place = (SessionId(session), ConversationId(f"conv_{session}"), MessageId(name))
+    message_texts.add(conn, scope, *place, "user", text)
+
+
+def found(conn: Connection, query: str, scope: TextScope = MINE) -> list[str]:
+    return [match.message_id for match in message_texts.search(conn, scope, SearchTerms.of(query))]
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("bypass", ["airflow"]),
+        ("bypa", ["airflow"]),
+        ("pass", []),
+        ("NIGHT summer", ["airflow"]),
+        ("brisa-900", ["airflow"]),
+        ("brisa-9", ["airflow"]),
+        ("900-brisa", []),
+        ("年假", ["leave"]),
+        ("假", ["leave"]),
+        ("假年", []),
+        ("办公室 顺延", ["leave"]),
+        ("3月", ["leave"]),
+        ("zurich raume", ["zurich"]),
+        ("ZÜRICH", ["zurich"]),
+        ("read_holding", ["code"]),
+        ("4.2.0", ["code"]),
+        ("วันหยุด", ["thai"]),
+        ("", []),
+        ('" OR words:*', []),
+        ("NOT NEAR(", []),
+        ("§q", []),
+    ],
+)
+async def test_a_search_finds_words_beginnings_and_parts_of_chinese_texts(
+    database: Database, query: str, wanted: list[str]
+) -> None:
+    def run(conn: Connection) -> list[str]:
+        for name, text in TEXTS.items():
+            add(conn, name, text)
+        return found(conn, query)
+
+    assert await database.write(run) == wanted
+
+
+async def test_the_newest_messages_come_first_and_only_those_of_the_owner_and_the_domain(database: Database) -> None:
+    def run(conn: Connection) -> list[list[str]]:
+        add(conn, "old", "filter")
+        add(conn, "other-domain", "filter", TextScope("mira", "dom_2"))
+        add(conn, "other-owner", f"filter {' '.join(MINE.words)}", TextScope("ben", "dom_1"))
+        add(conn, "new", "filter")
+        return [found(conn, "filter"), found(conn, "filter", TextScope("mira")), found(conn, "filter", TextScope("m"))]
+
+    assert await database.write(run) == [["new", "old"], ["new", "other-domain", "old"], []]
+
+
+async def test_a_deleted_session_leaves_the_index_in_the_same_transaction(database: Database) -> None:
+    def run(conn: Connection) -> tuple[list[str], list[str], int]:
+        sessions.create(conn, SessionId("sess_1"), SessionLabels(), created_at=AT)
+        add(conn, "gone", "secretword")
+        add(conn, "stays", "secretword", session="sess_2")
+        before = found(conn, "secretword")
+        sessions.delete(conn, SessionId("sess_1"))
+        message_texts.purge(conn)
+        left = conn.execute(sa.text("SELECT count(*) FROM message_texts")).scalar_one()
+        return before, found(conn, "secretword"), left
+
+    assert await database.write(run) == (["stays", "gone"], ["stays"], 1)
+
+
+async def test_nothing_of_a_deleted_word_stays_in_the_file_of_sqlite(sqlite: Database) -> None:
+    def run(conn: Connection) -> list[bytes]:
+        sessions.create(conn, SessionId("sess_1"), SessionLabels(), created_at=AT)
+        add(conn, "gone", "unrepeatable")
+        add(conn, "stays", "ordinary", session="sess_2")
+        sessions.delete(conn, SessionId("sess_1"))
+        message_texts.purge(conn)
+        return list(conn.execute(sa.text("SELECT block FROM message_search_data")).scalars())
+
+    blocks = b"".join(await sqlite.write(run))
+    assert b"ordinary" in blocks
+    assert b"unrepeatable" not in blocks
+
+
+def test_marks_are_places_of_the_original_text() -> None:
+    text = "Die Ｂrisa‑900 läuft; 年假 und BRISA-900."
+    spans = SearchTerms.of("brisa-90 年假").spans_in(text)
+    assert [text[start:end] for start, end in spans] == ["Ｂrisa‑900", "年假", "BRISA-900"]
+    assert SearchTerms.of("brisa missing").spans_in(text) == []
