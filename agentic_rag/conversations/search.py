@@ -7,6 +7,7 @@ conversation, and cuts the words around a hit out of the message's text.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from sqlalchemy import Connection
@@ -19,13 +20,16 @@ from agentic_rag.store.conversations import ConversationRecord
 from agentic_rag.store.database import Database
 from agentic_rag.store.message_texts import Match, SearchTerms, TextScope
 
-MAX_TITLES = 20_000
+MAX_TITLES = 10_000
 """Number of a user's newest titles that one search reads."""
+MAX_CONVERSATIONS = 200
+"""Number of conversations with matching messages that one search reads, and of those with a matching title."""
 BEFORE, AFTER = 40, 120
 """Characters of a message before the first hit, and from its beginning on."""
 
 Span = tuple[int, int]
-_MARKUP = re.compile(r"[*_`#>|~]+|\[\^?[\d, ]+\]")
+_TABLE = re.compile(r"(?:\|\s*:?-{3,}:?\s*)+\||\|")
+_MARKUP = re.compile(r"[*_`#>~]+|\[\^?[\d, ]+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +89,11 @@ class ConversationSearch:
             for match in matches:
                 by_conversation.setdefault(match.conversation_id, []).append(match)
             titles = conversations.titles_of(conn, user.id, domain_id, MAX_TITLES)
-            marks = {ident: spans for ident, title in titles.items() if (spans := terms.spans_in(title))}
-            ids = list(dict.fromkeys([*by_conversation, *marks]))
+            named = (ident for ident, title in titles.items() if terms.may_be_in(title) and terms.spans_in(title))
+            ids = {*islice(by_conversation, MAX_CONVERSATIONS), *islice(named, MAX_CONVERSATIONS)}
             found = conversations.newest_of(conn, ids, user.id, domain_ids, limit + 1)
-            items = [
-                _hit(conn, each, marks.get(each.id, ()), by_conversation.get(each.id, ()), terms) for each in found
-            ]
-            return SearchResult(items[:limit], len(items) > limit or len(matches) == message_texts.MAX_MATCHES)
+            items = [_hit(conn, each, by_conversation.get(each.id, ()), terms) for each in found[:limit]]
+            return SearchResult(items, len(found) > limit or len(matches) == message_texts.MAX_MATCHES)
 
         return await self._db.read(read)
 
@@ -99,13 +101,12 @@ class ConversationSearch:
 def _hit(
     conn: Connection,
     conversation: ConversationRecord,
-    title_marks: Sequence[Span],
     matches: Sequence[Match],
     terms: SearchTerms,
 ) -> ConversationHit:
     messages = (_message_hit(conn, conversation, match, terms) for match in matches[:3])
     message = next((each for each in messages if each is not None), None)
-    return ConversationHit(conversation, title_marks, message, len(matches))
+    return ConversationHit(conversation, terms.spans_in(conversation.title), message, len(matches))
 
 
 def _message_hit(
@@ -138,7 +139,7 @@ def excerpt_of(text: str, terms: SearchTerms) -> Excerpt:
             length += len(shown)
         at = last
     pieces.append("…" if end < len(text) else "")
-    return Excerpt("".join(pieces), marks)
+    return Excerpt("".join(pieces).rstrip(), marks)
 
 
 def _word_start(text: str, at: int) -> int:
@@ -150,5 +151,5 @@ def _word_start(text: str, at: int) -> int:
 
 
 def _plain(piece: str, *, starts: bool) -> str:
-    plain = re.sub(r"\s+", " ", _MARKUP.sub("", piece))
+    plain = re.sub(r"\s+", " ", _MARKUP.sub("", _TABLE.sub(" ", piece)))
     return plain.lstrip() if starts else plain

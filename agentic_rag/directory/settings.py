@@ -33,6 +33,9 @@ VariableName = Annotated[
 ]
 """The name of a variable or a secret, as placeholders use it."""
 
+Starter = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
+"""A question that a new conversation offers."""
+
 Text = Annotated[str, StringConstraints(max_length=8_000)]
 
 
@@ -176,6 +179,8 @@ class DomainSettings(Form):
     context_messages: int | None = Field(None, ge=2, le=10_000)
     ask_user: bool = False
     """Whether the model may ask the user a question during a turn and wait for the answer."""
+    starters: tuple[Starter, ...] | None = Field(None, max_length=6)
+    """Questions that a new conversation offers. None: drafted from the documents' headings. Empty: none."""
     keep_conversations_days: int | None = Field(None, ge=1, le=36_500)
     """Days after its last activity when a conversation is removed. None: never."""
     memory_scope: Literal["user", "domain"] | None = None

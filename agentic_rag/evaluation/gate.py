@@ -112,7 +112,7 @@ RETRIEVAL_FIELDS = frozenset({"retrieval_top_k", "retrieval_threshold", "retriev
 MODEL_FIELDS = frozenset({"model", "fallback_model", "thinking", "effort", "temperature", "max_tokens"})
 ROLE_FIELDS = frozenset({"primary_role_id", "sub_role_ids", "adopt_role"})
 SERVER_KEYS = frozenset({"mcpServers", "mcp_servers"})
-UNSEEN_FIELDS = frozenset({"evaluation", "memory", "keep_conversations_days", "mcp_servers"})
+UNSEEN_FIELDS = frozenset({"evaluation", "memory", "keep_conversations_days", "mcp_servers", "starters"})
 """Settings that no trial can show. MCP servers are tested and accepted separately."""
 
 

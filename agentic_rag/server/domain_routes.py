@@ -26,12 +26,15 @@ from agentic_rag.base.json_form import Absent, Json, camel
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
+from agentic_rag.documents.documents import Documents
+from agentic_rag.documents.starters import draft_starters
 from agentic_rag.domains.domains import Domains, DomainView, Saved
 from agentic_rag.evaluation.gate import DomainChangeForm, Gate
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.roles.birth import DomainCreation, first_message
 from agentic_rag.server.replies import Items, answer, answer_from
 from agentic_rag.server.routes import route
+from agentic_rag.store.documents import DocumentStatus
 from agentic_rag.store.quotas import Holdings
 from agentic_rag.tools.entries.reading import Note
 
@@ -116,6 +119,14 @@ class DeletedDomain:
 
 
 @answer()
+class Starter:
+    """A question that a new conversation offers. ``documentName`` is the document from which it was drafted."""
+
+    text: str
+    document_name: Absent[str] = None
+
+
+@answer()
 class Quota:
     """The used amount of one resource in a domain, and its limit."""
 
@@ -135,7 +146,9 @@ class DomainRoutes:
         births: DomainCreation,
         conversations: Conversations,
         gate: Gate,
+        documents: Documents,
     ) -> None:
+        self._documents = documents
         self._gate = gate
         self._births = births
         self._conversations = conversations
@@ -177,6 +190,15 @@ class DomainRoutes:
         """Show a domain."""
         await self._births.adopt(domain)
         return _domain(await self._domains.view(await self._directory.get(domain)), user)
+
+    @route("GET", f"{DOMAIN}/starters", allow="member")
+    async def starters(self, domain: str) -> Items[Starter]:
+        """List the questions that a new conversation offers: the domain's own, or drafts from its documents."""
+        settings = await self._directory.settings(domain)
+        if settings.starters is not None:
+            return Items([Starter(text) for text in settings.starters])
+        drafts = draft_starters(await self._documents.list_of(domain, DocumentStatus.INDEXED))
+        return Items([Starter(draft.text, draft.document_name) for draft in drafts])
 
     @route("GET", f"{DOMAIN}/quotas", allow="admin")
     async def quotas(self, domain: str) -> Items[Quota]:

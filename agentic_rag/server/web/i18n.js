@@ -102,6 +102,17 @@ export function formatDate(iso, { time = true } = {}) {
   return iso ? format(Intl.DateTimeFormat, options).format(new Date(iso)) : "";
 }
 
+/** When something was, as short as it is clear: the time of today and yesterday, the weekday of the last week, else the
+ * day, with its year if that is another. */
+export function formatDay(iso, now = Date.now()) {
+  const date = new Date(iso);
+  const days = Math.ceil((new Date(now).setHours(0, 0, 0, 0) - date.getTime()) / 86_400_000);
+  if (days <= 1) return format(Intl.DateTimeFormat, { timeStyle: "short" }).format(date);
+  if (days <= 7) return format(Intl.DateTimeFormat, { weekday: "short" }).format(date);
+  const isThisYear = date.getFullYear() === new Date(now).getFullYear();
+  return format(Intl.DateTimeFormat, { day: "numeric", month: "short", ...(isThisYear ? {} : { year: "numeric" }) }).format(date);
+}
+
 /** How long ago a date is, in words: "3 hours ago". */
 export function formatAgo(iso, now = Date.now()) {
   const seconds = (new Date(iso).getTime() - now) / 1000;

@@ -13,7 +13,9 @@ const PAGE = 40;
 const NEAR = 80;
 const MOST_TURNS = 60; // of a conversation that goes on for hours; who scrolls up has the others again
 const KEPT_TURNS = 30;
+const MOST_AT_ONCE = 200; // messages of one request
 const RUNNING = new Set(["running", "waiting"]);
+const OUTCOMES = { done: "done", error: "failed", interrupted: "interrupted" };
 
 let isLeft = false; // which cuts off requests, and lets what waits for them run for a moment
 addEventListener("beforeunload", () => {
@@ -25,11 +27,11 @@ const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 
 const previewsOf = (images) => images.map((each) => ({ ref: each.name, preview: `data:${each.mediaType};base64,${each.data}` }));
 
-/** A conversation on the page. `desk`: `{app, stream, domain, onTitle(id, title), onTurn(running), onResumed(),
- * onUnsent(content)}`. */
+/** A conversation on the page. `desk`: `{app, stream, domain, onTitle(id, title), onTurn(running, outcome),
+ * onWaiting(waiting), onResumed(), onUnsent(content)}`. */
 export class ConversationView {
   constructor(desk, conversationId) {
-    Object.assign(this, { desk, id: conversationId, turns: [], views: new Map(), feedback: new Map(), branches: [], isOpen: true });
+    Object.assign(this, { desk, id: conversationId, turns: [], views: new Map(), feedback: new Map(), branches: [], isOpen: true, ends: 0 });
     this.list = h("div", { class: "turns", role: "log", "aria-live": "off", "aria-label": t("chat.conversation") });
     this.end = h("div", { class: "thread-end" });
     this.inner = h("div", { class: "thread-inner" }, this.list, this.end);
@@ -55,21 +57,30 @@ export class ConversationView {
     return this.turns.findLast((turn) => turn.isLive && RUNNING.has(turn.view.status)) ?? null;
   }
 
+  /** Whether a stored question is shown as being answered, or an answer as being written. */
+  get isUnfinished() {
+    return this.turns.some((turn) => (turn.view ? turn.isLive && RUNNING.has(turn.view.status) : turn.key === null));
+  }
+
   /** Load what there is, and follow what comes. */
   async open() {
     replace(this.list, skeleton(5));
     this.desk.stream.follow(this.id);
     const [record] = await Promise.all([api("GET", this.path), this.#loadFeedback(), this.#loadBranches()]);
     this.record = record;
-    await this.reload();
+    await this.reload(record);
     this.#sendUnsent().catch(toastError);
     return record;
   }
 
-  /** Load the newest messages again: at the start, and where the log of a turn is gone. */
-  async reload() {
+  /** Load the newest messages again: at the start, and where the log of a turn is gone. `record`: the conversation as it
+   * was before, which tells whether a question without an answer is still being answered. */
+  async reload(record = null) {
+    const { ends } = this;
+    const { turn: current } = record ?? (await api("GET", this.path));
     const { items, hasMore } = await api("GET", `${this.path}/messages`, { query: { limit: PAGE, format: "html" } });
     if (!this.isOpen) return;
+    if (ends !== this.ends) return void (await this.reload()); // a turn has ended since: the messages may lack its answer
     const stored = pair(items);
     const typedIn = this.list.contains(document.activeElement) ? document.activeElement : null; // of a card, say
     const kept = this.turns.filter((turn) => isUnderWay(turn, stored));
@@ -77,6 +88,7 @@ export class ConversationView {
     this.turns = [];
     replace(this.list);
     this.#put(stored, false);
+    for (const turn of this.turns) if (!turn.view && turn.id !== current?.id) turn.view = { ...emptyTurn(turn.id), status: "interrupted" };
     for (const turn of kept) {
       const known = this.turns.find((each) => turn.id && each.id === turn.id);
       if (known) this.#become(known, turn);
@@ -116,9 +128,11 @@ export class ConversationView {
     if (!this.record) return; // the messages come in a moment, and this with them
     const turn = this.#liveTurn(event.turnId, view);
     if (event.type === "turn_started") this.desk.onTurn(true);
+    if (event.type === "input_required" || event.type === "input_answered") this.desk.onWaiting(view.status === "waiting");
     if (event.type === "input_required") announce(t("chat.waitAnnounced", { title: event.title ?? "" }));
     if (event.type === "resumed") this.desk.onResumed();
     if (ENDS.has(event.type)) {
+      this.ends += 1;
       announce(t(`chat.announce.${view.status}`));
       this.#settle(turn).catch(toastError);
     }
@@ -151,7 +165,7 @@ export class ConversationView {
   }
 
   async #settle(turn) {
-    this.desk.onTurn(this.running !== null);
+    this.desk.onTurn(this.running !== null, OUTCOMES[turn.view.status]);
     const { messageId } = turn.view;
     if (messageId) {
       const message = await api("GET", `${this.path}/messages/${encodeURIComponent(messageId)}`, { query: { format: "html" } }).catch(() => null);
@@ -283,9 +297,9 @@ export class ConversationView {
     if (!this.turns.length) this.list.append(emptyState(t("chat.nothingSaid"), t("chat.nothingSaidText"), { icon: "chat" }));
   }
 
-  #loadBefore() {
+  #loadBefore(limit = PAGE) {
     const [{ question, view }] = this.turns;
-    return api("GET", `${this.path}/messages`, { query: { limit: PAGE, format: "html", before: question.messageId ?? view.messageId } });
+    return api("GET", `${this.path}/messages`, { query: { limit, format: "html", before: question.messageId ?? view.messageId } });
   }
 
   #putOlder(items) {
@@ -316,6 +330,40 @@ export class ConversationView {
     this.element.scrollTop = this.element.scrollHeight;
     this.lastTop = this.element.scrollTop;
     this.jump.hidden = true;
+  }
+
+  /** Show a message of any branch, loading older ones up to it, and mark the words that were searched for. Without
+   * either, take the marks away. */
+  async showPlace(messageId, words) {
+    globalThis.CSS?.highlights?.delete("found");
+    if (!messageId || !this.turns.length) return;
+    let turn = await this.#findLoading(messageId);
+    if (!turn && this.running === null) {
+      await this.activate(messageId);
+      turn = await this.#findLoading(messageId);
+    }
+    if (!turn || !this.isOpen) return;
+    this.sticks = false;
+    const isQuestion = turn.question.messageId === messageId;
+    const place = isQuestion ? turn.questionPart.element : turn.answerPart.element;
+    for (let frames = 4; frames > 0 && this.isOpen; frames -= 1) {
+      await nextFrame();
+      const ranges = rangesOf(place, words);
+      (ranges[0]?.startContainer.parentElement ?? place).scrollIntoView({ block: ranges.length ? "center" : "start" });
+      this.lastTop = this.element.scrollTop;
+      if (globalThis.CSS?.highlights) CSS.highlights.set("found", new Highlight(...rangesOf(this.list, words)));
+    }
+    this.#scrolled();
+  }
+
+  async #findLoading(messageId) {
+    const find = () => this.turns.find((each) => each.question.messageId === messageId || each.view?.messageId === messageId) ?? null;
+    while (this.isOpen && !find() && this.older.hasMore) {
+      const { items, hasMore } = await this.#loadBefore(MOST_AT_ONCE);
+      this.#putOlder(items);
+      this.older.begin(hasMore);
+    }
+    return find();
   }
 
   // What one does
@@ -518,6 +566,28 @@ export class ConversationView {
     await this.#loadBranches();
     await this.reload();
   }
+}
+
+const nextFrame = () => new Promise((resolve) => requestAnimationFrame(resolve));
+
+/** Return the places of words in the texts below an element. */
+function rangesOf(element, words) {
+  const terms = words.toLowerCase().split(/\s+/).filter(Boolean);
+  const ranges = [];
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT, (node) => (node.parentElement.closest(".question-text, .prose") ? NodeFilter.FILTER_ACCEPT : NodeFilter.FILTER_REJECT));
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    const text = node.data.toLowerCase();
+    if (text.length !== node.data.length) continue;
+    for (const term of terms) {
+      for (let at = text.indexOf(term); at >= 0; at = text.indexOf(term, at + term.length)) {
+        const range = new Range();
+        range.setStart(node, at);
+        range.setEnd(node, at + term.length);
+        ranges.push(range);
+      }
+    }
+  }
+  return ranges;
 }
 
 /** Whether a turn is not to be had from the stored messages: its answer comes, or it waits to be sent or to begin. */

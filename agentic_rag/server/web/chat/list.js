@@ -1,25 +1,48 @@
-// The conversations of a domain: found, named, put away, deleted; older ones come as one scrolls.
+// The conversations of a domain: what happens in each of them, a search over titles and messages, pins and the archive.
 
 import { api } from "../api.js";
 import { below, debounce, h, replace } from "../dom.js";
-import { formatAgo, t } from "../i18n.js";
+import { formatDate, formatDay, t } from "../i18n.js";
+import { icon } from "../icons.js";
 import { button, doLater, field, input, menu, openDialog, select, toast, toastError } from "../ui.js";
 
 const PAGE = 40;
+const MOST = 100; // conversations of one request
+const BUSY_MS = 4_000; // between two looks at the list while a conversation is being answered
+const QUIET_MS = 30_000;
+
+/** A conversation's state: `[class, icon, words]`, or null if there is nothing to say. */
+function stateOf(record) {
+  if (record.turn?.status === "waiting") return ["wait", "shield", "chat.isWaiting"];
+  if (record.turn) return ["run", null, "chat.isRunning"];
+  return record.outcome === "failed" ? ["bad", "alert", "chat.isFailed"] : null;
+}
+
+const timeOf = (record) => record.lastMessageAt ?? record.updatedAt;
 
 export class ConversationList {
-  /** `desk`: `{app, domains, open(conversationId), begin(), chooseDomain(id), onDeleted(id)}`. */
+  /** `desk`: `{app, begin(), chooseDomain(id), onDeleted(id), onRenamed(id, title), onState(record)}`. */
   constructor(desk) {
-    Object.assign(this, { desk, items: [], page: 0, hasMore: false, current: null, status: "active", hidden: new Set(), asked: 0 });
+    Object.assign(this, { desk, items: [], page: 0, hasMore: false, current: null, status: "active", hidden: new Set(), asked: 0, changes: 0, found: null });
     this.choice = select([], { "aria-label": t("chat.domain"), onchange: () => desk.chooseDomain(this.choice.value) });
     this.only = h("p", { class: "chat-list-domain clip", dir: "auto" });
-    this.search = input({ type: "search", placeholder: t("chat.search"), "aria-label": t("chat.search"), "data-search": "", oninput: debounce(200, () => this.reload()) });
+    this.search = input({ type: "search", maxlength: 200, placeholder: t("chat.search"), "aria-label": t("chat.search"), "data-search": "", oninput: debounce(200, () => this.#searchOrList()) });
     this.archived = button(t("chat.archived"), { kind: "quiet", icon: "archive", class: "button button-quiet button-small", "aria-pressed": "false", onclick: () => this.#toggleArchived() });
-    this.list = h("ul", { class: "conversations" });
+    this.list = h("div", { class: "conversations" });
     this.sentinel = h("div", { class: "older" });
     this.frame = h("div", { class: "conversations-frame" }, this.list, this.sentinel);
     this.element = h("div", { class: "chat-list" }, h("div", { class: "chat-list-head" }, this.only, this.choice, button(t("chat.new"), { kind: "primary", icon: "add", onclick: () => desk.begin() }), this.search), this.frame, h("div", { class: "chat-list-foot" }, this.archived));
-    new IntersectionObserver(([entry]) => entry.isIntersecting && this.hasMore && this.#more(), { root: this.frame, rootMargin: "200px" }).observe(this.sentinel);
+    new IntersectionObserver(([entry]) => entry.isIntersecting && this.hasMore && !this.found && this.#more(), { root: this.frame, rootMargin: "200px" }).observe(this.sentinel);
+    this.wake = () => !document.hidden && this.#look();
+    document.addEventListener("visibilitychange", this.wake);
+    addEventListener("online", this.wake);
+  }
+
+  leave() {
+    clearTimeout(this.timer);
+    this.isLeft = true;
+    document.removeEventListener("visibilitychange", this.wake);
+    removeEventListener("online", this.wake);
   }
 
   showDomains(domains, current) {
@@ -34,22 +57,63 @@ export class ConversationList {
   async reload() {
     this.page = 0;
     await this.#more(true);
+    if (this.search.value.trim()) await this.#searchOrList();
   }
 
-  async #more(anew = false) {
+  #ask(page, pageSize) {
+    const query = { domainId: this.domain, status: this.status, page, pageSize, sortBy: "lastMessageAt", sortOrder: "desc", pinnedFirst: true };
+    return api("GET", "/api/conversations", { query });
+  }
+
+  async #more(isFirst = false) {
     const asked = (this.asked += 1);
     try {
-      const query = { domainId: this.domain, status: this.status, q: this.search.value.trim(), page: this.page + 1, pageSize: PAGE, sortBy: "updatedAt", sortOrder: "desc" };
-      const { items, hasMore } = await api("GET", "/api/conversations", { query });
+      const { items, hasMore } = await this.#ask(this.page + 1, PAGE);
       if (asked !== this.asked) return;
       this.page += 1;
       this.hasMore = hasMore;
-      const known = new Set(anew ? [] : this.items.map((each) => each.id));
-      this.items = [...(anew ? [] : this.items), ...items.filter((each) => !known.has(each.id))];
+      const known = new Set(isFirst ? [] : this.items.map((each) => each.id));
+      this.items = [...(isFirst ? [] : this.items), ...items.filter((each) => !known.has(each.id))];
       this.#draw();
+      this.#plan();
     } catch (error) {
       toastError(error);
     }
+  }
+
+  // What happens in conversations that are not open, or in another tab
+
+  #plan() {
+    clearTimeout(this.timer);
+    if (this.isLeft) return;
+    const isBusy = this.isHasty || this.items.some((each) => each.turn);
+    this.isHasty = false;
+    this.timer = setTimeout(() => this.#look(), isBusy ? BUSY_MS : QUIET_MS);
+  }
+
+  lookSoon() {
+    this.isHasty = true;
+  }
+
+  /** Load the shown conversations again and draw what has changed. A server that is away is asked again later. */
+  async #look() {
+    clearTimeout(this.timer);
+    if (this.isLeft || document.hidden) return;
+    const { asked, changes } = this;
+    try {
+      const { items } = await this.#ask(1, Math.min(MOST, Math.max(PAGE, this.items.length)));
+      if (asked !== this.asked || changes !== this.changes || this.isLeft) return this.#plan(); // the answer is older than the list
+      const known = new Set(items.map((each) => each.id));
+      const last = items.at(-1);
+      const isBelow = (each) => last && !each.pinned && (timeOf(each) < timeOf(last) || !each.lastMessageAt);
+      const rest = items.length < MOST && items.length < this.items.length ? [] : this.items.filter((each) => !known.has(each.id) && isBelow(each));
+      this.items = [...items, ...rest];
+      this.#drawFresh();
+      for (const each of items) if (each.id === this.current) this.desk.onState(each);
+    } catch (error) {
+      if (!error?.code) console.error(error);
+    }
+    this.#plan();
   }
 
   mark(conversationId) {
@@ -63,20 +127,37 @@ export class ConversationList {
   setTitle(conversationId, title) {
     const found = this.items.find((each) => each.id === conversationId);
     if (!found) return void this.reload();
+    this.changes += 1;
     found.title = title;
     this.#draw();
   }
 
-  /** Show whether a conversation is being answered: the list was loaded before its turn began or ended. */
-  setTurn(conversationId, running) {
+  /** Show that a turn of a conversation began or ended; `outcome` tells how it ended. */
+  setTurn(conversationId, isRunning, outcome = null) {
     const found = this.items.find((each) => each.id === conversationId);
-    if (!found || Boolean(found.turn) === running) return;
-    found.turn = running ? { status: "running" } : null;
-    found.lastMessageAt = new Date().toISOString();
+    if (!found) return;
+    this.changes += 1;
+    if (Boolean(found.turn) !== isRunning) {
+      found.turn = isRunning ? { status: "running" } : null;
+      found.lastMessageAt = new Date().toISOString();
+      this.items = [found, ...this.items.filter((each) => each !== found)];
+    }
+    if (!isRunning && outcome) found.outcome = outcome;
+    this.#draw();
+    this.#plan();
+  }
+
+  /** Show that a turn waits for a person, or goes on. */
+  setWaiting(conversationId, isWaiting) {
+    const found = this.items.find((each) => each.id === conversationId);
+    if (!found?.turn) return;
+    this.changes += 1;
+    found.turn = { ...found.turn, status: isWaiting ? "waiting" : "running" };
     this.#draw();
   }
 
   add(record) {
+    this.changes += 1;
     this.items = [record, ...this.items.filter((each) => each.id !== record.id)];
     this.#draw();
   }
@@ -87,32 +168,105 @@ export class ConversationList {
     this.reload();
   }
 
-  #draw() {
-    const shown = this.items.filter((each) => !this.hidden.has(each.id));
-    const nothing = this.search.value ? "chat.noneFound" : this.status === "archived" ? "chat.noneArchived" : "chat.noneYet";
-    replace(this.list, shown.length ? shown.map((each) => this.#line(each)) : h("li", { class: "faint small conversations-none" }, t(nothing)));
-    this.mark(this.current);
+  // The search
+
+  async #searchOrList() {
+    const q = this.search.value.trim();
+    const asked = (this.searched = (this.searched ?? 0) + 1);
+    if (!q) {
+      this.found = null;
+      return this.#draw();
+    }
+    try {
+      const { items, hasMore } = await api("GET", "/api/conversation-search", { query: { q, domainId: this.domain, limit: 50 } });
+      if (asked !== this.searched) return;
+      this.found = { q, items, hasMore };
+      this.#draw();
+    } catch (error) {
+      if (asked === this.searched) toastError(error);
+    }
   }
 
-  #line(record) {
+  #drawFound() {
+    const { q, items, hasMore } = this.found;
+    const there = items.filter((each) => !this.hidden.has(each.conversation.id));
+    const shown = there.filter((each) => each.conversation.status === this.status);
+    const others = there.length - shown.length;
+    const count = hasMore ? t("chat.foundMany", { count: shown.length }) : t("chat.foundCount", { count: shown.length });
+    const otherWords = this.status === "active" ? "chat.foundArchived" : "chat.foundActive";
+    const heads = shown.length ? h("h2", { class: "conversations-head" }, count) : h("p", { class: "faint small conversations-none" }, t("chat.noneFound"));
+    const more = others > 0 && button(t(otherWords, { count: others }), { kind: "quiet", class: "button button-quiet button-small", onclick: () => this.#toggleArchived() });
+    replace(this.list, heads, h("ul", { class: "conversations-group" }, shown.map((each) => this.#line(each.conversation, { ...each, q }))), more);
+  }
+
+  // Drawing
+
+  /** Draw, unless that would close a menu or change nothing. */
+  #drawFresh() {
+    const drawn = JSON.stringify([this.items, new Date().toDateString()]);
+    if (drawn === this.drawn || this.list.querySelector(":popover-open")) return;
+    this.#draw();
+  }
+
+  #draw() {
+    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
+    const place = focused && { id: focused.closest(".conversation")?.dataset.id, isLink: focused.matches("a") };
+    this.drawn = JSON.stringify([this.items, new Date().toDateString()]);
+    if (this.found) this.#drawFound();
+    else this.#drawGroups();
+    this.mark(this.current);
+    if (place?.id) this.list.querySelector(`[data-id="${CSS.escape(place.id)}"] ${place.isLink ? "a" : ".menu-place > button"}`)?.focus({ preventScroll: true });
+  }
+
+  #drawGroups() {
+    const shown = this.items.filter((each) => !this.hidden.has(each.id));
+    if (!shown.length) return void replace(this.list, h("p", { class: "faint small conversations-none" }, t(this.status === "archived" ? "chat.noneArchived" : "chat.noneYet")));
+    const groups = new Map();
+    for (const record of shown) {
+      const name = record.pinned ? "chat.group.pinned" : groupOf(timeOf(record));
+      groups.set(name, [...(groups.get(name) ?? []), record]);
+    }
+    replace(this.list, [...groups].map(([name, records]) => [h("h2", { class: "conversations-head" }, t(name)), h("ul", { class: "conversations-group" }, records.map((each) => this.#line(each)))]));
+  }
+
+  #line(record, hit = null) {
     const title = record.title || t("chat.untitled");
     const items = () => [
+      record.status !== "archived" && { label: t(record.pinned ? "chat.unpin" : "chat.pin"), icon: "pin", act: () => this.#pin(record, !record.pinned) },
       { label: t("chat.rename"), icon: "edit", act: () => this.rename(record) },
       record.status === "archived" ? { label: t("chat.unarchive"), icon: "archive", act: () => this.#setStatus(record, "active") } : { label: t("chat.archive"), icon: "archive", act: () => this.#setStatus(record, "archived") },
       null,
-      { label: t("chat.delete"), icon: "trash", danger: true, act: () => this.#delete(record) },
+      { label: t("chat.delete"), icon: "trash", danger: true, act: () => this.delete(record) },
     ];
-    const link = h("a", { href: `#/chat/${record.domainId}/${record.id}`, dataset: { id: record.id }, class: "conversation-link" }, h("span", { class: "clip", dir: "auto" }, title), h("span", { class: "faint small" }, record.turn ? t(record.turn.status === "waiting" ? "chat.isWaiting" : "chat.isRunning") : formatAgo(record.lastMessageAt ?? record.updatedAt)));
-    return h("li", { class: "conversation" }, link, menu(t("chat.menuOf", { title }), items));
+    const state = stateOf(record);
+    const at = timeOf(record);
+    const place = hit ? `?${new URLSearchParams({ ...(hit.message ? { at: hit.message.id } : {}), find: hit.q })}` : "";
+    const link = h(
+      "a",
+      { href: `#/chat/${record.domainId}/${record.id}${place}`, dataset: { id: record.id }, class: "conversation-link" },
+      h("span", { class: "clip conversation-title", dir: "auto" }, hit && record.title ? marked(title, hit.titleMarks) : title),
+      h("time", { class: "conversation-time", datetime: at, title: formatDate(at) }, formatDay(at)),
+      state && h("span", { class: `conversation-state conversation-${state[0]}` }, state[1] ? icon(state[1], 13) : h("span", { class: "spinner" }), t(state[2])),
+      hit && this.#hitLine(hit),
+    );
+    return h("li", { class: "conversation", dataset: { id: record.id } }, link, menu(t("chat.menuOf", { title }), items));
   }
+
+  #hitLine({ message, count }) {
+    if (!message) return null;
+    const more = count > 1 && h("span", { class: "conversation-more" }, t("chat.foundMore", { count: count - 1 }));
+    const { text, marks } = message.excerpt;
+    return h("span", { class: "conversation-hit" }, h("b", {}, t(message.role === "user" ? "chat.hitYou" : "chat.hitAnswer")), " ", h("span", { dir: "auto" }, marked(text, marks)), more && " ", more);
+  }
+
+  // What one does
 
   rename(record) {
     const name = field(t("chat.title"), input({ value: record.title, maxlength: 200 }));
     const save = (close) => async () => {
       const changed = await api("PATCH", `/api/conversations/${record.id}`, { body: { title: name.control.value.trim() } });
-      Object.assign(record, changed);
-      this.#draw();
-      this.desk.onRenamed(record.id, record.title);
+      this.#take(changed);
+      this.desk.onRenamed(record.id, changed.title);
       close(true);
     };
     const dialog = openDialog(t("chat.rename"), { build: () => name, actions: (close) => [button(t("shell.cancel"), { onclick: () => close() }), button(t("chat.save"), { kind: "primary", onclick: save(close) })] });
@@ -120,10 +274,26 @@ export class ConversationList {
     name.control.select();
   }
 
-  async #setStatus(record, status) {
-    await api("PATCH", `/api/conversations/${record.id}`, { body: { status } });
-    this.items = this.items.filter((each) => each.id !== record.id);
+  /** Show a conversation as the server has it now, wherever it stands in the list. */
+  #take(changed) {
+    this.changes += 1;
+    this.items = this.items.map((each) => (each.id === changed.id ? changed : each));
+    if (this.found) this.found.items = this.found.items.map((each) => (each.conversation.id === changed.id ? { ...each, conversation: changed, titleMarks: [] } : each));
     this.#draw();
+  }
+
+  async #pin(record, pinned) {
+    const changed = await api("PATCH", `/api/conversations/${record.id}`, { body: { pinned } });
+    this.#take(changed);
+    this.items = [...this.items.filter((each) => each.pinned), ...this.items.filter((each) => !each.pinned)].sort((one, other) => Number(other.pinned ?? false) - Number(one.pinned ?? false) || (timeOf(one) < timeOf(other) ? 1 : -1));
+    this.#draw();
+  }
+
+  async #setStatus(record, status) {
+    const changed = await api("PATCH", `/api/conversations/${record.id}`, { body: { status } });
+    this.changes += 1;
+    this.items = this.items.filter((each) => each.id !== record.id);
+    this.#take(changed);
     const back = async () => {
       await api("PATCH", `/api/conversations/${record.id}`, { body: { status: record.status } });
       await this.reload();
@@ -131,7 +301,7 @@ export class ConversationList {
     toast(t(status === "archived" ? "chat.wasArchived" : "chat.wasUnarchived"), { undo: { act: () => back().catch(toastError) } });
   }
 
-  #delete(record) {
+  delete(record) {
     this.hidden.add(record.id);
     this.#draw();
     if (record.id === this.current) this.desk.onDeleted(record.id);
@@ -148,4 +318,25 @@ export class ConversationList {
       },
     });
   }
+}
+
+/** Return the group of a time: its words' key. */
+function groupOf(iso) {
+  const today = new Date().setHours(0, 0, 0, 0);
+  const days = Math.ceil((today - new Date(iso).getTime()) / 86_400_000);
+  if (days <= 0) return "chat.group.today";
+  if (days === 1) return "chat.group.yesterday";
+  return days <= 7 ? "chat.group.week" : "chat.group.older";
+}
+
+/** Return a text with its marks as elements. The places count code points. */
+function marked(text, marks) {
+  const points = [...text];
+  const parts = [];
+  let at = 0;
+  for (const [start, end] of marks ?? []) {
+    parts.push(points.slice(at, start).join(""), h("mark", {}, points.slice(start, end).join("")));
+    at = end;
+  }
+  return [...parts, points.slice(at).join("")];
 }

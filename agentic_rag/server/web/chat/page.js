@@ -35,6 +35,7 @@ class ChatPage {
       chooseDomain: (id) => this.#go(id),
       onDeleted: () => this.#go(this.domain?.id),
       onRenamed: (id, title) => id === this.view?.id && this.#setTitle(title),
+      onState: (record) => this.#compare(record),
     });
     this.composer = new Composer({ send: (given, taken) => this.#send(given, taken), stop: () => this.#stop() });
     this.title = h("h1", { class: "clip chat-title", dir: "auto" });
@@ -98,7 +99,7 @@ class ChatPage {
       this.list.reload();
     }
     this.list.mark(conversation);
-    if (this.view?.id === conversation && conversation) return;
+    if (this.view?.id === conversation && conversation) return this.#showPlace();
     this.#closeView();
     this.composer.open(conversation ?? `new:${found.id}`);
     this.composer.setRunning(false);
@@ -112,6 +113,7 @@ class ChatPage {
     this.#closeView();
     this.composer.flush();
     this.composer.leave();
+    this.list.leave();
     this.stream.close();
     document.removeEventListener("keydown", this.keys);
     document.removeEventListener("new-conversation", this.beginNew);
@@ -140,10 +142,11 @@ class ChatPage {
           this.list.setTitle(id, title);
           if (id === this.view?.id) this.#setTitle(title);
         },
-        onTurn: (running) => {
+        onTurn: (running, outcome) => {
           if (conversationId === this.view?.id) this.composer.setRunning(running);
-          this.list.setTurn(conversationId, running);
+          this.list.setTurn(conversationId, running, outcome);
         },
+        onWaiting: (waiting) => this.list.setWaiting(conversationId, waiting),
         onUnsent: (content, images) => this.composer.giveBack(content, images),
         onResumed: () => this.#say(t("chat.wasRestarted"), 8),
       },
@@ -160,6 +163,7 @@ class ChatPage {
       if (view !== this.view) return;
       this.#setTitle(record.title);
       this.composer.setRunning(view.running !== null || record.turn !== null);
+      this.#showPlace();
     } catch (error) {
       if (view !== this.view) return;
       this.#closeView();
@@ -167,6 +171,23 @@ class ChatPage {
       replace(this.body, emptyState(t("chat.notOpened"), error.status === 404 ? t("chat.gone") : error.message, { icon: "alert", actions: [back] }));
       if (!error.code) console.error(error);
     }
+  }
+
+  /** Show the message that the address names, with the words that were searched for. */
+  #showPlace() {
+    const query = new URLSearchParams(location.hash.split("?")[1] ?? "");
+    this.view?.showPlace(query.get("at"), query.get("find") ?? "").catch(toastError);
+  }
+
+  /** Compare the open conversation with its state in the list: its turn may have ended between two requests, so that no
+   * event of it comes. One look alone may have been answered before the newest event. */
+  #compare(record) {
+    const { view, composer } = this;
+    if (!view?.record || view.id !== record.id) return;
+    const isStale = !record.turn && (view.isUnfinished || composer.running);
+    if (isStale && this.wasStale === record.id) view.reload().then(() => view === this.view && composer.setRunning(view.running !== null)).catch(toastError);
+    this.wasStale = isStale && this.wasStale !== record.id ? record.id : null;
+    if (this.wasStale) this.list.lookSoon();
   }
 
   async #stop() {

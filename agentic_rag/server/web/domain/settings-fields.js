@@ -10,6 +10,7 @@ export const GROUPS = [
   ["roles", ["primaryRoleId", "subRoleIds"]],
   ["model", ["model", "fallbackModel", "maxTokens", "temperature", "thinking", "effort"]],
   ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "reranker"]],
+  ["start", ["starters"]],
   ["tools", ["toolPolicy", "askUser", "variables"]],
   ["limits", ["maxSteps", "turnTimeoutSeconds", "toolTimeoutSeconds", "contextTokens", "contextMessages"]],
   ["memory", ["memoryScope", "memory", "keepConversationsDays"]],

@@ -1,0 +1,83 @@
+"""The list of conversations: states, search in titles and messages, pins; and what a reload in mid-answer shows."""
+
+from pathlib import Path
+
+from playwright.async_api import expect
+
+from agentic_rag.base.errors import ModelError
+from agentic_rag.testing.scripted import Stalled
+from agentic_rag.testing.steps import Step, Use, say
+from tests.console.axe import check_accessible
+from tests.console.rig import console, needs_browser
+from tests.waiting import pause
+
+pytestmark = needs_browser
+
+
+LONG = "\n\n".join(f"Paragraph {number} says nothing about it." for number in range(40))
+
+
+async def test_the_list_says_what_happens_in_each_conversation_and_a_search_opens_the_message(tmp_path: Path) -> None:
+    asks = Step((Use("ask_user", {"question": "Which year?", "options": ["2026", "2027"]}),))
+    slow = Stalled(say("This answer takes its time, and then some more of it."), 4)
+    answers = (say(f"{LONG}\n\nThe summer **bypass** opens at night."), *(say(LONG) for _ in range(3)))
+    async with console(tmp_path, *answers, ModelError("no", http_status=400), asks, slow) as desk:
+        page, rig = desk.page, desk.rig
+        domain = await rig.domain(askUser=True)
+        found = await rig.conversation(domain, title="Rooms that stay warm in the morning, in two lines of a title")
+        for question in ("When does it open?", "And in winter?", "And in spring?", "And by day?"):
+            await rig.say(found, question)
+        failed, waiting, running = [await rig.conversation(domain, title=each) for each in ("Bad", "Asked", "Slow")]
+        await rig.say(failed, "Hi")
+        as_json = {"accept": "application/json"}
+        path = f"/api/conversations/{waiting}/messages"
+        await rig.http.post(path, json={"content": "Go on"}, headers=as_json)
+        while not (await rig.ok("GET", "/api/waits"))["items"]:
+            await pause()
+        await desk.goto()
+        lines = page.locator(".conversation")
+        line = {name: lines.filter(has_text=name) for name in ("Rooms", "Bad", "Asked", "Slow")}
+        await expect(line["Asked"].locator(".conversation-wait")).to_have_text("Waiting for you")
+        await expect(line["Bad"].locator(".conversation-bad")).to_have_text("Failed")
+        await expect(line["Rooms"].locator(".conversation-state")).to_have_count(0)
+        await expect(page.locator(".conversations-head")).to_have_text(["Today"])
+        await check_accessible(page, "list with states")
+        await page.screenshot(path="/tmp/list4/pics/list.png")  # XXX
+
+        await desk.goto(f"#/chat/{domain}/{running}")
+        await page.get_by_label("Message", exact=True).fill("Go on")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+        await expect(line["Slow"].locator(".conversation-run")).to_have_text("Answering")
+        await page.reload()
+        await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+        slow.until.set()
+        await expect(page.locator('.turn[data-status="done"] .answer-acts')).to_have_count(1)
+        await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+        await expect(line["Slow"].locator(".conversation-state")).to_have_count(0)
+
+        await lines.filter(has_text="Bad").hover()
+        await page.get_by_role("button", name="Actions for “Bad”").click()
+        await page.get_by_role("menuitem", name="Pin").click()
+        await expect(page.locator(".conversations-head")).to_have_text(["Pinned", "Today"])
+        await expect(lines.first).to_contain_text("Bad")
+
+        await page.keyboard.press("/")
+        await page.keyboard.type("bypass opens")
+        await expect(page.get_by_label("Search conversations")).to_have_value("bypass opens")
+        await expect(page.locator(".conversations-head")).to_have_text(["1 conversation"])
+        await expect(page.locator(".conversation-hit mark")).to_have_text(["bypass", "opens"])
+        await page.screenshot(path="/tmp/list4/pics/searching.png")  # XXX
+
+        await check_accessible(page, "search")
+        await page.locator(".conversation-link").click()
+        await expect(page.locator(".turn")).to_have_count(4)
+        await expect(page.locator(".answer strong")).to_be_in_viewport()
+        await expect(page.get_by_text("And by day?")).not_to_be_in_viewport()
+        await page.screenshot(path="/tmp/list4/pics/search.png")  # XXX
+        marked = await page.evaluate("[...CSS.highlights.get('found')].map(String)")
+        assert "bypass" in marked
+        await page.get_by_label("Search conversations").fill("nothing like this")
+        await expect(page.locator(".conversations")).to_have_text("Nothing found in titles and messages.")
+        await page.get_by_label("Search conversations").fill("")
+        await expect(lines).to_have_count(4)

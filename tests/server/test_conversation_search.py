@@ -1,0 +1,92 @@
+"""The list of conversations and the search over titles and messages, over REST."""
+
+from pathlib import Path
+
+from agentic_rag.base.errors import ModelError
+from agentic_rag.testing.steps import say
+from tests.access.tenants import bearer, make_key
+from tests.server.rig import Json, Rig
+
+SEARCH = "/api/conversation-search"
+LIST = "/api/conversations"
+
+
+async def find(rig: Rig, q: str, **params: str | int) -> list[Json]:
+    found: list[Json] = (await rig.ok("GET", SEARCH, params={"q": q, **params}))["items"]
+    return found
+
+
+async def test_a_search_finds_titles_questions_and_answers_and_shows_the_newest_place(tmp_path: Path) -> None:
+    answers = (
+        "It opens at **night**: the\n\n| bypass | flap |\n|---|---|\n| open | 20 °C |",
+        "Yes.",
+        "上海办公室的年假。",
+    )
+    async with Rig(tmp_path, *(say(each) for each in answers)) as rig:
+        domain = await rig.domain()
+        first, second = await rig.conversation(domain, title="Bypass in summer"), await rig.conversation(domain)
+        events = await rig.say(first, "When does it open?")
+        await rig.say(second, "Does the bypass close again?")
+        await rig.say(second, "Where?")
+        titled_and_answered, asked = sorted(await find(rig, "bypass"), key=lambda each: each["conversation"]["id"])
+        assert titled_and_answered["conversation"] == await rig.ok("GET", f"{LIST}/{first}")
+        assert titled_and_answered["titleMarks"] == [[0, 6]]
+        message = titled_and_answered["message"]
+        assert (message["id"], message["role"]) == (events[-1]["messageId"], "assistant")
+        text, marks = message["excerpt"]["text"], message["excerpt"]["marks"]
+        assert text == "It opens at night: the bypass flap open 20 °C"
+        assert [text[start:end] for start, end in marks] == ["bypass"]
+        assert (asked["message"]["role"], asked["count"]) == ("user", 1)
+        [chinese] = await find(rig, "年假")
+        assert (chinese["conversation"]["id"], chinese["message"]["excerpt"]["marks"]) == (second, [[6, 8]])
+        assert [each["conversation"]["id"] for each in await find(rig, "summer")] == [first]
+        assert await find(rig, "bypass", domainId="dom_none") == []
+        assert await find(rig, "?!") == []
+        assert len(await find(rig, "bypass", limit=1)) == 1
+        await rig.ok("PATCH", f"{LIST}/{first}", {"status": "archived"})
+        assert len(await find(rig, "bypass")) == 2
+        await rig.ok("DELETE", f"{LIST}/{first}")
+        assert [each["conversation"]["id"] for each in await find(rig, "bypass")] == [second]
+
+
+async def test_a_search_is_limited_to_the_conversations_of_its_user(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("A vault code."), say("Another vault code.")) as rig:
+        domain = await rig.domain()
+        mine = await rig.conversation(domain)
+        await rig.say(mine, "Which vault?")
+        key = await make_key(rig, "ben", "member", domain)
+        theirs = (await rig.http.post(LIST, json={"domainId": domain}, headers=bearer(key))).json()["id"]
+        await rig.http.post(f"{LIST}/{theirs}/messages", json={"content": "Vault?"}, headers=bearer(key))
+        found = (await rig.http.get(SEARCH, params={"q": "vault"}, headers=bearer(key))).json()["items"]
+        assert [each["conversation"]["id"] for each in found] == [theirs]
+
+
+async def test_a_question_that_is_asked_again_is_found_once_and_an_imported_one_too(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("First."), say("Second.")) as rig:
+        conversation = await rig.conversation()
+        events = await rig.say(conversation, "Which pump?")
+        message = events[0]["userMessageId"]
+        await rig.http.post(f"{LIST}/{conversation}/messages/{message}/retry", json={})
+        [found] = await find(rig, "pump")
+        assert (found["count"], found["message"]["id"]) == (1, message)
+        assert [each["count"] for each in await find(rig, "first")] == [1]
+
+
+async def test_the_list_says_how_a_conversation_ended_and_shows_pinned_ones_first(tmp_path: Path) -> None:
+    async with Rig(tmp_path, say("Yes."), ModelError("no", http_status=400), say("Again.")) as rig:
+        domain = await rig.domain()
+        good, bad = await rig.conversation(domain), await rig.conversation(domain)
+        await rig.say(good, "Hi")
+        await rig.say(bad, "Hi")
+        params = {"sortBy": "lastMessageAt", "pinnedFirst": "true"}
+        listed = (await rig.ok("GET", LIST, params=params))["items"]
+        assert [(each["id"], each["outcome"], "pinned" in each) for each in listed] == [
+            (bad, "failed", False),
+            (good, "done", False),
+        ]
+        pinned = await rig.ok("PATCH", f"{LIST}/{good}", {"pinned": True})
+        assert pinned["pinned"] is True
+        assert [each["id"] for each in (await rig.ok("GET", LIST, params=params))["items"]] == [good, bad]
+        await rig.say(bad, "Once more")
+        assert (await rig.ok("GET", f"{LIST}/{bad}"))["outcome"] == "done"
+        assert "pinned" not in await rig.ok("PATCH", f"{LIST}/{good}", {"pinned": False})
