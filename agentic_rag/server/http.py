@@ -80,6 +80,7 @@ def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gat
             business.births,
             business.conversations,
             business.gate,
+            business.documents,
         ),
         RoleRoutes(business.roles, business.definitions, business.servers, business.domains, business.gate),
         PromptRoutes(business.prompts, business.gate),

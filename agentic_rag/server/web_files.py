@@ -54,7 +54,7 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-cache",
-    "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
+    "permissions-policy": "camera=(), microphone=(self), geolocation=(), payment=(), usb=()",
 }
 """Headers of every file. With ``no-cache`` a browser stores the file but revalidates it on each use."""
 

@@ -42,7 +42,6 @@ async def test_the_list_says_what_happens_in_each_conversation_and_a_search_open
         await expect(line["Rooms"].locator(".conversation-state")).to_have_count(0)
         await expect(page.locator(".conversations-head")).to_have_text(["Today"])
         await check_accessible(page, "list with states")
-        await page.screenshot(path="/tmp/list4/pics/list.png")  # XXX
 
         await desk.goto(f"#/chat/{domain}/{running}")
         await page.get_by_label("Message", exact=True).fill("Go on")
@@ -67,17 +66,37 @@ async def test_the_list_says_what_happens_in_each_conversation_and_a_search_open
         await expect(page.get_by_label("Search conversations")).to_have_value("bypass opens")
         await expect(page.locator(".conversations-head")).to_have_text(["1 conversation"])
         await expect(page.locator(".conversation-hit mark")).to_have_text(["bypass", "opens"])
-        await page.screenshot(path="/tmp/list4/pics/searching.png")  # XXX
 
         await check_accessible(page, "search")
         await page.locator(".conversation-link").click()
         await expect(page.locator(".turn")).to_have_count(4)
         await expect(page.locator(".answer strong")).to_be_in_viewport()
         await expect(page.get_by_text("And by day?")).not_to_be_in_viewport()
-        await page.screenshot(path="/tmp/list4/pics/search.png")  # XXX
         marked = await page.evaluate("[...CSS.highlights.get('found')].map(String)")
         assert "bypass" in marked
         await page.get_by_label("Search conversations").fill("nothing like this")
         await expect(page.locator(".conversations")).to_have_text("Nothing found in titles and messages.")
         await page.get_by_label("Search conversations").fill("")
         await expect(lines).to_have_count(4)
+
+
+async def test_a_new_conversation_offers_questions_and_sends_the_one_that_is_chosen(tmp_path: Path) -> None:
+    async with console(tmp_path, say("Twenty-seven days.")) as desk:
+        page, rig = desk.page, desk.rig
+        domain = await rig.domain()
+        await rig.upload(domain, "people-handbook.md", b"# People\n\n## Leave\n\n27 days.\n\n## Travel\n\nBy train.\n")
+        await desk.goto()
+        questions = page.locator(".starter-text")
+        await expect(questions).to_have_count(2)
+        await check_accessible(page, "start")
+        composer = page.get_by_label("Message", exact=True)
+        await composer.fill("half a thou")
+        await page.set_viewport_size({"width": 390, "height": 844})
+        await page.set_viewport_size({"width": 1280, "height": 800})
+        await questions.first.click()
+        await expect(page.locator(".question-text")).to_have_text("What does “people handbook” say about “Leave”?")
+        await expect(page.locator('.turn[data-status="done"] .answer-acts')).to_have_count(1)
+        await expect(composer).to_have_value("half a thou")
+        await expect(questions).to_have_count(0)
+        await page.keyboard.press("Alt+n")
+        await expect(questions).to_have_count(2)

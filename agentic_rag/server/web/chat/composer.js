@@ -12,6 +12,7 @@ const MOST_BYTES = 3_900_000;
 const IMAGE_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 const documentParts = lazily((again) => import(`./attached.js${again}`));
+const speechParts = lazily((again) => import(`./speech.js${again}`));
 const imageParts = lazily((again) => import(`./kept-images.js${again}`));
 
 export class Composer {
@@ -36,12 +37,13 @@ export class Composer {
     this.previews = h("div", { class: "composer-images", hidden: true });
     this.documents = h("div", {});
     this.attach = button(t("chat.attach"), { kind: "quiet", icon: "attach", compact: true, onclick: () => this.file.click() });
+    this.speak = this.#speechButton();
     this.send = button(t("chat.send"), { kind: "primary", icon: "send", compact: true, onclick: () => this.#send() });
     this.stop = button(t("chat.stop"), { icon: "stop", compact: true, onclick: () => this.given.stop() });
     this.stop.hidden = true;
     this.count = h("span", { class: "small field-error", role: "status", hidden: true });
     this.hint = h("p", { class: "composer-hint small faint", id: "composer-hint" }, t("chat.keys"));
-    this.box = h("div", { class: "composer-box" }, this.documents, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, h("span", { class: "grow" }), this.count, this.stop, this.send));
+    this.box = h("div", { class: "composer-box" }, this.documents, this.previews, this.text, h("div", { class: "composer-acts" }, this.attach, this.file, this.speak, h("span", { class: "grow" }), this.count, this.stop, this.send));
     this.element = h("form", { class: "composer", onsubmit: (event) => event.preventDefault() }, this.box, this.hint);
     this.box.addEventListener("dragover", (event) => event.preventDefault());
     this.box.addEventListener("drop", (event) => {
@@ -50,6 +52,33 @@ export class Composer {
     });
     this.keep = debounce(150, () => this.#keep());
     this.#changed();
+  }
+
+  /** The button that takes down what one says, where the browser offers that. */
+  #speechButton() {
+    if (!globalThis.SpeechRecognition && !globalThis.webkitSpeechRecognition) return null;
+    const made = button(t("chat.speak"), { kind: "quiet", icon: "mic", compact: true, "aria-pressed": "false", onclick: () => this.#speak() });
+    this.speech = speechParts;
+    return made;
+  }
+
+  async #speak() {
+    if (this.dictation) return this.dictation.stop();
+    const { Dictation } = await this.speech();
+    const before = this.text.value && !/\s$/.test(this.text.value) ? `${this.text.value} ` : this.text.value;
+    const show = (words) => {
+      this.text.value = before + words;
+      this.#changed();
+    };
+    const end = (problem) => {
+      this.dictation = null;
+      this.speak.setAttribute("aria-pressed", "false");
+      this.keep();
+      if (problem) toast(t(problem), { kind: "error" });
+    };
+    this.dictation = new Dictation({ show, end });
+    this.speak.setAttribute("aria-pressed", "true");
+    return undefined;
   }
 
   /** The new conversation has an id now: what is typed from here on is a draft of its own. */
@@ -80,6 +109,7 @@ export class Composer {
 
   /** Show the draft of another conversation. */
   open(key) {
+    this.dictation?.stop();
     this.flush();
     this.opened = (this.opened ?? 0) + 1;
     this.leaving = "";
@@ -171,6 +201,7 @@ export class Composer {
   }
 
   async #send() {
+    this.dictation?.stop();
     const content = this.text.value.trim();
     const images = this.images;
     if (!content && !images.length) return;

@@ -8,6 +8,7 @@ import { badge, button, emptyState, menu, openDialog, toastError } from "../ui.j
 import { Composer } from "./composer.js";
 import { ConversationList } from "./list.js";
 
+const MOST_STARTERS = 4;
 const KEPT_DOMAIN = "agentic-rag.domain";
 
 /** What an open conversation is made of: the first page does without. */
@@ -42,7 +43,8 @@ class ChatPage {
     this.line = h("p", { class: "chat-line small", role: "status" });
     this.body = h("div", { class: "chat-body" });
     this.head = h("header", { class: "chat-head" }, button(t("chat.conversations"), { kind: "quiet", icon: "side", compact: true, class: "button button-quiet button-compact chat-side-button", onclick: () => this.#toggleList() }), this.title, this.line, menu(t("chat.more"), () => this.#items()));
-    this.pane = h("section", { class: "chat-pane" }, this.head, this.body, h("div", { class: "chat-foot" }, this.composer.element));
+    this.starters = h("section", { class: "starters", "aria-label": t("chat.starters") });
+    this.pane = h("section", { class: "chat-pane" }, this.head, this.body, h("div", { class: "chat-foot" }, this.composer.element), this.starters);
     this.keys = (event) => this.#key(event);
     this.hiding = () => this.composer.flush();
     this.beginning = null;
@@ -87,6 +89,8 @@ class ChatPage {
     const found = this.domains.find((each) => each.id === domainId) ?? (await this.app.domains({ again: true })).find((each) => each.id === domainId);
     if (!found) {
       this.#closeView();
+      this.pane.classList.remove("chat-fresh");
+      replace(this.starters);
       replace(this.body, emptyState(t("shell.notFound"), t("shell.notFoundText"), { icon: "search" }));
       return;
     }
@@ -129,7 +133,28 @@ class ChatPage {
     this.#setTitle("");
     const { domain } = this;
     const hints = domain.documentCount ? t("chat.startDocuments", { count: domain.documentCount }) : t(this.app.can(domain.id, "admin") ? "chat.startNoDocumentsAdmin" : "chat.startNoDocuments");
-    replace(this.body, h("div", { class: "thread" }, h("div", { class: "start" }, h("h2", { class: "start-title wrap", dir: "auto" }, domain.name), domain.description && h("p", { class: "soft wrap", dir: "auto" }, domain.description), h("p", { class: "faint" }, hints))));
+    this.pane.classList.add("chat-fresh");
+    replace(this.starters);
+    replace(this.body, h("div", { class: "start" }, h("h2", { class: "start-title wrap", dir: "auto" }, domain.name), domain.description && h("p", { class: "soft wrap", dir: "auto" }, domain.description), h("p", { class: "faint" }, hints)));
+    this.#loadStarters(domain).catch((error) => error.code || console.error(error)); // a start without them is whole
+  }
+
+  async #loadStarters(domain) {
+    const { items } = await api("GET", `/api/domains/${encodeURIComponent(domain.id)}/starters`);
+    if (domain !== this.domain || this.view || this.beginning || !items.length) return;
+    const line = ({ text, documentName }) => h("li", {}, h("button", { type: "button", class: "starter", onclick: () => this.#sendStarter(text) }, h("span", { class: "starter-text", dir: "auto" }, text), documentName && h("span", { class: "starter-document clip", dir: "auto" }, documentName)));
+    replace(this.starters, h("h2", {}, t("chat.starters")), h("ul", {}, items.slice(0, MOST_STARTERS).map(line)));
+  }
+
+  /** Send a question that the start offers. What is typed stays. */
+  async #sendStarter(content) {
+    for (const each of this.starters.querySelectorAll("button")) each.disabled = true;
+    try {
+      await this.#send({ content, images: [] }, () => {});
+    } catch (error) {
+      for (const each of this.starters.querySelectorAll("button")) each.disabled = false;
+      toastError(error);
+    }
   }
 
   #makeView(conversationId) {
@@ -152,6 +177,8 @@ class ChatPage {
       },
       conversationId,
     );
+    this.pane.classList.remove("chat-fresh");
+    replace(this.starters);
     replace(this.body, this.view.element, this.view.jump);
     return this.view;
   }

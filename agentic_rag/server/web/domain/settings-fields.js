@@ -173,6 +173,13 @@ function namesField(key, bounds, { onchange }) {
   return finish(made, bounds, read, (value) => (control.value = [value ?? []].flat().join("\n")));
 }
 
+/** Texts, one a line. */
+function linesField(key, bounds, { onchange }) {
+  const control = textarea({ rows: 4, oninput: onchange, dir: "auto" });
+  const made = named(key, control, bounds);
+  return finish(made, bounds, () => control.value.split("\n").map((each) => each.trim()).filter(Boolean), (value) => (control.value = (value ?? []).join("\n")));
+}
+
 /** Rows of a name and what belongs to it. `cell(value, onchange)` returns `{element, read()}`. */
 function mapField(key, bounds, { onchange }, cell, namePlaceholder) {
   const rows = h("div", { class: "map-rows" });
@@ -298,4 +305,4 @@ function evaluationField(key, bounds, { onchange }) {
 }
 
 const BY_TYPE = { enum: enumField, integer: numberField, number: numberField, string: textField, boolean: booleanField };
-const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, toolPolicy: policyField, variables: variablesField, memory: memoryField, evaluation: evaluationField };
+const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, starters: linesField, toolPolicy: policyField, variables: variablesField, memory: memoryField, evaluation: evaluationField };

@@ -1,0 +1,31 @@
+// Voice input with the browser's own speech recognition; some browsers send the sound to their maker for that.
+
+import { language } from "../i18n.js";
+
+const LANGUAGES = { en: "en-US", zh: "zh-CN" };
+const PROBLEMS = { "not-allowed": "chat.speakDenied", "service-not-allowed": "chat.speakDenied", "audio-capture": "chat.speakDenied", network: "chat.speakOffline" };
+
+export class Dictation {
+  /** `show(words)` gets all that was said so far, `end(problem)` the key of the words for what went wrong, or null. */
+  constructor({ show, end }) {
+    const Recognition = globalThis.SpeechRecognition ?? globalThis.webkitSpeechRecognition;
+    this.recognition = new Recognition();
+    Object.assign(this.recognition, { lang: spokenLanguage(), interimResults: true, continuous: true });
+    let problem = null;
+    let isStopped = false;
+    this.recognition.onresult = ({ results }) => isStopped || show([...results].map(([best]) => best.transcript).join(""));
+    this.recognition.onerror = ({ error }) => (problem = PROBLEMS[error] ?? null);
+    this.recognition.onend = () => isStopped || end(problem);
+    this.stop = () => {
+      isStopped = true;
+      this.recognition.stop();
+      end(null);
+    };
+    this.recognition.start();
+  }
+}
+
+/** The browser's own variant of the page's language, if it has one. */
+function spokenLanguage() {
+  return navigator.languages.find((each) => each.split("-")[0] === language) ?? LANGUAGES[language] ?? language;
+}
