@@ -47,6 +47,7 @@ from agentic_rag.conversations.feedback import Feedback
 from agentic_rag.conversations.naming import LOOK_SECONDS as NAMING_SECONDS
 from agentic_rag.conversations.naming import Naming
 from agentic_rag.conversations.search import ConversationSearch
+from agentic_rag.conversations.sharing import Sharing
 from agentic_rag.conversations.sign_in_waits import SignInWaits
 from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
@@ -552,6 +553,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         imports=_imports(ground, domains, documents, roles, reserve),
         conversations=conversations,
         conversation_search=ConversationSearch(database),
+        sharing=Sharing(database, directory, conversations, runtime, settings.share_links),
         client_names=ClientNames(database, conversations),
         naming=machinery.naming,
         title_news=machinery.title_news,

@@ -152,6 +152,9 @@ class Settings(BaseSettings):
     titles: Literal["model", "message"] = "model"
     """Where the titles of conversations come from: of the first message at once and of the model after the first turn,
     which costs one small call a conversation; or of the first ``message`` alone."""
+    share_links: Literal["off", "users", "anyone"] = "off"
+    """Who may read conversations that their owners share by a link: nobody, people who are signed in, or ``anyone`` who
+    has the link. Quoted passages are shown only to people who see the domain."""
     citations: Literal["native", "marks"] = "native"
     """How a model cites: by its service's own citations, or by marks in its text for services that have none."""
     anthropic_api_key: SecretStr | None = Field(

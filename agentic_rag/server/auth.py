@@ -506,8 +506,8 @@ def caller_of(scope: Scope) -> Caller:
 class Guard:
     """ASGI middleware around everything. ``gate`` identifies callers; without it everyone is the operator.
 
-    ``open_paths`` need no key, like the files below ``page_folder``. These are not counted, because a page of dozens of
-    files would use up a user's requests per second.
+    ``open_paths`` and paths below ``open_folders`` need no key, like the files below ``page_folder``. These files are not
+    counted, because a page of dozens of files would use up a user's requests per second.
     """
 
     def __init__(
@@ -516,8 +516,10 @@ class Guard:
         gate: Gate | None = None,
         open_paths: frozenset[str] = frozenset(),
         page_folder: str | None = None,
+        open_folders: tuple[str, ...] = (),
     ) -> None:
         self.app = app
+        self._open_folders = open_folders
         self._gate = gate or Gate()
         self._open_paths = open_paths
         self._page_folder = page_folder
@@ -552,7 +554,9 @@ class Guard:
                     await _Preflight(headers)(scope, receive, sending)
                     return
                 is_file = self._page_folder is not None and scope["path"].startswith(self._page_folder)
-                is_open = scope["type"] == "http" and (is_file or scope["path"] in self._open_paths)
+                is_open = scope["type"] == "http" and (
+                    is_file or scope["path"] in self._open_paths or scope["path"].startswith(self._open_folders)
+                )
                 state["origin"] = origin
                 caller = state["caller"] = await self._gate.enter(scope, headers, origin=origin, is_open=is_open)
                 actor = caller.user.id

@@ -55,6 +55,7 @@ from agentic_rag.server.root_path import RootPath
 from agentic_rag.server.routes import Edge, declarations_of, route
 from agentic_rag.server.server_routes import SecretRoutes, ServerRoutes
 from agentic_rag.server.services import RouteServices
+from agentic_rag.server.sharing_routes import SHARED_FOLDER, SharingRoutes
 from agentic_rag.server.ui_message_routes import UiMessageRoutes
 from agentic_rag.server.usage_routes import UsageRoutes
 from agentic_rag.server.user_routes import UserRoutes
@@ -128,6 +129,7 @@ def make_app(
         ConversationRoutes(
             business.conversations, business.conversation_search, business.deletion, Pages(thread, business.usage)
         ),
+        SharingRoutes(business.sharing, redactor, thread),
         TurnRoutes(business.conversations),
         FeedbackRoutes(business.feedback),
         RenderRoutes(thread),
@@ -170,7 +172,7 @@ def make_app(
         middleware=[
             *below,
             Middleware(Compression),
-            Middleware(Guard, gate=gate, open_paths=open_paths, page_folder=FOLDER),
+            Middleware(Guard, gate=gate, open_paths=open_paths, page_folder=FOLDER, open_folders=(SHARED_FOLDER,)),
         ],
         exception_handlers=edge.exception_handlers(),
     )

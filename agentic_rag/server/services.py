@@ -16,6 +16,7 @@ from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.conversations.feedback import Feedback
 from agentic_rag.conversations.naming import Naming
 from agentic_rag.conversations.search import ConversationSearch
+from agentic_rag.conversations.sharing import Sharing
 from agentic_rag.conversations.title_news import TitleNews
 from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
@@ -70,6 +71,7 @@ class RouteServices:
     imports: Imports
     conversations: Conversations
     conversation_search: ConversationSearch
+    sharing: Sharing
     client_names: ClientNames
     naming: Naming
     title_news: TitleNews

@@ -100,3 +100,32 @@ async def test_a_new_conversation_offers_questions_and_sends_the_one_that_is_cho
         await expect(questions).to_have_count(0)
         await page.keyboard.press("Alt+n")
         await expect(questions).to_have_count(2)
+
+
+async def test_a_conversation_is_exported_and_shared_from_its_menu(tmp_path: Path) -> None:
+    async with console(tmp_path, say("Twenty-seven **days**."), share_links="anyone") as desk:
+        page, rig = desk.page, desk.rig
+        domain = await rig.domain()
+        conversation = await rig.conversation(domain, title="Leave / rest")
+        await rig.say(conversation, "How many days?")
+        await desk.goto(f"#/chat/{domain}/{conversation}")
+        await expect(page.locator(".answer strong")).to_have_text("days")
+        await page.locator(".chat-head").get_by_role("button", name="More").click()
+        await page.get_by_role("menuitem", name="Share or export").click()
+        async with page.expect_download() as download:
+            await page.get_by_role("button", name="Markdown", exact=True).click()
+        saved = await download.value
+        assert saved.suggested_filename == "Leave rest.md"
+        assert "Twenty-seven **days**." in Path(await saved.path()).read_text()
+        await page.get_by_role("button", name="Make a link").click()
+        address = await page.get_by_label("Link to this conversation").input_value()
+        await check_accessible(page, "share")
+        shared = await page.context.new_page()
+        await shared.goto(address)
+        await expect(shared.locator("strong")).to_have_text("days")
+        await check_accessible(shared, "shared page")
+        await page.get_by_role("button", name="Revoke the link").click()
+        await expect(page.get_by_text("The link no longer works.")).to_be_visible()
+        response = await shared.reload()
+        assert response is not None
+        assert response.status == 404

@@ -11,6 +11,7 @@ import { ConversationList } from "./list.js";
 const MOST_STARTERS = 4;
 const KEPT_DOMAIN = "agentic-rag.domain";
 
+const sharingParts = lazily((again) => import(`./sharing.js${again}`));
 /** What an open conversation is made of: the first page does without. */
 const conversationParts = lazily((again) => import(`./conversation.js${again}`));
 
@@ -261,6 +262,7 @@ class ChatPage {
       this.app.user.operator && { label: t("chat.makeDomain"), icon: "domain", act: () => this.#makeDomain() },
       view && null,
       view && record && { label: t("chat.rename"), icon: "edit", act: () => this.list.rename(record) },
+      view && record && { label: t("chat.shareOrExport"), icon: "upload", act: async () => (await sharingParts()).openSharing(record) },
       view && view.branches.length > 1 && { label: t("chat.branches"), icon: "branch", act: () => this.#showBranches() },
       view && { label: t("chat.compact"), icon: "archive", act: () => this.#compact() },
     ].filter((each) => each !== false && each !== undefined && !(each === null && !view));
