@@ -506,7 +506,7 @@ def caller_of(scope: Scope) -> Caller:
 class Guard:
     """ASGI middleware around everything. ``gate`` identifies callers; without it everyone is the operator.
 
-    ``open_paths`` and paths below ``open_folders`` need no key, like the files below ``page_folder``. These files are not
+    ``open_paths`` and paths below ``open_folders`` need no key, like the files below ``page_folder``. The files are not
     counted, because a page of dozens of files would use up a user's requests per second.
     """
 
