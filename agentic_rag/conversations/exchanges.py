@@ -89,9 +89,9 @@ def store_exchanges(conn: Connection, conversation: ConversationRecord, exchange
             )
             sessions.append_message(conn, record)
         if not conversation.transient:
-            index = (conn, scope, session_id, conversation_id)
-            message_texts.add(*index, turn.user_message_id, "user", exchange.question)
-            message_texts.add(*index, turn.message_id, "assistant", exchange.answer)
+            indexed_in = (session_id, conversation_id)
+            message_texts.add(conn, scope, *indexed_in, turn.user_message_id, "user", exchange.question)
+            message_texts.add(conn, scope, *indexed_in, turn.message_id, "assistant", exchange.answer)
         last = turn.message_id
 
 

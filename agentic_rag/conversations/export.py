@@ -77,7 +77,8 @@ def to_markdown(exported: ExportedConversation) -> str:
 
 def _with_marks(message: ShownMessage) -> str:
     """Return a message's text with ``[n]`` at each citation."""
-    pieces, at = [], 0
+    pieces: list[str] = []
+    at = 0
     for citation in sorted(message.citations, key=lambda each: each.end):
         pieces += message.content[at : citation.end], f" [{citation.number}]"
         at = citation.end

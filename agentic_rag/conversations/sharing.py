@@ -66,9 +66,9 @@ class Sharing:
             NotFound: this user has no such conversation.
         """
         record = await self._conversations.get(user, conversation_id)
-        return record, await self._exported(record, language)
+        return record, await self._collect(record, language)
 
-    async def _exported(
+    async def _collect(
         self,
         record: ConversationRecord,
         language: ExportLanguage,
@@ -169,7 +169,7 @@ class Sharing:
             raise NotFound("share", f"{token[:8]}…")
         share, record = found
         passages = viewer.sees(record.domain_id)
-        exported = await self._exported(record, language, share, passages=passages)
+        exported = await self._collect(record, language, share, passages=passages)
         return SharedConversation(record.domain_id, passages, exported)
 
 

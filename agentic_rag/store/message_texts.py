@@ -72,11 +72,11 @@ class Word(NamedTuple):
 def words_of(text: str) -> list[Word]:
     """Return the words of a text in the form in which they are indexed, with their places."""
     folded = fold(text)
-    found = ((_indexed(match[0]), match.span()) for match in _WORD.finditer(folded.text))
+    found = ((_index_form(match[0]), match.span()) for match in _WORD.finditer(folded.text))
     return [Word(word, *folded.source_span(*span)) for word, span in found if word]
 
 
-def _indexed(word: str) -> str:
+def _index_form(word: str) -> str:
     word = word[:_LONGEST_WORD]
     is_ideograph_or_kana = len(word) == 1 and word >= "\u2e80"
     return word if is_ideograph_or_kana else _without_accents(word)
@@ -121,7 +121,7 @@ class SearchTerms:
             if not found:
                 return []
             spans.update((words[at].start, words[at + len(phrase) - 1].end) for at in found)
-        return _joined(sorted(spans))
+        return _join_spans(sorted(spans))
 
 
 def _matches(words: list[Word], at: int, phrase: tuple[str, ...]) -> bool:
@@ -129,7 +129,7 @@ def _matches(words: list[Word], at: int, phrase: tuple[str, ...]) -> bool:
     return len(there) == len(phrase) and there[:-1] == [*phrase[:-1]] and there[-1].startswith(phrase[-1])
 
 
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _join_spans(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     for start, end in spans:
         if joined and start < joined[-1][1]:
@@ -181,7 +181,7 @@ def add(
     text: str,
 ) -> None:
     """Index a question or an answer. A message without a word has no row."""
-    words = [word for found in _WORD.findall(fold(text[:MAX_CHARACTERS]).text) if (word := _indexed(found))]
+    words = [word for found in _WORD.findall(fold(text[:MAX_CHARACTERS]).text) if (word := _index_form(found))]
     if not words:
         return
     MessageTextRecord(
@@ -221,7 +221,9 @@ def search(conn: Connection, scope: TextScope, terms: SearchTerms, at_most: int 
     exact = [*scope.words, *(word for phrase in terms.phrases for word in phrase[:-1])]
     lexemes = [*(f"'{word}'" for word in exact), *(f"'{phrase[-1]}':*" for phrase in terms.phrases)]
     indexed = sa.func.array_to_tsvector(sa.func.string_to_array(_texts.words, sa.literal_column("' '")))
-    where = [indexed.bool_op("@@")(sa.cast(" & ".join(dict.fromkeys(lexemes)), _TsQuery()))]
+    where: list[sa.ColumnElement[bool]] = [
+        indexed.bool_op("@@")(sa.cast(" & ".join(dict.fromkeys(lexemes)), _TsQuery()))
+    ]
     # The index ignores the order of words.
     where += [_texts.words.contains(f" {' '.join(p)}", autoescape=True) for p in terms.phrases if len(p) > 1]
     rows = conn.execute(sa.select(*_FOUND).where(*where).order_by(_texts.id.desc()).limit(at_most))
