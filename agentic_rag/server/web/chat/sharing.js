@@ -1,7 +1,7 @@
 // Take a conversation along: as a file with its sources, or as a read-only link where the operator allows that.
 
 import { api } from "../api.js";
-import { h, replace } from "../dom.js";
+import { below, h, replace, ROOT } from "../dom.js";
 import { formatDate, language, t } from "../i18n.js";
 import { button, copyButton, input, openDialog, saveFile, toast } from "../ui.js";
 
@@ -17,7 +17,7 @@ export function openSharing(record) {
 
 function exportButton(path, record, [format, ending, type]) {
   const save = async () => {
-    const answer = await fetch(`${path}/export?${new URLSearchParams({ format, language })}`, { headers: { "X-Requested-With": "console" } });
+    const answer = await fetch(below(`${path}/export?${new URLSearchParams({ format, language })}`), { headers: { "X-Requested-With": "console" } });
     if (!answer.ok) throw Object.assign(new Error((await answer.json()).error?.message ?? String(answer.status)), { code: "EXPORT_FAILED" });
     saveFile(`${fileName(record.title)}.${ending}`, type, await answer.text());
   };
@@ -37,7 +37,7 @@ async function loadLink(path, place) {
   function draw(address, since) {
     const make = async () => {
       const made = await api("POST", `${path}/share`);
-      draw(new URL(`${made.path}?${new URLSearchParams({ language })}`, location.href).href, made.createdAt);
+      draw(new URL(`${ROOT}${made.path}?${new URLSearchParams({ language })}`, location.href).href, made.createdAt);
     };
     const revoke = async () => {
       await api("DELETE", `${path}/share`);
