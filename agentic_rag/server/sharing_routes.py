@@ -21,7 +21,7 @@ from agentic_rag.server.routes import route
 
 EXPORT = "/api/conversations/{conversation}/export"
 SHARE = "/api/conversations/{conversation}/share"
-SHARED_FOLDER = "/shared/"
+SHARED_FOLDER = "/api/shared/"
 SHARED = f"{SHARED_FOLDER}{{token}}"
 
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
