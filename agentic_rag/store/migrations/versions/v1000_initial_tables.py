@@ -127,6 +127,8 @@ def upgrade() -> None:
         sa.Column("started_at", sa.String(), nullable=False),
         sa.Column("updated_at", sa.String(), nullable=False),
         sa.Column("last_message_at", sa.String(), nullable=True),
+        sa.Column("pinned", sa.Boolean(), nullable=False),
+        sa.Column("outcome", sa.String(), nullable=True),
         sa.Column("client_name", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("owner_id", "domain_id", "client_name"),
@@ -478,6 +480,19 @@ def upgrade() -> None:
         batch_op.create_index("ix_memories_place", ["domain_id", "user_id", "role"], unique=True)
 
     op.create_table(
+        "message_texts",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("conversation_id", sa.String(), nullable=False),
+        sa.Column("message_id", sa.String(), nullable=False),
+        sa.Column("role", sa.String(), nullable=False),
+        sa.Column("words", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    with op.batch_alter_table("message_texts", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_message_texts_session_id"), ["session_id"], unique=False)
+
+    op.create_table(
         "messages",
         sa.Column("session_id", sa.String(), autoincrement=False, nullable=False),
         sa.Column("seq", sa.Integer(), autoincrement=False, nullable=False),
@@ -631,6 +646,16 @@ def upgrade() -> None:
     with op.batch_alter_table("sessions", schema=None) as batch_op:
         batch_op.create_index("ix_sessions_parent", ["parent_turn_id", "tool_call_id"], unique=False)
 
+    op.create_table(
+        "shares",
+        sa.Column("token_hash", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("session_id", sa.String(), nullable=False),
+        sa.Column("conversation_id", sa.String(), nullable=False),
+        sa.Column("leaf_message_id", sa.String(), nullable=False),
+        sa.Column("created_at", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("token_hash"),
+        sa.UniqueConstraint("session_id"),
+    )
     op.create_table(
         "sign_ins",
         sa.Column("id", sa.String(), autoincrement=False, nullable=False),
@@ -833,5 +858,22 @@ def upgrade() -> None:
 
     origin = sa.table("origin", sa.column("id"), sa.column("store_id"), sa.column("made_at"))
     op.bulk_insert(origin, [{"id": 1, "store_id": new_id("store"), "made_at": now()}])
+    if op.get_context().dialect.name == "sqlite":
+        op.execute(
+            "CREATE VIRTUAL TABLE message_search USING fts5"
+            "(words, content='message_texts', content_rowid='id', tokenize='ascii', columnsize=0)"
+        )
+        op.execute(
+            "CREATE TRIGGER message_search_insert AFTER INSERT ON message_texts BEGIN"
+            " INSERT INTO message_search(rowid, words) VALUES (new.id, new.words); END"
+        )
+        op.execute(
+            "CREATE TRIGGER message_search_delete AFTER DELETE ON message_texts BEGIN"
+            " INSERT INTO message_search(message_search, rowid, words) VALUES ('delete', old.id, old.words); END"
+        )
+    else:
+        op.execute(
+            "CREATE INDEX message_search ON message_texts USING gin (array_to_tsvector(string_to_array(words, ' ')))"
+        )
     support = sa.table("schema_support", sa.column("id"), sa.column("revision"), sa.column("oldest"))
     op.bulk_insert(support, [{"id": 1, "revision": revision, "oldest": revision}])
