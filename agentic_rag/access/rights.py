@@ -8,7 +8,7 @@ from typing import Final
 
 from agentic_rag.access.users import User
 from agentic_rag.store.keys import KeyRecord, KeyRole
-from agentic_rag.store.users import Grant, UserRecord
+from agentic_rag.store.users import Grant, Origin, UserRecord
 
 _RANK: Final = {Grant.MEMBER: 1, Grant.AUTHOR: 2, Grant.ADMIN: 3}
 
@@ -23,6 +23,21 @@ def user_of(record: UserRecord, key: KeyRecord | None = None) -> User:
     wanted = Grant(key.role.value)
     own = dict.fromkeys(key.domains, Grant.ADMIN) if record.operator else record.grants
     return _caller(record.id, {each: lower(wanted, own[each]) for each in key.domains if each in own}, key_id=key_id)
+
+
+def groups_of(record: UserRecord, key: KeyRecord | None = None) -> frozenset[str]:
+    """Return the groups of a caller with or without a key. They decide which labels of documents the caller holds.
+
+    An operator chooses a key's groups. A key of a provider's user acts at most for the user's own groups. A key with a
+    role acts only for the groups that it names.
+    """
+    own = frozenset(record.groups)
+    if key is None:
+        return own
+    named = frozenset(key.groups)
+    if record.origin is Origin.OIDC:
+        named &= own
+    return named if key.role is not None else named | own
 
 
 def grants_of(role: KeyRole | None, domains: tuple[str, ...]) -> dict[str, Grant]:

@@ -4,8 +4,10 @@ The composition root creates the object.
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from datetime import date
 
+from agentic_rag.access.document_views import DocumentReader, DocumentViews
 from agentic_rag.access.keys import Access
 from agentic_rag.app.mcp_hub import McpHub
 from agentic_rag.base.events import Notice
@@ -91,3 +93,16 @@ class Services:
     async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> set[str]:
         """See `AgentServices.missing_chunks`."""
         return await missing_chunks(self._knowledge.index, self._database, domain_id, chunk_ids)
+
+
+class HiddenFromReaders:
+    """Names the documents that a turn's reader may not see now. Implements `runtime.services.HiddenDocuments`."""
+
+    def __init__(self, views: DocumentViews) -> None:
+        self._views = views
+
+    async def __call__(self, definition: Definition, document_ids: AbstractSet[str]) -> AbstractSet[str]:
+        binding = definition.binding
+        reader = DocumentReader(binding.user, binding.key, trusted=binding.trusted)
+        view = await self._views.of_reader(reader, definition.domain_id)
+        return frozenset(each for each in document_ids if not view.shows(each))

@@ -19,10 +19,11 @@ from starlette.applications import Starlette
 
 from agentic_rag.access.acts import Acts
 from agentic_rag.access.auditing import AuditLog
+from agentic_rag.access.document_views import DocumentViews
 from agentic_rag.access.keys import Access
 from agentic_rag.access.logins import Logins, LoginTimes
 from agentic_rag.access.people import People
-from agentic_rag.app.agent_services import Services
+from agentic_rag.app.agent_services import HiddenFromReaders, Services
 from agentic_rag.app.cluster import SharedStore, join_store, open_carriers
 from agentic_rag.app.mcp_hub import McpHub, launch_policy
 from agentic_rag.app.open_store import open_store
@@ -499,6 +500,7 @@ async def _open_machinery(
             spending=ground.spending,
             observer=observer,
             owner=tools.owner,
+            hidden_documents=HiddenFromReaders(DocumentViews(database)),
         )
     )
     joined = join_store(stack, settings, database, carriers, runtime)
@@ -518,7 +520,8 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     default_model = "" if defaults.only_model else defaults.model
     lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser(), default_model)
     domains = _make_domains(ground, machinery, lifecycle, defaults)
-    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, ground.watched)
+    views = DocumentViews(database)
+    definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, ground.watched, views)
     births = DomainCreation(directory, domains, roles)
     prompts = PromptFiles(database, directory, threads, ground.file_history)
     reserve = DiskReserve(settings.data, settings.disk_reserve)
@@ -526,7 +529,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     conversations = Conversations(
         database, directory, definitions, runtime, births, Trials(roles), settings.default_domain
     )
-    memories = Memories(definitions, settings.quota_memories, threads, ground.memories)
+    memories = Memories(definitions, views, settings.quota_memories, threads, ground.memories)
     deletion = Deletion(
         database, directory, conversations, documents, runtime, vault, lifecycle, settings.workspaces, threads
     )
@@ -549,6 +552,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         memories=memories,
         extraction=_extraction(ground, machinery, definitions),
         documents=documents,
+        views=views,
         exports=Exports(database, directory, memories, ground.vault, threads),
         imports=_imports(ground, domains, documents, roles, reserve),
         conversations=conversations,

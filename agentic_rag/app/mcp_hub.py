@@ -16,9 +16,11 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from agentic_rag.access.document_views import DocumentViews
 from agentic_rag.access.keys import Access
 from agentic_rag.base.settings import Settings, client_environment
 from agentic_rag.base.threads import DomainThreads
+from agentic_rag.documents.search import DomainSearch
 from agentic_rag.domains.guarded_tools import guard_tools
 from agentic_rag.domains.sign_in_secrets import OwnAddress, SignInListener
 from agentic_rag.domains.vault import Vault
@@ -37,7 +39,6 @@ from agentic_rag.tools.launch.registry_clients import client_sandbox
 from agentic_rag.tools.launch.spec import LaunchSpec
 from agentic_rag.tools.status import ConnectionState, PendingTools, State
 from mcp_servers.promptx.memory import MemoryCache
-from mcp_servers.retriever.reading import KnowledgeBase
 
 if TYPE_CHECKING:
     from agentic_rag.domains.sign_ins import SignIns
@@ -60,7 +61,7 @@ class McpHub:
 
     def __init__(
         self,
-        knowledge: KnowledgeBase,
+        knowledge: DomainSearch,
         roles: Path,
         policy: LaunchPolicy,
         vault: Vault,
@@ -236,6 +237,7 @@ class McpHub:
         self._sign_ins = make_sign_ins(self._database, self._vault, self._policy, self._address, self._listener)
         async with make_hub(
             self._knowledge,
+            DocumentViews(self._database),
             self._roles,
             self._policy,
             redactor,

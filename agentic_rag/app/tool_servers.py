@@ -12,9 +12,13 @@ from typing import TypeVar, TypeVarTuple, Unpack
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit
+from agentic_rag.access.document_views import DocumentReader, DocumentViews
 from agentic_rag.base.errors import AgenticRagError, WorkspaceUnavailable
+from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redactor
 from agentic_rag.base.threads import DomainThreads
+from agentic_rag.directory.collection import domain_of
+from agentic_rag.documents.search import DomainSearch
 from agentic_rag.domains.sign_in_secrets import OwnAddress, SignInListener
 from agentic_rag.domains.sign_ins import SignIns
 from agentic_rag.domains.vault import Vault
@@ -42,7 +46,6 @@ from mcp_servers.promptx.errors import WorkspaceBusy
 from mcp_servers.promptx.memory import MemoryCache
 from mcp_servers.promptx.server import PromptXConfig
 from mcp_servers.promptx.server import create_server as create_promptx
-from mcp_servers.retriever.reading import KnowledgeBase
 from mcp_servers.retriever.server import create_server as create_retriever
 
 T = TypeVar("T")
@@ -53,7 +56,8 @@ TRIAL_SECONDS = 25.0
 
 
 def make_hub(
-    knowledge: KnowledgeBase,
+    knowledge: DomainSearch,
+    views: DocumentViews,
     roles: Path,
     policy: LaunchPolicy,
     redactor: Redactor,
@@ -69,14 +73,20 @@ def make_hub(
 
     ``roles`` is the folder of the built-in roles. ``shelf`` caches everyone's memories.
     """
+
+    async def hidden_turns(bound: Json) -> frozenset[str]:
+        domain_id = domain_of(str(bound.get("collection")))
+        return await views.hidden_turns(DocumentReader.of_call(bound), domain_id)
+
     builtin = {
         DELEGATION: create_delegate(children),
         PROMPTX: create_promptx(
             PromptXConfig(builtin_roles=roles, bound_by_meta=True, max_memories=max_memories),
             _WorkspaceThreads(threads),
             shelf,
+            hidden_turns,
         ),
-        RETRIEVER: create_retriever(knowledge, knowledge, bound_by_meta=True),
+        RETRIEVER: create_retriever(knowledge, knowledge, bound_by_meta=True, visible=knowledge.visible),
     }
     policy.sweep()
     return Hub(builtin, policy, redactor=redactor, observer=observer, threads=threads, accounts=accounts, homes=homes)

@@ -86,7 +86,7 @@ class Exports:
         page = await self._memories.browse(user, domain_id, role=None, q="", offset=0, limit=1)
         found: dict[str, bytes] = {}
         for role in page.roles:
-            export = await self._memories.export(user, domain_id, role)
+            export = await self._memories.export(user, domain_id, role, unlabelled=True)
             found[role] = memory_to_bytes(export.engrams, export.frequencies, redaction)
         return found
 

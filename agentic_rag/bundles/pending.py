@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from agentic_rag.access.document_views import EVERY_DOCUMENT
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import AgenticRagError, NotFound
 from agentic_rag.base.threads import DomainThreads
@@ -146,7 +147,7 @@ class PendingImports:
     ) -> list[Note]:
         wanted = {path.removeprefix(DOCUMENTS): path for path in removed if path.startswith(DOCUMENTS)}
         notes = []
-        for document in await self._documents.list_of(domain_id) if wanted else ():
+        for document in await self._documents.list_of(domain_id, EVERY_DOCUMENT) if wanted else ():
             path = wanted.get(document.path)
             if path is None:
                 continue

@@ -12,6 +12,7 @@ import anyio.to_thread
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
+from agentic_rag.access.document_views import DocumentReader, view_of
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     InvalidInput,
@@ -139,7 +140,7 @@ class Conversations:
             found = _find_named(conn, conversation)
             if found is not None:
                 return found
-            _check_documents(conn, domain_id, conversation.context_document_ids)
+            _check_documents(conn, user, domain_id, conversation.context_document_ids)
             sessions.create(conn, conversation.session_id, labels, created_at=created)
             conversations.insert(conn, conversation)
             store_exchanges(conn, conversation, exchanges, created)
@@ -527,7 +528,7 @@ class Conversations:
         if document_ids:
             conversation = conversation.replace(context_document_ids=_distinct(document_ids))
             domain_id, distinct = conversation.domain_id, conversation.context_document_ids
-            await self._db.read(lambda conn: _check_documents(conn, domain_id, distinct))
+            await self._db.read(lambda conn: _check_documents(conn, user, domain_id, distinct))
         await self._births.adopt(conversation.domain_id)
         definition, notices = await self._definitions.definition(user, conversation, draft)
         return await self._runtime.session(conversation.session_id), definition, notices
@@ -707,8 +708,13 @@ def _distinct(ids: Sequence[DocumentId]) -> list[DocumentId]:
     return list(dict.fromkeys(ids))
 
 
-def _check_documents(conn: Connection, domain_id: str, document_ids: Sequence[DocumentId]) -> None:
+def _check_documents(conn: Connection, user: User, domain_id: str, document_ids: Sequence[DocumentId]) -> None:
+    """Check that a user may limit a conversation to these documents. Raises `NotFound` for one that is not visible."""
+    if not document_ids:
+        return
+    reader = DocumentReader(user.id, user.key_id, trusted=user.administers(domain_id))
+    view = view_of(conn, reader, domain_id)
     for document_id in document_ids:
-        document = documents.get(conn, document_id)
+        document = documents.get(conn, document_id) if view.shows(document_id) else None
         if document is None or document.domain_id != domain_id or document.status is DocumentStatus.DELETING:
             raise NotFound("document", document_id, hidden=document is not None)

@@ -4,23 +4,28 @@ Owns the cache and its invalidation. The directory changes no record: `Domains` 
 The application creates the directory before every component that reads domains.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import anyio
 
 from agentic_rag.base.errors import NotFound
+from agentic_rag.base.ids import DocumentId
 from agentic_rag.directory.collection import CollectionFacts
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.store import documents, domains
 from agentic_rag.store.database import Database
-from agentic_rag.store.documents import DocumentStatus
+from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.domains import DomainRecord
 from agentic_rag.store.quotas import Holdings, Quotas, holdings
 
 FIRST_DOCUMENT_SECONDS = 10.0
 """How long a turn of a domain without searchable documents waits for the first document in ingestion, in seconds."""
+
+
+MOST_PARTIAL_FACTS = 256
+"""Maximum number of cached facts about the documents that some readers may see."""
 
 
 class IngestionQueue(Protocol):
@@ -52,6 +57,7 @@ class Directory:
         self._records: dict[str, DomainRecord] = {}
         self._settings: dict[str, DomainSettings] = {}
         self._facts: dict[str, CollectionFacts] = {}
+        self._partial_facts: dict[tuple[str, frozenset[DocumentId]], CollectionFacts] = {}
         self._leaving: set[str] = set()
         self._unseen: set[str] = set()
         self._epoch = 0
@@ -100,10 +106,21 @@ class Directory:
         facts, epoch = self._facts.get(domain_id), self._epoch
         if facts is None:
             indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
-            languages = {language for document in indexed for language in document.progress.languages or ()}
-            facts = CollectionFacts(len(indexed), tuple(sorted(languages)))
+            facts = _facts_of(indexed)
             if epoch == self._epoch:
                 self._facts[domain_id] = facts
+        return facts
+
+    async def facts_of(self, domain_id: str, visible: frozenset[DocumentId]) -> CollectionFacts:
+        """Return the facts of some documents of a domain, as a reader sees them who may not see the others."""
+        facts, epoch = self._partial_facts.get((domain_id, visible)), self._epoch
+        if facts is None:
+            indexed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, DocumentStatus.INDEXED))
+            facts = _facts_of([each for each in indexed if each.id in visible])
+            if epoch == self._epoch:
+                if len(self._partial_facts) >= MOST_PARTIAL_FACTS:
+                    self._partial_facts.clear()
+                self._partial_facts[domain_id, visible] = facts
         return facts
 
     def documents_mark(self, domain_id: str) -> object:
@@ -158,6 +175,7 @@ class Directory:
         self._records.pop(domain_id, None)
         self._settings.pop(domain_id, None)
         self._facts.pop(domain_id, None)
+        self._partial_facts.clear()
 
     def forget_all(self) -> None:
         """Drop the cached data of every domain."""
@@ -173,3 +191,8 @@ class Directory:
         finally:
             self._leaving.discard(domain_id)
             self.forget(domain_id)
+
+
+def _facts_of(indexed: Sequence[DocumentRecord]) -> CollectionFacts:
+    languages = {language for document in indexed for language in document.progress.languages or ()}
+    return CollectionFacts(len(indexed), tuple(sorted(languages)))

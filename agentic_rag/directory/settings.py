@@ -14,6 +14,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, StringConstraints, 
 from agentic_rag.base.errors import AgenticRagError, CommandNotAllowed, InvalidInput, problems_of, raise_first
 from agentic_rag.base.forms import Form, check_form, require_shape
 from agentic_rag.base.json_form import Json
+from agentic_rag.directory.document_labels import MAX_RULES, FolderPattern, Group, Labels
 from agentic_rag.models.profiles import Effort, refusal_of
 from agentic_rag.tools.base import Verdict
 from agentic_rag.tools.entries.entry import HttpTarget, McpEntry, SealedValue, SecretValue, Value, sealed_name
@@ -23,7 +24,7 @@ from agentic_rag.tools.launch.catalogue import Package
 from agentic_rag.tools.launch.policy import LaunchPolicy
 from agentic_rag.tools.launch.spec import Secrets, secret_in_host, spec_of
 
-MAP_KEYS = frozenset({"mcpServers", "variables", "toolPolicy"})
+MAP_KEYS = frozenset({"mcpServers", "variables", "toolPolicy", "groupLabels", "folderLabels"})
 """Settings that are maps: PUT replaces them, PATCH merges them by name."""
 MAX_ENTRIES = 100
 """Maximum number of entries in each map."""
@@ -186,6 +187,10 @@ class DomainSettings(Form):
     memory_scope: Literal["user", "domain"] | None = None
     memory: MemorySettings = Field(default_factory=MemorySettings)
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings)
+    group_labels: dict[Group, Labels] = Field(default_factory=dict, max_length=MAX_RULES)
+    """Labels that the members of a group hold, by the group's name. Admins of the domain hold all labels."""
+    folder_labels: dict[FolderPattern, Labels] = Field(default_factory=dict, max_length=MAX_RULES)
+    """Labels of all documents below a path of the documents folder, or whose path matches a pattern with ``*``."""
 
     @property
     def fallback_models(self) -> tuple[str, ...] | None:

@@ -1,13 +1,18 @@
 """Documents as requests see them: uploads, states, deletion, searches and re-indexing.
 
-Owns the operations that a request may call on a domain's documents, and their errors. The components of `Knowledge` do
-the work.
+Owns the operations that a request may call on a domain's documents, and their errors. Each read takes the reader's
+`DocumentView`. A document outside of the view does not exist for the reader. The components of `Knowledge` do the work.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.document_views import EVERY_DOCUMENT, DocumentView
 from agentic_rag.base.errors import DocumentUnsupported, InvalidInput, NotFound
 from agentic_rag.base.ids import ConversationId, DocumentId
 from agentic_rag.directory.collection import collection_of
@@ -20,7 +25,7 @@ from agentic_rag.documents.search import KeptSearch, SearchOptions, index_errors
 from agentic_rag.store import documents
 from agentic_rag.store.clock import new_id
 from agentic_rag.store.collections import CollectionRecord
-from agentic_rag.store.documents import DocumentRecord, DocumentStatus
+from agentic_rag.store.documents import DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk
 from mcp_servers.retriever.errors import DocumentError, UnknownDocument
@@ -47,10 +52,13 @@ class Documents:
         self.max_bytes = workshop.max_bytes
         self._reserve = reserve
 
-    async def receive(self, domain_id: str, name: str, *, replace: bool = False) -> Incoming:
+    async def receive(
+        self, domain_id: str, name: str, *, replace: bool = False, labels: Sequence[str] = ()
+    ) -> Incoming:
         """Begin an upload. ``name`` is the client's file name; only its last component is kept.
 
         ``replace``: an existing document of that name gets the new bytes. Otherwise a second document gets a number.
+        ``labels`` are added to those that the document has.
 
         Raises:
             NotFound: there is no such domain.
@@ -73,6 +81,7 @@ class Documents:
             self._reserve,
             self._threads,
             replace=replace,
+            labels=labels,
         )
 
     async def rescan(self, domain_id: str) -> int:
@@ -95,35 +104,57 @@ class Documents:
         """
         await self.knowledge.index.drop(collection_of(domain_id))
 
-    async def list_of(self, domain_id: str, status: DocumentStatus | None = None) -> list[DocumentRecord]:
-        """Return the domain's documents, oldest first.
+    async def list_of(
+        self, domain_id: str, view: DocumentView, status: DocumentStatus | None = None
+    ) -> list[DocumentRecord]:
+        """Return the domain's documents in the view, oldest first.
 
         Raises:
             NotFound: there is no such domain.
         """
         await self._directory.get(domain_id)
-        return await self._db.read(lambda conn: documents.list_of(conn, domain_id, status))
+        listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id, status))
+        return [each for each in listed if view.shows(each.id)]
 
-    async def get(self, domain_id: str, document_id: DocumentId) -> DocumentRecord:
+    async def get(self, domain_id: str, document_id: DocumentId, view: DocumentView) -> DocumentRecord:
         """Return one document.
+
+        Raises:
+            NotFound: the domain has no such document, or the view does not show it.
+        """
+        await self._directory.get(domain_id)
+        document = await self._db.read(lambda conn: documents.get(conn, document_id))
+        there = document is not None and document.domain_id == domain_id
+        if document is None or not there or document.status is DocumentStatus.DELETING or not view.shows(document_id):
+            raise NotFound("document", document_id, hidden=document is not None)
+        return document
+
+    async def change(self, domain_id: str, document_id: DocumentId, fields: DocumentFields) -> DocumentRecord:
+        """Change the labels or dates of a document, for an admin. They count from the next request and tool call.
 
         Raises:
             NotFound: the domain has no such document.
         """
-        await self._directory.get(domain_id)
-        document = await self._db.read(lambda conn: documents.get(conn, document_id))
-        if document is None or document.domain_id != domain_id or document.status is DocumentStatus.DELETING:
-            raise NotFound("document", document_id, hidden=document is not None)
-        return document
+        before = await self.get(domain_id, document_id, EVERY_DOCUMENT)
+        told = change("document.update", f"{domain_id}/{document_id}", name=before.name, **fields)
 
-    async def original(self, domain_id: str, document_id: DocumentId) -> Original:
+        def store(conn: Connection) -> None:
+            if documents.update(conn, document_id, **fields, updated_at=before.updated_at):
+                documents.announce(conn, domain_id)
+                audit(conn, told)
+
+        await self._db.write(store, durable=True)
+        self._directory.collection_changed(domain_id)
+        return await self.get(domain_id, document_id, EVERY_DOCUMENT)
+
+    async def original(self, domain_id: str, document_id: DocumentId, view: DocumentView) -> Original:
         """Open a document's file as it was uploaded; the caller closes it.
 
         Raises:
             NotFound: the domain has no such document, or its file no longer exists.
             WorkspaceUnavailable: the folder does not answer.
         """
-        document = await self.get(domain_id, document_id)
+        document = await self.get(domain_id, document_id, view)
         folder = documents_of((await self._directory.get(domain_id)).workspace)
         try:
             file, size = await self._threads.run(domain_id, open_original, folder, document.path)
@@ -131,40 +162,44 @@ class Documents:
             raise NotFound("file", document.name) from exc
         return Original(domain_id, document.name, document.media_type, size, file, self._threads)
 
-    async def page(self, domain_id: str, document_id: DocumentId, page: int, width: int) -> PageImage:
+    async def page(
+        self, domain_id: str, document_id: DocumentId, page: int, width: int, view: DocumentView
+    ) -> PageImage:
         """Return a page of a PDF as an image, as `Pages.image` does.
 
         Raises:
             NotFound: the domain has no such document, or the document has no such page.
             DocumentUnsupported, PageUnreadable, PagesBusy: the page has no image, or none now.
         """
-        return await self.knowledge.pages.image(await self.get(domain_id, document_id), page, width)
+        return await self.knowledge.pages.image(await self.get(domain_id, document_id, view), page, width)
 
-    async def chunks(self, domain_id: str, document_id: DocumentId, offset: int, limit: int) -> list[Chunk]:
+    async def chunks(
+        self, domain_id: str, document_id: DocumentId, offset: int, limit: int, view: DocumentView
+    ) -> list[Chunk]:
         """Return the document's chunks with ordinals from ``offset``, in order.
 
         Raises:
             NotFound: the domain has no such document.
             IndexUnavailable: the index cannot answer now.
         """
-        await self.get(domain_id, document_id)
+        await self.get(domain_id, document_id, view)
         with index_errors():
             return await self.knowledge.index.chunks(collection_of(domain_id), document_id, offset, limit)
 
-    async def chunk(self, domain_id: str, chunk_id: str) -> tuple[Chunk, list[Chunk]]:
+    async def chunk(self, domain_id: str, chunk_id: str, view: DocumentView) -> tuple[Chunk, list[Chunk]]:
         """Return a cited chunk and the chunks directly before and after it in its document.
 
         Raises:
-            NotFound: the domain has no such chunk, or no longer has it.
+            NotFound: the domain has no such chunk, no longer has it, or the view does not show its document.
             IndexUnavailable: the index cannot answer now.
         """
         await self._directory.get(domain_id)
         collection, index = collection_of(domain_id), self.knowledge.index
         with index_errors():
             found = (await index.get(collection, [chunk_id])).get(chunk_id) if _CHUNK_ID.fullmatch(chunk_id) else None
-        if found is None:
-            raise NotFound("chunk", chunk_id)
-        near = await self.chunks(domain_id, DocumentId(found.document_id), max(0, found.ordinal - 1), 3)
+        if found is None or not view.shows(found.document_id):
+            raise NotFound("chunk", chunk_id, hidden=found is not None)
+        near = await self.chunks(domain_id, DocumentId(found.document_id), max(0, found.ordinal - 1), 3, view)
         return found, [each for each in near if abs(each.ordinal - found.ordinal) == 1]
 
     async def retry(self, domain_id: str, document_id: DocumentId) -> DocumentRecord:
@@ -173,11 +208,11 @@ class Documents:
         Raises:
             NotFound: the domain has no such document.
         """
-        document = await self.get(domain_id, document_id)
+        document = await self.get(domain_id, document_id, EVERY_DOCUMENT)
         if document.status is not DocumentStatus.FAILED:
             return document
         await self.knowledge.ingestion.requeue(document_id)
-        queued = await self.get(domain_id, document_id)
+        queued = await self.get(domain_id, document_id, EVERY_DOCUMENT)
         self.knowledge.ingestion.submit(queued)
         return queued
 
@@ -187,12 +222,14 @@ class Documents:
         Raises:
             NotFound: the domain has no such document.
         """
-        document = await self.get(domain_id, document_id)
+        document = await self.get(domain_id, document_id, EVERY_DOCUMENT)
         domain = await self._directory.get(domain_id)
         await self.knowledge.intake.remove(domain, document)
 
-    async def search(self, domain_id: str, query: str, options: SearchOptions) -> Retrieval:
+    async def search(self, domain_id: str, query: str, options: SearchOptions, view: DocumentView) -> Retrieval:
         """Search like the model's search tool; fields that ``options`` leave unset use the domain's settings.
+
+        Only the documents in the view are searched.
 
         Raises:
             NotFound: there is no such domain.
@@ -205,7 +242,7 @@ class Documents:
         try:
             with index_errors():
                 return await self.knowledge.search.search_with(
-                    options,
+                    replace(options, document_ids=view.within(options.document_ids)),
                     collection_of(domain_id),
                     query.strip(),
                     settings.retrieval_top_k if options.top_k is None else options.top_k,
@@ -214,15 +251,16 @@ class Documents:
         except UnknownDocument as exc:
             raise InvalidInput("filters.document", str(exc)) from exc
 
-    async def candidate_chunks(self, domain_id: str, retrieval: Retrieval) -> Mapping[str, Chunk]:
-        """Return the candidate chunks of a search by their ids.
+    async def candidate_chunks(self, domain_id: str, retrieval: Retrieval, view: DocumentView) -> Mapping[str, Chunk]:
+        """Return the candidate chunks of a search by their ids, without those outside of the view.
 
         Raises:
             IndexUnavailable: the index cannot answer now.
         """
         with index_errors():
             ids = [each.chunk_id for each in retrieval.candidates]
-            return await self.knowledge.index.get(collection_of(domain_id), ids)
+            found = await self.knowledge.index.get(collection_of(domain_id), ids)
+        return {ident: chunk for ident, chunk in found.items() if view.shows(chunk.document_id)}
 
     async def retrievals(
         self, domain_id: str, limit: int, conversation_id: ConversationId | None = None
@@ -235,14 +273,16 @@ class Documents:
         await self._directory.get(domain_id)
         return await self.knowledge.traces.list_of(domain_id, limit, conversation_id)
 
-    async def retrieval(self, domain_id: str, retrieval_id: str) -> KeptSearch:
+    async def retrieval(self, domain_id: str, retrieval_id: str, view: DocumentView) -> KeptSearch:
         """Return a stored search, and those chunks of its candidates that still exist.
+
+        Hits and candidates of documents outside of the view are left out.
 
         Raises:
             NotFound: the domain has no such search.
         """
         await self._directory.get(domain_id)
-        return await self.knowledge.traces.get(domain_id, retrieval_id)
+        return await self.knowledge.traces.get(domain_id, retrieval_id, view)
 
     async def reindex(self, domain_id: str, *, rollback: bool = False, anyway: bool = False) -> CollectionRecord:
         """Begin to rebuild the domain's collection, or return to the previous collection.

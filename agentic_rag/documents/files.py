@@ -6,7 +6,7 @@ folder next to the workspaces, up to a limit, and is removed if it ends early. K
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import SEEK_END, FileIO
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol, Self
@@ -156,6 +156,7 @@ class Incoming:
 
     `Documents.receive` makes it. ``path`` is the growing file, of at most ``limit`` bytes. ``taker`` turns the file
     into a document of the domain. With ``replace``, an existing document of the same name gets the new bytes.
+    ``labels`` are added to those of the document.
     """
 
     def __init__(
@@ -169,7 +170,9 @@ class Incoming:
         threads: DomainThreads,
         *,
         replace: bool,
+        labels: Sequence[str] = (),
     ) -> None:
+        self.labels = labels
         self.domain_id = domain_id
         self.name = name
         self.path = path

@@ -215,6 +215,8 @@ class Ingestion:
             before = documents.get(conn, document_id)
             if seen is not None and (before is None or _expectation(before) != _expectation(seen)):
                 return False
+            if before is not None and "sha256" in change:
+                documents.apply_expected(conn, before, change["sha256"])
             there = documents.update(conn, document_id, **change)
             if quotas is not None and before is not None and change.get("size", 0) > before.size:
                 quotas.check_documents(conn, before.domain_id)

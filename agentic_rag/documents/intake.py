@@ -5,7 +5,7 @@ single order of steps that removes a document. Knows no search and no request; `
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import PurePosixPath
 
@@ -61,6 +61,21 @@ class Intake:
         async with self._storing.working(incoming.domain_id):
             return await self._store(await self._directory.get(incoming.domain_id), incoming)
 
+    async def _add_labels(self, document: DocumentRecord, labels: Collection[str]) -> DocumentRecord:
+        """Add labels to a document before its bytes or its other name change, and return it."""
+        if set(labels) <= set(document.labels):
+            return document
+        joined = tuple(sorted({*document.labels, *labels}))
+        told = change("document.update", f"{document.domain_id}/{document.id}", name=document.name, labels=joined)
+
+        def store(conn: Connection) -> None:
+            documents.add_labels(conn, document.id, labels)
+            audit(conn, told)
+
+        await self._db.write(store, durable=True)
+        self._directory.collection_changed(document.domain_id)
+        return document.replace(labels=joined)
+
     async def _store(self, domain: DomainRecord, incoming: Incoming) -> DocumentRecord:
         folder = documents_of(domain.workspace)
         before = None
@@ -72,18 +87,22 @@ class Intake:
                 await self._finish_removal(domain, known)
                 return await self._store(domain, incoming)
             if known.status is not DocumentStatus.FAILED or split_name(known.name)[1] == split_name(incoming.name)[1]:
+                known = await self._add_labels(known, incoming.labels)
                 if before is not None and before.id != known.id:
+                    known = await self._add_labels(known, before.labels)
                     await self.remove(domain, before)  # both names now have the same bytes, which are one document
                 return await self._restore(known, folder, incoming)
             await self.remove(domain, known)  # the old file ending may have caused the failure
         await self._check_room(domain.id, before, incoming)
+        if before is not None:
+            before = await self._add_labels(before, incoming.labels)
         put = partial(place, incoming.path, folder, incoming.name, replace=before is not None)
         path = await self._threads.run(domain.id, put)
         failpoints.reached("upload.placed")
         if before is not None:
             return await self._change_bytes(before, folder, path, incoming.size, incoming.sha256)
         try:
-            document, new = await self._insert(domain.id, folder, path, incoming.size, incoming.sha256)
+            document, new = await self._insert(domain.id, folder, path, incoming.size, incoming.sha256, incoming.labels)
         except QuotaExceeded:
             await self._threads.run(domain.id, folder.remove, path)
             raise
@@ -108,7 +127,7 @@ class Intake:
         return await self._change_bytes(known, folder, path, incoming.size, incoming.sha256)
 
     async def _insert(
-        self, domain_id: str, folder: Folder, path: str, size: int, sha256: str
+        self, domain_id: str, folder: Folder, path: str, size: int, sha256: str, labels: Collection[str] = ()
     ) -> tuple[DocumentRecord, bool]:
         """Insert a queued document and submit it; return it and True.
 
@@ -125,13 +144,15 @@ class Intake:
             sha256=sha256,
             path=path,
             file_stamp=await self._threads.run(domain_id, stamp_of, folder, path),
+            labels=tuple(sorted(set(labels))),
             created_at=created,
             updated_at=created,
         )
         entry = change("document.create", f"{domain_id}/{document.id}", name=document.name, size=size)
+        stored: list[DocumentRecord] = []
 
         def save(conn: Connection) -> None:
-            documents.insert(conn, document)
+            stored.append(documents.insert(conn, document))
             self._directory.quotas.check_documents(conn, domain_id)
             audit(conn, entry)
 
@@ -141,10 +162,10 @@ class Intake:
             known = await self._db.read(lambda conn: documents.by_sha(conn, domain_id, sha256))
             if known is None:
                 raise
-            return known, False
+            return await self._add_labels(known, labels), False
         failpoints.reached("upload.recorded")
-        self._ingestion.submit(document)
-        return document, True
+        self._ingestion.submit(stored[-1])
+        return stored[-1], True
 
     async def _change_bytes(
         self, document: DocumentRecord, folder: Folder, path: str, size: int, sha256: str
@@ -154,8 +175,10 @@ class Intake:
         try:
             return await self._ingest_again(document, {"size": size, "sha256": sha256, "file_stamp": stamp})
         except IntegrityError:  # another document already has these bytes
-            await self._forget(document)
             known = await self._db.read(lambda conn: documents.by_sha(conn, document.domain_id, sha256))
+            if known is not None:
+                known = await self._add_labels(known, document.labels)
+            await self._forget(document)
             return known or document
 
     async def _ingest_again(self, document: DocumentRecord, fields: DocumentFields) -> DocumentRecord:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agentic_rag.access.document_views import DocumentView
 from agentic_rag.base.errors import InvalidInput, NotFound, PagesBusy, PageUnreadable
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.documents.documents import Documents
@@ -86,17 +87,22 @@ class Places:
         self._documents = documents
 
     async def of(
-        self, domain_id: str, chunk_id: str, part: Range | None = None, text: str | None = None
+        self,
+        domain_id: str,
+        chunk_id: str,
+        view: DocumentView,
+        part: Range | None = None,
+        text: str | None = None,
     ) -> CitationPlace:
         """Return the position of a passage, and of a part of it, given by its offsets or its text.
 
         Raises:
-            NotFound: the domain has no such chunk, or no longer has it.
+            NotFound: the domain has no such chunk, no longer has it, or the view does not show its document.
             InvalidInput: the passage has no such part.
             IndexUnavailable: the index cannot answer now.
         """
-        chunk, near = await self._documents.chunk(domain_id, chunk_id)
-        document = await self._documents.get(domain_id, DocumentId(chunk.document_id))
+        chunk, near = await self._documents.chunk(domain_id, chunk_id, view)
+        document = await self._documents.get(domain_id, DocumentId(chunk.document_id), view)
         if part is not None and part.end > len(chunk.text):
             raise InvalidInput("end", f"the passage has {len(chunk.text)} characters.")
         cited = part or (cited_part(chunk, text) if text else None)
@@ -108,7 +114,7 @@ class Places:
             None if after is None else paragraph_after(chunk, after),
         )
         if chunk.cells is not None:
-            table = table_of(chunk, await self._group(domain_id, chunk), cited)
+            table = table_of(chunk, await self._group(domain_id, chunk, view), cited)
             return CitationPlace(document, chunk, "table", cited, *around, table=table)
         rows = table_within(chunk, cited)
         has_pages = document.media_type == PDF or document.media_type in IMAGE_TYPES
@@ -117,10 +123,10 @@ class Places:
         page = await self._on_page(document, chunk, chunk.page, cited)
         return CitationPlace(document, chunk, "page", cited, *around, table=rows, page=page)
 
-    async def _group(self, domain_id: str, chunk: Chunk) -> Sequence[Chunk]:
+    async def _group(self, domain_id: str, chunk: Chunk, view: DocumentView) -> Sequence[Chunk]:
         """Return the chunks with the same cells as ``chunk``, in order."""
         first = max(0, chunk.ordinal - GROUP_CHUNKS)
-        listed = await self._documents.chunks(domain_id, DocumentId(chunk.document_id), first, 2 * GROUP_CHUNKS)
+        listed = await self._documents.chunks(domain_id, DocumentId(chunk.document_id), first, 2 * GROUP_CHUNKS, view)
         same = [each for each in listed if (each.cells, each.heading_path) == (chunk.cells, chunk.heading_path)]
         return same or [chunk]
 

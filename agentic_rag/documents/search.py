@@ -15,11 +15,12 @@ from pathlib import Path
 import anyio.to_thread
 from sqlalchemy import Connection
 
+from agentic_rag.access.document_views import DocumentReader, DocumentView, DocumentViews
 from agentic_rag.base.errors import IndexUnavailable as SearchUnavailable
 from agentic_rag.base.errors import NotFound, StorageError
 from agentic_rag.base.health_signals import Outcomes
 from agentic_rag.base.ids import ConversationId, DocumentId
-from agentic_rag.base.json_form import from_json, to_json
+from agentic_rag.base.json_form import Json, from_json, to_json
 from agentic_rag.directory.collection import collection_of, domain_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
@@ -100,6 +101,11 @@ class KeptSearch:
 
 
 NO_DOCUMENTS = "There are no documents that can be searched."
+REBUILDING = (
+    "The index of these documents was lost and is being rebuilt. Missing information may be in documents that cannot "
+    "be found yet; try again later."
+)
+"""The state of a lost index for a reader who may not know how many documents the domain has."""
 
 
 class DomainSearch:
@@ -119,6 +125,7 @@ class DomainSearch:
         models: Path,
     ) -> None:
         self._db = database
+        self._views = DocumentViews(database)
         self.index = index
         self._embedder = embedder
         self._directory = directory
@@ -180,10 +187,20 @@ class DomainSearch:
         if rebuilding is None and not retrieval.hits:
             rebuilding = await self._lost.look_into(domain_id, losses)
         if rebuilding is not None:
-            return replace(retrieval, incomplete=str(rebuilding))
-        if not retrieval.hits and not (await self._directory.facts(domain_id)).count:
+            return replace(retrieval, incomplete=str(rebuilding) if options.document_ids is None else REBUILDING)
+        nothing_visible = options.document_ids == () or not (await self._directory.facts(domain_id)).count
+        if not retrieval.hits and nothing_visible:
             return replace(retrieval, incomplete=NO_DOCUMENTS)
         return retrieval
+
+    async def visible(self, bound: Json) -> tuple[str, ...] | None:
+        """Return the documents that a tool call may see: those of the conversation that its reader may see now.
+
+        ``bound`` has the members of the call's `Binding`. None means all documents of the domain.
+        """
+        domain_id = domain_of(str(bound.get("collection")))
+        view = await self._views.of_reader(DocumentReader.of_call(bound), domain_id)
+        return view.within(bound.get("documents"))
 
     async def probe(
         self,
@@ -298,10 +315,11 @@ class SearchTraces:
         """Return the domain's last searches (or those of one conversation), newest first."""
         return await self._db.read(lambda conn: retrievals.newest(conn, domain_id, limit, conversation_id))
 
-    async def get(self, domain_id: str, retrieval_id: str) -> KeptSearch:
+    async def get(self, domain_id: str, retrieval_id: str, view: DocumentView) -> KeptSearch:
         """Return a search with the texts that still exist.
 
-        A deleted passage has no sentences; the name of a deleted document is `REMOVED`.
+        A deleted passage has no sentences; the name of a deleted document is `REMOVED`. A restricted view leaves out
+        the hits of documents that it does not show, and candidates that are not known to be of a visible document.
 
         Raises:
             NotFound: the domain has no such search, or no longer has it.
@@ -313,6 +331,8 @@ class SearchTraces:
         listed = await self._db.read(lambda conn: documents.list_of(conn, domain_id))
         names = {document.id: document.name for document in listed}
         chunks = await self._chunks(domain_id, trace)
+        if view.visible is not None:
+            trace, chunks = _visible_part(trace, chunks, view)
         return KeptSearch(row, replace(trace, hits=tuple(_with_text(hit, names, chunks) for hit in trace.hits)), chunks)
 
     async def _chunks(self, domain_id: str, trace: Trace) -> dict[str, Chunk]:
@@ -324,6 +344,19 @@ class SearchTraces:
         except IndexFault as exc:  # show the scores without the texts
             log.warning("texts of a kept search: %s", exc)
             return {}
+
+
+def _visible_part(trace: Trace, chunks: Mapping[str, Chunk], view: DocumentView) -> tuple[Trace, dict[str, Chunk]]:
+    """Return a trace and its chunks without documents outside of the view. Hits are numbered again."""
+    shown = {ident: chunk for ident, chunk in chunks.items() if view.shows(chunk.document_id)}
+    kept = [number for number, hit in enumerate(trace.hits, 1) if view.shows(hit.document_id)]
+    numbers = {old: new for new, old in enumerate(kept, 1)}
+    candidates = tuple(
+        replace(each, hit=None if each.hit is None else numbers.get(each.hit))
+        for each in trace.candidates
+        if each.chunk_id in shown
+    )
+    return replace(trace, hits=tuple(trace.hits[old - 1] for old in kept), candidates=candidates), shown
 
 
 def _without_text(hit: Hit) -> Hit:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from agentic_rag.access.document_views import DocumentViews
 from agentic_rag.access.keys import Access
 from agentic_rag.access.users import User
 from agentic_rag.base.events import Notice
@@ -84,7 +85,8 @@ class Draft:
 class Staging:
     """A turn that tries a draft for an evaluation: nobody reads along, and no tool with effects runs.
 
-    ``documents`` are the searchable ones, None for all.
+    The domain's admins read the results, so the turn sees all documents, whatever their labels. ``documents`` are the
+    searchable ones, None for all.
     """
 
     draft: Draft
@@ -93,7 +95,7 @@ class Staging:
     def apply(self, definition: Definition) -> Definition:
         """Return the definition with the visible documents, without a person and without effects."""
         found = self.documents if self.documents is not None else definition.binding.documents
-        binding = replace(definition.binding, documents=found)
+        binding = replace(definition.binding, documents=found, trusted=True)
         return replace(without_person(definition), binding=binding, denies_effects=True)
 
 
@@ -151,7 +153,9 @@ class Definitions:
         defaults: Defaults,
         threads: DomainThreads,
         watched: WatchedWorkspaces,
+        views: DocumentViews,
     ) -> None:
+        self._views = views
         self._directory = directory
         self._access = access
         self._arrivals = arrivals
@@ -180,6 +184,9 @@ class Definitions:
             facts = await self._directory.first_facts(domain_id, self._arrivals)
         else:  # a preview while typing does not wait for documents
             facts = await self._directory.facts(domain_id)
+        view = await self._views.of(user, domain_id)
+        if view.visible is not None:
+            facts = await self._directory.facts_of(domain_id, view.visible)
         saved = await self._directory.settings(domain_id)
         settings = saved if draft is None or draft.settings is None else draft.settings
         record = await self._directory.get(domain_id)
@@ -339,6 +346,8 @@ def definition_of(
             admin=user.administers(record.id),
             sub_roles=tuple(settings.sub_role_ids),
             memory_roles=tuple(dict.fromkeys((settings.primary_role_id, *settings.sub_role_ids))),
+            key=user.key_id,
+            trusted=user.administers(record.id),
         ),
         tool_policy=_rules_of_enabled(settings, settings.rules_for(_grant_of(user, record.id))),
         effects_allowed_by_default=alone,

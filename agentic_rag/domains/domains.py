@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit
 from agentic_rag.access.auditing import change as audited
+from agentic_rag.access.document_views import DocumentView
 from agentic_rag.access.users import acting
 from agentic_rag.base.errors import (
     AgenticRagError,
@@ -248,9 +249,11 @@ class Domains:
         if sealed:
             check_limits(conn, domain_id, "mcpServers")
 
-    async def view(self, record: DomainRecord) -> DomainView:
-        """Return a domain as a client sees it. ``documents`` counts the searchable ones."""
+    async def view(self, record: DomainRecord, documents: DocumentView) -> DomainView:
+        """Return a domain as a client sees it. The number of documents counts the searchable ones in the view."""
         facts = await self._directory.facts(record.id)
+        if documents.visible is not None:
+            facts = await self._directory.facts_of(record.id, documents.visible)
         settings = DomainSettings.model_validate(record.settings)  # this record may be older than the directory's
         shown = to_json(settings)
         masks = await self._vault.masks(record.id) if settings.mcp_servers else {}

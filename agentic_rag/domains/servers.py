@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agentic_rag.access.auditing import change
+from agentic_rag.access.document_views import EVERY_DOCUMENT
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import AgenticRagError, InvalidInput, NotFound, ServerReserved
 from agentic_rag.base.json_form import Json, to_json
@@ -130,7 +131,7 @@ class Servers:
             NotFound: there is no such domain.
         """
         record = await self._directory.get(domain_id)
-        view = await self._domains.view(record)
+        view = await self._domains.view(record, EVERY_DOCUMENT)
         settings = DomainSettings.model_validate(record.settings)  # settings of the record that is shown
         secrets = await self._vault.values(domain_id) if settings.mcp_servers else {}
         connections = await self._pool.running(domain_id)

@@ -17,6 +17,7 @@ from pydantic import Field, StringConstraints
 from sqlalchemy import Connection
 
 from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.document_views import EVERY_DOCUMENT
 from agentic_rag.access.users import User, acting, acting_for
 from agentic_rag.base import failpoints
 from agentic_rag.base.errors import (
@@ -112,8 +113,10 @@ RETRIEVAL_FIELDS = frozenset({"retrieval_top_k", "retrieval_threshold", "retriev
 MODEL_FIELDS = frozenset({"model", "fallback_model", "thinking", "effort", "temperature", "max_tokens"})
 ROLE_FIELDS = frozenset({"primary_role_id", "sub_role_ids", "adopt_role"})
 SERVER_KEYS = frozenset({"mcpServers", "mcp_servers"})
-UNSEEN_FIELDS = frozenset({"evaluation", "memory", "keep_conversations_days", "mcp_servers", "starters"})
-"""Settings that no trial can show. MCP servers are tested and accepted separately."""
+UNSEEN_FIELDS = frozenset(
+    {"evaluation", "memory", "keep_conversations_days", "mcp_servers", "starters", "group_labels", "folder_labels"}
+)
+"""Settings that no trial can show. MCP servers are tested separately, and rights must not wait for a trial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +250,7 @@ class Gate:
         """
         if not wanted:
             return {}
-        listed = await self._documents.list_of(domain_id)
+        listed = await self._documents.list_of(domain_id, EVERY_DOCUMENT)
         found: dict[str, str] = {}
         for each in wanted:
             matching = [one for one in listed if each in (one.id, one.name)]

@@ -34,7 +34,7 @@ from agentic_rag.roles.effective_prompt import definition_now
 from agentic_rag.roles.proposals import Said, ask, engram_of, newest, read_answer, said_in
 from agentic_rag.runtime.core.retry import is_busy
 from agentic_rag.runtime.spending import Account, Spending
-from agentic_rag.store import extractions, sessions, turns, usage
+from agentic_rag.store import extractions, provenance, sessions, turns, usage
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import later, new_id, now
 from agentic_rag.store.database import Database
@@ -228,6 +228,13 @@ class Extraction:
         """Add proposals to the user's memory; existing ones are unchanged."""
         definition = await definition_now(self._definitions, _user(row), row.domain_id)
         binding = definition.binding
+
+        def note_sources(conn: Connection) -> None:
+            for turn_id in {each["turn"] for each in proposals}:
+                provenance.note_memories(conn, row.domain_id, turn_id, row.conversation_id)
+
+        # before the turns are read: a conversation that was deleted in the meantime has neither turns nor memories
+        await self._db.write(note_sources, durable=True)
         ended = await self._db.read(lambda conn: turns.by_ids(conn, list(map(TurnId, row.turn_ids))))
 
         def work() -> None:

@@ -6,10 +6,11 @@ Decides whose memory a caller gets, the same as in the caller's turns, and merge
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agentic_rag.access.document_views import DocumentReader, DocumentViews
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded, StorageFull
 from agentic_rag.base.threads import DomainThreads
@@ -39,12 +40,18 @@ class MemoryOwner:
     scope: str
     user: str
     shelf: MemoryCache = SHELF
+    hidden: frozenset[str] = frozenset()
+    """Turns whose memories the reader must not see."""
 
     def folder(self, role: str) -> Folder:
         return memory_folder(self.workspace, self.scope, self.user, role)
 
     def memory(self, role: str) -> Memory:
         return self.shelf.memory(self.folder(role))
+
+    def visible(self, role: str) -> AbstractContextManager[Memory]:
+        """Open the part of the role's memory that the reader may see."""
+        return self.shelf.visible(self.folder(role), self.hidden)
 
     def has(self, role: str) -> bool:
         """Return whether the role has a memory."""
@@ -79,8 +86,19 @@ class Export:
 class Memories:
     """The memories of all domains. Each method raises `WorkspaceUnavailable` if the workspace does not answer."""
 
-    def __init__(self, definitions: Definitions, limit: int, threads: DomainThreads, shelf: MemoryCache) -> None:
-        """Create the service. ``limit`` is the maximum of one user and role; ``shelf`` stores the memories."""
+    def __init__(
+        self,
+        definitions: Definitions,
+        views: DocumentViews,
+        limit: int,
+        threads: DomainThreads,
+        shelf: MemoryCache,
+    ) -> None:
+        """Create the service. ``limit`` is the maximum of one user and role; ``shelf`` stores the memories.
+
+        ``views`` decides which memories come from documents that a reader must not see.
+        """
+        self._views = views
         self._definitions = definitions
         self._limit = limit
         self._threads = threads
@@ -110,9 +128,10 @@ class Memories:
 
         def work() -> MemoryPage:
             known = place.roles()
-            pages = [
-                (each, place.memory(each).browse(0, offset + limit, q, which)) for each in ([role] if role else known)
-            ]
+            pages = []
+            for each in [role] if role else known:
+                with place.visible(each) as memory:
+                    pages.append((each, memory.browse(0, offset + limit, q, which)))
             items = [(name, engram) for name, page in pages for engram in page.engrams]
             items.sort(key=lambda item: item[1].created_at, reverse=True)  # a stable sort keeps each role's order
             total = sum(page.total for _, page in pages)
@@ -138,7 +157,8 @@ class Memories:
         def work() -> Recollection | None:
             if not place.has(role):
                 return None
-            return place.memory(role).recall(query, mode, time.time_ns() // 1_000_000, counted=False)
+            with place.visible(role) as memory:
+                return memory.recall(query, mode, time.time_ns() // 1_000_000, counted=False)
 
         with _own_errors():
             found = await self._threads.read(str(place.workspace), work)
@@ -162,15 +182,17 @@ class Memories:
             names = [role] if role else place.roles()
             memories = [place.memory(each) for each in names if place.has(each)]
             memory = next((each for each in memories if each.fetch([memory_id])), None)
-            if memory is None:
+            if memory is None or not place.hidden.isdisjoint(each.turn for each in memory.fetch([memory_id])):
                 raise UnknownMemory(memory_id)
             memory.forget(memory_id, user.id, own_only=own_only)
 
         with _own_errors():
             await self._threads.run(str(place.workspace), work)
 
-    async def export(self, user: User, domain_id: str, role: str) -> Export:
-        """Return all memories of a role.
+    async def export(self, user: User, domain_id: str, role: str, *, unlabelled: bool = False) -> Export:
+        """Return all memories of a role that the user may see.
+
+        ``unlabelled``: only those that everyone in the domain may see, for a file that leaves the server.
 
         Raises:
             NotFound: there is no such domain, or the role has no memory.
@@ -178,12 +200,14 @@ class Memories:
             StorageFull: the memory cannot be read now.
         """
         place = await self._place(user, domain_id)
+        if unlabelled:
+            place = replace(place, hidden=place.hidden | await self._views.labelled_turns(domain_id))
 
         def work() -> Export | None:
             if not place.has(role):
                 return None
-            memory = place.memory(role)
-            return Export(role, place.scope, tuple(memory.export()), memory.frequencies())
+            with place.visible(role) as memory:
+                return Export(role, place.scope, tuple(memory.export()), memory.frequencies())
 
         with _own_errors():
             export = await self._threads.read(str(place.workspace), work)
@@ -239,7 +263,9 @@ class Memories:
 
     async def _place(self, user: User, domain_id: str) -> MemoryOwner:
         binding = (await definition_now(self._definitions, user, domain_id)).binding
-        return MemoryOwner(Path(binding.workspace), binding.scope, user.id, self._shelf)
+        reader = DocumentReader(user.id, user.key_id, trusted=user.administers(domain_id))
+        hidden = await self._views.hidden_turns(reader, domain_id)
+        return MemoryOwner(Path(binding.workspace), binding.scope, user.id, self._shelf, hidden)
 
     def _check_write(self, user: User, domain_id: str, place: MemoryOwner) -> None:
         if place.scope == "domain" and not user.administers(domain_id):

@@ -59,7 +59,7 @@ from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.human_input import HumanInput, TurnClock, TurnPause
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
-from agentic_rag.runtime.missing_passages import find_gone
+from agentic_rag.runtime.missing_passages import find_gone, find_hidden
 from agentic_rag.runtime.missing_servers import missing_notices
 from agentic_rag.runtime.model_stream import Receiving
 from agentic_rag.runtime.notifier import Once
@@ -396,6 +396,7 @@ class Agent:
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
         gone = await find_gone(self.resources, self._definition.domain_id, self.transcript)
+        gone -= await find_hidden(self.resources, self._definition, self.transcript)  # a note would name the documents
         lost = self.transcript.lost_documents(gone)
         missing = toolset.missing
         back = servers_back(self.transcript.down, missing, {tool.server for tool in self._tools})
@@ -599,6 +600,7 @@ class Agent:
             self.transcript.window(),
             told=self.transcript.told,
             gone=await find_gone(self.resources, self._definition.domain_id, self.transcript),
+            hidden=await find_hidden(self.resources, self._definition, self.transcript),
             pictures=await self._pictures.of(self.transcript.pictures),
             tool_choice=self._tool_choice() if fits and not call.last else {"type": "none"},
             before=self.transcript.take_sent(),

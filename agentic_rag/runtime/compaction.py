@@ -26,6 +26,7 @@ from agentic_rag.runtime.acceptance import check_unmoved
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.request import build_request
 from agentic_rag.runtime.core.retry import Attempts, after, is_too_long, retry_delay
+from agentic_rag.runtime.core.sent_messages import SentMessages
 from agentic_rag.runtime.core.summary import (
     CARRIED_SHARE,
     MINIMUM,
@@ -41,6 +42,7 @@ from agentic_rag.runtime.core.summary import (
 from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
 from agentic_rag.runtime.core.turn import Spent
 from agentic_rag.runtime.core.window import Entry, tokens_of
+from agentic_rag.runtime.missing_passages import find_hidden
 from agentic_rag.runtime.payload_reader import Pictures
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.spending import Account
@@ -104,6 +106,7 @@ class Compaction:
         self._account = resources.spending.account(payer) if account is None else account.begin_job()
         self._scope = anyio.CancelScope()
         self._gone: frozenset[str] = frozenset()
+        self._hidden: frozenset[str] = frozenset()
         self._shown: Mapping[str, str] = {}
         self.spent: list[Spent] = []
         """The cost of its model calls."""
@@ -152,7 +155,8 @@ class Compaction:
         self._shown = await Pictures(self._resources.database, self._resources.payloads).of(self._transcript.pictures)
         chunks = self._transcript.cited
         self._gone = frozenset(await missing(self._definition.domain_id, chunks)) if chunks else frozenset()
-        documents = documents_of(window, self._gone)
+        self._hidden = await find_hidden(self._resources, self._definition, self._transcript)
+        documents = documents_of(window, self._gone | self._hidden)
         most = max(512, round(self._limit * CARRIED_SHARE))
         problem, inside = "", self._transcript.told is not None
         for attempt in range(TRIES):
@@ -180,6 +184,9 @@ class Compaction:
         """
         definition, window = self._definition, self._transcript.window()
         if not inside:
+            if self._hidden:
+                sent = SentMessages(definition.model, self._gone, self._hidden).take(window, self._tools)
+                window = list(sent.messages)
             return ask_apart(definition, window, self._limit, problem)
         built = build_request(
             definition,
@@ -187,6 +194,7 @@ class Compaction:
             [*window, ask_inside(problem)],
             told=self._transcript.told,
             gone=self._gone,
+            hidden=self._hidden,
             pictures=self._shown,
             tool_choice={"type": "none"} if problem else None,
         )

@@ -1,4 +1,4 @@
-"""Lookup of a conversation's passages that no longer exist.
+"""Lookup of a conversation's passages that no longer exist, or that its reader may no longer see.
 
 Each chunk is looked up in the index once, and again after a document of the domain has changed. A deletion interrupts
 no turn, because each step checks the passages that it is about to send.
@@ -6,6 +6,7 @@ no turn, because each step checks the passages that it is about to send.
 
 from functools import partial
 
+from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.transcript import GoneChunks, Transcript
 from agentic_rag.runtime.services import Resources
 
@@ -29,3 +30,15 @@ async def find_gone(resources: Resources, domain_id: str, transcript: Transcript
         known = GoneChunks(mark, frozenset(chunks), (known.gone & chunks) | missing)
     transcript.note_gone(known)
     return known.gone & chunks
+
+
+async def find_hidden(resources: Resources, definition: Definition, transcript: Transcript) -> frozenset[str]:
+    """Return ids of the chunks in the sent messages that the reader may no longer see. Retries while the store refuses.
+
+    Each call looks up the reader's present rights, so that a lost right counts from the next request to the model.
+    """
+    chunks = transcript.cited_documents
+    if not chunks:
+        return frozenset()
+    hidden = await resources.journal.insist(partial(resources.hidden_documents, definition, frozenset(chunks)))
+    return frozenset(chunk for document in hidden for chunk in chunks.get(document, ()))

@@ -24,7 +24,16 @@ from agentic_rag.runtime.log.reader import LogReader, follow
 from agentic_rag.runtime.log.remote_logs import Neighbours
 from agentic_rag.runtime.log.runlog import Journal
 from agentic_rag.runtime.refused_tools import RefusedTools
-from agentic_rag.runtime.services import AgentServices, Answers, Load, Resources, TurnHooks, TurnTimeouts
+from agentic_rag.runtime.services import (
+    AgentServices,
+    Answers,
+    HiddenDocuments,
+    Load,
+    Resources,
+    TurnHooks,
+    TurnTimeouts,
+    hide_nothing,
+)
 from agentic_rag.runtime.session import LiveSession
 from agentic_rag.runtime.spending import Spending
 from agentic_rag.runtime.transcript_cache import DEFAULT_BYTES, KeptTranscripts
@@ -72,6 +81,7 @@ class Runtime:
         spending: the budgets for model calls; None: no budgets.
         observer: receives spans and measurements.
         owner: this process's name in leases; empty: a new one.
+        hidden_documents: names the documents that the reader of a turn may not see; by default none.
     """
 
     def __init__(
@@ -92,6 +102,7 @@ class Runtime:
         spending: Spending | None = None,
         observer: Observer = NOBODY,
         owner: str = "",
+        hidden_documents: HiddenDocuments = hide_nothing,
     ) -> None:
         self._database = database
         self._payloads = payloads
@@ -116,6 +127,7 @@ class Runtime:
             observer=observer,
             owner=owner or new_id("run"),
             tasks=self._tasks,
+            hidden_documents=hidden_documents,
             load=Load(most_turns if database.shared else 0),
             transcripts=KeptTranscripts(transcript_bytes),
         )

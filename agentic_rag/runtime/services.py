@@ -4,7 +4,7 @@ Owns the two protocols that the composition root implements, each with one objec
 `Runtime` passes its parts to its sessions, agents and compactions. Knows no agent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import date
@@ -76,6 +76,15 @@ class AgentServices(Protocol):
     async def missing_chunks(self, domain_id: str, chunk_ids: set[str]) -> AbstractSet[str]:
         """Return the chunks that no longer exist, which no answer may cite."""
         ...
+
+
+HiddenDocuments = Callable[[Definition, AbstractSet[str]], Awaitable[AbstractSet[str]]]
+"""A function that returns which of these documents the reader of a turn may not see at present."""
+
+
+async def hide_nothing(definition: Definition, document_ids: AbstractSet[str]) -> AbstractSet[str]:
+    """Return no document: every reader may see all of them."""
+    return frozenset()
 
 
 class TurnHooks(Protocol):
@@ -195,6 +204,7 @@ class Load:
 class Resources:
     """The parts that the sessions, agents and compactions of one `Runtime` share.
 
+    ``hidden_documents`` is asked before each request to a model that repeats passages.
     ``owner``: name of this process in leases. ``tasks``: the task group of the turns. ``draining``: set when nothing
     new begins any more.
     """
@@ -210,6 +220,7 @@ class Resources:
     observer: Observer
     owner: str
     tasks: TaskGroup
+    hidden_documents: HiddenDocuments = hide_nothing
     images: Images = field(default_factory=Images)
     answers: Answers = field(default_factory=Answers)
     draining: anyio.Event = field(default_factory=anyio.Event)

@@ -34,7 +34,7 @@ from agentic_rag.runtime.log.runlog import RunLog
 from agentic_rag.runtime.payload_reader import READ_TOOL, read_on
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.turn_persistence import store_result
-from agentic_rag.store import sessions, turns
+from agentic_rag.store import provenance, sessions, turns
 from agentic_rag.store.turns import TurnRecord
 from agentic_rag.store.waits import WaitRecord
 from agentic_rag.tools.base import Binding, CallOutcome, CallRequest, InputGiven, InputNeeded, ToolInfo, Toolset
@@ -322,6 +322,8 @@ class ToolCalls:
         binding = await self._binding_of(call, arguments)
         request = CallRequest(call.id, call.tool, arguments, self._row.id, binding, given)
         ask = partial(self._ask, call, live=True) if self._definition.has_person else None
+        if call.name == REMEMBER.name:
+            await self._note_memories()
         failpoints.reached("tool.begin")
         retrieval = self._begin_retrieval(call)
         try:
@@ -332,6 +334,16 @@ class ToolCalls:
             retrieval.end()
         failpoints.reached("tool.end")
         return outcome
+
+    async def _note_memories(self) -> None:
+        """Record which documents the memories that this turn is about to save may come from."""
+        row, domain_id = self._row, self._definition.domain_id
+        note = partial(
+            provenance.note_memories, domain_id=domain_id, turn_id=row.id, conversation_id=row.conversation_id
+        )
+        read = partial(provenance.read_by, conversation_id=row.conversation_id)
+        if await self._resources.database.read(read):
+            await self._resources.journal.insist(partial(self._resources.database.write, note))
 
     async def _binding_of(self, call: PlannedCall, arguments: Json) -> Binding:
         """Return the binding of a call. For a memory tool with a role, add the roles activated in this conversation."""

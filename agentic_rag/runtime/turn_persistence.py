@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from agentic_rag.base.errors import NotFound
-from agentic_rag.base.events import Done, Error, Interrupted, Terminal, Usage
+from agentic_rag.base.events import Done, Error, Interrupted, Terminal, ToolStatus, Usage
 from agentic_rag.base.ids import SessionId, TurnId
 from agentic_rag.base.json_form import from_json
-from agentic_rag.base.messages import RETRIEVALS, Block, Message, ToolSpec
+from agentic_rag.base.messages import RETRIEVALS, Block, Message, Passage, ToolSpec
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.prompt_state import Prompt, PromptState
@@ -24,10 +24,12 @@ from agentic_rag.runtime.core.turn import Commit, Spent, Turn
 from agentic_rag.runtime.core.window import Entry
 from agentic_rag.store import (
     budgets,
+    conversations,
     domains,
     images,
     payloads,
     prompts,
+    provenance,
     retrievals,
     run_events,
     run_groups,
@@ -46,6 +48,7 @@ from agentic_rag.store.turns import TurnRecord, TurnStatus
 from agentic_rag.store.usage import UsageRecord
 from agentic_rag.store.waits import WaitRecord
 from agentic_rag.tools.base import CallOutcome
+from agentic_rag.tools.system import LIST_DOCUMENTS, RECALL
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +94,27 @@ def store_result(
         ref=finished.ref,
     )
     retrievals.link(conn, finished.block.get(RETRIEVALS, ()), row.conversation_id, row.id)
+    _note_reading(conn, row, call, outcome, finished)
     for kept in finished.kept:
         payloads.put(conn, payloads.record_of(kept.ref, row.session_id, kept.media_type, kept.data))
+
+
+def _note_reading(
+    conn: Connection, row: TurnRecord, call: PlannedCall, outcome: CallOutcome, finished: FinishedCall
+) -> None:
+    """Record the documents that a result of our own tools shows, so that memories of them can be hidden later."""
+    if call.tool is None or call.tool.origin == "user" or outcome.status is not ToolStatus.OK:
+        return
+    passages = (Passage.of(part) for part in finished.block["content"])
+    shown = [passage.document_id for passage in passages if passage is not None]
+    structured = outcome.structured if isinstance(outcome.structured, dict) else {}
+    if call.name == LIST_DOCUMENTS.name:
+        shown += [str(each["id"]) for each in structured.get("documents") or ()]
+    provenance.note_read(conn, row.conversation_id, shown)
+    if call.name == RECALL.name and structured.get("turns"):
+        conversation = conversations.get(conn, row.conversation_id)
+        if conversation is not None:
+            provenance.note_recalled(conn, conversation.domain_id, conversation.id, structured["turns"])
 
 
 def store_end(conn: Connection, row: TurnRecord, turn: Turn, final: Terminal) -> None:

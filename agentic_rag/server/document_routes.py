@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 from starlette.requests import Request
 
+from agentic_rag.access.document_views import DocumentView
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     BodyTooLarge,
@@ -336,16 +337,18 @@ class DocumentRoutes:
         return Items([*read, *(DocumentFormat(ending, instead=SAVE_INSTEAD[ending]) for ending in others)])
 
     @route("GET", DOCUMENTS, allow="member", large=True)
-    async def list_documents(self, user: User, domain: str, query: DocumentFilter) -> Items[Document]:
+    async def list_documents(
+        self, user: User, domain: str, query: DocumentFilter, view: DocumentView
+    ) -> Items[Document]:
         """List documents."""
-        records = await self._documents.list_of(domain, query.status)
+        records = await self._documents.list_of(domain, view, query.status)
         return Items(await self._thread.run(user.id, _show_all, records))
 
     @route("POST", f"{DOCUMENTS}/search", audited=False)
-    async def search(self, domain: str, body: Search) -> Redacted[Retrieval]:
+    async def search(self, domain: str, body: Search, view: DocumentView) -> Redacted[Retrieval]:
         """Try a search, with the scores of each leg."""
-        retrieval = await self._documents.search(domain, body.query, body.options())
-        chunks = await self._documents.candidate_chunks(domain, retrieval)
+        retrieval = await self._documents.search(domain, body.query, body.options(), view)
+        chunks = await self._documents.candidate_chunks(domain, retrieval, view)
         candidates = [_candidate(each, chunks) for each in retrieval.candidates]
         return Redacted(
             domain,
@@ -358,9 +361,9 @@ class DocumentRoutes:
         return Rescan(await self._documents.rescan(domain))
 
     @route("GET", DOCUMENT, allow="member")
-    async def get(self, domain: str, document: DocumentId) -> Document:
+    async def get(self, domain: str, document: DocumentId, view: DocumentView) -> Document:
         """Show a document."""
-        return _document(await self._documents.get(domain, document))
+        return _document(await self._documents.get(domain, document, view))
 
     @route("DELETE", DOCUMENT, errors=[ChangeHeld, ChangeOnTrial])
     async def delete(self, domain: str, document: DocumentId) -> None:
@@ -369,9 +372,9 @@ class DocumentRoutes:
         await self._deletion.document(domain, document)
 
     @route("GET", f"{DOCUMENT}/file", allow="member")
-    async def get_file(self, request: Request, domain: str, document: DocumentId) -> OriginalFile:
+    async def get_file(self, request: Request, domain: str, document: DocumentId, view: DocumentView) -> OriginalFile:
         """Send the original file, or the part in ``Range``. Browsers download it and run nothing in it."""
-        return OriginalFile(await self._documents.original(domain, document), request.headers.get("range"))
+        return OriginalFile(await self._documents.original(domain, document, view), request.headers.get("range"))
 
     @route("POST", f"{DOCUMENT}/retry", status=202)
     async def retry(self, domain: str, document: DocumentId) -> Document:
@@ -379,9 +382,11 @@ class DocumentRoutes:
         return _document(await self._documents.retry(domain, document))
 
     @route("GET", f"{DOCUMENT}/chunks", allow="member")
-    async def list_chunks(self, domain: str, document: DocumentId, query: ChunkPage) -> Redacted[Part[Chunk]]:
+    async def list_chunks(
+        self, domain: str, document: DocumentId, query: ChunkPage, view: DocumentView
+    ) -> Redacted[Part[Chunk]]:
         """List the indexed pieces of a document."""
-        chunks = await self._documents.chunks(domain, document, query.offset, query.limit + 1)
+        chunks = await self._documents.chunks(domain, document, query.offset, query.limit + 1, view)
         shown = [_chunk(chunk) for chunk in chunks[: query.limit]]
         return Redacted(domain, Part(shown, len(chunks) > query.limit))
 
@@ -394,9 +399,9 @@ class CollectionRoutes:
         self._conversations = conversations
 
     @route("GET", f"{DOMAIN}/chunks/{{chunk}}", allow="member")
-    async def get_chunk(self, domain: str, chunk: str) -> Redacted[CitedChunk]:
+    async def get_chunk(self, domain: str, chunk: str, view: DocumentView) -> Redacted[CitedChunk]:
         """Show the passage that a citation names, with its neighbours."""
-        found, near = await self._documents.chunk(domain, chunk)
+        found, near = await self._documents.chunk(domain, chunk, view)
         places = {each.ordinal - found.ordinal: each.chunk_id for each in near}
         shown = CitedChunk(
             DocumentId(found.document_id), found.document_name, _chunk(found), places.get(-1), places.get(1)
@@ -414,9 +419,11 @@ class CollectionRoutes:
         return Redacted(domain, Part([_line(row) for row in rows[: query.limit]], len(rows) > query.limit))
 
     @route("GET", f"{DOMAIN}/retrievals/{{retrieval}}", allow="member")
-    async def get_retrieval(self, user: User, domain: str, retrieval: str) -> Redacted[KeptRetrieval]:
+    async def get_retrieval(
+        self, user: User, domain: str, retrieval: str, view: DocumentView
+    ) -> Redacted[KeptRetrieval]:
         """Show the results of a turn's search, for the user who asked and for admins."""
-        kept = await self._documents.retrieval(domain, retrieval)
+        kept = await self._documents.retrieval(domain, retrieval, view)
         if not user.administers(domain) and not await self._conversations.owns(user, kept.record.conversation_id):
             raise NotFound("retrieval", retrieval, hidden=True)
         return Redacted(

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field
 from starlette.requests import Request
 
+from agentic_rag.access.document_views import EVERY_DOCUMENT, DocumentView, DocumentViews
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     ChangeHeld,
@@ -147,8 +148,10 @@ class DomainRoutes:
         conversations: Conversations,
         gate: Gate,
         documents: Documents,
+        views: DocumentViews,
     ) -> None:
         self._documents = documents
+        self._views = views
         self._gate = gate
         self._births = births
         self._conversations = conversations
@@ -171,7 +174,8 @@ class DomainRoutes:
     async def list_domains(self, user: User) -> Items[Domain]:
         """List the domains that the caller may use."""
         records = [record for record in await self._directory.list_all() if user.sees(record.id)]
-        return Items([_domain(await self._domains.view(record), user) for record in records])
+        shown = [(record, await self._views.of(user, record.id)) for record in records]
+        return Items([_domain(await self._domains.view(record, view), user) for record, view in shown])
 
     @route("POST", DOMAINS, status=201, errors=[NotFound, ServerReserved, CommandNotAllowed, SecretLimit])
     async def create(self, user: User, body: NewDomain) -> SavedDomain:
@@ -186,18 +190,18 @@ class DomainRoutes:
         return answer_from(SavedDomain, shown, conversation_id=conversation.id, turn_id=accepted.turn_id)
 
     @route("GET", DOMAIN, allow="member")
-    async def get(self, user: User, domain: str) -> Domain:
+    async def get(self, user: User, domain: str, view: DocumentView) -> Domain:
         """Show a domain."""
         await self._births.adopt(domain)
-        return _domain(await self._domains.view(await self._directory.get(domain)), user)
+        return _domain(await self._domains.view(await self._directory.get(domain), view), user)
 
     @route("GET", f"{DOMAIN}/starters", allow="member")
-    async def starters(self, domain: str) -> Items[Starter]:
+    async def starters(self, domain: str, view: DocumentView) -> Items[Starter]:
         """List the questions that a new conversation offers: the domain's own, or drafts from its documents."""
         settings = await self._directory.settings(domain)
         if settings.starters is not None:
             return Items([Starter(text) for text in settings.starters])
-        drafts = draft_starters(await self._documents.list_of(domain, DocumentStatus.INDEXED))
+        drafts = draft_starters(await self._documents.list_of(domain, view, DocumentStatus.INDEXED))
         return Items([Starter(draft.text, draft.document_name) for draft in drafts])
 
     @route("GET", f"{DOMAIN}/quotas", allow="admin")
@@ -251,7 +255,7 @@ class DomainRoutes:
         return await self._show_saved(replace(saved, warnings=(*saved.warnings, *notes)))
 
     async def _show_saved(self, saved: Saved) -> SavedDomain:
-        view = await self._domains.view(saved.record)
+        view = await self._domains.view(saved.record, EVERY_DOCUMENT)
         return answer_from(
             SavedDomain,
             saved.record,

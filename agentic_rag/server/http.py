@@ -82,6 +82,7 @@ def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gat
             business.conversations,
             business.gate,
             business.documents,
+            business.views,
         ),
         RoleRoutes(business.roles, business.definitions, business.servers, business.domains, business.gate),
         PromptRoutes(business.prompts, business.gate),
@@ -122,7 +123,7 @@ def make_app(
     redactor = business.vault.redact
     runs = Runs(business.conversations, business.client_names, business.waits)
     thread = one_thread()
-    edge = Edge(Replies(redactor), audit, thread, business.observer, business.health.note_refused)
+    edge = Edge(Replies(redactor), audit, thread, business.views, business.observer, business.health.note_refused)
     departures = None if provider is None else ProviderDepartures(provider, public_url)
     owners: list[object] = [
         *_routes_of_domains(business, thread, gate),

@@ -166,7 +166,7 @@ class _Offer:
         self._business = business
         self._calls = Calls(business.conversations, business.deletion, business.waits)
         search = business.documents.knowledge.search
-        self._retriever = create_retriever(search, search, bound_by_meta=True)
+        self._retriever = create_retriever(search, search, bound_by_meta=True, visible=search.visible)
 
     async def answer(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
         """Handle a message for its sender. Answers contain no secrets of the domain and no internal errors."""
@@ -224,9 +224,12 @@ class _Offer:
         raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name[:100]!r}.")
 
     async def _read(self, visit: _Visit, tool: str, arguments: Json) -> types.CallToolResult:
-        """Call the retriever, bound to the domain as in a turn."""
-        settings = await self._business.directory.settings(visit.domain)
+        """Call the retriever, bound to the domain and its reader as in a turn."""
+        settings, user = await self._business.directory.settings(visit.domain), visit.caller.user
         binding = Binding(
+            user=user.id,
+            key=user.key_id,
+            trusted=user.administers(visit.domain),
             collection=collection_of(visit.domain),
             top_k=settings.retrieval_top_k,
             threshold=settings.retrieval_threshold,
@@ -307,7 +310,8 @@ class _Offer:
         named = _URI.fullmatch(uri)
         if named is None or named[1] != visit.domain:
             raise NotFound("resource", uri[:200])
-        chunk, _ = await self._business.documents.chunk(visit.domain, named[2])
+        view = await self._business.views.of(visit.caller.user, visit.domain)
+        chunk, _ = await self._business.documents.chunk(visit.domain, named[2], view)
         contents = types.TextResourceContents(uri=uri, mime_type="text/plain", text=chunk.text, meta=_place(chunk))
         return types.ReadResourceResult(contents=[contents])
 

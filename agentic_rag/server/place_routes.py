@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 from starlette.requests import Request
 
+from agentic_rag.access.document_views import DocumentView
 from agentic_rag.base.errors import DocumentUnsupported, InvalidInput, NotFound, PagesBusy, PageUnreadable
 from agentic_rag.base.forms import Form
 from agentic_rag.base.ids import DocumentId
@@ -173,22 +174,22 @@ class PlaceRoutes:
 
     @route("GET", PAGE, allow="member", errors=[DocumentUnsupported, PageUnreadable, PagesBusy])
     async def get_page(
-        self, request: Request, domain: str, document: DocumentId, page: str, query: PageSize
+        self, request: Request, domain: str, document: DocumentId, page: str, query: PageSize, view: DocumentView
     ) -> PageFile:
         """Send a page of a PDF, or an image, as a PNG image; pages are counted from 1."""
-        record = await self._documents.get(domain, document)
+        record = await self._documents.get(domain, document, view)
         if not (page.isascii() and page.isdigit() and len(page) < 9 and int(page)):
             raise NotFound("page", page)
         tag = tag_of(domain, record.id, record.sha256, page, query.width)
         if knows(request, tag):
             return PageFile(None, tag)
-        image = await self._documents.page(domain, document, int(page), query.width)
+        image = await self._documents.page(domain, document, int(page), query.width, view)
         return PageFile(image.png, tag)
 
     @route("GET", f"{DOMAIN}/chunks/{{chunk}}/place", allow="member")
-    async def get_place(self, domain: str, chunk: str, query: PlaceQuery) -> Redacted[PassagePlace]:
+    async def get_place(self, domain: str, chunk: str, query: PlaceQuery, view: DocumentView) -> Redacted[PassagePlace]:
         """Show the place of a cited passage: on its page, in its table, or between its neighbouring paragraphs."""
-        place = await self._places.of(domain, chunk, query.part(), query.text)
+        place = await self._places.of(domain, chunk, view, query.part(), query.text)
         html = self._html(domain, place) if query.format == "html" else None
         return Redacted(domain, _show(domain, place, html))
 

@@ -12,9 +12,10 @@ route is for operators, and their changes are audited. This module knows no rout
         async def create(self, user: User, body: NewConversation) -> Redacted[Conversation]:
             '''Create a conversation in a domain.'''
 
-The names of a handler's parameters say which values it gets: ``user``, ``caller``, ``request``, ``body`` and ``query``.
-Ids in the path are passed by their own names. The annotations of ``body`` and ``query`` are forms. A body whose
-annotation is not a form is passed as parsed JSON.
+The names of a handler's parameters say which values it gets: ``user``, ``caller``, ``request``, ``body``, ``query``
+and, below a domain, ``view``: the documents of the domain that the caller may see. Ids in the path are passed by their
+own names. The annotations of ``body`` and ``query`` are forms. A body whose annotation is not a form is passed as
+parsed JSON.
 """
 
 import inspect
@@ -33,6 +34,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, ExceptionHandler, Receive, Scope, Send
 
 from agentic_rag.access.auditing import AuditLog, change
+from agentic_rag.access.document_views import DocumentViews
 from agentic_rag.access.users import User, acting
 from agentic_rag.base.errors import (
     AgenticRagError,
@@ -65,7 +67,7 @@ GONE = 499
 _DOMAIN = re.compile(r"/api/domains/{domain}(/|$)")
 FREE_NAMES = frozenset({"name", "role"})
 """Path parameters that are checked by forms, because they are not ids."""
-_GIVEN = frozenset({"user", "caller", "request", "body", "query"})
+_GIVEN = frozenset({"user", "caller", "request", "body", "query", "view"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,8 @@ def route(
         reads = {name: each.annotation for name, each in list(signature.parameters.items())[1:]}
         unknown = set(reads) - _GIVEN - set(re.findall(r"{(\w+)", path))
         answer = signature.return_annotation
+        if "view" in reads and "{domain}" not in path:
+            raise TypeError(f"{method} {path}: a view of documents needs a domain in the path")
         if unknown or answer is inspect.Signature.empty or not handler.__doc__:
             raise TypeError(f"{method} {path}: unknown parameters {unknown}, no answer type, or no docstring")
         ends_with = status or (204 if answer is None else 200)
@@ -213,11 +217,13 @@ class Edge:
         replies: Replies,
         audit: AuditLog,
         thread: DomainThreads,
+        views: DocumentViews,
         observer: Observer = NOBODY,
         note_refused: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """Take the collaborators. ``thread`` encodes large answers; ``observer`` counts refusals.
 
+        ``views`` decides which documents a caller may see.
         ``note_refused`` is called with the reason when the disk refuses a write.
         """
         self._note_refused = note_refused
@@ -225,6 +231,7 @@ class Edge:
         self.replies = replies
         self.audit = audit
         self.thread = thread
+        self.views = views
 
     def routes_of(self, owner: object) -> list[Route]:
         """Return the routes that the class of ``owner`` declares, in order."""
@@ -297,6 +304,8 @@ class Endpoint:
                 return caller
             case "request":
                 return request
+            case "view":
+                return await self._edge.views.of(caller.user, request.path_params["domain"])
             case "query":
                 return read_form(kind, _parameters(kind, request))
             case "body":

@@ -5,6 +5,7 @@ The composition root creates the collection.
 
 from dataclasses import dataclass
 
+from agentic_rag.access.document_views import DocumentViews
 from agentic_rag.access.logins import Logins
 from agentic_rag.access.people import People
 from agentic_rag.backup.jobs import BackupJobs
@@ -67,6 +68,7 @@ class RouteServices:
     memories: Memories
     extraction: Extraction
     documents: Documents
+    views: DocumentViews
     exports: Exports
     imports: Imports
     conversations: Conversations

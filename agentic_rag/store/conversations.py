@@ -15,6 +15,7 @@ from sqlmodel import Field
 from agentic_rag.base.events import WaitKind
 from agentic_rag.base.ids import ConversationId, DocumentId, SessionId
 from agentic_rag.base.json_form import Json
+from agentic_rag.store import provenance
 from agentic_rag.store.columns import Indexed, Key
 from agentic_rag.store.domains import DOMAINS
 from agentic_rag.store.record import Record
@@ -348,5 +349,6 @@ def add_messages(
 
 
 def delete(conn: Connection, conversation_id: ConversationId) -> bool:
-    """Delete the record. Returns False when there was none."""
+    """Delete the record and what the conversation has read. Returns False when there was none."""
+    provenance.delete_of_conversation(conn, conversation_id)
     return conn.execute(sa.delete(CONVERSATIONS).where(_conversations.id == conversation_id)).rowcount == 1

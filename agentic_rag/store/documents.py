@@ -7,7 +7,7 @@ work on a document. The files are in the workspace, and chunks and vectors are i
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index
@@ -96,10 +96,39 @@ class DocumentRecord(Record, table=True):
     owner: str = ""
     """The process that ingests the document, while ``lease_until`` is in the future."""
     lease_until: str | None = None
+    labels: tuple[str, ...] = ()
+    """The document's own labels, sorted. Folder rules of the domain may add more (`document_labels`)."""
+    own_date: str | None = None
+    """The date that an admin or a source gave the document, `YYYY-MM-DD`. It replaces the date found in the file."""
+    review_by: str | None = None
+    """The date until which the document should be reviewed, `YYYY-MM-DD`."""
     created_at: str
     updated_at: str
 
+    @property
+    def date(self) -> str:
+        """The document's date, `YYYY-MM-DD`: the given one, else the file's own, else the day it was added."""
+        return self.own_date or self.progress.date or self.created_at[:10]
 
+
+class ExpectedLabelsRecord(Record, table=True):
+    """Labels for bytes that are about to become a document of a domain, for example those of a bundle.
+
+    The labels are stored before the file appears in the documents folder, so that no scan can add it without them.
+    """
+
+    __tablename__ = "expected_labels"
+    part_of = "domain"
+
+    domain_id: Key[str]
+    sha256: Key[str]
+    labels: tuple[str, ...]
+    own_date: str | None = None
+    review_by: str | None = None
+
+
+EXPECTED_LABELS = ExpectedLabelsRecord.__table__
+_expected = EXPECTED_LABELS.c
 DOCUMENTS = DocumentRecord.__table__
 _documents = DOCUMENTS.c
 _LISTED = _documents.status != DocumentStatus.DELETING
@@ -124,16 +153,97 @@ class DocumentFields(TypedDict, total=False):
     file_stamp: str
     owner: str
     lease_until: str | None
+    labels: tuple[str, ...]
+    own_date: str | None
+    review_by: str | None
     updated_at: str
 
 
-def insert(conn: Connection, document: DocumentRecord) -> None:
-    """Store a new document.
+def insert(conn: Connection, document: DocumentRecord) -> DocumentRecord:
+    """Store a new document with the labels that are expected for its bytes, and return it.
 
     Raises:
         IntegrityError: the domain has a document with the same bytes, or the id is taken.
     """
+    expected = take_expected(conn, document.domain_id, document.sha256)
+    if expected is not None:
+        document = document.replace(
+            labels=tuple(sorted({*document.labels, *expected.labels})),
+            own_date=document.own_date or expected.own_date,
+            review_by=document.review_by or expected.review_by,
+        )
     document.insert(conn)
+    return document
+
+
+def apply_expected(conn: Connection, document: DocumentRecord, sha256: str) -> None:
+    """Give a document the labels and dates that are expected for its new bytes."""
+    expected = take_expected(conn, document.domain_id, sha256)
+    if expected is not None:
+        add_labels(conn, document.id, expected.labels)
+        dates = {"own_date": expected.own_date, "review_by": expected.review_by}
+        known = {name: value for name, value in dates.items() if value is not None}
+        if known:
+            conn.execute(sa.update(DOCUMENTS).where(_documents.id == document.id).values(known))
+
+
+def expect_labels(conn: Connection, expected: ExpectedLabelsRecord) -> None:
+    """Store labels and dates for bytes that will become a document, or new bytes of one.
+
+    A document that has these bytes gets them at once.
+    """
+    known = by_sha(conn, expected.domain_id, expected.sha256)
+    if known is not None:
+        add_labels(conn, known.id, expected.labels)
+        if known.status not in (DocumentStatus.FAILED, DocumentStatus.DELETING):
+            return
+    where = (_expected.domain_id == expected.domain_id, _expected.sha256 == expected.sha256)
+    before = ExpectedLabelsRecord.first(conn, sa.select(EXPECTED_LABELS).where(*where))
+    if before is not None:
+        conn.execute(sa.delete(EXPECTED_LABELS).where(*where))
+        expected = expected.replace(labels=tuple(sorted({*before.labels, *expected.labels})))
+    expected.insert(conn)
+
+
+def take_expected(conn: Connection, domain_id: str, sha256: str) -> ExpectedLabelsRecord | None:
+    """Return and delete the labels that are expected for these bytes, or return None."""
+    where = (_expected.domain_id == domain_id, _expected.sha256 == sha256)
+    found = ExpectedLabelsRecord.first(conn, sa.select(EXPECTED_LABELS).where(*where))
+    if found is not None:
+        conn.execute(sa.delete(EXPECTED_LABELS).where(*where))
+    return found
+
+
+def add_labels(conn: Connection, document_id: DocumentId, labels: Collection[str]) -> None:
+    """Add labels to a document, also to one that is being deleted. Labels are never removed here."""
+    held = conn.execute(sa.select(_documents.labels).where(_documents.id == document_id)).scalar()
+    joined = tuple(sorted({*(held or ()), *labels}))
+    if held is not None and joined != tuple(held):
+        query = sa.update(DOCUMENTS).where(_documents.id == document_id).values(labels=joined)
+        conn.execute(query)
+        domain_id = conn.execute(sa.select(_documents.domain_id).where(_documents.id == document_id)).scalar()
+        signals.send(conn, SignalKind.DOCUMENTS, str(domain_id))
+
+
+class LabelledDocument(NamedTuple):
+    """The fields of a document that decide who sees it."""
+
+    id: DocumentId
+    path: str
+    labels: tuple[str, ...]
+
+
+def list_labelled(conn: Connection, domain_id: str) -> list[LabelledDocument]:
+    """Return the domain's documents, also those that are being deleted, with the fields that decide who sees them."""
+    query = sa.select(_documents.id, _documents.path, _documents.labels).where(_documents.domain_id == domain_id)
+    return [LabelledDocument(*row) for row in conn.execute(query)]
+
+
+def has_labels(conn: Connection, domain_id: str) -> bool:
+    """Return whether a document of the domain has labels of its own."""
+    labelled = sa.cast(_documents.labels, sa.Text) != "[]"
+    query = sa.select(sa.literal(1)).where(_documents.domain_id == domain_id, labelled).limit(1)
+    return conn.execute(query).scalar() is not None
 
 
 def get(conn: Connection, document_id: DocumentId) -> DocumentRecord | None:
@@ -238,6 +348,11 @@ def _change(conn: Connection, query: sa.Update, status: DocumentStatus | None) -
     if domain_id is not None and status in (DocumentStatus.INDEXED, DocumentStatus.DELETING):
         signals.send(conn, SignalKind.DOCUMENTS, domain_id)
     return domain_id is not None
+
+
+def announce(conn: Connection, domain_id: str) -> None:
+    """Notify other processes that the labels or dates of a document have changed."""
+    signals.send(conn, SignalKind.DOCUMENTS, domain_id)
 
 
 def renew(conn: Connection, document_ids: Sequence[str], owner: str, until: str) -> set[str]:

@@ -36,6 +36,8 @@ class KeyRecord(Record, table=True):
     domains: tuple[str, ...]
     """Ids of the domains that the key is limited to; empty for an operator's key and without a role."""
     sha256: str
+    groups: tuple[str, ...] = ()
+    """The groups that the key acts for; domains map groups to labels of documents."""
     created_at: str
     revoked_at: str | None = None
 
@@ -43,6 +45,11 @@ class KeyRecord(Record, table=True):
 KEYS = KeyRecord.__table__
 _keys = KEYS.c
 _IN_ORDER = sa.select(KEYS).order_by(_keys.id)
+
+
+def get(conn: Connection, key_id: str) -> KeyRecord | None:
+    """Return the key, also a revoked one, or None."""
+    return KeyRecord.first(conn, sa.select(KEYS).where(_keys.id == key_id))
 
 
 def insert(conn: Connection, key: KeyRecord) -> None:

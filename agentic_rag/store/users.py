@@ -64,6 +64,8 @@ class UserRecord(Record, table=True):
     origin: Origin = Origin.LOCAL
     subject: str | None = None
     """For a user of an OpenID provider: the issuer and the user's subject there."""
+    groups: tuple[str, ...] = ()
+    """For a user of an OpenID provider: the groups in the user's newest token, sorted."""
     created_at: str
     updated_at: str
 
@@ -75,6 +77,7 @@ class UserFields(TypedDict, total=False):
     operator: bool
     grants: dict[str, Grant]
     state: UserState
+    groups: tuple[str, ...]
 
 
 USERS = UserRecord.__table__

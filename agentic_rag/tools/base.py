@@ -87,7 +87,10 @@ class Binding:
     """The values that our side attaches to calls of our own servers. A model can neither see nor choose them.
 
     ``collection`` holds the domain's chunks, ``documents`` are those that a search may see (None: all), ``top_k`` and
-    ``threshold`` are the domain's search settings. ``user`` and ``scope`` (``domain`` | ``user``) select the memory.
+    ``threshold`` are the domain's search settings. ``user`` and ``key`` (the id of the presented API key) name the
+    reader whose labels decide which documents a call sees; the labels are looked up at each call. ``trusted``: the
+    reader sees all documents if there is no record of the user. ``user`` and ``scope`` (``domain`` | ``user``) select
+    the memory.
     ``role`` is the role whose memory is used if the call names none, and ``memory_roles`` are the others it may name.
     ``admin``: whether the user may write the domain's roles.
     ``sub_roles``: the roles that a task may be delegated to.
@@ -106,6 +109,8 @@ class Binding:
     sub_roles: tuple[str, ...] = ()
     draft: RoleDraft = field(default_factory=RoleDraft)
     memory_roles: tuple[str, ...] = ()
+    key: str = ""
+    trusted: bool = False
 
     def to_meta(self, turn_id: str, call_id: str) -> dict[str, Any]:
         """Return the members of a call's ``_meta`` that our servers read."""

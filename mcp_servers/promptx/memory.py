@@ -19,7 +19,8 @@ import threading
 import time
 import unicodedata
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from pathlib import Path
@@ -58,6 +59,7 @@ from mcp_servers.promptx.network import (
 from mcp_servers.promptx.new_engrams import MAX_BATCH, NewEngram, check_engram, make_engram
 from mcp_servers.promptx.similarity import is_known, is_same, near_words, nearest
 from mcp_servers.promptx.tokenizer import WordIndex, gist_of, newest_first, words_of
+from mcp_servers.promptx.visible_memory import without_engrams
 from mcp_servers.promptx.yielding import giving_way
 from mcp_servers.safe_files import Folder
 
@@ -407,6 +409,11 @@ class Memory:
             following = [each for each in older if each.replaced_by == following[0].id]
         return found
 
+    def check_known(self, engram_id: str) -> None:
+        """Check that the memory has an engram. Raises `UnknownMemory` if it has none of this id."""
+        if not (is_plain(engram_id) and self.fetch([engram_id])):
+            raise UnknownMemory(engram_id)
+
     def forget(self, engram_id: str, author: str = "", *, own_only: bool = False) -> Engram:
         """Delete an engram and its predecessors, and erase their bytes. Return the engram.
 
@@ -643,6 +650,24 @@ class MemoryCache:
             closing.start()
             closing.join(CLOSE_SECONDS)
         return memory
+
+    @contextmanager
+    def visible(self, folder: Folder, hidden_turns: Collection[str]) -> Iterator[Memory]:
+        """Open a memory without the engrams that these turns saved.
+
+        Nothing that the memory returns depends on the hidden engrams. If there are any, the network is built for this
+        use alone, and recalls are not counted.
+        """
+        memory = self.memory(folder)
+        hidden = {each.id for each in memory.export() if each.turn in hidden_turns} if hidden_turns else set()
+        if not hidden:
+            yield memory
+            return
+        part = Memory(folder, without_engrams(self._stock.place(folder), hidden))
+        try:
+            yield part
+        finally:
+            part.close()
 
     def remove(self, around: Folder) -> None:
         """Close and delete the memories in the folder around them. May raise OSError."""

@@ -84,6 +84,7 @@ def _structure(recollection: Recollection) -> Json:
         "center": recollection.center,
         "mode": recollection.mode,
         "fallback": recollection.fallback,
+        "turns": sorted({each.turn for each in (*recollection.found, *recollection.overview) if each.turn}),
     }
 
 

@@ -5,9 +5,9 @@ roles and memories. Blocking work runs in worker threads, so that the event loop
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, TypeVarTuple, Unpack
 
@@ -42,6 +42,7 @@ from mcp_servers.promptx.presentation import (
 from mcp_servers.promptx.roles import RoleLibrary
 from mcp_servers.promptx.skills import BODY, SkillLibrary
 
+META_PREFIX: Final = "agentic_rag/"
 META_WORKSPACE: Final = "agentic_rag/workspace"
 META_USER: Final = "agentic_rag/user"
 META_SCOPE: Final = "agentic_rag/scope"
@@ -52,6 +53,12 @@ META_MEMORY_ROLES: Final = "agentic_rag/memory_roles"
 """Ids of other roles whose memories a call may use: the domain's primary role, its sub-roles, activated ones."""
 META_DRAFT: Final = "agentic_rag/draft"
 """Draft files of the role that an author tries, each ``{kind, id, content}``. They count like written files."""
+
+HiddenTurns = Callable[[dict[str, Any]], Awaitable[frozenset[str]]]
+"""A host's function that returns the turns whose memories a caller must not see.
+
+Its argument has the members of the call's meta without their prefix.
+"""
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -110,6 +117,8 @@ class _Caller:
     """The role whose memory a call without a role uses. Empty if the server runs alone: calls must name a role."""
     memory_roles: tuple[str, ...] = ()
     """Other roles whose memories a call may use, bound by the host."""
+    hidden: frozenset[str] = frozenset()
+    """Ids of turns whose memories this caller must not see, named by the host."""
 
     @property
     def own_only(self) -> bool:
@@ -134,7 +143,11 @@ class _Caller:
             raise RoleNotReachable(role, list(possible))
         return role or self.role
 
-    def memory(self, role: str) -> Memory:
+    def memory(self, role: str) -> AbstractContextManager[Memory]:
+        """Open the part of a role's memory that this caller may see. Raises like `whole_memory`."""
+        return self.shelf.visible(self.whole_memory(role).folder, self.hidden)
+
+    def whole_memory(self, role: str) -> Memory:
         """Return the memory of a role that exists, or that left a memory (for example in a copied PromptX folder).
 
         Raises:
@@ -230,10 +243,13 @@ _REPLACES: Final = ToolAnnotations(
 class _Tools:
     """The implementations of the tools. Their parameters are the schema that the model sees."""
 
-    def __init__(self, config: PromptXConfig, threads: Threads, shelf: MemoryCache) -> None:
+    def __init__(
+        self, config: PromptXConfig, threads: Threads, shelf: MemoryCache, hidden_turns: HiddenTurns | None
+    ) -> None:
         self._config = config
         self._threads = threads
         self._shelf = shelf
+        self._hidden_turns = hidden_turns
 
     async def action(self, ctx: Context, role: RoleId, roleResources: Resources = "all") -> CallToolResult:
         def work(caller: _Caller) -> Result:
@@ -248,7 +264,8 @@ class _Tools:
 
     async def recall_as(self, ctx: Context, role: RoleId, query: Query = "", mode: Mode = "balanced") -> CallToolResult:
         def work(caller: _Caller) -> Result:
-            found = caller.memory(role).recall(query or None, mode, _now_ms())
+            with caller.memory(role) as memory:
+                found = memory.recall(query or None, mode, _now_ms())
             return describe_recollection(found, others_text=caller.is_of_others((*found.found, *found.overview)))
 
         return await self._run(ctx, work)
@@ -261,9 +278,10 @@ class _Tools:
 
         def work(caller: _Caller) -> Result:
             batch, author = read_batch(engrams), caller.user or ""
-            done = caller.memory(role).remember(
-                batch, _now_ms(), author=author, turn=caller.turn, limit=limit, own_only=caller.own_only
-            )
+            with caller.memory(role) as memory:
+                done = memory.remember(
+                    batch, _now_ms(), author=author, turn=caller.turn, limit=limit, own_only=caller.own_only
+                )
             return describe_saved(done, caller.role_named(role), others_text=caller.is_of_others(done.others))
 
         return await self._run(ctx, work)
@@ -273,8 +291,10 @@ class _Tools:
 
     async def forget_as(self, ctx: Context, role: RoleId, id: str) -> CallToolResult:
         def work(caller: _Caller) -> Result:
-            memory = caller.memory(role)
-            return describe_forgotten(memory.forget(id, caller.user or "", own_only=caller.own_only))
+            with caller.memory(role) as memory:
+                memory.check_known(id)
+            whole = caller.whole_memory(role)
+            return describe_forgotten(whole.forget(id, caller.user or "", own_only=caller.own_only))
 
         return await self._run(ctx, work)
 
@@ -316,6 +336,8 @@ class _Tools:
         """Run blocking work in a worker thread. A `PromptXError` becomes an error result for the model."""
         try:
             caller = self._caller(ctx)
+            if self._hidden_turns is not None:
+                caller = replace(caller, hidden=await self._hidden_turns(_bound_members(ctx)))
             text, structured = await self._threads.run(str(caller.workspace), work, caller)
         except PromptXError as exc:
             return CallToolResult(
@@ -347,6 +369,12 @@ class _Tools:
         admin, named = meta.get(META_ADMIN) is True, meta.get(META_MEMORY_ROLES)
         memory_roles = tuple(str(each) for each in named) if isinstance(named, list | tuple) else ()
         return _Caller(workspace, scope, user, admin, roles, self._shelf, turn, role, memory_roles)
+
+
+def _bound_members(ctx: Context) -> dict[str, Any]:
+    """Return the members of a call's meta that the host binds, without their prefix."""
+    meta: dict[str, Any] = dict(ctx.request_context.meta or {})
+    return {key.removeprefix(META_PREFIX): value for key, value in meta.items() if key.startswith(META_PREFIX)}
 
 
 def _files(items: Sequence[Any]) -> list[RoleFile]:
@@ -405,10 +433,16 @@ def _lifespan(shelf: MemoryCache) -> Callable[[MCPServer[Any]], AbstractAsyncCon
     return lifespan
 
 
-def create_server(config: PromptXConfig, threads: Threads | None = None, shelf: MemoryCache = SHELF) -> MCPServer[Any]:
+def create_server(
+    config: PromptXConfig,
+    threads: Threads | None = None,
+    shelf: MemoryCache = SHELF,
+    hidden_turns: HiddenTurns | None = None,
+) -> MCPServer[Any]:
     """Return the MCP server. In process, create it once and open many sessions on it.
 
-    ``threads``: threads for blocking work. ``shelf``: the cache of open memories.
+    ``threads``: threads for blocking work. ``shelf``: the cache of open memories. ``hidden_turns``: names the memories
+    that a caller must not see.
 
     In process (`config.bound_by_meta`) the server has `promptx_action`, `promptx_recall`, `promptx_remember`,
     `promptx_forget`, `promptx_discover`, `read_skill_file`, `role_write` and `role_check`. The host binds the role for
@@ -421,7 +455,7 @@ def create_server(config: PromptXConfig, threads: Threads | None = None, shelf: 
     server: MCPServer[Any] = MCPServer(
         "promptx", title="PromptX roles and memory", version=__version__, lifespan=_lifespan(shelf)
     )
-    tools = _Tools(config, threads or OneWorkspace(), shelf)
+    tools = _Tools(config, threads or OneWorkspace(), shelf, hidden_turns)
     bound = config.bound_by_meta
     recall, remember, forget = (
         (tools.recall, tools.remember, tools.forget) if bound else (tools.recall_as, tools.remember_as, tools.forget_as)

@@ -55,7 +55,7 @@ WEAK = 0.15
 """Relevance of the best passage below which the tool calls it weak."""
 
 META_PREFIX = "agentic_rag/"
-"""Keys of a call's meta: collection, documents, top_k, threshold."""
+"""Keys of a call's meta: collection, documents, top_k, threshold, and those that a host's `VisibleDocuments` reads."""
 
 OTHERS_TEXT = "othersText"
 """Key in the structured content: true if a result without hits contains text of a document's author."""
@@ -93,8 +93,15 @@ class SearchResult:
     hits: tuple[Hit, ...]
 
 
-_Bound = Callable[[Context], ServerConfig]
+_Bound = Callable[[Context], Awaitable[ServerConfig]]
 """A function that returns the configuration of a call."""
+
+VisibleDocuments = Callable[[Json], Awaitable[tuple[str, ...] | None]]
+"""A host's function that returns the documents that the reader of a call may see; None means all.
+
+Its argument has the members of the call's meta without their prefix. The server calls it for each tool call, and again
+after a search, so that a change of rights counts at once.
+"""
 
 DocumentName = Annotated[str, Field(description="Name, part of it, or id.")]
 
@@ -104,19 +111,25 @@ def create_server(
     library: Library | None = None,
     *,
     bound_by_meta: bool,
+    visible: VisibleDocuments | None = None,
     config: ServerConfig | None = None,
 ) -> MCPServer[Any]:
     """Create the server with its tools; without a library, it has only the search tool.
 
-    With `bound_by_meta`, the meta of each call names the collection and the visible documents, and a call without a
-    collection is a protocol error. Otherwise meta is ignored and `config` is required.
+    With `bound_by_meta`, the meta of each call names the collection, and a call without one is a protocol error. The
+    host's `visible` returns the documents that the call may see; without it, the meta names them. If `bound_by_meta` is
+    False, meta is ignored and `config` is required.
     """
     if config is None and not bound_by_meta:
         raise ValueError("a server that is not bound by meta needs a config")
     server: MCPServer[Any] = MCPServer("retriever", version=__version__, instructions=INSTRUCTIONS)
 
-    def bound(ctx: Context) -> ServerConfig:
-        return _from_meta(ctx.request_context.meta or {}) if config is None or bound_by_meta else config
+    async def bound(ctx: Context) -> ServerConfig:
+        if config is not None and not bound_by_meta:
+            return config
+        meta = _bound_members(ctx.request_context.meta or {})
+        found = _from_meta(meta)
+        return found if visible is None else replace(found, documents=await visible(meta))
 
     _add_search(server, retriever, library, bound)
     if library is not None:
@@ -147,7 +160,7 @@ def _add_search(server: MCPServer[Any], retriever: Searcher, library: Library | 
         after: Annotated[str | SkipJsonSchema[None], Field(description="YYYY-MM-DD")] = None,
         before: Annotated[str | SkipJsonSchema[None], Field(description="YYYY-MM-DD")] = None,
     ) -> Annotated[CallToolResult, SearchResult]:
-        config = bound(ctx)
+        config = await bound(ctx)
         wanted = config.top_k if top_k is None else top_k
         _check(query, wanted)
         with _plain_errors("Leave `document` out to search all."):
@@ -164,6 +177,7 @@ def _add_search(server: MCPServer[Any], retriever: Searcher, library: Library | 
                 file_type=type.lower().removeprefix(".") if type else None,
                 heading=section or None,
             )
+            retrieval = _within(retrieval, (await bound(ctx)).documents)
             ids = tuple(dict.fromkeys(hit.document_id for hit in retrieval.hits))
             facts = await library.documents(config.collection, ids) if library and ids else []
         return _result(retrieval, {each.document_id: each for each in facts})
@@ -183,7 +197,7 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound) -> Non
         around: Annotated[int | SkipJsonSchema[None], Field(description="Number of a passage.")] = None,
         start: Annotated[int | SkipJsonSchema[None], Field(alias="from", description="First passage.")] = None,
     ) -> CallToolResult:
-        config = bound(ctx)
+        config = await bound(ctx)
         with _plain_errors():
             found = await document_of(config, document)
             place = ReadingPosition(section or None, pages or None, around, start)
@@ -197,7 +211,7 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound) -> Non
         pattern: Annotated[str, Field(description="The words; case does not count.")],
         start: Annotated[int, Field(alias="from", description="First passage.")] = 1,
     ) -> CallToolResult:
-        config = bound(ctx)
+        config = await bound(ctx)
         with _plain_errors():
             found = await document_of(config, document)
             return _findings(await find_words(library, config.collection, found, pattern, start), pattern)
@@ -209,7 +223,7 @@ def _add_reading(server: MCPServer[Any], library: Library, bound: _Bound) -> Non
         contains: Annotated[str | SkipJsonSchema[None], Field(description="Part of a name or heading.")] = None,
         start: Annotated[int, Field(alias="from", description="First document's number.")] = 1,
     ) -> CallToolResult:
-        config = bound(ctx)
+        config = await bound(ctx)
         with _plain_errors():
             return _list(await library.documents(config.collection, config.documents), contains or "", start)
 
@@ -242,8 +256,12 @@ def _plain_errors(advice: str = "") -> Iterator[None]:
         ) from error
 
 
-def _from_meta(meta: Json) -> ServerConfig:
-    bound = {key.removeprefix(META_PREFIX): value for key, value in meta.items() if key.startswith(META_PREFIX)}
+def _bound_members(meta: Json) -> Json:
+    """Return the members of a call's meta that the host binds, without their prefix."""
+    return {key.removeprefix(META_PREFIX): value for key, value in meta.items() if key.startswith(META_PREFIX)}
+
+
+def _from_meta(bound: Json) -> ServerConfig:
     collection = bound.get("collection")
     if not isinstance(collection, str) or not collection:
         raise MCPError(INVALID_PARAMS, f"the call's meta names no {META_PREFIX}collection")
@@ -254,6 +272,15 @@ def _from_meta(meta: Json) -> ServerConfig:
         bound.get("top_k") or DEFAULT_TOP_K,
         bound.get("threshold") or 0.0,
     )
+
+
+def _within(retrieval: Retrieval, documents: tuple[str, ...] | None) -> Retrieval:
+    """Return a search without hits of documents that became invisible, or appeared, while it ran."""
+    if documents is None:
+        return retrieval
+    visible = frozenset(documents)
+    hits = [hit for hit in retrieval.hits if hit.document_id in visible]
+    return retrieval if len(hits) == len(retrieval.hits) else retrieval.with_hits(hits)
 
 
 def _check(query: str, top_k: int) -> None:

@@ -74,6 +74,7 @@ def build_request(
     *,
     told: PromptState | None = None,
     gone: Collection[str] = (),
+    hidden: Collection[str] = (),
     tool_choice: Json | None = None,
     pictures: Mapping[str, str] = NO_PICTURES,
     before: SentMessages | None = None,
@@ -89,8 +90,8 @@ def build_request(
         transcript: the messages from the window's start, oldest first.
         told: the prompt state of the session, or None before its first request.
         gone: ids of chunks that no longer exist and cannot be cited. For a Claude model their sentences stay, because
-            its
-            earlier messages must not change. For others the sentences are replaced by `REMOVED`.
+            its earlier messages must not change. For others the sentences are replaced by `REMOVED`.
+        hidden: ids of chunks that the reader may no longer see. Their sentences are replaced for every model.
         tool_choice: None, or an API value. Ignored without tools.
         pictures: base64 of the stored images, by ref. An image that is missing here, or that the model cannot see, is
             described by text.
@@ -100,8 +101,8 @@ def build_request(
         refused: keys of tools' specs that the model's service refused; see `sendable_specs`.
     """
     profile, conversation = profile_of(definition.model), list(transcript)
-    if before is None or not before.continues(definition.model, tools, gone, conversation):
-        before = SentMessages(definition.model, gone)
+    if before is None or not before.continues(definition.model, tools, gone, conversation, hidden):
+        before = SentMessages(definition.model, gone, hidden)
     sent = before.take(conversation, tools)
     show_pictures(sent, pictures if profile.images else None)
     if told is None:

@@ -88,15 +88,16 @@ class SentMessages:
     last run of messages with one role: more messages may join the run, and its calls may still get results.
     """
 
-    def __init__(self, model: str, gone: Collection[str]) -> None:
-        """``gone``: ids of chunks that no longer exist."""
-        self._model, self._gone = model, frozenset(gone)
+    def __init__(self, model: str, gone: Collection[str], hidden: Collection[str] = ()) -> None:
+        """``gone``: ids of chunks that no longer exist. ``hidden``: those that the reader may no longer see."""
+        self._model, self._hidden = model, frozenset(hidden)
+        self._gone = self._hidden.union(gone)
         self._tools: tuple[ToolInfo, ...] = ()
         self._profile = profile_of(model)
         self._stays = is_claude(self._profile.name)
         self._named = False
         """Whether messages contain definitions of tools."""
-        self._repeats = Repeats(() if self._stays else self._gone)
+        self._repeats = Repeats(self._hidden if self._stays else self._gone)
         self._taken: list[Message] = []
         """The settled messages of the conversation."""
         self._settled = Sent()
@@ -118,10 +119,17 @@ class SentMessages:
         return Settled(places[0] if places else len(self._settled.messages), self._encoded)
 
     def continues(
-        self, model: str, tools: Sequence[ToolInfo], gone: Collection[str], conversation: Sequence[Message]
+        self,
+        model: str,
+        tools: Sequence[ToolInfo],
+        gone: Collection[str],
+        conversation: Sequence[Message],
+        hidden: Collection[str] = (),
     ) -> bool:
         """Return whether a conversation begins with the settled messages and all other inputs are the same."""
-        same = self._model == model and self._profile == profile_of(model) and self._gone == gone
+        lost = frozenset(hidden).union(gone)
+        same = self._model == model and self._profile == profile_of(model) and self._gone == lost
+        same = same and self._hidden == frozenset(hidden)
         taken = len(self._taken)
         return same and (not self._named or self._tools == tuple(tools)) and conversation[:taken] == self._taken
 
@@ -197,9 +205,12 @@ class SentMessages:
         content: list[Block] = []
         for part in result["content"]:  # in order, because a delegate's text comes before its passages
             if part["type"] == "search_result":
-                part, passage = _search_result(part, self._gone, stays=self._stays)
+                part, passage = _search_result(part, self._gone, self._hidden, stays=self._stays)
                 passages.append(passage)
             content.append(part)
+        if any(part["type"] == "search_result" and part["title"] == REMOVED for part in content):
+            notes = (part["type"] == "text" and self._hidden for part in content)  # a note may name the document
+            content = [text_block(REMOVED) if note else part for note, part in zip(notes, content, strict=True)]
         return {**result, "content": content}
 
 
@@ -244,15 +255,23 @@ def _unknown(tool_use_id: str) -> Block:
     return tool_result_block(tool_use_id, [text_block(OUTCOME_UNKNOWN)], is_error=True)
 
 
-def _search_result(block: Block, gone: frozenset[str], *, stays: bool) -> tuple[Block, CitablePassage | None]:
+def _search_result(
+    block: Block, gone: frozenset[str], hidden: frozenset[str], *, stays: bool
+) -> tuple[Block, CitablePassage | None]:
+    """Return a passage as it is sent, and its citable form; None if nothing of it may be cited.
+
+    For a Claude model, whose earlier messages must not change, only the sentences that the reader may no longer see are
+    replaced.
+    """
     passage = Passage.of(block)
     if passage is None:
         return block, None
     if not gone.isdisjoint(passage.chunk_ids):
         lost = all(chunk in gone for chunk in passage.chunk_ids)
-        if not stays:
+        replaced = hidden if stays else gone
+        if not replaced.isdisjoint(passage.chunk_ids):
             content = [
-                text_block(REMOVED) if chunk in gone else part
+                text_block(REMOVED) if chunk in replaced else part
                 for chunk, part in zip(passage.chunk_ids, block["content"], strict=True)
             ]
             block = {**block, "content": content, **({"title": REMOVED} if lost else {})}

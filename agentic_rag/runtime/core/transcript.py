@@ -28,6 +28,7 @@ from agentic_rag.runtime.core.sent_messages import SentMessages
 from agentic_rag.runtime.core.window import (
     KEPT_STEPS,
     Entry,
+    Passages,
     Sheddable,
     TurnSize,
     Window,
@@ -282,6 +283,17 @@ class Transcript:
         """The ids of all chunks with sentences in the sent messages."""
         chunks = set(self._present_window().passages.chunks)
         return chunks | cited_chunks([{"role": "user", "content": self.head}]) if self.head else chunks
+
+    @property
+    def cited_documents(self) -> dict[str, set[str]]:
+        """The chunks with sentences in the sent messages, by the ids of their documents."""
+        found = self._present_window().passages.chunks_by_document()
+        if self.head:
+            before = Passages()
+            before.add({"role": "user", "content": self.head})
+            for ident, chunks in before.chunks_by_document().items():
+                found.setdefault(ident, set()).update(chunks)
+        return found
 
     def lost_documents(self, gone: Collection[str]) -> dict[str, str]:
         """Return the documents of passages whose chunks are all gone and that no note mentions: id and name."""

@@ -292,6 +292,13 @@ class Passages:
                     chunks = frozenset(passage.chunk_ids)
                     self._passages.append((passage.document_id, passage.document_name, chunks))
 
+    def chunks_by_document(self) -> dict[str, set[str]]:
+        """Return the chunks of the passages by the ids of their documents."""
+        found: dict[str, set[str]] = {}
+        for ident, _, chunks in self._passages:
+            found.setdefault(ident, set()).update(chunks)
+        return found
+
     def find_lost(self, gone: Collection[str]) -> dict[str, str]:
         """Return the documents of passages whose sentences are all gone and that no note mentions: id and name."""
         places = sorted({place for chunk in gone for place in self.chunks.get(chunk, ())})

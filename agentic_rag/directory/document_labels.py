@@ -1,0 +1,107 @@
+"""Labels of documents: their form, the folder rules that give them, and the labels that groups hold. Pure.
+
+A document carries its own labels and those of each folder rule that its path matches. A reader sees a document if the
+reader holds all of its labels. Knows no record and no user.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from agentic_rag.base.forms import require_shape
+
+MAX_LABELS = 20
+"""Maximum number of labels of one document, of one folder rule, or of one group."""
+MAX_RULES = 1_000
+"""Maximum number of groups, and of folder rules, in a domain's settings."""
+MAX_GROUP_CHARACTERS = 500
+
+Label = Annotated[
+    str,
+    require_shape(
+        r"\w(?:[\w .&+/-]{0,62}\w)?",
+        "a label has 1 to 64 letters, digits, spaces and . & + / - _, and begins and ends with a letter or digit",
+    ),
+]
+Labels = Annotated[tuple[Label, ...], Field(max_length=MAX_LABELS), AfterValidator(lambda given: distinct(given))]
+
+Group = Annotated[str, StringConstraints(min_length=1, max_length=MAX_GROUP_CHARACTERS)]
+"""The name of a group, compared character by character. An identity provider may use any characters."""
+
+
+def distinct(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return the labels sorted and without duplicates."""
+    return tuple(sorted(set(labels)))
+
+
+def _check_pattern(pattern: str) -> str:
+    parts = pattern.split("/")
+    if not pattern.strip("/ ") or pattern.startswith("/") or "\\" in pattern or ".." in parts or "." in parts:
+        raise ValueError(
+            'a path inside the documents folder is expected, such as "hr" for a folder and all below it, or '
+            '"*-salaries.xlsx" with * for any characters'
+        )
+    return pattern
+
+
+FolderPattern = Annotated[str, StringConstraints(min_length=1, max_length=1_000), AfterValidator(_check_pattern)]
+"""A path relative to the documents folder, for a file or for a folder and all below it. ``*``: any characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRules:
+    """The rules of a domain: labels by group, and labels by folder pattern."""
+
+    groups: Mapping[str, Sequence[str]]
+    folders: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of_settings(cls, stored: Mapping[str, Any]) -> "LabelRules":
+        """Return the rules in a domain's stored settings (`DomainSettings.to_json`)."""
+        return cls(stored.get("groupLabels") or {}, stored.get("folderLabels") or {})
+
+    def labels_of(self, path: str, own: Iterable[str] = ()) -> frozenset[str]:
+        """Return the labels of a document. ``path`` is relative to the documents folder, ``own`` its own labels."""
+        labels = set(own)
+        if self.folders:
+            folded = _fold(path)
+            for pattern, given in self.folders.items():
+                parts = _split(pattern)
+                if _matches(parts, folded) or _matches((*parts[:-1], f"{parts[-1]}/", ""), folded):
+                    labels.update(given)
+        return frozenset(labels)
+
+    def held_by(self, groups: Iterable[str]) -> frozenset[str]:
+        """Return the labels that the members of these groups hold."""
+        return frozenset(label for group in groups for label in self.groups.get(group, ()))
+
+
+@lru_cache(2 * MAX_RULES)
+def _split(pattern: str) -> tuple[str, ...]:
+    """Return the folded texts around the asterisks of a pattern."""
+    return tuple(_fold(pattern).rstrip("/").split("*"))
+
+
+def _matches(parts: Sequence[str], path: str) -> bool:
+    """Return whether a folded path consists of these texts with any characters between them. Takes linear time."""
+    first, *middle, last = parts if len(parts) > 1 else (parts[0], "")
+    if len(parts) == 1:
+        return path == first
+    if len(path) < len(first) + len(last) or not path.startswith(first) or not path.endswith(last):
+        return False
+    at, end = len(first), len(path) - len(last)
+    for part in middle:
+        found = path.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+def _fold(path: str) -> str:
+    """Return the form in which paths are compared. Case does not matter, so that ``HR/`` is as protected as ``hr/``."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
