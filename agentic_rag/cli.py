@@ -231,6 +231,10 @@ def ingest(
     watch: Annotated[
         bool, typer.Option("--watch", help="Go on with files that are added or changed; deleted ones stay.")
     ] = False,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(help="Label that readers need to see the documents; repeatable. Others are kept."),
+    ] = None,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -240,7 +244,7 @@ def ingest(
     """
     from agentic_rag.commands.ingest import ingest_files
 
-    code = run_command(data, url, lambda client: ingest_files(client, domain, paths, watch))
+    code = run_command(data, url, lambda client: ingest_files(client, domain, paths, watch, label or ()))
     if code:
         raise typer.Exit(code)
 

@@ -138,4 +138,5 @@ def _view(conn: Connection, domain_id: str, groups: Callable[[], Collection[str]
     held = rules.held_by(groups())
     listed = documents.list_labelled(conn, domain_id)
     shown = frozenset(each.id for each in listed if rules.labels_of(each.path, each.labels) <= held)
-    return DocumentView(shown)
+    holds_all = len(shown) == len(listed) and all(held.issuperset(given) for given in rules.folders.values())
+    return EVERY_DOCUMENT if holds_all else DocumentView(shown)

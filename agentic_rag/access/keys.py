@@ -238,11 +238,16 @@ class Access:
         return self._now.entrants.get(provided_key(user_id))
 
     async def create(
-        self, user_id: str, role: KeyRole | None = None, domain_ids: Sequence[str] = ()
+        self,
+        user_id: str,
+        role: KeyRole | None = None,
+        domain_ids: Sequence[str] = (),
+        groups: Sequence[str] = (),
     ) -> tuple[KeyRecord, str]:
         """Create a key and return its record and the key itself, which is not stored.
 
-        A new user is created with the rights of the key. An existing user is granted any missing rights of the key.
+        A new user is created with the rights of the key. An existing user is granted any missing rights of the key. The
+        key acts for ``groups``, which the settings of domains map to labels of documents (see `rights.groups_of`).
 
         Raises:
             InvalidInput: the name is invalid; domains are missing, unknown, or given for an operator; the user is
@@ -254,9 +259,15 @@ class Access:
         _check(role, granted)
         secret = new_secret()
         key = KeyRecord(
-            id=new_id("key"), user_id=user_id, role=role, domains=granted, sha256=sha256_of(secret), created_at=now()
+            id=new_id("key"),
+            user_id=user_id,
+            role=role,
+            domains=granted,
+            sha256=sha256_of(secret),
+            groups=tuple(sorted(set(groups))),
+            created_at=now(),
         )
-        told = change("key.create", key.id, userId=user_id, role=role, domains=granted)
+        told = change("key.create", key.id, userId=user_id, role=role, domains=granted, groups=key.groups)
         told_user = change("user.create", user_id, by="key.create")
         told_grants = change("user.update", user_id, by="key.create")
 

@@ -30,17 +30,22 @@ class UserChange:
     display_name: str | None = None
     operator: bool | None = None
     grants: Mapping[str, Grant] | None = None
+    groups: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """A user as described by an OpenID provider. ``subject`` is unique; ``name`` is the preferred name."""
+    """A user as described by an OpenID provider. ``subject`` is unique; ``name`` is the preferred name.
+
+    ``groups`` are sorted.
+    """
 
     subject: str
     name: str
     display_name: str
     operator: bool
     grants: Mapping[str, Grant]
+    groups: tuple[str, ...] = ()
 
 
 class People:
@@ -152,7 +157,7 @@ class People:
         held = self._unchanged_user(provided)
         if held is not None:
             return held
-        given = UserChange(provided.display_name or None, provided.operator, provided.grants)
+        given = _wanted(provided)
         details = {"operator": provided.operator, "grants": dict(provided.grants)}
 
         def store(conn: Connection) -> UserRecord | None:
@@ -181,7 +186,7 @@ class People:
         user = self._access.user_of_subject(provided.subject)
         if user is None:
             return None
-        given = UserChange(provided.display_name or None, provided.operator, provided.grants)
+        given = _wanted(provided)
         return None if _changed_fields(user, given) else user
 
     async def _set_state(self, user_id: str, state: UserState, action: str) -> UserRecord:
@@ -221,7 +226,13 @@ def _changed_fields(user: UserRecord, wanted: UserChange) -> UserFields:
         fields["operator"] = wanted.operator
     if wanted.grants is not None and dict(wanted.grants) != user.grants:
         fields["grants"] = dict(wanted.grants)
+    if wanted.groups is not None and wanted.groups != user.groups:
+        fields["groups"] = wanted.groups
     return fields
+
+
+def _wanted(provided: Provided) -> UserChange:
+    return UserChange(provided.display_name or None, provided.operator, provided.grants, provided.groups)
 
 
 def _new_provided(conn: Connection, provided: Provided) -> UserRecord:
@@ -239,6 +250,7 @@ def _new_provided(conn: Connection, provided: Provided) -> UserRecord:
         grants=dict(provided.grants),
         origin=Origin.OIDC,
         subject=provided.subject,
+        groups=provided.groups,
         created_at=at,
         updated_at=at,
     )

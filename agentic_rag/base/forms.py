@@ -7,6 +7,7 @@ no record and no route.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
@@ -81,6 +82,19 @@ def require_shape(pattern: str, words: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+def _check_date(text: str) -> str:
+    try:
+        if len(text) == len("2026-01-31"):
+            return date.fromisoformat(text).isoformat()
+    except ValueError:
+        pass
+    raise ValueError("a date is expected: YYYY-MM-DD")
+
+
+IsoDate = Annotated[str, AfterValidator(_check_date)]
+"""A date as `YYYY-MM-DD`."""
 
 
 MAX_LEVELS = 64

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from agentic_rag.base.json_form import Json
 from agentic_rag.base.redaction import Redaction
 from agentic_rag.bundles.entries import alias_values, needed_secrets
 from agentic_rag.bundles.form import (
@@ -37,8 +38,10 @@ from agentic_rag.bundles.form import (
 )
 from agentic_rag.bundles.zip_file import StoredMember, directory_of, size_of
 from agentic_rag.directory.cases import CaseForm, write_cases
+from agentic_rag.directory.document_labels import LabelRules, distinct
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.domains.components import counts
+from agentic_rag.store.documents import DocumentRecord
 from agentic_rag.store.domains import DomainRecord
 from mcp_servers.promptx.dpml import KINDS
 from mcp_servers.promptx.rolefiles import RESOURCE_FOLDER
@@ -111,14 +114,14 @@ def _read_again(member: StoredMember, opener: Opener) -> Iterator[bytes]:
 
 def collect(
     record: DomainRecord,
-    documents: Sequence[str],
+    documents: Sequence[DocumentRecord],
     memories: Mapping[str, bytes] | None,
     redaction: Redaction,
     cases: Sequence[CaseForm] = (),
 ) -> Contents:
     """Return a domain's contents.
 
-    ``documents``: the paths of its documents; ``memories``: JSON by role; ``cases``: its evaluation cases.
+    ``documents``: its documents; ``memories``: JSON by role; ``cases``: its evaluation cases.
 
     ``redaction`` removes the domain's secrets, which people may have written into a setting or a text.
     """
@@ -138,12 +141,30 @@ def collect(
     called = portable_names(memories_of(texts[ROLES]).union(remembered))
     openers |= {MEMORIES + called[path]: _of_bytes(data) for path, data in remembered.items()}
     left_out: list[LeftOut] = []
-    for folder, names in (*texts.items(), (DOCUMENTS, documents)):
+    facts: dict[str, Json] = {}
+    by_path = {each.path: each for each in documents}
+    rules = LabelRules.of_settings(record.settings)
+    for folder, names in (*texts.items(), (DOCUMENTS, list(by_path))):
         place = Folder(Path(record.workspace)).at(PLACES[folder])
         for path, name in portable_names(names).items():
             whole = folder == DOCUMENTS  # documents are exported unchanged, byte by byte
             openers[folder + name] = partial(place.open, path) if whole else partial(_open_text, place, path, redaction)
-    return _count(openers, needed_secrets(entries.values(), settings.variables), left_out)
+            if whole:
+                facts[folder + name] = _facts_of(by_path[path], name, rules)
+    return _count(openers, facts, needed_secrets(entries.values(), settings.variables), left_out)
+
+
+def _facts_of(document: DocumentRecord, name: str, rules: LabelRules) -> Json:
+    """Return the labels and dates of a document for the manifest.
+
+    ``name`` is its path in the bundle. Labels of folder rules are included if the rules do not give them to that path.
+    """
+    missing = rules.labels_of(document.path) - rules.labels_of(name)
+    return {
+        "labels": distinct({*document.labels, *missing}) or None,
+        "date": document.own_date,
+        "review": document.review_by,
+    }
 
 
 def _of_bytes(data: bytes) -> Opener:
@@ -180,7 +201,12 @@ def memories_of(roles: Iterable[str]) -> set[str]:
     return {f"{name.removesuffix('.role.md')}.json" for name in names if name.endswith(".role.md")}
 
 
-def _count(openers: Mapping[str, Opener], secrets: tuple[NeededSecret, ...], left_out: list[LeftOut]) -> Contents:
+def _count(
+    openers: Mapping[str, Opener],
+    facts: Mapping[str, Json],
+    secrets: tuple[NeededSecret, ...],
+    left_out: list[LeftOut],
+) -> Contents:
     members: list[tuple[StoredMember, Opener]] = []
     files: list[BundleFile] = []
     for path in sorted(openers):
@@ -194,7 +220,7 @@ def _count(openers: Mapping[str, Opener], secrets: tuple[NeededSecret, ...], lef
             left_out.append(LeftOut(path, f"its name {problem}"))
             continue
         members.append((StoredMember(path, size, crc), openers[path]))
-        files.append(BundleFile(path, size, sha256))
+        files.append(BundleFile(path, size, sha256, **facts.get(path, {})))
     manifest = Manifest(secrets, tuple(files))
     data = manifest.to_bytes()
     members.insert(0, (StoredMember(MANIFEST, len(data), zlib.crc32(data)), _of_bytes(data)))

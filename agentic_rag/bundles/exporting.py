@@ -74,7 +74,7 @@ class Exports:
             lambda conn: evaluation.list_cases(conn, domain_id, state=evaluation.CaseState.ACTIVE)
         )
         cases = [form_of(each) for each in active]
-        work = partial(collect, record, [each.path for each in listed], kept, redaction, cases)
+        work = partial(collect, record, listed, kept, redaction, cases)
         contents = await self._threads.run(domain_id, work)
         for each in contents.left_out:
             log.warning("%s is not in the bundle of %s: %s", each.path, domain_id, each.reason)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
 from agentic_rag.base.bundle_errors import BundleDamaged, BundleRefused, BundleTooLarge, BundleTooNew
-from agentic_rag.base.forms import nests_deeper
-from agentic_rag.base.json_form import Json, to_json
+from agentic_rag.base.forms import Form, IsoDate, nests_deeper
+from agentic_rag.base.json_form import Absent, Json, to_json
+from agentic_rag.directory.document_labels import Labels
 from mcp_servers.promptx.dpml import KINDS
 from mcp_servers.promptx.ids import ID
 
@@ -51,6 +53,20 @@ class BundleFile:
     path: str
     size: int
     sha256: str
+    labels: Absent[tuple[str, ...]] = None
+    """A document's own labels; None: it has none."""
+    date: Absent[str] = None
+    """The date that a document was given, `YYYY-MM-DD`."""
+    review: Absent[str] = None
+    """The day until which a document should be reviewed, `YYYY-MM-DD`."""
+
+
+class DocumentFacts(Form):
+    """The optional members of a document in the manifest; see `BundleFile`."""
+
+    labels: Labels | None = None
+    date: IsoDate | None = None
+    review: IsoDate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +136,20 @@ def _list(document: Json, key: str) -> list[Any]:
 
 def _read_file(each: object) -> BundleFile:
     match each:
-        case {"path": str(path), "size": int(size), "sha256": str(sha256), **rest} if not rest and size >= 0:
-            return BundleFile(path, size, sha256)
+        case {"path": str(path), "size": int(size), "sha256": str(sha256), **rest} if size >= 0:
+            return BundleFile(path, size, sha256, **_read_facts(path, rest))
     raise BundleDamaged(f"{MANIFEST}: an entry of files is none: path, size and sha256 are expected")
+
+
+def _read_facts(path: str, facts: Json) -> Json:
+    """Return the labels and dates of a document. Unknown members and other values are refused.
+
+    A label that was lost would show the document to everyone.
+    """
+    try:
+        return DocumentFacts.model_validate(facts).model_dump(exclude_unset=True) if facts else {}
+    except ValidationError as exc:
+        raise BundleDamaged(f"{MANIFEST}: {path[:200]!a} has labels or dates of another form") from exc
 
 
 def _read_secret(each: object) -> NeededSecret:

@@ -53,6 +53,7 @@ from agentic_rag.bundles.report import (
 )
 from agentic_rag.directory.cases import CaseForm, digest_of
 from agentic_rag.directory.directory import Directory
+from agentic_rag.directory.document_labels import LabelRules, distinct
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.documents import Documents
 from agentic_rag.domains.case_records import form_of, merge_cases, store_cases
@@ -199,7 +200,10 @@ class Imports:
             imports.delete(conn, under_way.id)
             audit(conn, told)
             merge_cases(conn, under_way.domain_id, described.cases, CaseOrigin.BUNDLE, under_way.user_id, redaction)
+            for each in labelled:
+                documents.expect_labels(conn, each)
 
+        labelled = expected_labels(received, described, draft)
         target, storing = Path(draft.record.workspace), False
         try:
             with anyio.CancelScope(shield=True):
@@ -334,12 +338,19 @@ class Imports:
         def begin(conn: Connection) -> None:
             imports.insert(conn, under_way)
             audit(conn, told)
+            for each in labelled:
+                documents.expect_labels(conn, each)
+                before = overlay.documents.get(paths_by_sha[each.sha256])
+                if before is not None:  # the file will be replaced before the record gets the new bytes
+                    documents.add_labels(conn, before.id, each.labels)
             merge_cases(conn, record.id, described.cases, CaseOrigin.BUNDLE, user.id, redaction)
             if remove_cases:
                 kept = {digest_of(each.questions) for each in described.cases}
                 others = [each for each in evaluation.list_cases(conn, record.id) if each.digest not in kept]
                 store_cases(conn, [(each, None) for each in others], user.id, redaction)
 
+        labelled = expected_labels(received, described, draft)
+        paths_by_sha = {each.sha256: each.path for each in received.manifest.files if each.path.startswith(DOCUMENTS)}
         redaction = self._vault.redact.of(record.id)
         notes: list[Note] = []
         storing = stored = False
@@ -448,6 +459,34 @@ def _state(server: str, name: str, known: Collection[str], confirm: Collection[t
     if (server, name) in confirm:
         return "confirm"
     return "set" if name in known else "missing"
+
+
+def expected_labels(
+    received: Received, described: DescribedDomain, draft: Draft
+) -> list[documents.ExpectedLabelsRecord]:
+    """Return the labels and dates of a bundle's documents, to be stored before their files appear in the workspace.
+
+    Labels that the bundle's folder rules give, and that the rules of the stored settings do not, become the document's
+    own: a rule that this domain does not accept must not make a document visible.
+    """
+    theirs, ours = LabelRules.of_settings(described.settings), LabelRules.of_settings(draft.record.settings)
+    found: dict[str, documents.ExpectedLabelsRecord] = {}
+    for each in received.manifest.files:
+        if not each.path.startswith(DOCUMENTS):
+            continue
+        path = each.path.removeprefix(DOCUMENTS)
+        labels = {*(each.labels or ()), *(theirs.labels_of(path) - ours.labels_of(path))}
+        if each.sha256 in found:
+            labels |= {*found[each.sha256].labels}
+        if labels or each.date or each.review:
+            found[each.sha256] = documents.ExpectedLabelsRecord(
+                domain_id=draft.record.id,
+                sha256=each.sha256,
+                labels=distinct(labels),
+                own_date=each.date,
+                review_by=each.review,
+            )
+    return list(found.values())
 
 
 def _is_unknown(exc: BaseException) -> bool:

@@ -34,6 +34,9 @@ def create_key(
         typer.Option(help="operator: everything; admin, author, member: of the domains named; none: as its user."),
     ] = None,
     domain: Annotated[list[str] | None, typer.Option(help="Id of a domain it is for; repeatable.")] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(help="Group whose labelled documents it may see; repeatable.")
+    ] = None,
     data: Data = None,
     url: Url = None,
     key: Key = None,
@@ -42,7 +45,7 @@ def create_key(
 
     The first key of a server ends access without keys. The command then also prints a key for you as the operator.
     """
-    body = {"user": user, "role": role.value if role else None, "domains": domain or []}
+    body = {"user": user, "role": role.value if role else None, "domains": domain or [], "groups": group or []}
     made = run(data, url, lambda client: client.call("POST", "/api/keys", json=body), key)
     say(f"Key {made['id']} of {made['userId']}; it is not shown again:", err=True)
     say(made["key"])
@@ -57,7 +60,7 @@ def create_key(
 
 @keys_app.command("list")
 def list_keys(as_json: AsJson = False, data: Data = None, url: Url = None, key: Key = None) -> None:
-    """List all keys, including revoked ones: id, user, role, domains, creation time, state."""
+    """List all keys, including revoked ones: id, user, role, domains, groups, creation time, state."""
     found = run(data, url, lambda client: client.call("GET", "/api/keys"), key)
     rows = [
         (
@@ -65,12 +68,13 @@ def list_keys(as_json: AsJson = False, data: Data = None, url: Url = None, key: 
             each["userId"],
             each["role"] or "as the user",
             ",".join(each["domains"]) or "*",
+            ",".join(each["groups"]),
             each["createdAt"],
             f"revoked {each['revokedAt']}" if each["revokedAt"] else "active",
         )
         for each in found["items"]
     ]
-    table(("id", "user", "role", "domains", "made", "state"), rows, found["items"], as_json)
+    table(("id", "user", "role", "domains", "groups", "made", "state"), rows, found["items"], as_json)
 
 
 @keys_app.command("revoke")

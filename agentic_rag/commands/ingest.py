@@ -44,13 +44,17 @@ class Choice:
     hidden: int = 0
 
 
-async def ingest_files(client: ServerClient, domain: str, paths: Sequence[Path], watch: bool = False) -> int:
+async def ingest_files(
+    client: ServerClient, domain: str, paths: Sequence[Path], watch: bool = False, labels: Sequence[str] = ()
+) -> int:
     """Upload all files, wait until each is indexed or failed, and return the exit code: 0, `FAILED` or `SKIPPED`.
+
+    The documents get ``labels`` in addition to those that they have.
 
     With ``watch``, never return: upload each file that is added to the paths or changed. A changed file replaces its
     document.
     """
-    uploads = _Uploads(client, _base(domain))
+    uploads = _Uploads(client, _base(domain), labels)
     await client.call("GET", uploads.base)  # report an unknown domain once, not for each file
     choice = await anyio.to_thread.run_sync(choose_files, paths)
     failed = await uploads.take(choice.files, watch)
@@ -157,7 +161,8 @@ def _still_there(names: Iterable[str], paths: Sequence[Path]) -> list[Path]:
 class _Uploads:
     """The name and state of each uploaded file, so that a changed file replaces its own document."""
 
-    def __init__(self, client: ServerClient, base: str) -> None:
+    def __init__(self, client: ServerClient, base: str, labels: Sequence[str]) -> None:
+        self._labels = ",".join(labels)
         self.base = base
         self._client = client
         self._names: dict[str, str] = {}
@@ -223,7 +228,8 @@ class _Uploads:
         name = self._names.get(known)
         file = await anyio.to_thread.run_sync(path.open, "rb")
         with file:
-            params = {"replace": "true"} if replace or name is not None else None
+            params = {"replace": "true"} if replace or name is not None else {}
+            params |= {"label": self._labels} if self._labels else {}
             answer = await self._client.call("POST", self.base, params=params, file=(name or path.name, file))
         document: dict[str, Any] = answer["items"][0]
         self._stamps[known] = stamp

@@ -6,6 +6,7 @@ user's conversation looks like one that does not exist.
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio.to_thread
@@ -16,6 +17,7 @@ from agentic_rag.access.document_views import DocumentReader, view_of
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     InvalidInput,
+    LogGone,
     MessageContentRequired,
     MessageTooLong,
     NotFound,
@@ -25,6 +27,7 @@ from agentic_rag.base.forms import is_visible, one_line
 from agentic_rag.base.ids import ConversationId, DocumentId, MessageId, SessionId, TurnId
 from agentic_rag.base.messages import clean_text
 from agentic_rag.conversations.exchanges import Exchange, store_exchanges
+from agentic_rag.conversations.hidden_passages import hide_in_call, hide_in_message, hide_in_turn
 from agentic_rag.conversations.pages import KeptPayload, Page, with_waiting
 from agentic_rag.conversations.sent_images import GivenImage, read_images
 from agentic_rag.conversations.shown_messages import ShownMessage
@@ -45,7 +48,17 @@ from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.log.reader import LogReader
 from agentic_rag.runtime.runtime import Runtime
 from agentic_rag.runtime.session import LiveSession
-from agentic_rag.store import branches, conversations, documents, images, payloads, sessions, tool_calls, turns
+from agentic_rag.store import (
+    branches,
+    conversations,
+    documents,
+    images,
+    payloads,
+    provenance,
+    sessions,
+    tool_calls,
+    turns,
+)
 from agentic_rag.store.clock import new_id, now
 from agentic_rag.store.compactions import CompactionRecord
 from agentic_rag.store.conversations import ConversationRecord, ConversationStatus, SortBy, SortOrder, TitleSource
@@ -54,7 +67,7 @@ from agentic_rag.store.documents import DocumentStatus
 from agentic_rag.store.images import ImageRecord
 from agentic_rag.store.sessions import SessionLabels
 from agentic_rag.store.tool_calls import ToolCallRecord, ToolTotal
-from agentic_rag.store.turns import TurnRecord
+from agentic_rag.store.turns import FINISHED, TurnRecord
 
 MAX_CHARACTERS = 10_000
 MAX_TITLE = 200
@@ -269,7 +282,26 @@ class Conversations:
         Raises:
             NotFound: this user has no such conversation, or it has no message ``before`` or ``leaf``.
         """
-        return await self._transcripts.page(await self.get(user, conversation_id), limit, before, leaf=leaf)
+        conversation = await self.get(user, conversation_id)
+        page = await self._transcripts.page(conversation, limit, before, leaf=leaf)
+        return await self._without_hidden(user, conversation, page)
+
+    async def _hidden_documents(self, user: User, domain_id: str, conversation_id: ConversationId) -> frozenset[str]:
+        """Return the documents that a conversation has read and that the user may no longer see."""
+        reader = DocumentReader(user.id, user.key_id, trusted=user.administers(domain_id))
+
+        def read(conn: Connection) -> frozenset[str]:
+            known = provenance.read_by(conn, conversation_id)
+            if not known:
+                return frozenset()
+            view = view_of(conn, reader, domain_id)
+            return frozenset(each for each in known if not view.shows(each))
+
+        return frozenset() if user.administers(domain_id) else await self._db.read(read)
+
+    async def _without_hidden(self, user: User, conversation: ConversationRecord, page: ShownPage) -> ShownPage:
+        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
+        return replace(page, messages=[hide_in_message(each, hidden) for each in page.messages]) if hidden else page
 
     async def message(self, user: User, conversation_id: ConversationId, message_id: MessageId) -> ShownMessage:
         """Return one message of any branch.
@@ -277,7 +309,10 @@ class Conversations:
         Raises:
             NotFound: this user has no such conversation, or it has no such message.
         """
-        return await self._transcripts.message(await self.get(user, conversation_id), message_id)
+        conversation = await self.get(user, conversation_id)
+        message = await self._transcripts.message(conversation, message_id)
+        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
+        return hide_in_message(message, hidden) if hidden else message
 
     async def compact(self, user: User, conversation_id: ConversationId) -> CompactionRecord:
         """Replace the messages by a summary in the model's context. Clients still see the messages.
@@ -314,7 +349,9 @@ class Conversations:
         Raises:
             NotFound: this user has no such conversation, archive or message.
         """
-        return await self._transcripts.page(await self.get(user, conversation_id), limit, before, archive_id)
+        conversation = await self.get(user, conversation_id)
+        page = await self._transcripts.page(conversation, limit, before, archive_id)
+        return await self._without_hidden(user, conversation, page)
 
     async def tool_calls(
         self,
@@ -335,9 +372,11 @@ class Conversations:
             NotFound: this user has no such conversation.
         """
         conversation = await self.get(user, conversation_id)
-        return await self._transcripts.tool_calls(
+        calls = await self._transcripts.tool_calls(
             conversation, limit, tool_names=tool_names, status=status, agent=agent, turn_id=turn_id
         )
+        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
+        return [hide_in_call(each) for each in calls] if hidden else calls
 
     async def tool_report(
         self,
@@ -411,7 +450,7 @@ class Conversations:
                 definition = staged.apply(definition)
                 definition = definition if tried is None else await self._trials.apply(definition, tried)
             definition = _for_client(definition if attended else without_person(definition), wishes, functions)
-            return await session.send(
+            accepted = await session.send(
                 content,
                 definition,
                 client_message_id=client_message_id,
@@ -423,6 +462,9 @@ class Conversations:
         except NotFound:
             await self._forget(user, conversation_id)
             raise
+        if accepted.duplicate:  # the caller will read the log of an earlier turn
+            await self.check_replay(user, await self.turn(user, accepted.turn_id))
+        return accepted
 
     async def send_after(
         self,
@@ -485,7 +527,7 @@ class Conversations:
         try:
             session, definition, notices = await self._open(user, conversation_id)
             definition = _for_client(definition, wishes, functions)
-            return await session.branch(
+            accepted = await session.branch(
                 message_id,
                 content,
                 definition,
@@ -497,6 +539,9 @@ class Conversations:
         except NotFound:
             await self._forget(user, conversation_id)
             raise
+        if accepted.duplicate:
+            await self.check_replay(user, await self.turn(user, accepted.turn_id))
+        return accepted
 
     async def branches(self, user: User, conversation_id: ConversationId) -> list[Branch]:
         """Return the branches, oldest first.
@@ -610,6 +655,8 @@ class Conversations:
         session_id, conversation = await self._db.read(read)
         if conversation is None or not _owns(user, conversation):
             raise NotFound("payload", ref, hidden=conversation is not None)
+        if await self._hidden_documents(user, conversation.domain_id, conversation.id):
+            raise NotFound("payload", ref, hidden=True)
         kept = await self._runtime.payload(session_id, ref)
         if kept is None:
             raise NotFound("payload", ref)
@@ -617,7 +664,38 @@ class Conversations:
 
     async def children(self, user: User, turn_id: TurnId) -> list[Child]:
         """Return the delegates of a turn. Raises as `turn`."""
-        return await self._transcripts.children(await self.turn(user, turn_id))
+        turn = await self.turn(user, turn_id)
+        children = await self._transcripts.children(turn)
+        hidden = await self._hidden_in_turn(user, turn)
+        if not hidden:
+            return children
+        return [
+            replace(
+                each,
+                turn=hide_in_turn(each.turn, hidden),
+                messages=tuple(hide_in_message(one, hidden) for one in each.messages),
+                tool_calls=tuple(map(hide_in_call, each.tool_calls)),
+            )
+            for each in children
+        ]
+
+    async def _hidden_in_turn(self, user: User, turn: TurnRecord) -> frozenset[str]:
+        conversation = await self._db.read(lambda conn: conversations.get(conn, turn.conversation_id))
+        if conversation is None:
+            return frozenset()
+        return await self._hidden_documents(user, conversation.domain_id, conversation.id)
+
+    async def check_replay(self, user: User, turn: TurnRecord) -> None:
+        """Check that a user may read the log of a turn again.
+
+        The log of an ended turn closes once the user may no longer see a document that the conversation has read: its
+        events hold the passages. The messages are still there, without them.
+
+        Raises:
+            LogGone: the log is closed for this user.
+        """
+        if turn.status in FINISHED and await self._hidden_in_turn(user, turn):
+            raise LogGone(turn.id)
 
     async def turn(self, user: User, turn_id: TurnId) -> TurnRecord:
         """Return one turn.
@@ -634,7 +712,8 @@ class Conversations:
         turn, conversation = await self._db.read(read)
         if turn is None or conversation is None or not _owns(user, conversation):
             raise NotFound("turn", turn_id, hidden=conversation is not None)
-        return turn
+        hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id) if turn.references else ()
+        return hide_in_turn(turn, frozenset(hidden)) if hidden else turn
 
     async def is_first_turn(self, user: User, turn_id: TurnId) -> bool:
         """Return whether the conversation's first message began this turn. A retry of that message is not the first.

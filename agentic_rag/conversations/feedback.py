@@ -84,7 +84,7 @@ class Feedback:
     async def _draft_case(self, user: User, given: FeedbackRecord, answer: ShownMessage) -> CaseRecord | None:
         """Return the evaluation case that an admin may make of a rating, or None."""
         turn = await self._conversations.turn(user, answer.turn_id)
-        cited = [each for each in turn.references if each.verified is not False]
+        cited = [each for each in turn.references if each.verified is not False and each.cited_text]
         if not turn.content.strip() or not (cited if given.rating is Rating.UP else given.reason.strip()):
             return None
         questions = [turn.content.strip()[:MAX_TEXT]]

@@ -16,6 +16,7 @@ from agentic_rag.access.document_views import EVERY_DOCUMENT, DocumentView
 from agentic_rag.base.errors import DocumentUnsupported, InvalidInput, NotFound
 from agentic_rag.base.ids import ConversationId, DocumentId
 from agentic_rag.directory.collection import collection_of
+from agentic_rag.directory.document_labels import LabelRules
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.files import Incoming, Original, clean_name, documents_of, open_original, split_name
 from agentic_rag.documents.knowledge import Knowledge
@@ -128,6 +129,14 @@ class Documents:
         if document is None or not there or document.status is DocumentStatus.DELETING or not view.shows(document_id):
             raise NotFound("document", document_id, hidden=document is not None)
         return document
+
+    async def label_rules(self, domain_id: str) -> LabelRules:
+        """Return the domain's rules for labels.
+
+        Raises:
+            NotFound: there is no such domain.
+        """
+        return LabelRules.of_settings((await self._directory.get(domain_id)).settings)
 
     async def change(self, domain_id: str, document_id: DocumentId, fields: DocumentFields) -> DocumentRecord:
         """Change the labels or dates of a document, for an admin. They count from the next request and tool call.

@@ -107,6 +107,7 @@ class Runs:
             await self._waits.settle(user, wait, action, content)
         waits = KnownWaits(await self._waits.ended_of(turn_id), frozenset(wait.id for _, wait in asked))
         encoder = AgUi(request.thread_id, request.run_id, request.history, after, waits)
+        await self._conversations.check_replay(user, await self._conversations.turn(user, turn_id))
         return Run(self._conversations.events(turn_id), encoder)
 
     async def resume(self, user: User, domain_id: str, run_id: str, offset: str | None) -> "Run":
@@ -122,6 +123,7 @@ class Runs:
         conversation = await self._conversations.get(user, turn.conversation_id)
         waits = KnownWaits(await self._waits.ended_of(turn.id))
         encoder = AgUi(conversation.client_name or conversation.id, run_id, after=after, waits=waits)
+        await self._conversations.check_replay(user, turn)
         events = self._conversations.events(turn.id)
         return Run(_replay(events, after) if turn.status in FINISHED else events, encoder)
 

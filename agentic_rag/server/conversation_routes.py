@@ -594,7 +594,7 @@ class TurnRoutes:
         """Stream a turn's events after the given one until the turn ends."""
         dialect = get_dialect(query.dialect)
         after = _after(request.headers.get("last-event-id"), query.after, turn)
-        await self._conversations.turn(user, turn)
+        await self._conversations.check_replay(user, await self._conversations.turn(user, turn))
         await self._conversations.log(turn, after).check()
         if isinstance(dialect, Chat):
             dialect = Chat(new_session=await self._conversations.is_first_turn(user, turn))

@@ -23,11 +23,12 @@ from agentic_rag.base.errors import (
     QuotaExceeded,
     ReindexRunning,
 )
-from agentic_rag.base.forms import Form
+from agentic_rag.base.forms import Form, IsoDate
 from agentic_rag.base.ids import ConversationId, DocumentId
 from agentic_rag.base.json_form import Absent
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.conversations.conversations import Conversations
+from agentic_rag.directory.document_labels import MAX_LABELS, Label, LabelRules, Labels, distinct
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import clean_name
 from agentic_rag.documents.search import SearchOptions
@@ -37,7 +38,7 @@ from agentic_rag.server.originals import OriginalFile
 from agentic_rag.server.replies import Items, Part, Redacted, answer, answer_from
 from agentic_rag.server.routes import route
 from agentic_rag.server.uploads import RefusedFile, receive_files
-from agentic_rag.store.documents import DenseState, DocumentRecord, DocumentStatus
+from agentic_rag.store.documents import DenseState, DocumentFields, DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever import chunking, hits
 from mcp_servers.retriever.formats import SAVE_INSTEAD, all_formats
@@ -63,9 +64,33 @@ class DocumentFilter(Form):
 
 
 class Upload(Form):
-    """With ``replace``, a document of the same name gets the new bytes."""
+    """With ``replace``, a document of the same name gets the new bytes. ``label`` adds labels to the documents."""
 
     replace: bool = False
+    label: list[Label] = Field(default_factory=list, max_length=MAX_LABELS)
+
+
+class DocumentChange(Form):
+    """Changes to a document. An absent key stays unchanged.
+
+    ``labels`` replaces the document's own labels. ``date`` (`YYYY-MM-DD`) replaces the date that was found in the file,
+    and ``reviewBy`` is the day until which the document should be reviewed; ``null`` removes each.
+    """
+
+    labels: Labels = ()
+    date: IsoDate | None = None
+    review_by: IsoDate | None = None
+
+    def fields(self) -> DocumentFields:
+        """Return the fields of the record that change."""
+        given: DocumentFields = {}
+        if "labels" in self.model_fields_set:
+            given["labels"] = self.labels
+        if "date" in self.model_fields_set:
+            given["own_date"] = self.date
+        if "review_by" in self.model_fields_set:
+            given["review_by"] = self.review_by
+        return given
 
 
 class Filters(Form):
@@ -150,7 +175,11 @@ class Progress:
 
 @answer()
 class Document:
-    """A file of a domain, and the state of its ingestion."""
+    """A file of a domain, and the state of its ingestion.
+
+    ``date`` is the date given by an admin or a source, else the file's own, else the day it was added. Only the
+    domain's admins get ``labels`` (the document's own) and ``folderLabels`` (those that folder rules add).
+    """
 
     id: str
     domain_id: str
@@ -163,6 +192,10 @@ class Document:
     page_count: int | None
     chunk_count: int | None
     created_at: str
+    date: str
+    review_by: Absent[str] = None
+    labels: Absent[Sequence[str]] = None
+    folder_labels: Absent[Sequence[str]] = None
     error: Absent[Problem] = None
 
 
@@ -323,8 +356,9 @@ class DocumentRoutes:
     @route("POST", DOCUMENTS, status=202, takes="multipart/form-data", errors=UPLOAD_ERRORS)
     async def upload(self, request: Request, domain: str, query: Upload) -> Items[Document | Redacted[RefusedUpload]]:
         """Upload files. Each file is accepted or refused separately."""
-        received = await receive_files(request, self._documents, domain, replace=query.replace)
-        return Items([_show_upload(domain, item) for item in received])
+        received = await receive_files(request, self._documents, domain, replace=query.replace, labels=query.label)
+        rules = await self._documents.label_rules(domain)
+        return Items([_show_upload(domain, item, rules) for item in received])
 
     @route("GET", "/api/document-formats", allow="user")
     async def formats(self) -> Items[DocumentFormat]:
@@ -342,7 +376,8 @@ class DocumentRoutes:
     ) -> Items[Document]:
         """List documents."""
         records = await self._documents.list_of(domain, view, query.status)
-        return Items(await self._thread.run(user.id, _show_all, records))
+        rules = await self._documents.label_rules(domain) if user.administers(domain) else None
+        return Items(await self._thread.run(user.id, _show_all, records, rules))
 
     @route("POST", f"{DOCUMENTS}/search", audited=False)
     async def search(self, domain: str, body: Search, view: DocumentView) -> Redacted[Retrieval]:
@@ -361,9 +396,16 @@ class DocumentRoutes:
         return Rescan(await self._documents.rescan(domain))
 
     @route("GET", DOCUMENT, allow="member")
-    async def get(self, domain: str, document: DocumentId, view: DocumentView) -> Document:
+    async def get(self, user: User, domain: str, document: DocumentId, view: DocumentView) -> Document:
         """Show a document."""
-        return _document(await self._documents.get(domain, document, view))
+        rules = await self._documents.label_rules(domain) if user.administers(domain) else None
+        return _document(await self._documents.get(domain, document, view), rules)
+
+    @route("PATCH", DOCUMENT)
+    async def change(self, domain: str, document: DocumentId, body: DocumentChange) -> Document:
+        """Change a document's labels and dates. They count from the next request and the next tool call."""
+        changed = await self._documents.change(domain, document, body.fields())
+        return _document(changed, await self._documents.label_rules(domain))
 
     @route("DELETE", DOCUMENT, errors=[ChangeHeld, ChangeOnTrial])
     async def delete(self, domain: str, document: DocumentId) -> None:
@@ -379,7 +421,8 @@ class DocumentRoutes:
     @route("POST", f"{DOCUMENT}/retry", status=202)
     async def retry(self, domain: str, document: DocumentId) -> Document:
         """Ingest a failed document again."""
-        return _document(await self._documents.retry(domain, document))
+        rules = await self._documents.label_rules(domain)
+        return _document(await self._documents.retry(domain, document), rules)
 
     @route("GET", f"{DOCUMENT}/chunks", allow="member")
     async def list_chunks(
@@ -455,21 +498,31 @@ class CollectionRoutes:
         return answer_from(Collection, state, rebuilding=answer_from(Rebuilding, progress) if progress else None)
 
 
-def _show_all(records: Sequence[DocumentRecord]) -> list[Document]:
-    return [_document(record) for record in records]
+def _show_all(records: Sequence[DocumentRecord], rules: LabelRules | None) -> list[Document]:
+    return [_document(record, rules) for record in records]
 
 
-def _document(record: DocumentRecord) -> Document:
+def _document(record: DocumentRecord, rules: LabelRules | None) -> Document:
+    """Return a document for a client. ``rules``: the domain's rules for labels, or None for readers without admin."""
     error = None if record.error_code is None else Problem(record.error_code, record.error_message)
-    return answer_from(Document, record, error=error, progress=answer_from(Progress, record.progress))
+    return answer_from(
+        Document,
+        record,
+        error=error,
+        progress=answer_from(Progress, record.progress),
+        labels=None if rules is None else record.labels,
+        folder_labels=None if rules is None else distinct(rules.labels_of(record.path)),
+    )
 
 
-def _show_upload(domain: str, item: DocumentRecord | RefusedFile) -> Document | Redacted[RefusedUpload]:
+def _show_upload(
+    domain: str, item: DocumentRecord | RefusedFile, rules: LabelRules
+) -> Document | Redacted[RefusedUpload]:
     """Return the answer for one file of an upload."""
     if isinstance(item, RefusedFile):
         name = clean_name(item.name) if item.name else ""
         return Redacted(domain, RefusedUpload(name, Problem(item.error.code, str(item.error))))
-    return _document(item)
+    return _document(item, rules)
 
 
 def _chunk(chunk: chunking.Chunk) -> Chunk:

@@ -73,7 +73,7 @@ class DurableStreamRoutes:
     @route("GET", "/api/turns/{turn}/stream", allow="user", streams=True, errors=[LogGone])
     async def read(self, request: Request, user: User, turn: TurnId, query: StreamReading) -> StreamAnswer:
         """Read a turn as a durable stream: the events after an offset, then new ones."""
-        await self._conversations.turn(user, turn)
+        await self._conversations.check_replay(user, await self._conversations.turn(user, turn))
         reader = self._conversations.log(turn)
         last = await reader.last()
         if request.method == "HEAD":

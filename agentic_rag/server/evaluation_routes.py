@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 from starlette.requests import Request
 
+from agentic_rag.access.document_views import EVERY_DOCUMENT, DocumentView
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     BodyTooLarge,
@@ -436,27 +437,33 @@ class EvaluationRoutes:
         tier = body.tier or (plan.tiers[-1] if plan.tiers else "retrieval")
         repeats = body.repeats or (settings.repeats if tier == "answers" else 1)
         draft = await self._gate.start(domain, plan, tier, repeats=repeats, case_ids=body.case_ids)
-        return Redacted(domain, _draft(draft, user))
+        return Redacted(domain, _draft(draft, user, EVERY_DOCUMENT))
 
     @route("GET", DRAFTS, allow="author", large=True)
-    async def list_drafts(self, user: User, domain: str, query: DraftQuery) -> Redacted[Items[ChangeDraft]]:
-        """List tried changes, newest first."""
-        return Redacted(domain, Items([_draft(each, user) for each in await self._gate.drafts(domain, query.limit)]))
+    async def list_drafts(
+        self, user: User, domain: str, query: DraftQuery, view: DocumentView
+    ) -> Redacted[Items[ChangeDraft]]:
+        """List tried changes, newest first. Who does not see all documents sees only their own changes."""
+        drafts = await self._gate.drafts(domain, query.limit)
+        return Redacted(domain, Items([_draft(each, user, view) for each in drafts if _shows(view, each, user)]))
 
     @route("GET", f"{DRAFTS}/{{draft}}", allow="author")
-    async def get_draft(self, user: User, domain: str, draft: str) -> Redacted[ChangeDraft]:
+    async def get_draft(self, user: User, domain: str, draft: str, view: DocumentView) -> Redacted[ChangeDraft]:
         """Show a tried change."""
-        return Redacted(domain, _draft(await self._gate.draft(domain, draft), user))
+        found = await self._gate.draft(domain, draft)
+        if not _shows(view, found, user):
+            raise NotFound("draft", draft, hidden=True)
+        return Redacted(domain, _draft(found, user, view))
 
     @route("POST", f"{DRAFTS}/{{draft}}/apply", allow="author", errors=APPLY_ERRORS)
-    async def apply(self, user: User, domain: str, draft: str) -> Redacted[ChangeDraft]:
+    async def apply(self, user: User, domain: str, draft: str, view: DocumentView) -> Redacted[ChangeDraft]:
         """Apply a tried change whatever its trial said. For its author and operators; audited."""
-        return Redacted(domain, _draft(await self._gate.apply(user, domain, draft), user))
+        return Redacted(domain, _draft(await self._gate.apply(user, domain, draft), user, view))
 
     @route("POST", f"{DRAFTS}/{{draft}}/drop", allow="author", errors=[InvalidInput])
-    async def drop(self, user: User, domain: str, draft: str) -> Redacted[ChangeDraft]:
+    async def drop(self, user: User, domain: str, draft: str, view: DocumentView) -> Redacted[ChangeDraft]:
         """Drop a tried change."""
-        return Redacted(domain, _draft(await self._gate.drop(user, domain, draft), user))
+        return Redacted(domain, _draft(await self._gate.drop(user, domain, draft), user, view))
 
 
 _ORDER = ("failed", "gone", "unknown", "passed", "unchecked")
@@ -475,9 +482,18 @@ def _run(record: RunRecord) -> Run:
     return answer_from(Run, record, total=len(record.case_ids))
 
 
-def _draft(record: DraftRecord, user: User) -> ChangeDraft:
+def _shows(view: DocumentView, record: DraftRecord, user: User) -> bool:
+    """Return whether a caller may see a draft. A draft may name documents and quote the questions of cases."""
+    return view.visible is None or record.author == user.id
+
+
+def _draft(record: DraftRecord, user: User, view: DocumentView) -> ChangeDraft:
     ended = record.state in (DraftState.APPLIED, DraftState.DROPPED)
-    return answer_from(ChangeDraft, record, may_apply=not ended and (user.operator or user.id == record.author))
+    decision = record.decision
+    if view.visible is not None:  # the sentence may name the cases that became worse, which quote documents
+        decision = {key: value for key, value in decision.items() if key in ("decision", "compared", "p")}
+    may_apply = not ended and (user.operator or user.id == record.author)
+    return answer_from(ChangeDraft, record, decision=decision, may_apply=may_apply)
 
 
 def _comparison(

@@ -14,6 +14,7 @@ from agentic_rag.access.logins import Logins
 from agentic_rag.base.errors import InvalidInput, NotFound
 from agentic_rag.base.forms import Form
 from agentic_rag.base.json_form import Json
+from agentic_rag.directory.document_labels import Group
 from agentic_rag.server.auth import TICKET_PROTOCOL, TICKET_SECONDS, Caller, Gate
 from agentic_rag.server.login_routes import sign_in_local_browser
 from agentic_rag.server.replies import Items, Part, answer, answer_from
@@ -21,16 +22,21 @@ from agentic_rag.server.routes import route
 from agentic_rag.store.audit import AuditOutcome
 from agentic_rag.store.keys import KeyRole
 
+MAX_GROUPS = 1_000
+"""Maximum number of groups of a key."""
+
 
 class NewKey(Form):
     """A key to create.
 
-    An operator's key is valid for all domains. A key without a role permits what its user may do.
+    An operator's key is valid for all domains. A key without a role permits what its user may do. The key acts for
+    ``groups``, whose labels of documents the settings of each domain say.
     """
 
     user: str
     role: KeyRole | None = None
     domains: list[str] = Field(default_factory=list)
+    groups: list[Group] = Field(default_factory=list, max_length=MAX_GROUPS)
 
 
 class AuditQuery(Form):
@@ -56,6 +62,7 @@ class Key:
     user_id: str
     role: KeyRole | None
     domains: Sequence[str]
+    groups: Sequence[str]
     created_at: str
     revoked_at: str | None
 
@@ -131,7 +138,7 @@ class KeyRoutes:
         The first key ends access without one; the answer then signs the local user's browser in.
         """
         first = self._access.alone
-        record, secret = await self._access.create(body.user, body.role, body.domains)
+        record, secret = await self._access.create(body.user, body.role, body.domains, body.groups)
         if first:
             await sign_in_local_browser(self._gate, self._logins, request, caller)
         return answer_from(CreatedKey, record, key=secret, first=first)

@@ -84,6 +84,7 @@ async def stored_events(conversations: Conversations, user: User, kept: KeptTurn
 
 async def _events(conversations: Conversations, user: User, kept: KeptTurn) -> Sequence[AgentEvent]:
     try:
+        await conversations.check_replay(user, kept.turn)
         reader = conversations.log(kept.turn.id)
         events: list[AgentEvent] = []
         while batch := await reader.take():

@@ -141,6 +141,7 @@ class UiMessageRoutes:
         for response, wait in asked:
             action, content = _answer_of(response, wait.request["arguments"])
             await self._waits.settle(user, wait, action, content)
+        await self._conversations.check_replay(user, await self._conversations.turn(user, turn_id))
         waits = KnownWaits(await self._waits.ended_of(turn_id), frozenset(wait.id for _, wait in asked))
         return EventStream(self._conversations.events(turn_id), UiMessage(waits))
 

@@ -4,7 +4,7 @@ This module reads multipart bodies as streams, decides what happens to the remai
 the bytes read in vain. It knows no file format and no route.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -34,9 +34,11 @@ class RefusedFile:
 
 
 async def receive_files(
-    request: Request, documents: Documents, domain_id: str, *, replace: bool
+    request: Request, documents: Documents, domain_id: str, *, replace: bool, labels: Sequence[str] = ()
 ) -> list[DocumentRecord | RefusedFile]:
     """Receive the files of a multipart body, and return a record or a refusal for each, in order.
+
+    The documents get ``labels`` in addition to those that they have.
 
     If the body cannot be read any further, the result ends with the file that caused this.
 
@@ -46,7 +48,7 @@ async def receive_files(
         AgenticRagError: all files were refused; this is the reason of the first.
     """
     check_announced(request, MAX_FILES * (documents.max_bytes + MULTIPART_BYTES))
-    taking = _Taking(documents, domain_id, replace, _length(request))
+    taking = _Taking(documents, domain_id, replace, labels, _length(request))
     try:
         async with aclosing(read_files(request)) as parts:
             async for part in parts:
@@ -79,11 +81,14 @@ def _length(request: Request) -> int | None:
 class _Taking:
     """State of an upload: the current file, and the results of the earlier ones."""
 
-    def __init__(self, documents: Documents, domain_id: str, replace: bool, length: int | None) -> None:
+    def __init__(
+        self, documents: Documents, domain_id: str, replace: bool, labels: Sequence[str], length: int | None
+    ) -> None:
         self.items: list[DocumentRecord | RefusedFile] = []
         self._documents = documents
         self._domain_id = domain_id
         self._replace = replace
+        self._labels = labels
         self._left = length
         self._name = ""
         self._size = 0
@@ -95,7 +100,7 @@ class _Taking:
         if len(self.items) == MAX_FILES:
             raise InvalidInput("body", f"more than {MAX_FILES} files.")
         try:
-            begun = await self._documents.receive(self._domain_id, name, replace=self._replace)
+            begun = await self._documents.receive(self._domain_id, name, replace=self._replace, labels=self._labels)
             self._incoming = await begun.__aenter__()
         except NotFound:
             raise

@@ -524,10 +524,14 @@ class Socket:
 
     async def _relay_turns(self, subscription: Subscription) -> None:
         turn, after = subscription.turn, subscription.after
+        is_replay = turn is not None
         while True:
             if turn is None:
                 turn = await self._next(subscription)
             try:
+                if is_replay:
+                    is_replay = False
+                    await self._business.check_replay(self._user, await self._business.turn(self._user, turn))
                 await self._relay(subscription, turn, after)
             except LogGone as exc:
                 await self._emit(subscription, ResyncReply(subscription.conversation_id, turn, str(exc)))

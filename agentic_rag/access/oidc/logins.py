@@ -16,6 +16,7 @@ from agentic_rag.access.oidc.tokens import Provider, ProviderClient, new_secret,
 from agentic_rag.access.people import MAX_NAME, People, Provided
 from agentic_rag.base.errors import Forbidden, InvalidInput, ProviderUnavailable, Unauthenticated
 from agentic_rag.base.startup_errors import BadConfiguration
+from agentic_rag.directory.document_labels import MAX_GROUP_CHARACTERS
 from agentic_rag.store import logins
 from agentic_rag.store.clock import later, now, seconds_until_epoch
 from agentic_rag.store.database import Database
@@ -160,8 +161,9 @@ class ProviderLogins:
     async def _user(self, claims: Claims) -> UserRecord:
         """Return the user described by a token, with the current grants of the user's groups."""
         client = self._provider.client
+        groups = groups_in(claims, client.groups)
         try:
-            rights = self._grants.rights_of(groups_in(claims, client.groups))
+            rights = self._grants.rights_of(groups)
         except BadConfiguration as exc:
             raise unavailable(str(exc)) from exc
         user = await self._people.take_in(
@@ -171,6 +173,7 @@ class ProviderLogins:
                 display_name=_one_line(text_in(claims, "name")),
                 operator=rights.operator,
                 grants=rights.grants,
+                groups=tuple(sorted({each for each in groups if _can_be_stored(each)})),
             )
         )
         if user is None or rights.none:
@@ -178,6 +181,12 @@ class ProviderLogins:
         if user.state is not UserState.ACTIVE:
             raise Forbidden("This user is disabled.")
         return user
+
+
+def _can_be_stored(group: str) -> bool:
+    """Return whether the settings of a domain can name a group. A provider may use any characters."""
+    well_formed = "\0" not in group and not any("\ud800" <= char <= "\udfff" for char in group)
+    return 0 < len(group) <= MAX_GROUP_CHARACTERS and well_formed
 
 
 def _is_own_path(path: str) -> bool:

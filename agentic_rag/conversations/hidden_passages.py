@@ -1,0 +1,61 @@
+"""Messages and tool calls of a conversation whose reader may no longer see some of the documents that it has read.
+
+An answer keeps its own text and the numbers of its citations. The names and quotes of hidden documents and all results
+of tools are replaced by `REMOVED`, because a result may show a document in any of its texts. Pure.
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Any
+
+from agentic_rag.base.events import Reference
+from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.messages import Block, text_block
+from agentic_rag.conversations.shown_messages import ShownMessage
+from agentic_rag.store.tool_calls import ToolCallRecord
+from agentic_rag.store.turns import TurnRecord
+
+REMOVED = "[removed]"
+"""Replacement for names, quotes and results."""
+
+
+def hide_in_message(message: ShownMessage, hidden: AbstractSet[str]) -> ShownMessage:
+    """Return a message without what it shows of hidden documents."""
+    return replace(
+        message,
+        blocks=[_hide_in_block(block) for block in message.blocks],
+        references=_hide_in_references(message.references, hidden),
+    )
+
+
+def hide_in_turn(turn: TurnRecord, hidden: AbstractSet[str]) -> TurnRecord:
+    """Return a turn without the names and quotes of hidden documents."""
+    return turn.replace(references=_hide_in_references(turn.references, hidden))
+
+
+def hide_in_call(call: ToolCallRecord) -> ToolCallRecord:
+    """Return a call without its result."""
+    return call.replace(result=None if call.result is None else _hide_in_block(call.result), ref=None)
+
+
+def _hide_in_references(references: tuple[Reference, ...], hidden: AbstractSet[str]) -> tuple[Reference, ...]:
+    return tuple(_hide_reference(each) if each.document_id in hidden else each for each in references)
+
+
+def _hide_reference(reference: Reference) -> Reference:
+    """Return a citation that keeps its number and its ids, which lead nowhere for this reader."""
+    return Reference(
+        number=reference.number,
+        document_id=DocumentId(reference.document_id),
+        document_name=REMOVED,
+        chunk_id=reference.chunk_id,
+        cited_text="",
+        score=0.0,
+    )
+
+
+def _hide_in_block(block: Block) -> Block:
+    if block["type"] != "tool_result":
+        return block
+    kept: dict[str, Any] = {key: value for key, value in block.items() if key != "structuredContent"}
+    return {key: value for key, value in kept.items() if not key.startswith("_")} | {"content": [text_block(REMOVED)]}
