@@ -697,6 +697,10 @@ class Conversations:
         if turn.status in FINISHED and await self._hidden_in_turn(user, turn):
             raise LogGone(turn.id)
 
+    async def check_replay_of(self, user: User, turn_id: TurnId) -> None:
+        """Run `check_replay` for a turn by its id. Raises as `turn` and `check_replay`."""
+        await self.check_replay(user, await self.turn(user, turn_id))
+
     async def turn(self, user: User, turn_id: TurnId) -> TurnRecord:
         """Return one turn.
 

@@ -106,7 +106,7 @@ def _note_reading(
     if call.tool is None or call.tool.origin == "user" or outcome.status is not ToolStatus.OK:
         return
     passages = (Passage.of(part) for part in finished.block["content"])
-    shown = [passage.document_id for passage in passages if passage is not None]
+    shown: list[str] = [passage.document_id for passage in passages if passage is not None]
     structured = outcome.structured if isinstance(outcome.structured, dict) else {}
     if call.name == LIST_DOCUMENTS.name:
         shown += [str(each["id"]) for each in structured.get("documents") or ()]

@@ -164,7 +164,13 @@ def make_app(
     owners.append(WebRoutes())
     open_paths = frozenset(each.path for each in declarations if each.rule.allow == "anyone")
     endpoint = websocket_endpoint(
-        business.conversations, business.runtime, business.waits, redactor, socket_dialect, news=business.title_news
+        business.conversations,
+        business.runtime,
+        business.waits,
+        redactor,
+        socket_dialect,
+        news=business.title_news,
+        check_replay=business.conversations.check_replay_of,
     )
     below = [Middleware(RootPath, root=root_path)] if root_path else []
     sockets = [WebSocketRoute("/ws", endpoint), WebSocketRoute(AG_UI, run_socket_endpoint(runs, redactor))]

@@ -195,6 +195,14 @@ class WaitService(Protocol):
     async def answer(self, user: User, wait_id: WaitId, action: WaitAction, content: Json, /) -> Wait: ...
 
 
+ReplayCheck = Callable[[User, TurnId], Awaitable[None]]
+"""Raises `LogGone` if a user may not read the log of a turn again."""
+
+
+async def _allow_replay(user: User, turn_id: TurnId) -> None:
+    pass
+
+
 def websocket_endpoint(
     conversations: ConversationService,
     turns: Turns,
@@ -203,11 +211,13 @@ def websocket_endpoint(
     default_dialect: str = DEFAULT_DIALECT,
     *,
     news: TitleNews | None = None,
+    check_replay: ReplayCheck = _allow_replay,
 ) -> Callable[[WebSocket], Awaitable[None]]:
     """Return the endpoint of `/ws`. The guard has already identified the user.
 
     ``redactor`` removes secrets from errors, which may quote a frame. ``default_dialect`` is for clients that ask for
-    none. ``news`` sends titles between turns.
+    none. ``news`` sends titles between turns. ``check_replay`` refuses the log of a turn to a user who may no longer
+    see the documents in it.
     """
     news = news or TitleNews()
 
@@ -225,7 +235,9 @@ def websocket_endpoint(
         with anyio.CancelScope() as held, caller.connection(held):
             await websocket.accept(subprotocol)
             connection = fast_connection(websocket.scope) or PlainConnection(websocket)
-            socket = Socket(websocket, connection, caller, conversations, turns, waits, dialect, redactor, news)
+            socket = Socket(
+                websocket, connection, caller, conversations, turns, waits, dialect, redactor, news, check_replay
+            )
             serve = partial(_serve_plainly, connection) if isinstance(connection, PlainConnection) else Socket.serve
             closing = await serve(socket)
         if held.cancelled_caught:
@@ -282,6 +294,8 @@ class Subscription:
     """Whether the reader waits for nothing but the next turn."""
     last: TurnId | None = None
     """The turn before the awaited one; None: the first turn."""
+    replays: bool = False
+    """Whether the client asked for this turn by its id, so that the turn may have ended long ago."""
 
 
 class Socket:
@@ -291,6 +305,7 @@ class Socket:
         "_announced",
         "_business",
         "_caller",
+        "_check_replay",
         "_codec",
         "_connection",
         "_dialect",
@@ -316,7 +331,9 @@ class Socket:
         dialect: str,
         redactor: Redactor,
         news: TitleNews,
+        check_replay: ReplayCheck,
     ) -> None:
+        self._check_replay = check_replay
         self._ws = websocket
         self._connection = connection
         self._caller = caller
@@ -485,7 +502,8 @@ class Socket:
         after = frame.after or 0
         self._drop(frame.conversation_id)
         await self._send(SubscribedReply(frame.conversation_id, turn_id, after, frame.request_id))
-        self._start(Subscription(frame.conversation_id, record.session_id, turn_id, after))
+        replays = frame.turn_id is not None
+        self._start(Subscription(frame.conversation_id, record.session_id, turn_id, after, replays=replays))
 
     def _check_room(self, conversation_id: ConversationId) -> None:
         if conversation_id in self._subscriptions:
@@ -524,14 +542,13 @@ class Socket:
 
     async def _relay_turns(self, subscription: Subscription) -> None:
         turn, after = subscription.turn, subscription.after
-        is_replay = turn is not None
         while True:
             if turn is None:
                 turn = await self._next(subscription)
             try:
-                if is_replay:
-                    is_replay = False
-                    await self._business.check_replay(self._user, await self._business.turn(self._user, turn))
+                if subscription.replays:
+                    subscription.replays = False
+                    await self._check_replay(self._user, turn)
                 await self._relay(subscription, turn, after)
             except LogGone as exc:
                 await self._emit(subscription, ResyncReply(subscription.conversation_id, turn, str(exc)))
