@@ -137,7 +137,7 @@ def _list(document: Json, key: str) -> list[Any]:
 def _read_file(each: object) -> BundleFile:
     match each:
         case {"path": str(path), "size": int(size), "sha256": str(sha256), **rest} if size >= 0:
-            return BundleFile(path, size, sha256, **_read_facts(path, rest))
+            return BundleFile(path, size, sha256, **_read_facts(path, {str(key): value for key, value in rest.items()}))
     raise BundleDamaged(f"{MANIFEST}: an entry of files is none: path, size and sha256 are expected")
 
 

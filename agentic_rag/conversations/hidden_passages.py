@@ -23,7 +23,7 @@ def hide_in_message(message: ShownMessage, hidden: AbstractSet[str]) -> ShownMes
     """Return a message without what it shows of hidden documents."""
     return replace(
         message,
-        blocks=[_hide_in_block(block) for block in message.blocks],
+        blocks=[_hide_in_block(block, hidden) for block in message.blocks],
         references=_hide_in_references(message.references, hidden),
     )
 
@@ -35,7 +35,7 @@ def hide_in_turn(turn: TurnRecord, hidden: AbstractSet[str]) -> TurnRecord:
 
 def hide_in_call(call: ToolCallRecord) -> ToolCallRecord:
     """Return a call without its result."""
-    return call.replace(result=None if call.result is None else _hide_in_block(call.result), ref=None)
+    return call.replace(result=None if call.result is None else _hide_in_block(call.result, frozenset()), ref=None)
 
 
 def _hide_in_references(references: tuple[Reference, ...], hidden: AbstractSet[str]) -> tuple[Reference, ...]:
@@ -54,7 +54,10 @@ def _hide_reference(reference: Reference) -> Reference:
     )
 
 
-def _hide_in_block(block: Block) -> Block:
+def _hide_in_block(block: Block, hidden: AbstractSet[str]) -> Block:
+    if block["type"] == "text" and "citations" in block:  # as the model's service sent them, with quotes and titles
+        kept_citations = [each for each in block["citations"] if each.get("source") not in hidden]
+        return {**block, "citations": kept_citations}
     if block["type"] != "tool_result":
         return block
     kept: dict[str, Any] = {key: value for key, value in block.items() if key != "structuredContent"}

@@ -148,7 +148,7 @@ class Documents:
         told = change("document.update", f"{domain_id}/{document_id}", name=before.name, **fields)
 
         def store(conn: Connection) -> None:
-            if documents.update(conn, document_id, **fields, updated_at=before.updated_at):
+            if documents.update(conn, document_id, **fields):
                 documents.announce(conn, domain_id)
                 audit(conn, told)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 from sqlalchemy import Connection
@@ -20,7 +21,7 @@ from agentic_rag.base.errors import IndexUnavailable as SearchUnavailable
 from agentic_rag.base.errors import NotFound, StorageError
 from agentic_rag.base.health_signals import Outcomes
 from agentic_rag.base.ids import ConversationId, DocumentId
-from agentic_rag.base.json_form import Json, from_json, to_json
+from agentic_rag.base.json_form import from_json, to_json
 from agentic_rag.directory.collection import collection_of, domain_of
 from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
@@ -193,7 +194,7 @@ class DomainSearch:
             return replace(retrieval, incomplete=NO_DOCUMENTS)
         return retrieval
 
-    async def visible(self, bound: Json) -> tuple[str, ...] | None:
+    async def visible(self, bound: Mapping[str, Any]) -> tuple[str, ...] | None:
         """Return the documents that a tool call may see: those of the conversation that its reader may see now.
 
         ``bound`` has the members of the call's `Binding`. None means all documents of the domain.

@@ -59,7 +59,7 @@ from agentic_rag.runtime.core.turn import CallModel, CallTools, Commit, Turn
 from agentic_rag.runtime.human_input import HumanInput, TurnClock, TurnPause
 from agentic_rag.runtime.log.child_log import ChildLog
 from agentic_rag.runtime.log.runlog import RunLog
-from agentic_rag.runtime.missing_passages import find_gone, find_hidden
+from agentic_rag.runtime.missing_passages import chunks_of, find_gone, find_hidden
 from agentic_rag.runtime.missing_servers import missing_notices
 from agentic_rag.runtime.model_stream import Receiving
 from agentic_rag.runtime.notifier import Once
@@ -396,7 +396,8 @@ class Agent:
         if changed:
             self.log.append(Notice("ROLE_CHANGED", f"The role {changed} was edited."))
         gone = await find_gone(self.resources, self._definition.domain_id, self.transcript)
-        gone -= await find_hidden(self.resources, self._definition, self.transcript)  # a note would name the documents
+        hidden = await find_hidden(self.resources, self._definition, self.transcript)
+        gone -= chunks_of(self.transcript, hidden)  # a note would name the documents
         lost = self.transcript.lost_documents(gone)
         missing = toolset.missing
         back = servers_back(self.transcript.down, missing, {tool.server for tool in self._tools})

@@ -42,7 +42,7 @@ from agentic_rag.runtime.core.summary import (
 from agentic_rag.runtime.core.transcript import Transcript, list_rewrites
 from agentic_rag.runtime.core.turn import Spent
 from agentic_rag.runtime.core.window import Entry, tokens_of
-from agentic_rag.runtime.missing_passages import find_hidden
+from agentic_rag.runtime.missing_passages import chunks_of, find_hidden
 from agentic_rag.runtime.payload_reader import Pictures
 from agentic_rag.runtime.services import Resources
 from agentic_rag.runtime.spending import Account
@@ -156,7 +156,7 @@ class Compaction:
         chunks = self._transcript.cited
         self._gone = frozenset(await missing(self._definition.domain_id, chunks)) if chunks else frozenset()
         self._hidden = await find_hidden(self._resources, self._definition, self._transcript)
-        documents = documents_of(window, self._gone | self._hidden)
+        documents = documents_of(window, self._gone | chunks_of(self._transcript, self._hidden))
         most = max(512, round(self._limit * CARRIED_SHARE))
         problem, inside = "", self._transcript.told is not None
         for attempt in range(TRIES):

@@ -4,6 +4,7 @@ Each chunk is looked up in the index once, and again after a document of the dom
 no turn, because each step checks the passages that it is about to send.
 """
 
+from collections.abc import Collection
 from functools import partial
 
 from agentic_rag.runtime.core.definition import Definition
@@ -33,12 +34,17 @@ async def find_gone(resources: Resources, domain_id: str, transcript: Transcript
 
 
 async def find_hidden(resources: Resources, definition: Definition, transcript: Transcript) -> frozenset[str]:
-    """Return ids of the chunks in the sent messages that the reader may no longer see. Retries while the store refuses.
+    """Return ids of the documents in the sent messages that the reader may not see. Retries while the store refuses.
 
     Each call looks up the reader's present rights, so that a lost right counts from the next request to the model.
     """
-    chunks = transcript.cited_documents
-    if not chunks:
+    documents = frozenset(transcript.cited_documents)
+    if not documents:
         return frozenset()
-    hidden = await resources.journal.insist(partial(resources.hidden_documents, definition, frozenset(chunks)))
-    return frozenset(chunk for document in hidden for chunk in chunks.get(document, ()))
+    return frozenset(await resources.journal.insist(partial(resources.hidden_documents, definition, documents)))
+
+
+def chunks_of(transcript: Transcript, documents: Collection[str]) -> frozenset[str]:
+    """Return the ids of the chunks of some documents in the sent messages."""
+    chunks = transcript.cited_documents if documents else {}
+    return frozenset(chunk for document in documents for chunk in chunks.get(document, ()))

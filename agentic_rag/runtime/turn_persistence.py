@@ -14,7 +14,7 @@ from agentic_rag.base.errors import NotFound
 from agentic_rag.base.events import Done, Error, Interrupted, Terminal, ToolStatus, Usage
 from agentic_rag.base.ids import SessionId, TurnId
 from agentic_rag.base.json_form import from_json
-from agentic_rag.base.messages import RETRIEVALS, Block, Message, Passage, ToolSpec
+from agentic_rag.base.messages import NAMED, RETRIEVALS, Block, Message, Passage, ToolSpec
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.core.definition import Definition
 from agentic_rag.runtime.core.prompt_state import Prompt, PromptState
@@ -48,7 +48,7 @@ from agentic_rag.store.turns import TurnRecord, TurnStatus
 from agentic_rag.store.usage import UsageRecord
 from agentic_rag.store.waits import WaitRecord
 from agentic_rag.tools.base import CallOutcome
-from agentic_rag.tools.system import LIST_DOCUMENTS, RECALL
+from agentic_rag.tools.system import RECALL
 
 logger = logging.getLogger(__name__)
 
@@ -108,8 +108,7 @@ def _note_reading(
     passages = (Passage.of(part) for part in finished.block["content"])
     shown: list[str] = [passage.document_id for passage in passages if passage is not None]
     structured = outcome.structured if isinstance(outcome.structured, dict) else {}
-    if call.name == LIST_DOCUMENTS.name:
-        shown += [str(each["id"]) for each in structured.get("documents") or ()]
+    shown += finished.block.get(NAMED, ())
     provenance.note_read(conn, row.conversation_id, shown)
     if call.name == RECALL.name and structured.get("turns"):
         conversation = conversations.get(conn, row.conversation_id)

@@ -335,7 +335,7 @@ def _reading(reading: Reading) -> CallToolResult:
     note = f"{document.name} has {document.passages} passages."
     if shown.following is not None:
         note += f" There is more: go on with from={shown.following}."
-    return _passages({"next": shown.following}, note, shown)
+    return _passages({"document_id": document.document_id, "next": shown.following}, note, shown)
 
 
 def _findings(reading: Reading, pattern: str) -> CallToolResult:
@@ -346,7 +346,7 @@ def _findings(reading: Reading, pattern: str) -> CallToolResult:
         note = f"{len(reading.hits)} of {document.passages} passages hold {pattern!r}."
     else:
         note = f"The first {len(shown.hits)} passages with {pattern!r}; go on with from={shown.following}."
-    return _passages({"next": shown.following}, note, shown)
+    return _passages({"document_id": document.document_id, "next": shown.following}, note, shown)
 
 
 def _list(documents: Sequence[DocumentFacts], contains: str, start: int) -> CallToolResult:

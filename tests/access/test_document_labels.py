@@ -9,12 +9,16 @@ from typing import Any
 import httpx2
 import pytest
 from starlette.routing import Route
+from websockets.asyncio.client import connect
 
+from agentic_rag.base.messages import without_private
 from agentic_rag.models.base import ModelEvent, ModelRequest
 from agentic_rag.server.routes import Endpoint
 from agentic_rag.testing.scripted import ScriptedModel
 from agentic_rag.testing.steps import Cite, Say, Step, Use, say
+from tests.access.issuer import issuing
 from tests.access.tenants import as_operator, bearer
+from tests.access.test_oidc import rig_with
 from tests.server.rig import Json, Rig, events_of
 from tests.ws.serving import Client, serving
 
@@ -86,7 +90,7 @@ class Plant:
                 )
             )
         found = [part for block in last for part in block.get("content", ()) if part["type"] == "search_result"]
-        return Step((Say("That is it.", (Cite(0),) if found else ()),))
+        return Step((Say("The pumpword is that.", (Cite(0),) if found else ()),))
 
 
 @asynccontextmanager
@@ -119,14 +123,10 @@ async def turn_of(found: Plant, key: str, door: str) -> list[str]:
         return [sent.text]
     assert sent.status_code == 200, sent.text
     turn = events_of(sent.text)[0]["turnId"]
-    shown = [sent.text]
-    for more in (f"{path}/messages", f"{path}/tool-calls", path, f"/api/turns/{turn}/events", f"/api/turns/{turn}"):
-        shown.append((await found.ask(key, "GET", more)).text)
     retrievals = await found.ask(key, "GET", f"{found.path}/retrievals?conversationId={path.rpartition('/')[2]}")
-    shown.append(retrievals.text)
-    for line in retrievals.json()["items"]:
-        shown.append((await found.ask(key, "GET", f"{found.path}/retrievals/{line['retrievalId']}")).text)
-    return shown
+    more = [f"{path}/messages", f"{path}/tool-calls", path, f"/api/turns/{turn}/events", f"/api/turns/{turn}"]
+    more += [f"{found.path}/retrievals/{line['retrievalId']}" for line in retrievals.json()["items"]]
+    return [sent.text, retrievals.text, *[(await found.ask(key, "GET", each)).text for each in more]]
 
 
 async def mcp_call(found: Plant, key: str, tool: str, arguments: Json) -> str:
@@ -204,3 +204,313 @@ async def test_no_door_shows_a_document_to_a_reader_without_its_labels(tmp_path:
             seen_hidden += len(hidden)
             seen_shown += len(shown)
         assert min(seen_hidden, seen_shown) > rounds / 2
+
+
+async def test_a_label_given_while_a_turn_runs_counts_from_its_next_tool_call(tmp_path: Path) -> None:
+    found: Plant
+
+    async def pause(call: int, event: int, _: ModelEvent) -> None:
+        if (call, event) == (1, 0):
+            await found.label(0, "board")
+
+    async with plant(tmp_path, 1, pause=pause) as found:
+        key = await found.key("ann")
+        found.target = found.ids[0]
+        search = Use("search_documents", {"query": "pumpword of the plant"})
+        steps = iter([Step((search,)), Step((search,)), say("Done.")])
+        found.answer = lambda request: next(steps)  # type: ignore[method-assign]
+        made = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
+        sent = await found.ask(key, "POST", f"/api/conversations/{made.json()['id']}/messages", {"content": "What?"})
+        events = events_of(sent.text)
+        results = [event for event in events if event["type"] == "tool_result"]
+        assert found.words_of(0) in results[0]["content"]
+        assert "There are no documents that can be searched." in results[1]["content"]
+        assert not any(word in results[1]["content"] for word in found.secrets([0]))
+        # the passage that was found before is not repeated to the model either
+        first, second, third = (str(without_private(list(each.messages))) for each in found.model.requests)
+        assert found.words_of(0) not in first
+        assert found.words_of(0) in second
+        assert not any(word in third for word in found.secrets([0]))
+
+
+async def test_an_answer_keeps_its_text_and_loses_its_passages_with_the_label(tmp_path: Path) -> None:
+    async with plant(tmp_path, 2) as found:
+        await found.settings(groupLabels={"staff": ["hr files"]})
+        await found.label(0, "hr files")
+        await found.label(1, "board")
+        key = await found.key("ann", "staff")
+        found.target = found.ids[0]
+        made = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
+        path = f"/api/conversations/{made.json()['id']}"
+        sent = await found.ask(key, "POST", f"{path}/messages", {"content": "What?", "clientMessageId": "m1"})
+        turn = events_of(sent.text)[0]["turnId"]
+        (_, answer) = (await found.ask(key, "GET", f"{path}/messages")).json()["items"]
+        (reference,) = answer["references"]
+        assert reference["documentName"].startswith(found.name_of(0))
+        place = f"{found.path}/chunks/{reference['chunkId']}/place"
+        assert (await found.ask(key, "GET", place)).status_code == 200
+        calls = (await found.ask(key, "GET", f"{path}/tool-calls")).json()["items"]
+        retrieval = (await found.ask(key, "GET", f"{found.path}/retrievals?conversationId={made.json()['id']}")).json()
+
+        await found.settings(groupLabels={})
+        after = (await found.ask(key, "GET", f"{path}/messages")).json()["items"][1]
+        assert after["content"] == answer["content"] == "The pumpword is that."
+        assert [each["number"] for each in after["references"]] == [1]
+        assert (await found.ask(key, "GET", place)).status_code == 404
+        paths = [f"{path}/messages", f"{path}/messages?format=html", f"{path}/messages/{answer['id']}"]
+        paths += [f"{path}/tool-calls", f"/api/turns/{turn}", f"/api/turns/{turn}/children", f"{found.path}/retrievals"]
+        paths += [f"/api/turns/{turn}/events", f"/api/turns/{turn}/stream?offset=-1", f"/v1/responses/resp_{turn[5:]}"]
+        paths += [f"{found.path}/retrievals/{retrieval['items'][0]['retrievalId']}", path, f"{path}/branches"]
+        paths += [f"/v1/responses/resp_{turn[5:]}?stream=true", f"/api/conversation/{made.json()['id']}/messages"]
+        for each in paths:
+            text = (await found.ask(key, "GET", each)).text
+            assert not any(word in text for word in found.secrets([0, 1])), each
+        for each in (f"/api/turns/{turn}/events", f"/api/turns/{turn}/stream?offset=-1"):
+            assert (await found.ask(key, "GET", each)).json()["error"]["code"] == "LOG_GONE"
+        again = await found.ask(key, "POST", f"{path}/messages", {"content": "What?", "clientMessageId": "m1"})
+        assert again.json()["error"]["code"] == "LOG_GONE"
+        async with serving(found.rig.application.app) as address, socket_of(address, key) as client:
+            await client.ask("subscribe", conversationId=made.json()["id"], turnId=turn)
+            told = await client.hear()
+            assert told["type"] == "resync"
+        for call in calls:
+            if ref := call.get("ref"):
+                assert (await found.ask(key, "GET", f"/api/payloads/{ref}")).status_code == 404
+        # the next turn repeats neither passages nor quotes to the model
+        before = len(found.model.requests)
+        found.target = "x"
+        assert (await found.ask(key, "POST", f"{path}/messages", {"content": "And?"})).status_code == 200
+        for request in found.model.requests[before:]:
+            assert not any(word in str(without_private(list(request.messages))) for word in found.secrets([0, 1]))
+        # with the label, everything is there again
+        await found.settings(groupLabels={"staff": ["hr files"]})
+        assert (await found.ask(key, "GET", f"{path}/messages")).json()["items"][1] == answer
+        assert (await found.ask(key, "GET", f"/api/turns/{turn}/events")).text == sent.text
+
+
+@asynccontextmanager
+async def socket_of(address: str, key: str) -> AsyncIterator[Client]:
+
+    async with connect(
+        f"ws://{address}/ws", additional_headers=bearer(key), compression=None, proxy=None
+    ) as connection:
+        yield Client(connection)
+
+
+async def test_no_route_that_a_member_or_an_author_may_use_names_a_hidden_document(tmp_path: Path) -> None:
+    async with plant(tmp_path, 2) as found:
+        await found.label(0, "board")
+        chunks = await found.rig.ok("GET", f"{found.path}/documents/{found.ids[0]}/chunks")
+        await found.rig.ok("POST", f"{found.path}/documents/search", {"query": "pumpword"})
+        case = {"questions": ["What?"], "expect": {"cites": [{"document": found.name_of(0), "text": "twelve"}]}}
+        await found.rig.ok("POST", f"{found.path}/evaluation/cases", case)
+        searches = await found.rig.ok("GET", f"{found.path}/retrievals")
+        ids = {
+            "domain": found.domain,
+            "document": found.ids[0],
+            "chunk": chunks["items"][0]["chunkId"],
+            "retrieval": searches["items"][0]["retrievalId"],
+            "page": "1",
+        }
+        walked = 0
+        for role in ("member", "author"):
+            key = await found.key(role, role=role)
+            for route in found.rig.application.app.routes:
+                if not isinstance(route, Route):
+                    continue
+                assert isinstance(route.endpoint, Endpoint)
+                declared = route.endpoint.declared
+                names = [name for name in route.param_convertors if name not in ids]
+                if names or declared.rule.allow not in ("user", "member", "author"):
+                    continue
+                path = declared.path.format(**ids)
+                body = None if declared.method == "GET" else {}
+                response = await found.ask(key, declared.method, path, body)
+                walked += 1
+                assert not any(word in response.text for word in found.secrets([0])), (declared.method, path)
+                if {"document", "chunk", "retrieval"} & route.param_convertors.keys():
+                    assert response.status_code == 404, (declared.method, path)
+        assert walked > 50
+
+
+async def test_folder_rules_label_what_is_below_them_and_renamed_files_follow(tmp_path: Path) -> None:
+    async with plant(tmp_path, 1) as found:
+        key, admin = await found.key("ann"), await found.key("root", role="admin")
+        folder = found.rig.settings.workspaces / found.domain / "documents"
+        (folder / "HR").mkdir()
+        (folder / "HR" / "pay.md").write_text("# Pay\n\nzebrapayword and more.")
+        await found.settings(folderLabels={"hr": ["hr files"], "*-secret.md": ["board"]})
+        await found.rig.ok("POST", f"{found.path}/documents/rescan")
+        await found.rig.taken_up(found.domain)
+
+        async def names(who: str) -> set[str]:
+            return {each["name"] for each in (await found.ask(who, "GET", f"{found.path}/documents")).json()["items"]}
+
+        both = {"pay.md", f"{found.name_of(0)}.md"}
+        assert (await names(key), await names(admin)) == ({f"{found.name_of(0)}.md"}, both)
+        listed = (await found.ask(admin, "GET", f"{found.path}/documents")).json()["items"]
+        assert {each["name"]: each["folderLabels"] for each in listed}["pay.md"] == ["hr files"]
+        (folder / "HR" / "pay.md").rename(folder / "pay.md")
+        (folder / f"{found.name_of(0)}.md").rename(folder / "x-Secret.md")
+        await found.rig.ok("POST", f"{found.path}/documents/rescan")
+        await found.rig.taken_up(found.domain)
+        assert await names(key) == {"pay.md"}
+        await found.settings(groupLabels={"all": ["board"]}, folderLabels={"*-secret.md": ["board"]})
+        assert await names(await found.key("bob", "all")) == {"pay.md", "x-Secret.md"}
+
+
+async def test_uploads_bring_labels_and_never_take_any_away(tmp_path: Path) -> None:
+    async with plant(tmp_path, 0) as found:
+        key = await found.key("ann")
+
+        async def upload(name: str, text: bytes, **query: str) -> Json:
+            as_operator(found.rig)
+            path = f"{found.path}/documents"
+            made = await found.rig.ok("POST", path, params=query, files={"file": (name, text)})
+            return await found.rig.settled(found.domain, made["items"][0]["id"])
+
+        first = await upload("a.md", b"one text", label="board,legal")
+        assert first["labels"] == ["board", "legal"]
+        assert (await upload("b.md", b"one text"))["labels"] == ["board", "legal"]
+        assert (await upload("a.md", b"another text", replace="true"))["labels"] == ["board", "legal"]
+        plain = await upload("c.md", b"plain text")
+        assert plain["labels"] == []
+        assert (await upload("d.md", b"plain text", label="hr files"))["labels"] == ["hr files"]
+        await upload("e.md", b"free text")
+        # both names have the same bytes now, which are one document with the labels of both
+        assert (await upload("a.md", b"free text", replace="true"))["labels"] == ["board", "legal"]
+        assert (await found.ask(key, "GET", f"{found.path}/documents")).json()["items"] == []
+        refused = await found.rig.refused("POST", f"{found.path}/documents?label=%20x", files={"file": ("f.md", b"f")})
+        assert refused[:2] == (422, "VALIDATION_ERROR")
+        audit = await found.rig.ok("GET", "/api/audit", params={"limit": "200"})
+        assert [each["details"]["labels"] for each in audit["items"] if each["action"] == "document.update"]
+
+
+async def test_a_revoked_key_and_a_change_of_groups_end_what_they_gave(tmp_path: Path) -> None:
+    async with plant(tmp_path, 1) as found:
+        await found.settings(groupLabels={"staff": ["board"]})
+        await found.label(0, "board")
+        with_group, without = await found.key("ann", "staff"), await found.key("ann")
+        document = f"{found.path}/documents/{found.ids[0]}"
+        assert (await found.ask(with_group, "GET", document)).status_code == 200
+        missing = (await found.ask(without, "GET", document)).json()["error"]
+        other = (await found.ask(without, "GET", f"{found.path}/documents/doc_x")).json()["error"]
+        assert missing["message"].replace(found.ids[0], "doc_x") == other["message"]
+        body: Json = {"domainId": found.domain, "contextDocumentIds": [found.ids[0]]}
+        assert (await found.ask(without, "POST", "/api/conversations", body)).status_code == 404
+        assert (await found.ask(with_group, "POST", "/api/conversations", body)).status_code == 201
+        keys = (await found.rig.ok("GET", "/api/keys"))["items"]
+        assert sorted(tuple(each["groups"]) for each in keys) == [(), ("staff",)]
+        await found.settings(groupLabels={"Staff": ["board"], "staff ": ["board"]})
+        assert (await found.ask(with_group, "GET", document)).status_code == 404
+
+
+async def test_memories_of_a_labelled_document_are_hidden_from_readers_without_its_label(tmp_path: Path) -> None:
+    async with plant(tmp_path, 1) as found:
+        shared: Json = {"memoryScope": "domain", "toolPolicy": {"promptx_remember": "allow"}}
+        await found.settings(groupLabels={"staff": ["board"]}, **shared)
+        await found.label(0, "board")
+        ann, bob = await found.key("ann", "staff"), await found.key("bob")
+        memory = {"content": "Zebramemory is kept", "schema": "Zebramemory pumps", "strength": 0.9, "type": "ATOMIC"}
+        own = {"content": "Bobs own fact", "schema": "Bobsfact pumps", "strength": 0.5, "type": "ATOMIC"}
+        steps = iter(
+            [
+                Step((Use("search_documents", {"query": "pumpword"}),)),
+                Step((Use("promptx_remember", {"engrams": [memory]}),)),
+                say("Saved."),
+                Step((Use("promptx_recall", {"query": "Zebramemory"}), Use("promptx_recall", {}))),
+                Step((Use("promptx_remember", {"engrams": [memory, own]}),)),
+                say("Saved mine."),
+            ]
+        )
+        found.answer = lambda request: next(steps)  # type: ignore[method-assign]
+
+        async def turn(key: str) -> str:
+            made = await found.ask(key, "POST", "/api/conversations", {"domainId": found.domain})
+            sent = await found.ask(key, "POST", f"/api/conversations/{made.json()['id']}/messages", {"content": "Do"})
+            return sent.text
+
+        async def memories(key: str) -> list[str]:
+            path = f"{found.path}/memories"
+            listed = (await found.ask(key, "GET", path)).json()
+            assert listed["total"] == len(listed["items"])
+            texts = [
+                (await found.ask(key, "GET", f"{path}/{each}?role=assistant")).text for each in ("recall", "export")
+            ]
+            assert len({"Zebramemory" in text for text in texts}) == 1
+            return [each["content"] for each in listed["items"]]
+
+        assert "Saved 1 memory" in await turn(ann)
+        assert (await memories(ann), await memories(bob)) == (["Zebramemory is kept"], [])
+        (hidden,) = (await found.ask(ann, "GET", f"{found.path}/memories")).json()["items"]
+        assert (await found.ask(bob, "DELETE", f"{found.path}/memories/{hidden['id']}")).status_code == 404
+        told = await turn(bob)
+        recalled = [each["content"] for each in events_of(told) if each["type"] == "tool_result"][:2]
+        assert recalled == ["This role has no memories yet."] * 2
+        assert "Saved 2 memories" in told  # the hidden memory with the same words is no duplicate for bob
+        assert sorted(await memories(bob)) == ["Bobs own fact", "Zebramemory is kept"]
+        await found.label(0)
+        assert len(await memories(bob)) == 3
+
+
+async def test_a_bundle_carries_labels_and_no_scan_sees_a_document_without_them(tmp_path: Path) -> None:
+    async with plant(tmp_path, 2) as found:
+        await found.settings(groupLabels={"staff": ["board"]}, folderLabels={f"{found.name_of(1)}*": ["hr files"]})
+        await found.label(0, "board", "legal")
+        dates = {"date": "2020-02-29", "reviewBy": "2021-01-01"}
+        await found.rig.ok("PATCH", f"{found.path}/documents/{found.ids[0]}", dates)
+        as_operator(found.rig)
+        bundle = (await found.rig.http.get(f"{found.path}/bundle")).content
+        made = await found.rig.http.post("/api/bundles", content=bundle, headers={"content-type": "application/zip"})
+        assert made.status_code == 201, made.text
+        other = made.json()["domainId"]
+        await found.rig.taken_up(other)
+        listed = (await found.rig.ok("GET", f"/api/domains/{other}/documents"))["items"]
+        shown = {each["name"]: (each["labels"], each["folderLabels"]) for each in listed}
+        assert shown == {
+            f"{found.name_of(0)}.md": (["board", "legal"], []),
+            f"{found.name_of(1)}.md": ([], ["hr files"]),
+        }
+        (first,) = [each for each in listed if each["labels"]]
+        assert (first["date"], first["reviewBy"]) == ("2020-02-29", "2021-01-01")
+        assert (await found.rig.http.get(f"/api/domains/{other}/bundle")).content == bundle
+        # over a domain that has the documents, and other rules
+        await found.settings()
+        await found.label(0)
+        path = f"{found.path}/bundle"
+        over = await found.rig.http.post(path, content=bundle, headers={"content-type": "application/zip"})
+        assert over.status_code == 200, over.text
+        key = await found.key("ann")
+        assert (await found.ask(key, "GET", f"{found.path}/documents")).json()["items"] == []
+
+
+async def test_runs_of_the_evaluation_see_labelled_documents(tmp_path: Path) -> None:
+    async with plant(tmp_path, 1) as found:
+        await found.label(0, "board")
+        found.target = found.ids[0]
+        expect = {"cites": [{"document": f"{found.name_of(0)}.md", "text": "twelve bar"}]}
+        await found.rig.ok("POST", f"{found.path}/evaluation/cases", {"questions": ["pumpword?"], "expect": expect})
+        for tier in ("retrieval", "answers"):
+            run = await found.rig.ok("POST", f"{found.path}/evaluation/runs", {"tier": tier})
+            path = f"{found.path}/evaluation/runs/{run['id']}"
+            done = await found.rig._until(path, lambda state: state["state"] not in ("queued", "running"))
+            assert done["state"] == "done", done
+            (result,) = (await found.rig.ok("GET", f"{path}/results"))["items"]
+            assert result["outcome"] == "passed", result
+
+
+async def test_the_groups_of_a_provider_give_labels_until_a_token_lacks_them(tmp_path: Path) -> None:
+    odd = 'Alle "Mitarbeiter" *\\ ☃'
+    async with issuing() as issuer, rig_with(tmp_path, issuer.url) as (rig, domain):
+        document = await rig.upload(domain, "plan.md", b"# Plan\n\nzebraplan")
+        path = f"/api/domains/{domain}/documents/{document['id']}"
+        await rig.ok("PATCH", path, {"labels": ["board"]})
+        groups = {odd: ["board"], "*": ["legal"], "x": []}
+        await rig.ok("PATCH", f"/api/domains/{domain}", {"settings": {"groupLabels": groups}})
+
+        async def status(*groups: object) -> int:
+            token = issuer.sign(issuer.claims(groups=["legal", *groups]))
+            return (await rig.http.get(path, headers=bearer(token))).status_code
+
+        assert [await status(), await status(odd), await status(odd.lower(), "*", 7, "")] == [404, 200, 404]
+        assert [await status(odd, "\0", "x" * 600), await status("\0" + odd)] == [200, 404]

@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from agentic_rag.access.document_views import EVERY_DOCUMENT
 from agentic_rag.base.errors import StorageUnavailable
 from tests.server.rig import Rig
 
@@ -48,7 +49,7 @@ async def test_a_server_outlives_a_lock_on_its_database_and_goes_on_with_its_doc
         await rig.conversation(domain)
         document = made["items"][0]["id"]
         assert await ingestion.requeue(document)
-        ingestion.submit(await rig.application.business.documents.get(domain, document))
+        ingestion.submit(await rig.application.business.documents.get(domain, document, EVERY_DOCUMENT))
         assert (await rig.settled(domain, document))["status"] == "indexed"
 
 

@@ -91,7 +91,7 @@ def build_request(
         told: the prompt state of the session, or None before its first request.
         gone: ids of chunks that no longer exist and cannot be cited. For a Claude model their sentences stay, because
             its earlier messages must not change. For others the sentences are replaced by `REMOVED`.
-        hidden: ids of chunks that the reader may no longer see. Their sentences are replaced for every model.
+        hidden: ids of documents that the reader may not see. Their names and sentences are replaced for every model.
         tool_choice: None, or an API value. Ignored without tools.
         pictures: base64 of the stored images, by ref. An image that is missing here, or that the model cannot see, is
             described by text.

@@ -15,6 +15,7 @@ from agentic_rag.base.events import EventBody, Hit, Retrieval, ToolResult, ToolS
 from agentic_rag.base.json_form import Json, to_json, to_text
 from agentic_rag.base.messages import (
     ACTIVATION,
+    NAMED,
     OTHERS,
     PASSAGE,
     REF,
@@ -35,7 +36,7 @@ from agentic_rag.base.messages import (
 from agentic_rag.models.profiles import SHORT_WINDOW, profile_of
 from agentic_rag.tools.base import CallOutcome, ToolInfo
 from agentic_rag.tools.image_headers import read_picture
-from agentic_rag.tools.system import BY_NAME, READ_RESULT, ResultReader
+from agentic_rag.tools.system import BY_NAME, LIST_DOCUMENTS, READ_RESULT, ResultReader
 
 RESULT_BUDGET = 16 * 1024
 """UTF-8 bytes of a user server's text result that the model reads: the head and the tail."""
@@ -136,6 +137,9 @@ def finished_call(
         content = _within(passages, room.hits)
         content[:0] = [text_block(clean_text(note))] if isinstance(note, str) and note.strip() else []
     content = [*content, *_evidence(name, outcome)] if ours else content
+    named = _named_documents(name, outcome) if ours else []
+    if named:
+        private = private | {NAMED: named}
     ids = _retrieval_ids(name, outcome) if ours else []
     if ids:
         private = private | {RETRIEVALS: ids}
@@ -314,6 +318,16 @@ def first_bytes(text: str, count: int) -> str:
 def last_bytes(text: str, count: int) -> str:
     """Return the longest end of a text with at most ``count`` UTF-8 bytes."""
     return text.encode()[-count:].decode(errors="ignore")
+
+
+def _named_documents(name: str, outcome: CallOutcome) -> list[str]:
+    """Return the ids of the documents that a list of documents, or a note of our tools, names."""
+    structured = outcome.structured if isinstance(outcome.structured, dict) else {}
+    if name == LIST_DOCUMENTS.name:
+        return [str(each["id"]) for each in structured.get("documents") or ()]
+    return (
+        [str(structured["document_id"])] if _reader(name) is ResultReader.HITS and "document_id" in structured else []
+    )
 
 
 def _retrieval_ids(name: str, outcome: CallOutcome) -> list[str]:

@@ -12,6 +12,7 @@ from operator import itemgetter
 
 from agentic_rag.base.messages import (
     MADE_BY,
+    NAMED,
     NOTE,
     Block,
     Message,
@@ -89,15 +90,15 @@ class SentMessages:
     """
 
     def __init__(self, model: str, gone: Collection[str], hidden: Collection[str] = ()) -> None:
-        """``gone``: ids of chunks that no longer exist. ``hidden``: those that the reader may no longer see."""
+        """``gone``: ids of chunks that no longer exist. ``hidden``: ids of documents that the reader may not see."""
         self._model, self._hidden = model, frozenset(hidden)
-        self._gone = self._hidden.union(gone)
+        self._gone = frozenset(gone)
         self._tools: tuple[ToolInfo, ...] = ()
         self._profile = profile_of(model)
         self._stays = is_claude(self._profile.name)
         self._named = False
         """Whether messages contain definitions of tools."""
-        self._repeats = Repeats(self._hidden if self._stays else self._gone)
+        self._repeats = Repeats(() if self._stays else self._gone)
         self._taken: list[Message] = []
         """The settled messages of the conversation."""
         self._settled = Sent()
@@ -127,8 +128,7 @@ class SentMessages:
         hidden: Collection[str] = (),
     ) -> bool:
         """Return whether a conversation begins with the settled messages and all other inputs are the same."""
-        lost = frozenset(hidden).union(gone)
-        same = self._model == model and self._profile == profile_of(model) and self._gone == lost
+        same = self._model == model and self._profile == profile_of(model) and self._gone == gone
         same = same and self._hidden == frozenset(hidden)
         taken = len(self._taken)
         return same and (not self._named or self._tools == tuple(tools)) and conversation[:taken] == self._taken
@@ -153,6 +153,8 @@ class SentMessages:
 
     def _add(self, sent: Sent, run: list[Message], repeats: Repeats) -> int:
         """Add consecutive messages of one role as one message. Return the approximate bytes of memory for them."""
+        if self._hidden and run[0]["role"] == "assistant":
+            run = [_without_citations(message, self._hidden) for message in run]
         if len(run) == 1 and not sent.open_ids and is_words(run[0]):  # most messages are sent unchanged
             if sent.messages or run[0]["role"] == "user":
                 sent.messages.append(run[0])
@@ -199,6 +201,8 @@ class SentMessages:
         return _with_content(message, content)
 
     def _render(self, result: Block, passages: list[CitablePassage | None]) -> Block:
+        if not self._hidden.isdisjoint(result.get(NAMED, ())):
+            return {**result, "content": [text_block(REMOVED)]}
         result = as_sent(result)
         if not any(part["type"] == "search_result" for part in result["content"]):
             return result
@@ -208,10 +212,23 @@ class SentMessages:
                 part, passage = _search_result(part, self._gone, self._hidden, stays=self._stays)
                 passages.append(passage)
             content.append(part)
-        if any(part["type"] == "search_result" and part["title"] == REMOVED for part in content):
-            notes = (part["type"] == "text" and self._hidden for part in content)  # a note may name the document
-            content = [text_block(REMOVED) if note else part for note, part in zip(notes, content, strict=True)]
+        if any(part["type"] == "search_result" and part["source"] in self._hidden for part in content):
+            # a note beside the passages may name the document
+            content = [text_block(REMOVED) if part["type"] == "text" else part for part in content]
         return {**result, "content": content}
+
+
+def _without_citations(message: Message, sources: Collection[str]) -> Message:
+    """Return an assistant's message without its citations of these documents, which repeat their words and names."""
+    return _with_content(message, [_without_cited(block, sources) for block in message["content"]])
+
+
+def _without_cited(block: Block, sources: Collection[str]) -> Block:
+    given = block.get("citations")
+    if block["type"] != "text" or not given or not any(each.get("source") in sources for each in given):
+        return block
+    kept = [each for each in given if each.get("source") not in sources]
+    return {key: value for key, value in block.items() if key != "citations"} | ({"citations": kept} if kept else {})
 
 
 def _blocks_of(messages: Iterable[Message]) -> list[Block]:
@@ -260,18 +277,20 @@ def _search_result(
 ) -> tuple[Block, CitablePassage | None]:
     """Return a passage as it is sent, and its citable form; None if nothing of it may be cited.
 
-    For a Claude model, whose earlier messages must not change, only the sentences that the reader may no longer see are
+    For a Claude model, whose earlier messages must not change, only documents that the reader may no longer see are
     replaced.
     """
     passage = Passage.of(block)
     if passage is None:
         return block, None
+    if passage.document_id in hidden:
+        content = [text_block(REMOVED) for _ in block["content"]]
+        return {**block, "content": content, "title": REMOVED}, None
     if not gone.isdisjoint(passage.chunk_ids):
         lost = all(chunk in gone for chunk in passage.chunk_ids)
-        replaced = hidden if stays else gone
-        if not replaced.isdisjoint(passage.chunk_ids):
+        if not stays:
             content = [
-                text_block(REMOVED) if chunk in replaced else part
+                text_block(REMOVED) if chunk in gone else part
                 for chunk, part in zip(passage.chunk_ids, block["content"], strict=True)
             ]
             block = {**block, "content": content, **({"title": REMOVED} if lost else {})}

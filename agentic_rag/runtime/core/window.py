@@ -17,6 +17,7 @@ from agentic_rag.base.messages import (
     ACTIVATION,
     DOWN,
     GONE,
+    NAMED,
     REF,
     SHED,
     SIZE,
@@ -278,6 +279,8 @@ class Passages:
         self._passages: list[tuple[str, str, frozenset[str]]] = []
         """Document id, document name, chunks."""
         self._told_gone: set[str] = set()
+        self._named: set[str] = set()
+        """The documents that results name without a passage."""
 
     def add(self, message: Message) -> None:
         """Add the passages of a message, and the documents that its note reports as deleted."""
@@ -285,6 +288,7 @@ class Passages:
             self._told_gone.update(block.get(GONE, ()))
             if block["type"] != "tool_result" or SHED in block:
                 continue
+            self._named.update(block.get(NAMED, ()))
             for part in block["content"]:
                 if (passage := Passage.of(part)) is not None:
                     for chunk in dict.fromkeys(passage.chunk_ids):
@@ -293,8 +297,8 @@ class Passages:
                     self._passages.append((passage.document_id, passage.document_name, chunks))
 
     def chunks_by_document(self) -> dict[str, set[str]]:
-        """Return the chunks of the passages by the ids of their documents."""
-        found: dict[str, set[str]] = {}
+        """Return the chunks of the passages by document. A document that is only named has none."""
+        found: dict[str, set[str]] = {each: set() for each in self._named}
         for ident, _, chunks in self._passages:
             found.setdefault(ident, set()).update(chunks)
         return found
