@@ -22,7 +22,8 @@ class User:
     ``operator``: may manage all domains and the process. ``domains``: visible domains, in which the user has own
     conversations. ``authored``: domains whose roles and prompt components the user may write. ``administered``: domains
     whose settings, servers and documents the user may change too. Conversations are visible only to their owner.
-    ``key_id`` is the id of the presented key, empty if there was none.
+    ``key_id`` is the id of the presented key, empty if there was none. ``reads_all``: an internal user, whose results
+    only admins see, reads documents whatever their labels.
     """
 
     id: str
@@ -31,6 +32,11 @@ class User:
     authored: frozenset[str] = frozenset()
     administered: frozenset[str] = frozenset()
     key_id: str = ""
+    reads_all: bool = False
+
+    def reads_every_document(self, domain_id: str) -> bool:
+        """Return whether the user sees the domain's documents whatever their labels."""
+        return self.reads_all or self.administers(domain_id)
 
     def sees(self, domain_id: str) -> bool:
         """Return whether the domain is visible to this user."""

@@ -288,7 +288,7 @@ class Conversations:
 
     async def _hidden_documents(self, user: User, domain_id: str, conversation_id: ConversationId) -> frozenset[str]:
         """Return the documents that a conversation has read and that the user may no longer see."""
-        reader = DocumentReader(user.id, user.key_id, trusted=user.administers(domain_id))
+        reader = DocumentReader(user.id, user.key_id, trusted=user.reads_every_document(domain_id))
 
         def read(conn: Connection) -> frozenset[str]:
             known = provenance.read_by(conn, conversation_id)
@@ -297,7 +297,7 @@ class Conversations:
             view = view_of(conn, reader, domain_id)
             return frozenset(each for each in known if not view.shows(each))
 
-        return frozenset() if user.administers(domain_id) else await self._db.read(read)
+        return frozenset() if user.reads_every_document(domain_id) else await self._db.read(read)
 
     async def _without_hidden(self, user: User, conversation: ConversationRecord, page: ShownPage) -> ShownPage:
         hidden = await self._hidden_documents(user, conversation.domain_id, conversation.id)
@@ -795,7 +795,7 @@ def _check_documents(conn: Connection, user: User, domain_id: str, document_ids:
     """Check that a user may limit a conversation to these documents. Raises `NotFound` for one that is not visible."""
     if not document_ids:
         return
-    reader = DocumentReader(user.id, user.key_id, trusted=user.administers(domain_id))
+    reader = DocumentReader(user.id, user.key_id, trusted=user.reads_every_document(domain_id))
     view = view_of(conn, reader, domain_id)
     for document_id in document_ids:
         document = documents.get(conn, document_id) if view.shows(document_id) else None

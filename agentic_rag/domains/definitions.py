@@ -85,8 +85,7 @@ class Draft:
 class Staging:
     """A turn that tries a draft for an evaluation: nobody reads along, and no tool with effects runs.
 
-    The domain's admins read the results, so the turn sees all documents, whatever their labels. ``documents`` are the
-    searchable ones, None for all.
+    ``documents`` are the searchable ones, None for all.
     """
 
     draft: Draft
@@ -95,7 +94,7 @@ class Staging:
     def apply(self, definition: Definition) -> Definition:
         """Return the definition with the visible documents, without a person and without effects."""
         found = self.documents if self.documents is not None else definition.binding.documents
-        binding = replace(definition.binding, documents=found, trusted=True)
+        binding = replace(definition.binding, documents=found)
         return replace(without_person(definition), binding=binding, denies_effects=True)
 
 
@@ -347,7 +346,7 @@ def definition_of(
             sub_roles=tuple(settings.sub_role_ids),
             memory_roles=tuple(dict.fromkeys((settings.primary_role_id, *settings.sub_role_ids))),
             key=user.key_id,
-            trusted=user.administers(record.id),
+            trusted=user.reads_every_document(record.id),
         ),
         tool_policy=_rules_of_enabled(settings, settings.rules_for(_grant_of(user, record.id))),
         effects_allowed_by_default=alone,

@@ -66,8 +66,8 @@ class JudgedAnswer:
 
 
 def evaluator_of(domain_id: str) -> User:
-    """Return the user that asks: a member of the domain."""
-    return User(EVALUATOR, domains=frozenset({domain_id}))
+    """Return the user that asks: a member of the domain who sees all documents, as the readers of the results do."""
+    return User(EVALUATOR, domains=frozenset({domain_id}), reads_all=True)
 
 
 class AnswerTier:

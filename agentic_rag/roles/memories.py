@@ -263,7 +263,7 @@ class Memories:
 
     async def _place(self, user: User, domain_id: str) -> MemoryOwner:
         binding = (await definition_now(self._definitions, user, domain_id)).binding
-        reader = DocumentReader(user.id, user.key_id, trusted=user.administers(domain_id))
+        reader = DocumentReader(user.id, user.key_id, trusted=user.reads_every_document(domain_id))
         hidden = await self._views.hidden_turns(reader, domain_id)
         return MemoryOwner(Path(binding.workspace), binding.scope, user.id, self._shelf, hidden)
 

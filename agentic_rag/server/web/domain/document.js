@@ -4,12 +4,14 @@ import { api } from "../api.js";
 import { h } from "../dom.js";
 import { errorText } from "../errors/text.js";
 import { formatBytes, formatDate, t } from "../i18n.js";
-import { button, loadInto, openDialog } from "../ui.js";
+import { badge, button, field, input, loadInto, openDialog, toast } from "../ui.js";
+import { labelsIn } from "./settings-fields.js";
 
 const AT_ONCE = 50;
 
-/** Open a document beside the page. `chunkId`: the passage that is marked. */
-export function openDocument(domainId, item, { chunkId } = {}) {
+/** Open a document beside the page. `chunkId`: the passage that is marked. `onchange(item)` follows a change of its labels or
+ * dates; without it, they are only shown. */
+export function openDocument(domainId, item, { chunkId, onchange } = {}) {
   const base = `/api/domains/${encodeURIComponent(domainId)}/documents/${item.id}`;
   const passages = h("div", { class: "stack" });
   const list = h("div", {}, passages);
@@ -17,13 +19,16 @@ export function openDocument(domainId, item, { chunkId } = {}) {
   const fact = (label, value) => value && facts.append(h("dt", {}, label), h("dd", { class: "wrap", dir: "auto" }, value));
   fact(t("documents.size"), item.size !== undefined && formatBytes(item.size));
   fact(t("documents.added"), formatDate(item.createdAt));
-  fact(t("documents.dated"), item.progress?.date && formatDate(item.progress.date, { time: false }));
+  fact(t("documents.dated"), item.date && formatDate(item.date, { time: false }));
+  fact(t("documents.reviewBy"), !onchange && item.reviewBy && formatDate(item.reviewBy, { time: false }));
+  fact(t("documents.folderLabels"), item.folderLabels?.join(", "));
   fact(t("documents.languages"), item.progress?.languages?.join(", "));
   fact(t("documents.notes"), item.progress?.notes?.join(" · "));
   fact(t("documents.outline"), item.progress?.outline?.slice(0, 12).join(" · "));
   const build = () => [
     facts,
     h("div", { class: "row" }, h("a", { class: "button", href: `${base}/file`, download: item.name }, t("documents.download"))),
+    onchange && factsForm(base, item, onchange),
     list,
   ];
   const dialog = openDialog(item.name, { build, side: true });
@@ -48,6 +53,29 @@ export function openDocument(domainId, item, { chunkId } = {}) {
   }
   return dialog;
 }
+
+/** A form for the labels and dates of a document. */
+function factsForm(base, item, onchange) {
+  const labels = field(t("documents.labels"), input({ value: item.labels?.join(", ") ?? "", dir: "auto", name: "labels" }), { hint: t("documents.labelsHint") });
+  const date = field(t("documents.dated"), input({ type: "date", value: item.date ?? "", name: "date" }), { hint: t("documents.datedHint") });
+  const review = field(t("documents.reviewBy"), input({ type: "date", value: item.reviewBy ?? "", name: "reviewBy" }));
+  const save = async () => {
+    const body = { labels: labelsIn(labels.control.value), reviewBy: review.control.value || null };
+    if (date.control.value !== (item.date ?? "")) body.date = date.control.value || null;
+    try {
+      const changed = await api("PATCH", base, { body });
+      labels.setError("");
+      toast(t("documents.factsSaved"));
+      onchange(changed);
+    } catch (error) {
+      labels.setError(error.message);
+    }
+  };
+  return h("form", { class: "stack-small", onsubmit: (event) => (event.preventDefault(), save()) }, labels, date, review, h("div", { class: "row" }, button(t("documents.saveFacts"), { type: "submit" })));
+}
+
+/** Badges for the labels of a document: its own and those of folder rules. */
+export const labelBadges = (item) => [...new Set([...(item.labels ?? []), ...(item.folderLabels ?? [])])].map((each) => badge(each));
 
 /** A passage with its place; `marked`: it is the one that was asked for. */
 export function passage(chunk, marked = false) {

@@ -6,7 +6,7 @@ import { errorText, loadErrorTexts } from "../errors/text.js";
 import { compareTexts, formatBytes, formatDate, formatNumber, t } from "../i18n.js";
 import { icon } from "../icons.js";
 import { button, doLater, emptyState, input, loadInto, menu, notice, progress, toast, toastError } from "../ui.js";
-import { openDocument } from "./document.js";
+import { labelBadges, openDocument } from "./document.js";
 import { droppedFiles, isWanted, uploadFiles } from "./uploading.js";
 
 const POLL_MS = 1200;
@@ -96,7 +96,7 @@ export async function show(panel, { domain, rest, app, place }) {
   }
 
   function row(item) {
-    const facts = [item.pageCount && t("documents.pages", { count: item.pageCount }), formatBytes(item.size), formatDate(item.createdAt, { time: false })].filter(Boolean);
+    const facts = [item.pageCount && t("documents.pages", { count: item.pageCount }), formatBytes(item.size), formatDate(item.date ?? item.createdAt, { time: false })].filter(Boolean);
     const remedy = item.status === "failed" ? (REMEDIES[item.error?.code] ?? { retry: true }) : null;
     const actions = [
       { label: t("documents.open"), icon: "page", act: () => open(item) },
@@ -117,7 +117,7 @@ export async function show(panel, { domain, rest, app, place }) {
       h("div", { class: "document-name" }, name, h("div", { class: "faint small fact-line" }, facts.map((each) => h("span", {}, each)))),
       stageView(item),
       h("div", { class: "document-note small soft" }, noteView(item, remedy), remedies && h("div", { class: "row" }, remedies)),
-      h("div", { class: "rows-end" }, menu(t("documents.actions", { name: item.name }), actions)),
+      h("div", { class: "rows-end" }, labelBadges(item), menu(t("documents.actions", { name: item.name }), actions)),
     );
   }
 
@@ -210,7 +210,11 @@ export async function show(panel, { domain, rest, app, place }) {
     doLater(t("documents.deleted", { name: item.name }), { act: () => api("DELETE", `${base}/${item.id}`), undo });
   }
 
-  const open = (item, chunkId) => openDocument(domain.id, item, { chunkId });
+  const changed = (item) => {
+    all = all.map((each) => (each.id === item.id ? item : each));
+    draw();
+  };
+  const open = (item, chunkId) => openDocument(domain.id, item, { chunkId, onchange: mayChange ? changed : undefined });
 
   function download(item) {
     const link = h("a", { href: `${base}/${item.id}/file`, download: item.name });

@@ -9,6 +9,7 @@ export const GROUPS = [
   ["voice", ["responseStyle", "tone", "language", "expertise"]],
   ["roles", ["primaryRoleId", "subRoleIds"]],
   ["model", ["model", "fallbackModel", "maxTokens", "temperature", "thinking", "effort"]],
+  ["access", ["groupLabels", "folderLabels"]],
   ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "reranker"]],
   ["start", ["starters"]],
   ["tools", ["toolPolicy", "askUser", "variables"]],
@@ -238,6 +239,18 @@ function policyField(key, bounds, tools) {
   return mapField(key, bounds, tools, cell, "github__*");
 }
 
+/** Rows of a group or a path, with labels separated by commas. */
+function labelsField(key, bounds, tools) {
+  const cell = (value, onchange) => {
+    const control = input({ value: (value ?? []).join(", "), placeholder: t("settings.labels"), "aria-label": t("settings.rowValue", { label: labelOf(key) }), oninput: onchange, dir: "auto" });
+    return { element: control, read: () => labelsIn(control.value) };
+  };
+  return mapField(key, bounds, tools, cell, key === "folderLabels" ? "hr, *-salaries.xlsx" : "");
+}
+
+/** Return the labels in a text that separates them by commas. */
+export const labelsIn = (text) => text.split(",").map((each) => each.trim()).filter(Boolean);
+
 function variablesField(key, bounds, tools) {
   const cell = (value, onchange) => {
     const control = input({ value: value ?? "", "aria-label": t("settings.rowValue", { label: labelOf(key) }), oninput: onchange, dir: "auto" });
@@ -305,4 +318,4 @@ function evaluationField(key, bounds, { onchange }) {
 }
 
 const BY_TYPE = { enum: enumField, integer: numberField, number: numberField, string: textField, boolean: booleanField };
-const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, starters: linesField, toolPolicy: policyField, variables: variablesField, memory: memoryField, evaluation: evaluationField };
+const SPECIAL = { primaryRoleId: roleField, subRoleIds: rolesField, fallbackModel: namesField, starters: linesField, toolPolicy: policyField, variables: variablesField, groupLabels: labelsField, folderLabels: labelsField, memory: memoryField, evaluation: evaluationField };

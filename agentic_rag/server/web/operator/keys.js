@@ -3,7 +3,7 @@
 import { api } from "../api.js";
 import { h, replace } from "../dom.js";
 import { t } from "../i18n.js";
-import { badge, button, checkbox, confirmLoss, copyButton, emptyState, field, input, loadInto, notice, openDialog, select, table, toast } from "../ui.js";
+import { badge, button, checkbox, confirmLoss, copyButton, emptyState, field, input, loadInto, notice, openDialog, select, table, textarea, toast } from "../ui.js";
 import { ago, code, dialogForm, domainNames, grantName, loadUsers, toolbar, userInput } from "./parts.js";
 
 export async function show(place, { app }) {
@@ -29,6 +29,7 @@ export function keysTable(keys, { onchange, withUser = true, nameOf = (id) => id
     { label: t("operator.keyId"), cell: (key) => code(key.id) },
     withUser && { label: t("operator.user"), cell: (key) => h("a", { href: `#/operator/users/${encodeURIComponent(key.userId)}` }, key.userId) },
     { label: t("operator.permits"), cell: rights },
+    { label: t("operator.keyGroups"), cell: (key) => h("span", { dir: "auto" }, key.groups.join(", ")) },
     { label: t("operator.created"), cell: (key) => ago(key.createdAt) },
     { label: t("operator.state"), cell: (key) => (key.revokedAt ? badge(t("operator.revoked"), "bad") : badge(t("operator.stateActive"), "ok")) },
     { label: t("operator.actions"), align: "end", cell: (key) => !key.revokedAt && button(t("operator.revokeKey", { id: key.id }), { kind: "quiet", icon: "close", compact: true, onclick: () => revoke(key, onchange) }) },
@@ -56,6 +57,7 @@ export async function newKeyDialog({ user = "", app, ondone }) {
   const checks = domains.map((each) => field(each.name, checkbox({ value: each.id }), { inline: true }));
   const where = h("fieldset", { class: "fieldset", hidden: true }, h("legend", {}, t("operator.inDomains")), checks.length ? checks : h("p", { class: "soft" }, t("operator.noDomains")));
   role.control.addEventListener("change", () => (where.hidden = !["member", "author", "admin"].includes(role.control.value)));
+  const groups = field(t("operator.keyGroups"), textarea({ rows: 2, dir: "auto", spellcheck: "false" }), { hint: t("operator.keyGroupsHint") });
   let made = null;
   let own = null;
   const dialog = openDialog(t("operator.newKey"), {
@@ -63,10 +65,10 @@ export async function newKeyDialog({ user = "", app, ondone }) {
       dialogForm({
         close,
         fields: { user: whose, role },
-        content: [whose, list, role, where],
+        content: [whose, list, role, where, groups],
         action: t("operator.makeKey"),
         async send() {
-          const body = { user: control.value.trim(), role: role.control.value || null, domains: where.hidden ? [] : checks.map((each) => each.control).filter((each) => each.checked).map((each) => each.value) };
+          const body = { user: control.value.trim(), role: role.control.value || null, domains: where.hidden ? [] : checks.map((each) => each.control).filter((each) => each.checked).map((each) => each.value), groups: groups.control.value.split("\n").filter((each) => each.trim()) };
           made = await api("POST", "/api/keys", { body });
           if (made.first) await app.refreshUser();
           // without an operator's key nobody could change anything once this browser's sign-in ends

@@ -147,6 +147,8 @@ export default {
   "operator.jobStopped": "Stopped. Nothing was written.",
   "operator.keepHead": "Store the chain head outside this server. It proves all rows up to now.",
   "operator.key": "Key",
+  "operator.keyGroups": "Groups",
+  "operator.keyGroupsHint": "One per line. Domains decide which labelled documents a group may see.",
   "operator.keyId": "Id",
   "operator.keyKept": "I have saved it",
   "operator.keyMade": "Key for {user}",

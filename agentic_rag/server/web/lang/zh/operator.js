@@ -147,6 +147,8 @@ export default {
   "operator.jobStopped": "已停止，没有留下任何内容。",
   "operator.keepHead": "请将链头保存在服务器之外：它能证明到目前为止的所有行。",
   "operator.key": "密钥",
+  "operator.keyGroups": "组",
+  "operator.keyGroupsHint": "每行一个。各域决定组可以看到哪些带标签的文档。",
   "operator.keyId": "编号",
   "operator.keyKept": "我已保存",
   "operator.keyMade": "{user} 的密钥",
