@@ -250,6 +250,32 @@ def ingest(
 
 
 @app.command()
+def stale(
+    domain: Domain,
+    days: Annotated[int, typer.Option(help="How many days back citations count.")] = 90,
+    older_than: Annotated[int, typer.Option(help="Days after which a document without a review date is old.")] = 730,
+    data: Data = None,
+    url: Url = None,
+) -> None:
+    """List documents that need a review, those that answers cite most often first."""
+    params = {"days": str(days), "olderThan": str(older_than)}
+    path = f"/api/domains/{quote_part(domain)}/stale-documents"
+    found = run_command(data, url, lambda client: client.call("GET", path, params=params))
+    rows = [
+        (
+            str(each["citations"]),
+            printable(each["documentName"]),
+            each["date"],
+            each.get("reviewBy", ""),
+            each["reason"],
+            printable(each.get("newerName", "")),
+        )
+        for each in found["items"]
+    ]
+    table(("citations", "document", "date", "review by", "reason", "newer version"), rows)
+
+
+@app.command()
 def reindex(
     domain: Domain,
     rollback: Annotated[bool, typer.Option("--rollback", help="Take the last exchange back.")] = False,

@@ -56,6 +56,7 @@ from agentic_rag.directory.directory import FIRST_DOCUMENT_SECONDS, Directory
 from agentic_rag.documents.disk_reserve import DiskReserve
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.knowledge import Knowledge, open_knowledge
+from agentic_rag.documents.stale_report import StaleReports
 from agentic_rag.domains.definitions import Defaults, Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.file_history import FileHistory
@@ -553,6 +554,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         extraction=_extraction(ground, machinery, definitions),
         documents=documents,
         views=views,
+        stale_reports=StaleReports(database, directory),
         exports=Exports(database, directory, memories, ground.vault, threads),
         imports=_imports(ground, domains, documents, roles, reserve),
         conversations=conversations,

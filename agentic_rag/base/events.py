@@ -139,6 +139,10 @@ class Reference:
     """The cited rows, where the passage is a table."""
     scanned: Absent[bool] = None
     """True: OCR read the passage from a scan."""
+    document_date: Absent[str] = None
+    """The date of the document, `YYYY-MM-DD`, if it is known."""
+    review_by: Absent[str] = None
+    """The day until which the document should be reviewed, `YYYY-MM-DD`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +250,8 @@ class Retrieval:
 class SourceReference:
     """A citation of the characters ``text_from`` to ``text_to`` of the step's text, which quotes a passage.
 
-    ``verified`` is False if the cited statement shares no word with the passage.
+    ``verified`` is False if the cited statement shares no word with the passage. ``document_date`` and ``review_by``
+    are the document's dates, if they are known.
     """
 
     type: ClassVar[str] = "source_reference"
@@ -264,6 +269,8 @@ class SourceReference:
     verified: Absent[bool] = None
     table: Absent[CitedTable] = None
     scanned: Absent[bool] = None
+    document_date: Absent[str] = None
+    review_by: Absent[str] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,10 @@ class Passage:
     tables: Absent[tuple[PassageTable, ...]] = None
     scanned: Absent[bool] = None
     """True: OCR read it from a scan."""
+    document_date: Absent[str] = None
+    """The date of the document, `YYYY-MM-DD`, if it is known."""
+    review_by: Absent[str] = None
+    """The day until which the document should be reviewed, `YYYY-MM-DD`."""
 
     @classmethod
     def of(cls, block: Block) -> "Passage | None":

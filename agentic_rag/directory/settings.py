@@ -164,6 +164,8 @@ class DomainSettings(Form):
     retrieval_tokens: int | None = Field(None, ge=100, le=100_000)
     """Approximate maximum tokens of the passages of one search. The best passage is always included."""
     retrieval_fusion: Literal["dbsf", "rrf"] = "dbsf"
+    retrieval_prefer_newer: bool = False
+    """Whether passages of an older version of a document come after those of its newer versions."""
     reranker: Reranker | None = None
     """Name of a fastembed cross-encoder, which must be on the server's machine."""
     primary_role_id: RoleId = "assistant"

@@ -27,6 +27,7 @@ from agentic_rag.directory.directory import Directory
 from agentic_rag.directory.settings import DomainSettings
 from agentic_rag.documents.embedding_state import EmbeddingState
 from agentic_rag.documents.lost_documents import LostDocuments
+from agentic_rag.documents.versions import VersionFacts, newest_first
 from agentic_rag.store import documents, retrievals
 from agentic_rag.store.clock import now
 from agentic_rag.store.database import Database
@@ -101,6 +102,8 @@ class KeptSearch:
     chunks: Mapping[str, Chunk]
 
 
+MOST_HITS = 50
+"""Maximum number of hits of one search."""
 NO_DOCUMENTS = "There are no documents that can be searched."
 REBUILDING = (
     "The index of these documents was lost and is being rebuilt. Missing information may be in documents that cannot "
@@ -171,13 +174,14 @@ class DomainSearch:
             retrieval = await retriever.search(
                 collection,
                 query,
-                top_k,
+                _wanted(settings, top_k),
                 threshold,
                 options.document_ids,
                 options.document,
                 file_type=options.file_type,
                 heading=options.heading,
             )
+            retrieval = await self._newest_first(retrieval, settings, top_k)
         except IndexFault as exc:
             self.note_fault(exc)
             raise
@@ -224,13 +228,27 @@ class DomainSearch:
         retrieval = await retriever.search(
             collection or collection_of(domain_id),
             query,
-            settings.retrieval_top_k,
+            _wanted(settings, settings.retrieval_top_k),
             settings.retrieval_threshold,
             document_ids,
         )
+        retrieval = await self._newest_first(retrieval, settings, settings.retrieval_top_k)
         if settings.retrieval_tokens is not None:
             retrieval = retrieval.with_hits(hits_within(retrieval.hits, settings.retrieval_tokens))
         return retrieval if rebuilding is None else replace(retrieval, incomplete=str(rebuilding))
+
+    async def _newest_first(self, retrieval: Retrieval, settings: DomainSettings, top_k: int) -> Retrieval:
+        """Return a search with superseded versions last and at most ``top_k`` hits, if the domain wants that."""
+        if not settings.retrieval_prefer_newer:
+            return retrieval
+        ids = {DocumentId(hit.document_id) for hit in retrieval.hits}
+
+        def read(conn: Connection) -> dict[str, VersionFacts]:
+            found = [documents.get(conn, each) for each in sorted(ids)]
+            return {each.id: VersionFacts(each.name, each.date, each.created_at) for each in found if each is not None}
+
+        hits = newest_first(retrieval.hits, await self._db.read(read))
+        return replace(retrieval.with_hits(hits[:top_k]), top_k=top_k)
 
     def note_fault(self, fault: IndexFault) -> None:
         """Record that the index did not answer. Damage to one collection does not count as a failure of the index."""
@@ -262,16 +280,23 @@ class DomainSearch:
         return self._retrievers[fusion, reranker]
 
 
+def _wanted(settings: DomainSettings, top_k: int) -> int:
+    """Return how many hits to ask for: more where older versions will be moved behind newer ones."""
+    return max(top_k, min(2 * top_k, MOST_HITS)) if settings.retrieval_prefer_newer else top_k
+
+
 def _facts(record: DocumentRecord) -> DocumentFacts:
     progress = record.progress
     return DocumentFacts(
         document_id=record.id,
         name=record.name,
         passages=record.chunk_count or 0,
-        date=progress.date or record.created_at[:10],
+        date=record.date,
         languages=progress.languages or (),
         pages=record.page_count,
         outline=progress.outline or (),
+        document_date=record.own_date or progress.date,
+        review_by=record.review_by,
     )
 
 

@@ -109,7 +109,9 @@ class DomainChangeForm(Form):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-RETRIEVAL_FIELDS = frozenset({"retrieval_top_k", "retrieval_threshold", "retrieval_tokens", "retrieval_fusion"})
+RETRIEVAL_FIELDS = frozenset(
+    {"retrieval_top_k", "retrieval_threshold", "retrieval_tokens", "retrieval_fusion", "retrieval_prefer_newer"}
+)
 MODEL_FIELDS = frozenset({"model", "fallback_model", "thinking", "effort", "temperature", "max_tokens"})
 ROLE_FIELDS = frozenset({"primary_role_id", "sub_role_ids", "adopt_role"})
 SERVER_KEYS = frozenset({"mcpServers", "mcp_servers"})

@@ -100,7 +100,10 @@ class CitedTable:
 
 @answer()
 class Reference:
-    """A cited passage, found by ``agent``. ``verified`` is False if it shares no word with its statement."""
+    """A cited passage, found by ``agent``. ``verified`` is False if it shares no word with its statement.
+
+    ``documentDate`` is the document's date and ``reviewBy`` the day until which it should be reviewed, if known.
+    """
 
     number: int
     document_id: DocumentId
@@ -114,6 +117,8 @@ class Reference:
     verified: Absent[bool] = None
     table: Absent[CitedTable] = None
     scanned: Absent[bool] = None
+    document_date: Absent[str] = None
+    review_by: Absent[str] = None
 
 
 @answer()

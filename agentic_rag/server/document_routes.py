@@ -29,9 +29,11 @@ from agentic_rag.base.json_form import Absent
 from agentic_rag.base.threads import DomainThreads
 from agentic_rag.conversations.conversations import Conversations
 from agentic_rag.directory.document_labels import MAX_LABELS, Label, LabelRules, Labels, distinct
+from agentic_rag.documents import stale_report
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.files import clean_name
 from agentic_rag.documents.search import SearchOptions
+from agentic_rag.documents.stale_report import StaleReason, StaleReports
 from agentic_rag.evaluation.gate import DomainChangeForm, Gate
 from agentic_rag.operations.deletion import Deletion
 from agentic_rag.server.originals import OriginalFile
@@ -134,6 +136,14 @@ class RetrievalPage(Form):
 
     conversation_id: ConversationId | None = Field(None, max_length=200)
     limit: int = Field(50, ge=1, le=200)
+
+
+class StaleQuery(Form):
+    """``days``: how far back citations count. ``olderThan``: days after which one without a review date is old."""
+
+    days: int = Field(90, ge=1, le=3_650)
+    older_than: int = Field(730, ge=1, le=36_500)
+    limit: int = Field(50, ge=1, le=1_000)
 
 
 class Reindex(Form):
@@ -325,6 +335,26 @@ class CitedChunk:
 
 
 @answer()
+class StaleDocument:
+    """A document that needs a review, and how much answers lean on it.
+
+    ``reason``: ``review`` (the day of its review has passed), ``superseded`` (there is a newer version, ``newerId``) or
+    ``old``. ``citations`` and ``answers`` count the citations of the document and the answers that cite it.
+    """
+
+    document_id: str
+    document_name: str
+    date: str
+    reason: StaleReason
+    citations: int
+    answers: int
+    review_by: Absent[str] = None
+    last_cited: Absent[str] = None
+    newer_id: Absent[str] = None
+    newer_name: Absent[str] = None
+
+
+@answer()
 class Rebuilding:
     """Progress of rebuilding a lost index, in documents."""
 
@@ -435,9 +465,10 @@ class DocumentRoutes:
 
 
 class CollectionRoutes:
-    """A domain's whole collection: stored searches, and rebuilding the index."""
+    """A domain's whole collection: stored searches, stale documents, and rebuilding the index."""
 
-    def __init__(self, documents: Documents, conversations: Conversations) -> None:
+    def __init__(self, documents: Documents, conversations: Conversations, reports: StaleReports) -> None:
+        self._reports = reports
         self._documents = documents
         self._conversations = conversations
 
@@ -485,6 +516,12 @@ class CollectionRoutes:
             ),
         )
 
+    @route("GET", f"{DOMAIN}/stale-documents")
+    async def list_stale(self, domain: str, query: StaleQuery, view: DocumentView) -> Part[StaleDocument]:
+        """List documents that need a review, those that answers cite most often first."""
+        found = await self._reports.of(domain, view, days=query.days, older_than=query.older_than)
+        return Part([_stale(each) for each in found[: query.limit]], len(found) > query.limit)
+
     @route("POST", f"{DOMAIN}/reindex", status=202, errors=[ReindexRunning, NothingToRollBack])
     async def reindex(self, domain: str, body: Reindex) -> Collection:
         """Start rebuilding the collection, or restore the previous one."""
@@ -523,6 +560,22 @@ def _show_upload(
         name = clean_name(item.name) if item.name else ""
         return Redacted(domain, RefusedUpload(name, Problem(item.error.code, str(item.error))))
     return _document(item, rules)
+
+
+def _stale(stale: stale_report.StaleDocument) -> StaleDocument:
+    newer = stale.newer
+    return StaleDocument(
+        document_id=stale.document.id,
+        document_name=stale.document.name,
+        date=stale.document.date,
+        reason=stale.reason,
+        citations=stale.citations,
+        answers=stale.answers,
+        review_by=stale.document.review_by,
+        last_cited=stale.last_cited,
+        newer_id=None if newer is None else newer.id,
+        newer_name=None if newer is None else newer.name,
+    )
 
 
 def _chunk(chunk: chunking.Chunk) -> Chunk:

@@ -93,7 +93,7 @@ def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gat
         LaunchRequestRoutes(business.launch_requests, business.logins, gate),
         OAuthRoutes(business.sign_ins, business.directory),
         DocumentRoutes(business.documents, business.deletion, thread, business.gate),
-        CollectionRoutes(business.documents, business.conversations),
+        CollectionRoutes(business.documents, business.conversations, business.stale_reports),
         PlaceRoutes(business.documents, Places(business.documents), business.vault.redact),
         BundleRoutes(business.exports, business.imports),
         HistoryRoutes(business.history),

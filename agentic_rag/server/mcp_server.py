@@ -431,6 +431,8 @@ def _describe(source: Any) -> Json:
         "cells": "cells",
         "table": "table",
         "scanned": "scanned",
+        "documentDate": "document_date",
+        "reviewBy": "review_by",
         "verified": "verified",
     }
     return {name: source[key] for key, name in names.items() if source.get(key) is not None}

@@ -23,6 +23,7 @@ from agentic_rag.conversations.waits import Waits
 from agentic_rag.directory.directory import Directory
 from agentic_rag.documents.documents import Documents
 from agentic_rag.documents.embedding_state import EmbeddingState
+from agentic_rag.documents.stale_report import StaleReports
 from agentic_rag.domains.definitions import Definitions
 from agentic_rag.domains.domains import Domains
 from agentic_rag.domains.file_history import FileHistory
@@ -69,6 +70,7 @@ class RouteServices:
     extraction: Extraction
     documents: Documents
     views: DocumentViews
+    stale_reports: StaleReports
     exports: Exports
     imports: Imports
     conversations: Conversations

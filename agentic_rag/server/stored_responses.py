@@ -141,6 +141,8 @@ def _bodies(
                     reference.verified,
                     reference.table,
                     reference.scanned,
+                    reference.document_date,
+                    reference.review_by,
                 ),
                 None,
             )

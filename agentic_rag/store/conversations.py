@@ -326,6 +326,23 @@ def ids_of_domain(conn: Connection, domain_id: str) -> Sequence[tuple[Conversati
     return [(conversation_id, session_id) for conversation_id, session_id in conn.execute(query)]
 
 
+def cited_since(conn: Connection, domain_id: str, since: str, limit: int) -> list[tuple[str, tuple[str, ...]]]:
+    """Return when the newest answers of a domain began, with the documents of their citations, newest first.
+
+    Turns of delegates do not count: the answer that passes their passages on cites them again.
+    """
+    turns = TURNS.c
+    query = (
+        sa.select(turns.started_at, turns.references)
+        .join(CONVERSATIONS, _conversations.session_id == turns.session_id)
+        .where(_conversations.domain_id == domain_id, turns.started_at >= since)
+        .where(sa.cast(turns.references, sa.Text) != "[]")
+        .order_by(turns.started_at.desc(), turns.id.desc())
+        .limit(limit)
+    )
+    return [(at, tuple(each.document_id for each in references)) for at, references in conn.execute(query)]
+
+
 def update(conn: Connection, conversation_id: ConversationId, **fields: Unpack[ConversationFields]) -> bool:
     """Change the given fields. Returns False when there is no such conversation."""
     query = sa.update(CONVERSATIONS).where(_conversations.id == conversation_id).values(dict(fields))

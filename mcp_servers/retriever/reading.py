@@ -40,7 +40,8 @@ class DocumentFacts:
     """A readable document.
 
     ``passages`` is the number of its chunks. ``date`` (`YYYY-MM-DD`) is the file's own date, else the day on which it
-    was added. ``outline`` are its first headings.
+    was added. ``outline`` are its first headings. ``document_date`` is a date given to it or the file's own, and
+    ``review_by`` the day until which it should be reviewed.
     """
 
     document_id: str
@@ -50,6 +51,8 @@ class DocumentFacts:
     languages: tuple[str, ...] = ()
     pages: int | None = None
     outline: tuple[str, ...] = ()
+    document_date: str | None = None
+    review_by: str | None = None
 
 
 class Library(Protocol):

@@ -403,7 +403,7 @@ def _fit(hits: Sequence[Hit], facts: Mapping[str, DocumentFacts]) -> _Shown:
     size = 0
     for number, hit in enumerate(hits, 1):
         document = facts.get(hit.document_id)
-        place: Json = {"passages": document.passages, "date": document.date} if document else {}
+        place: Json = _facts_of(document) if document else {}
         one, text = {**hit.to_json(), **place}, _passage(number, hit, document)
         size += len(json.dumps(one, ensure_ascii=False).encode()) + len(text.encode())
         if shown.hits and size > MAX_RESULT_BYTES:
@@ -411,6 +411,13 @@ def _fit(hits: Sequence[Hit], facts: Mapping[str, DocumentFacts]) -> _Shown:
         shown.hits.append(one)
         shown.texts.append(text)
     return shown
+
+
+def _facts_of(document: DocumentFacts) -> Json:
+    """Return the members that the facts of its document add to a hit."""
+    known = {"document_date": document.document_date, "review_by": document.review_by}
+    facts = {name: value for name, value in known.items() if value is not None}
+    return {"passages": document.passages, "date": document.date, **facts}
 
 
 def _passages(members: Json, note: str, shown: _Shown) -> CallToolResult:

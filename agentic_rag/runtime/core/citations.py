@@ -92,6 +92,8 @@ def verify(
         verified=verified,
         table=_cited_table(citation, citable),
         scanned=citable.source.scanned,
+        document_date=citable.source.document_date,
+        review_by=citable.source.review_by,
     )
 
 

@@ -375,6 +375,8 @@ def search_result_block(hit: Json) -> Block:
                 score=_score(hit),
                 tables=_rows_of(hit) or None,
                 scanned=True if hit.get("scanned") else None,
+                document_date=hit.get("document_date"),
+                review_by=hit.get("review_by"),
             )
         ),
     }

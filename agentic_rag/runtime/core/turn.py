@@ -694,6 +694,8 @@ class Turn:
                     verified=reference.verified,
                     table=reference.table,
                     scanned=reference.scanned,
+                    document_date=reference.document_date,
+                    review_by=reference.review_by,
                 )
             )
         if references:

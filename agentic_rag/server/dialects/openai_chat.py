@@ -254,7 +254,19 @@ def annotation(citation: Citation, passages: str) -> Json:
 
 def more_of(citation: Citation) -> Json:
     """Return the passage's text and position, which an annotation has no place for."""
-    names = ("number", "documentId", "chunkId", "citedText", "score", "page", "cells", "table", "scanned")
+    names = (
+        "number",
+        "documentId",
+        "chunkId",
+        "citedText",
+        "score",
+        "page",
+        "cells",
+        "table",
+        "scanned",
+        "documentDate",
+        "reviewBy",
+    )
     return {name: citation.source[name] for name in names if citation.source.get(name) is not None}
 
 

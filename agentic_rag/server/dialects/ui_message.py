@@ -370,7 +370,20 @@ def _units(text: str, start: int, end: int) -> int:
 def _source_of(reference: Mapping[str, object], ident: str) -> Json:
     """Return a cited passage as a source document; ``ident`` names the id field."""
     name = str(reference["documentName"])
-    about = ("number", "documentId", "chunkId", "page", "cells", "citedText", "score", "agent", "table", "scanned")
+    about = (
+        "number",
+        "documentId",
+        "chunkId",
+        "page",
+        "cells",
+        "citedText",
+        "score",
+        "agent",
+        "table",
+        "scanned",
+        "documentDate",
+        "reviewBy",
+    )
     return {
         ident: f"{reference['number']}:{reference['chunkId']}",
         "mediaType": _MEDIA_TYPES.get(name.rpartition(".")[2].lower(), "application/octet-stream"),

@@ -169,7 +169,7 @@ export class AnswerPart {
         each.verified === false && h("span", { class: "badge badge-wait" }, t("chat.unverified")),
       );
     const tables = places.filter(({ each }) => each.table?.rows?.length).slice(0, 3);
-    return h("li", { class: "source-document" }, icon("page", 16), h("div", { class: "source-in" }, h("span", { class: "source-name wrap", dir: "auto" }, places[0].each.documentName), places.map(chip)), tables.length > 0 && h("div", { class: "source-tables" }, tables.map(({ each }) => rowsTable(each.table, t("chat.openSource", { number: each.number, name: each.documentName })))));
+    return h("li", { class: "source-document" }, icon("page", 16), h("div", { class: "source-in" }, h("span", { class: "source-name wrap", dir: "auto" }, places[0].each.documentName), agesOf(places[0].each), places.map(chip)), tables.length > 0 && h("div", { class: "source-tables" }, tables.map(({ each }) => rowsTable(each.table, t("chat.openSource", { number: each.number, name: each.documentName })))));
   }
 
   #drawFailure() {
@@ -524,3 +524,12 @@ export function headingOf({ documentId, documentName, chunkId, citedText }, view
 const folded = (text) => (text ?? "").replace(/\s+/g, "").toLowerCase();
 
 const shortened = (text) => (text.length > 60 ? `${text.slice(0, 59).trimEnd()}…` : text);
+
+/** The date of a cited document, and a mark if the day of its review has passed. */
+function agesOf({ documentDate, reviewBy }) {
+  const isOverdue = reviewBy && reviewBy < new Date().toISOString().slice(0, 10);
+  return [
+    documentDate && h("span", { class: "faint small" }, formatDate(documentDate, { time: false })),
+    isOverdue && h("span", { class: "badge badge-wait" }, t("chat.reviewOverdue", { date: formatDate(reviewBy, { time: false }) })),
+  ];
+}

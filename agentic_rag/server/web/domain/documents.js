@@ -7,6 +7,7 @@ import { compareTexts, formatBytes, formatDate, formatNumber, t } from "../i18n.
 import { icon } from "../icons.js";
 import { button, doLater, emptyState, input, loadInto, menu, notice, progress, toast, toastError } from "../ui.js";
 import { labelBadges, openDocument } from "./document.js";
+import { openStale } from "./stale.js";
 import { droppedFiles, isWanted, uploadFiles } from "./uploading.js";
 
 const POLL_MS = 1200;
@@ -40,7 +41,8 @@ export async function show(panel, { domain, rest, app, place }) {
   const refused = h("div", { class: "stack-small" });
   const search = input({ type: "search", class: "input find-input", placeholder: t("documents.find"), "aria-label": t("documents.find"), dataset: { search: "" }, oninput: () => draw() });
   const filters = h("div", { class: "segments", role: "group", "aria-label": t("documents.filter") });
-  const tools = h("div", { class: "row row-apart" }, filters, search);
+  const stale = mayChange && button(t("documents.stale"), { icon: "wait", onclick: () => openStale(domain.id, (id) => all.find((each) => each.id === id), open) });
+  const tools = h("div", { class: "row row-apart" }, filters, search, stale);
   const list = h("div", {});
   const model = h("p", { class: "faint small" });
   const files = mayChange && fileInputs(panel, (chosen) => send(chosen));

@@ -10,7 +10,7 @@ export const GROUPS = [
   ["roles", ["primaryRoleId", "subRoleIds"]],
   ["model", ["model", "fallbackModel", "maxTokens", "temperature", "thinking", "effort"]],
   ["access", ["groupLabels", "folderLabels"]],
-  ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "reranker"]],
+  ["retrieval", ["retrievalTopK", "retrievalThreshold", "retrievalTokens", "retrievalFusion", "retrievalPreferNewer", "reranker"]],
   ["start", ["starters"]],
   ["tools", ["toolPolicy", "askUser", "variables"]],
   ["limits", ["maxSteps", "turnTimeoutSeconds", "toolTimeoutSeconds", "contextTokens", "contextMessages"]],

@@ -134,6 +134,7 @@ export default {
   "chat.rename": "Rename",
   "chat.retry": "Try again",
   "chat.retrying": "The model’s service is slow. Trying again …",
+  "chat.reviewOverdue": "review was due {date}",
   "chat.save": "Save",
   "chat.scanned": "read from a scan",
   "chat.score": "Estimated relevance of this passage",

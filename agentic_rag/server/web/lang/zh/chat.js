@@ -134,6 +134,7 @@ export default {
   "chat.rename": "重命名",
   "chat.retry": "重试",
   "chat.retrying": "模型服务较慢，正在重试……",
+  "chat.reviewOverdue": "复核期限为 {date}",
   "chat.save": "保存",
   "chat.scanned": "识别自扫描件",
   "chat.score": "该段落相关的可能性",
