@@ -19,7 +19,6 @@ from starlette.applications import Starlette
 
 from agentic_rag.access.acts import Acts
 from agentic_rag.access.auditing import AuditLog
-from agentic_rag.access.document_views import DocumentViews
 from agentic_rag.access.keys import Access
 from agentic_rag.access.logins import Logins, LoginTimes
 from agentic_rag.access.people import People
@@ -501,7 +500,7 @@ async def _open_machinery(
             spending=ground.spending,
             observer=observer,
             owner=tools.owner,
-            hidden_documents=HiddenFromReaders(DocumentViews(database)),
+            hidden_documents=HiddenFromReaders(knowledge.search.views),
         )
     )
     joined = join_store(stack, settings, database, carriers, runtime)
@@ -521,14 +520,14 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     default_model = "" if defaults.only_model else defaults.model
     lifecycle = Lifecycle(roles, tools, settings.model_cache.expanduser(), default_model)
     domains = _make_domains(ground, machinery, lifecycle, defaults)
-    views = DocumentViews(database)
+    views = knowledge.search.views
     definitions = Definitions(directory, ground.access, knowledge.ingestion, defaults, threads, ground.watched, views)
     births = DomainCreation(directory, domains, roles)
     prompts = PromptFiles(database, directory, threads, ground.file_history)
     reserve = DiskReserve(settings.data, settings.disk_reserve)
     documents = Documents(knowledge, ground.folder.incoming, reserve)
     conversations = Conversations(
-        database, directory, definitions, runtime, births, Trials(roles), settings.default_domain
+        database, directory, definitions, runtime, births, Trials(roles), settings.default_domain, views
     )
     memories = Memories(definitions, views, settings.quota_memories, threads, ground.memories)
     deletion = Deletion(

@@ -16,7 +16,6 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from agentic_rag.access.document_views import DocumentViews
 from agentic_rag.access.keys import Access
 from agentic_rag.base.settings import Settings, client_environment
 from agentic_rag.base.threads import DomainThreads
@@ -237,7 +236,7 @@ class McpHub:
         self._sign_ins = make_sign_ins(self._database, self._vault, self._policy, self._address, self._listener)
         async with make_hub(
             self._knowledge,
-            DocumentViews(self._database),
+            self._knowledge.views,
             self._roles,
             self._policy,
             redactor,

@@ -5,9 +5,9 @@ no record and no route.
 """
 
 import re
+from calendar import monthrange
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
@@ -84,13 +84,15 @@ def require_shape(pattern: str, words: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
+
+
 def _check_date(text: str) -> str:
-    try:
-        if len(text) == len("2026-01-31"):
-            return date.fromisoformat(text).isoformat()
-    except ValueError:
-        pass
-    raise ValueError("a date is expected: YYYY-MM-DD")
+    found = _DATE.fullmatch(text)
+    year, month, day = map(int, found.groups()) if found else (0, 0, 0)
+    if not (year and 1 <= month <= 12 and 1 <= day <= monthrange(year, month)[1]):
+        raise ValueError("a date is expected: YYYY-MM-DD")
+    return text
 
 
 IsoDate = Annotated[str, AfterValidator(_check_date)]

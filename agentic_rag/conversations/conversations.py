@@ -13,7 +13,7 @@ import anyio.to_thread
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
-from agentic_rag.access.document_views import DocumentReader, view_of
+from agentic_rag.access.document_views import DocumentReader, DocumentViews
 from agentic_rag.access.users import User
 from agentic_rag.base.errors import (
     InvalidInput,
@@ -90,8 +90,10 @@ class Conversations:
         births: DomainCreation,
         trials: Trials,
         default_domain: str,
+        views: DocumentViews,
     ) -> None:
         """Create the service. ``default_domain`` is used for conversations created without a domain."""
+        self._views = views
         self._db = database
         self._births = births
         self._trials = trials
@@ -153,7 +155,7 @@ class Conversations:
             found = _find_named(conn, conversation)
             if found is not None:
                 return found
-            _check_documents(conn, user, domain_id, conversation.context_document_ids)
+            self._check_documents(conn, user, domain_id, conversation.context_document_ids)
             sessions.create(conn, conversation.session_id, labels, created_at=created)
             conversations.insert(conn, conversation)
             store_exchanges(conn, conversation, exchanges, created)
@@ -294,7 +296,7 @@ class Conversations:
             known = provenance.read_by(conn, conversation_id)
             if not known:
                 return frozenset()
-            view = view_of(conn, reader, domain_id)
+            view = self._views.read(conn, reader, domain_id)
             return frozenset(each for each in known if not view.shows(each))
 
         return frozenset() if user.reads_every_document(domain_id) else await self._db.read(read)
@@ -573,7 +575,7 @@ class Conversations:
         if document_ids:
             conversation = conversation.replace(context_document_ids=_distinct(document_ids))
             domain_id, distinct = conversation.domain_id, conversation.context_document_ids
-            await self._db.read(lambda conn: _check_documents(conn, user, domain_id, distinct))
+            await self._db.read(lambda conn: self._check_documents(conn, user, domain_id, distinct))
         await self._births.adopt(conversation.domain_id)
         definition, notices = await self._definitions.definition(user, conversation, draft)
         return await self._runtime.session(conversation.session_id), definition, notices
@@ -685,6 +687,23 @@ class Conversations:
             return frozenset()
         return await self._hidden_documents(user, conversation.domain_id, conversation.id)
 
+    def _check_documents(
+        self, conn: Connection, user: User, domain_id: str, document_ids: Sequence[DocumentId]
+    ) -> None:
+        """Check that a user may limit a conversation to these documents.
+
+        Raises:
+            NotFound: the domain has no such document, or the user may not see it.
+        """
+        if not document_ids:
+            return
+        reader = DocumentReader(user.id, user.key_id, trusted=user.reads_every_document(domain_id))
+        view = self._views.read(conn, reader, domain_id)
+        for document_id in document_ids:
+            document = documents.get(conn, document_id) if view.shows(document_id) else None
+            if document is None or document.domain_id != domain_id or document.status is DocumentStatus.DELETING:
+                raise NotFound("document", document_id, hidden=document is not None)
+
     async def check_replay(self, user: User, turn: TurnRecord) -> None:
         """Check that a user may read the log of a turn again.
 
@@ -789,15 +808,3 @@ def _distinct(ids: Sequence[DocumentId]) -> list[DocumentId]:
     if len(ids) > MAX_CONTEXT_DOCUMENTS:
         raise InvalidInput("contextDocumentIds", f"at most {MAX_CONTEXT_DOCUMENTS} are possible.")
     return list(dict.fromkeys(ids))
-
-
-def _check_documents(conn: Connection, user: User, domain_id: str, document_ids: Sequence[DocumentId]) -> None:
-    """Check that a user may limit a conversation to these documents. Raises `NotFound` for one that is not visible."""
-    if not document_ids:
-        return
-    reader = DocumentReader(user.id, user.key_id, trusted=user.reads_every_document(domain_id))
-    view = view_of(conn, reader, domain_id)
-    for document_id in document_ids:
-        document = documents.get(conn, document_id) if view.shows(document_id) else None
-        if document is None or document.domain_id != domain_id or document.status is DocumentStatus.DELETING:
-            raise NotFound("document", document_id, hidden=document is not None)

@@ -70,8 +70,7 @@ class LabelRules:
         if self.folders:
             folded = _fold(path)
             for pattern, given in self.folders.items():
-                parts = _split(pattern)
-                if _matches(parts, folded) or _matches((*parts[:-1], f"{parts[-1]}/", ""), folded):
+                if _compiled(pattern).matches(folded):
                     labels.update(given)
         return frozenset(labels)
 
@@ -80,17 +79,29 @@ class LabelRules:
         return frozenset(label for group in groups for label in self.groups.get(group, ()))
 
 
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A folder pattern: the folded texts around its asterisks, for the path itself and for what is below it."""
+
+    whole: tuple[str, ...]
+    below: tuple[str, ...]
+
+    def matches(self, path: str) -> bool:
+        """Return whether a folded path matches. Takes linear time, whatever the pattern."""
+        if len(self.whole) == 1:
+            return path == self.whole[0] or path.startswith(self.below[0])
+        return _matches(self.whole, path) or _matches(self.below, path)
+
+
 @lru_cache(2 * MAX_RULES)
-def _split(pattern: str) -> tuple[str, ...]:
-    """Return the folded texts around the asterisks of a pattern."""
-    return tuple(_fold(pattern).rstrip("/").split("*"))
+def _compiled(pattern: str) -> _Pattern:
+    whole = tuple(_fold(pattern).rstrip("/").split("*"))
+    return _Pattern(whole, (*whole[:-1], f"{whole[-1]}/", ""))
 
 
 def _matches(parts: Sequence[str], path: str) -> bool:
-    """Return whether a folded path consists of these texts with any characters between them. Takes linear time."""
-    first, *middle, last = parts if len(parts) > 1 else (parts[0], "")
-    if len(parts) == 1:
-        return path == first
+    """Return whether a folded path consists of these texts with any characters between them."""
+    first, *middle, last = parts
     if len(path) < len(first) + len(last) or not path.startswith(first) or not path.endswith(last):
         return False
     at, end = len(first), len(path) - len(last)
@@ -104,4 +115,6 @@ def _matches(parts: Sequence[str], path: str) -> bool:
 
 def _fold(path: str) -> str:
     """Return the form in which paths are compared. Case does not matter, so that ``HR/`` is as protected as ``hr/``."""
+    if path.isascii():
+        return path.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())

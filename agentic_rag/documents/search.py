@@ -129,7 +129,8 @@ class DomainSearch:
         models: Path,
     ) -> None:
         self._db = database
-        self._views = DocumentViews(database)
+        self.views = DocumentViews(database)
+        """The views of all readers. Other parts share this object and its cache."""
         self.index = index
         self._embedder = embedder
         self._directory = directory
@@ -204,7 +205,7 @@ class DomainSearch:
         ``bound`` has the members of the call's `Binding`. None means all documents of the domain.
         """
         domain_id = domain_of(str(bound.get("collection")))
-        view = await self._views.of_reader(DocumentReader.of_call(bound), domain_id)
+        view = await self.views.of_reader(DocumentReader.of_call(bound), domain_id)
         return view.within(bound.get("documents"))
 
     async def probe(

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypedDict, Unpack
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy import Connection, Index
+from sqlalchemy.dialects import postgresql, sqlite
 
 from agentic_rag.base.ids import DocumentId
 from agentic_rag.store import scans, signals
-from agentic_rag.store.columns import Key
+from agentic_rag.store.columns import BigInt, Key
 from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
 
@@ -127,6 +129,21 @@ class ExpectedLabelsRecord(Record, table=True):
     review_by: str | None = None
 
 
+class LabelVersionRecord(Record, table=True):
+    """A number that grows whenever a document of a domain is added or deleted, or its labels or its path change.
+
+    Readers cache what follows from the labels of a domain as long as the number stays the same.
+    """
+
+    __tablename__ = "label_versions"
+    part_of = "domain"
+
+    domain_id: Key[str]
+    number: BigInt
+
+
+LABEL_VERSIONS = LabelVersionRecord.__table__
+_versions = LABEL_VERSIONS.c
 EXPECTED_LABELS = ExpectedLabelsRecord.__table__
 _expected = EXPECTED_LABELS.c
 DOCUMENTS = DocumentRecord.__table__
@@ -173,7 +190,21 @@ def insert(conn: Connection, document: DocumentRecord) -> DocumentRecord:
             review_by=document.review_by or expected.review_by,
         )
     document.insert(conn)
+    note_labels(conn, document.domain_id)
     return document
+
+
+def note_labels(conn: Connection, domain_id: str) -> None:
+    """Record that labels, paths or the set of documents of a domain have changed."""
+    dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
+    first = dialect.insert(LABEL_VERSIONS).values(domain_id=domain_id, number=1)
+    grown = {"number": _versions.number + 1}
+    conn.execute(first.on_conflict_do_update(index_elements=[_versions.domain_id], set_=grown))
+
+
+def label_version(conn: Connection, domain_id: str) -> int:
+    """Return the number that `note_labels` increases. Read it before the labels, so that a cache is never too new."""
+    return conn.execute(sa.select(_versions.number).where(_versions.domain_id == domain_id)).scalar() or 0
 
 
 def apply_expected(conn: Connection, document: DocumentRecord, sha256: str) -> None:
@@ -221,8 +252,13 @@ def add_labels(conn: Connection, document_id: DocumentId, labels: Collection[str
     if held is not None and joined != tuple(held):
         query = sa.update(DOCUMENTS).where(_documents.id == document_id).values(labels=joined)
         conn.execute(query)
-        domain_id = conn.execute(sa.select(_documents.domain_id).where(_documents.id == document_id)).scalar()
-        signals.send(conn, SignalKind.DOCUMENTS, str(domain_id))
+        domain_id = str(conn.execute(sa.select(_documents.domain_id).where(_documents.id == document_id)).scalar())
+        note_labels(conn, domain_id)
+        signals.send(conn, SignalKind.DOCUMENTS, domain_id)
+
+
+NO_LABELS = "[]"
+"""The stored form of a document's labels, if it has none."""
 
 
 class LabelledDocument(NamedTuple):
@@ -235,13 +271,17 @@ class LabelledDocument(NamedTuple):
 
 def list_labelled(conn: Connection, domain_id: str) -> list[LabelledDocument]:
     """Return the domain's documents, also those that are being deleted, with the fields that decide who sees them."""
-    query = sa.select(_documents.id, _documents.path, _documents.labels).where(_documents.domain_id == domain_id)
-    return [LabelledDocument(*row) for row in conn.execute(query)]
+    labels = sa.cast(_documents.labels, sa.Text)  # most are empty, and need no conversion
+    query = sa.select(_documents.id, _documents.path, labels).where(_documents.domain_id == domain_id)
+    return [
+        LabelledDocument(ident, path, () if text == NO_LABELS else tuple(orjson.loads(text)))
+        for ident, path, text in conn.execute(query)
+    ]
 
 
 def has_labels(conn: Connection, domain_id: str) -> bool:
     """Return whether a document of the domain has labels of its own."""
-    labelled = sa.cast(_documents.labels, sa.Text) != "[]"
+    labelled = sa.cast(_documents.labels, sa.Text) != NO_LABELS
     query = sa.select(sa.literal(1)).where(_documents.domain_id == domain_id, labelled).limit(1)
     return conn.execute(query).scalar() is not None
 
@@ -318,6 +358,10 @@ def count_indexed(conn: Connection, domain_id: str) -> int:
 def update(conn: Connection, document_id: DocumentId, **fields: Unpack[DocumentFields]) -> bool:
     """Change the given fields. Returns False if the document does not exist or was deleted meanwhile."""
     query = sa.update(DOCUMENTS).where(_documents.id == document_id, _LISTED).values(dict(fields))
+    if fields.keys() & {"labels", "path"}:
+        domain_id = conn.execute(sa.select(_documents.domain_id).where(_documents.id == document_id)).scalar()
+        if domain_id is not None:
+            note_labels(conn, domain_id)
     return _change(conn, query, fields.get("status"))
 
 
@@ -383,6 +427,9 @@ def dense_ready(conn: Connection, read: Sequence[DocumentRecord]) -> None:
 def delete(conn: Connection, document_id: DocumentId) -> bool:
     """Delete the record and the OCR text of its pages. Returns False if there was no record."""
     scans.delete(conn, document_id)
+    domain_id = conn.execute(sa.select(_documents.domain_id).where(_documents.id == document_id)).scalar()
+    if domain_id is not None:
+        note_labels(conn, domain_id)
     return conn.execute(sa.delete(DOCUMENTS).where(_documents.id == document_id)).rowcount == 1
 
 
