@@ -254,6 +254,7 @@ def stale(
     domain: Domain,
     days: Annotated[int, typer.Option(help="How many days back citations count.")] = 90,
     older_than: Annotated[int, typer.Option(help="Days after which a document without a review date is old.")] = 730,
+    as_json: AsJson = False,
     data: Data = None,
     url: Url = None,
 ) -> None:
@@ -272,7 +273,7 @@ def stale(
         )
         for each in found["items"]
     ]
-    table(("citations", "document", "date", "review by", "reason", "newer version"), rows)
+    table(("citations", "document", "date", "review by", "reason", "newer version"), rows, found["items"], as_json)
 
 
 @app.command()

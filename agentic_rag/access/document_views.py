@@ -8,13 +8,14 @@ so that a change of rights counts from the next request or tool call.
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection
 
 from agentic_rag.access.rights import groups_of, user_of
 from agentic_rag.access.users import LOCAL, User
 from agentic_rag.base.ids import DocumentId
+from agentic_rag.base.json_form import Json
 from agentic_rag.directory.document_labels import LabelRules
 from agentic_rag.store import documents, domains, keys, provenance, users
 from agentic_rag.store.database import Database
@@ -61,7 +62,7 @@ class DocumentReader:
     trusted: bool = False
 
     @classmethod
-    def of_call(cls, bound: Mapping[str, Any]) -> "DocumentReader":
+    def of_call(cls, bound: Json) -> "DocumentReader":
         """Return the reader of a tool call. ``bound`` has the members of the call's `Binding`.
 
         Without a user, the reader sees only documents without labels.

@@ -8,11 +8,12 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
 
 from agentic_rag.base.forms import require_shape
+from agentic_rag.base.json_form import Json
 
 MAX_LABELS = 20
 """Maximum number of labels of one document, of one folder rule, or of one group."""
@@ -60,7 +61,7 @@ class LabelRules:
     folders: Mapping[str, Sequence[str]]
 
     @classmethod
-    def of_settings(cls, stored: Mapping[str, Any]) -> "LabelRules":
+    def of_settings(cls, stored: Json) -> "LabelRules":
         """Return the rules in a domain's stored settings (`DomainSettings.to_json`)."""
         return cls(stored.get("groupLabels") or {}, stored.get("folderLabels") or {})
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import anyio.to_thread
 from sqlalchemy import Connection
@@ -34,6 +33,7 @@ from agentic_rag.store.database import Database
 from agentic_rag.store.documents import DocumentRecord, DocumentStatus
 from agentic_rag.store.retrievals import RetrievalRecord
 from mcp_servers.retriever.chunking import Chunk, chunk_id
+from mcp_servers.retriever.document import Json
 from mcp_servers.retriever.errors import IndexDamaged, IndexFault, IndexUnavailable
 from mcp_servers.retriever.fast_embedder import FastReranker
 from mcp_servers.retriever.hits import Candidate, Hit, Retrieval, Sentence, hits_within, tables_of
@@ -199,13 +199,13 @@ class DomainSearch:
             return replace(retrieval, incomplete=NO_DOCUMENTS)
         return retrieval
 
-    async def visible(self, bound: Mapping[str, Any]) -> tuple[str, ...] | None:
+    async def visible(self, bound: Json) -> tuple[str, ...] | None:
         """Return the documents that a tool call may see: those of the conversation that its reader may see now.
 
         ``bound`` has the members of the call's `Binding`. None means all documents of the domain.
         """
         domain_id = domain_of(str(bound.get("collection")))
-        view = await self.views.of_reader(DocumentReader.of_call(bound), domain_id)
+        view = await self.views.of_reader(DocumentReader.of_call(dict(bound)), domain_id)
         return view.within(bound.get("documents"))
 
     async def probe(

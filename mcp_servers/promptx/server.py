@@ -27,6 +27,7 @@ from mcp_servers.promptx.memory import SHELF, Memory, MemoryCache, memory_folder
 from mcp_servers.promptx.new_engrams import read_batch
 from mcp_servers.promptx.nuwa import RoleFile
 from mcp_servers.promptx.presentation import (
+    Json,
     Result,
     describe_activation,
     describe_error,
@@ -54,7 +55,7 @@ META_MEMORY_ROLES: Final = "agentic_rag/memory_roles"
 META_DRAFT: Final = "agentic_rag/draft"
 """Draft files of the role that an author tries, each ``{kind, id, content}``. They count like written files."""
 
-HiddenTurns = Callable[[dict[str, Any]], Awaitable[frozenset[str]]]
+HiddenTurns = Callable[[Json], Awaitable[frozenset[str]]]
 """A host's function that returns the turns whose memories a caller must not see.
 
 Its argument has the members of the call's meta without their prefix.
@@ -371,7 +372,7 @@ class _Tools:
         return _Caller(workspace, scope, user, admin, roles, self._shelf, turn, role, memory_roles)
 
 
-def _bound_members(ctx: Context) -> dict[str, Any]:
+def _bound_members(ctx: Context) -> Json:
     """Return the members of a call's meta that the host binds, without their prefix."""
     meta: dict[str, Any] = dict(ctx.request_context.meta or {})
     return {key.removeprefix(META_PREFIX): value for key, value in meta.items() if key.startswith(META_PREFIX)}

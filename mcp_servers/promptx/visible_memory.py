@@ -30,7 +30,7 @@ class _VisibleLedger:
         self._ledger = ledger
         self._hidden = hidden
 
-    def _shown(self, engrams: Sequence[Engram]) -> list[Engram]:
+    def _visible(self, engrams: Sequence[Engram]) -> list[Engram]:
         return [each for each in engrams if each.id not in self._hidden]
 
     def reading(self) -> AbstractContextManager[None]:
@@ -58,26 +58,26 @@ class _VisibleLedger:
         return (each for each in self._ledger.lessons(after, upto) if each[0] not in self._hidden)
 
     def replaced_since(self, after: int, upto: Tip) -> list[Engram]:
-        return self._shown(self._ledger.replaced_since(after, upto))
+        return self._visible(self._ledger.replaced_since(after, upto))
 
     def texts(self, after: int) -> Iterator[tuple[int, str, tuple[str, ...], str]]:
         return (each for each in self._ledger.texts(after) if each[1] not in self._hidden)
 
     def near(self, words: Sequence[str]) -> list[Engram]:
-        return self._shown(self._ledger.near(words))
+        return self._visible(self._ledger.near(words))
 
     def fetch(self, ids: Sequence[str]) -> list[Engram]:
-        return self._shown(self._ledger.fetch(ids))
+        return self._visible(self._ledger.fetch(ids))
 
     def strongest(self, limit: int) -> list[Engram]:
-        return self._shown(self._ledger.strongest(limit + len(self._hidden)))[:limit]
+        return self._visible(self._ledger.strongest(limit + len(self._hidden)))[:limit]
 
     def page(self, offset: int, limit: int, text: str, which: Which = "current") -> tuple[int, list[Engram]]:
-        found = self._shown(self._ledger.page(0, ALL, text, which)[1])
+        found = self._visible(self._ledger.page(0, ALL, text, which)[1])
         return len(found), found[offset : offset + limit]
 
     def all(self) -> list[Engram]:
-        return self._shown(self._ledger.all())
+        return self._visible(self._ledger.all())
 
     def close(self) -> None:
         self._ledger.close()

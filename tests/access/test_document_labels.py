@@ -324,7 +324,7 @@ async def test_no_route_that_a_member_or_an_author_may_use_names_a_hidden_docume
                 if names or declared.rule.allow not in ("user", "member", "author"):
                     continue
                 path = declared.path.format(**ids)
-                body = None if declared.method == "GET" else {}
+                body: Json | None = None if declared.method == "GET" else {}
                 response = await found.ask(key, declared.method, path, body)
                 walked += 1
                 assert not any(word in response.text for word in found.secrets([0])), (declared.method, path)
