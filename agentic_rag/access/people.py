@@ -157,7 +157,7 @@ class People:
         held = self._unchanged_user(provided)
         if held is not None:
             return held
-        given = _wanted(provided)
+        given = _change_of(provided)
         details = {"operator": provided.operator, "grants": dict(provided.grants)}
 
         def store(conn: Connection) -> UserRecord | None:
@@ -186,7 +186,7 @@ class People:
         user = self._access.user_of_subject(provided.subject)
         if user is None:
             return None
-        given = _wanted(provided)
+        given = _change_of(provided)
         return None if _changed_fields(user, given) else user
 
     async def _set_state(self, user_id: str, state: UserState, action: str) -> UserRecord:
@@ -231,7 +231,7 @@ def _changed_fields(user: UserRecord, wanted: UserChange) -> UserFields:
     return fields
 
 
-def _wanted(provided: Provided) -> UserChange:
+def _change_of(provided: Provided) -> UserChange:
     return UserChange(provided.display_name or None, provided.operator, provided.grants, provided.groups)
 
 

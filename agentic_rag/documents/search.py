@@ -175,7 +175,7 @@ class DomainSearch:
             retrieval = await retriever.search(
                 collection,
                 query,
-                _wanted(settings, top_k),
+                _search_size(settings, top_k),
                 threshold,
                 options.document_ids,
                 options.document,
@@ -229,7 +229,7 @@ class DomainSearch:
         retrieval = await retriever.search(
             collection or collection_of(domain_id),
             query,
-            _wanted(settings, settings.retrieval_top_k),
+            _search_size(settings, settings.retrieval_top_k),
             settings.retrieval_threshold,
             document_ids,
         )
@@ -281,7 +281,7 @@ class DomainSearch:
         return self._retrievers[fusion, reranker]
 
 
-def _wanted(settings: DomainSettings, top_k: int) -> int:
+def _search_size(settings: DomainSettings, top_k: int) -> int:
     """Return how many hits to ask for: more where older versions will be moved behind newer ones."""
     return max(top_k, min(2 * top_k, MOST_HITS)) if settings.retrieval_prefer_newer else top_k
 
