@@ -71,7 +71,7 @@ class LabelRules:
         if self.folders:
             folded = _fold(path)
             for pattern, given in self.folders.items():
-                if _compiled(pattern).matches(folded):
+                if _compile_pattern(pattern).matches(folded):
                     labels.update(given)
         return frozenset(labels)
 
@@ -95,7 +95,7 @@ class _Pattern:
 
 
 @lru_cache(2 * MAX_RULES)
-def _compiled(pattern: str) -> _Pattern:
+def _compile_pattern(pattern: str) -> _Pattern:
     whole = tuple(_fold(pattern).rstrip("/").split("*"))
     return _Pattern(whole, (*whole[:-1], f"{whole[-1]}/", ""))
 
