@@ -110,6 +110,12 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_contexts_session_id"), ["session_id"], unique=False)
 
     op.create_table(
+        "conversation_documents",
+        sa.Column("conversation_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("document_id", sa.String(), autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("conversation_id", "document_id"),
+    )
+    op.create_table(
         "conversations",
         sa.Column("id", sa.String(), autoincrement=False, nullable=False),
         sa.Column("domain_id", sa.String(), nullable=False),
@@ -157,6 +163,9 @@ def upgrade() -> None:
         sa.Column("file_stamp", sa.String(), nullable=False),
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("lease_until", sa.String(), nullable=True),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("own_date", sa.String(), nullable=True),
+        sa.Column("review_by", sa.String(), nullable=True),
         sa.Column("created_at", sa.String(), nullable=False),
         sa.Column("updated_at", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
@@ -305,6 +314,15 @@ def upgrade() -> None:
         batch_op.create_index("ix_evaluation_runs_domain", ["domain_id", "id"], unique=False)
 
     op.create_table(
+        "expected_labels",
+        sa.Column("domain_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("sha256", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("own_date", sa.String(), nullable=True),
+        sa.Column("review_by", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("domain_id", "sha256"),
+    )
+    op.create_table(
         "extractions",
         sa.Column("session_id", sa.String(), autoincrement=False, nullable=False),
         sa.Column("conversation_id", sa.String(), nullable=False),
@@ -381,10 +399,17 @@ def upgrade() -> None:
         sa.Column("role", sa.String(), nullable=True),
         sa.Column("domains", sa.JSON(), nullable=False),
         sa.Column("sha256", sa.String(), nullable=False),
+        sa.Column("groups", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.String(), nullable=False),
         sa.Column("revoked_at", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("sha256"),
+    )
+    op.create_table(
+        "label_versions",
+        sa.Column("domain_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("domain_id"),
     )
     op.create_table(
         "launch_requests",
@@ -479,6 +504,13 @@ def upgrade() -> None:
     with op.batch_alter_table("memories", schema=None) as batch_op:
         batch_op.create_index("ix_memories_place", ["domain_id", "user_id", "role"], unique=True)
 
+    op.create_table(
+        "memory_sources",
+        sa.Column("domain_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("turn_id", sa.String(), autoincrement=False, nullable=False),
+        sa.Column("document_ids", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("domain_id", "turn_id"),
+    )
     op.create_table(
         "message_texts",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=False, nullable=False),
@@ -817,6 +849,7 @@ def upgrade() -> None:
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("origin", sa.String(), nullable=False),
         sa.Column("subject", sa.String(), nullable=True),
+        sa.Column("groups", sa.JSON(), nullable=False),
         sa.Column("created_at", sa.String(), nullable=False),
         sa.Column("updated_at", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
