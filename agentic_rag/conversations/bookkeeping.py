@@ -17,10 +17,12 @@ from agentic_rag.conversations.titles import title_of
 from agentic_rag.roles.extraction import note_turn
 from agentic_rag.runtime.core.calls import PlannedCall
 from agentic_rag.runtime.spending import Spending
-from agentic_rag.store import conversations, message_texts, sessions
+from agentic_rag.store import conversations, deliveries, message_texts, sessions
 from agentic_rag.store.budgets import Payer
 from agentic_rag.store.clock import now
 from agentic_rag.store.conversations import ConversationStatus, TitleSource
+from agentic_rag.store.deliveries import Event
+from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.message_texts import TextScope
 from agentic_rag.store.turns import TurnRecord, TurnStatus
 
@@ -68,9 +70,11 @@ class TurnBookkeeping:
         return (Title(title),)
 
     def turn_ended(self, conn: Connection, turn: TurnRecord, final: Terminal) -> None:
-        """Count and index the messages of a turn, and queue the turn for a title or for memory extraction."""
+        """Count and index the messages of a turn. Queue it for a title or for memory extraction; report a failure."""
         count, outcome = _count_of(conn, turn, final), _outcome_of(final)
         place = conversations.add_messages(conn, turn.conversation_id, count, now(), outcome)
+        if isinstance(final, Error):
+            _announce_failure(conn, turn, final)
         if place is None:
             return
         if not place.transient:
@@ -116,6 +120,23 @@ def _outcome_of(final: Terminal) -> TurnStatus:
     if isinstance(final, Done):
         return TurnStatus.DONE
     return TurnStatus.FAILED if isinstance(final, Error) else TurnStatus.INTERRUPTED
+
+
+def _announce_failure(conn: Connection, turn: TurnRecord, error: Error) -> None:
+    """Notify the domain's endpoints of a failed turn, except in a transient conversation, as evaluations use."""
+    conversation = conversations.get(conn, turn.conversation_id)
+    if conversation is None or conversation.transient:
+        return
+    facts = {
+        "turnId": turn.id,
+        "conversationId": conversation.id,
+        "userId": conversation.owner_id,
+        "code": error.code,
+        "retryable": error.retryable,
+    }
+    texts, owner = {"message": error.message, "question": turn.content}, conversation.owner_id
+    event = Event(EventKind.TURN_FAILED, conversation.domain_id, facts, texts, owner, conversation.id)
+    deliveries.announce(conn, event)
 
 
 def _count_of(conn: Connection, turn: TurnRecord, final: Terminal) -> int:

@@ -218,7 +218,7 @@ class HumanInput:
         )
 
         def store(conn: Connection) -> None:
-            record.insert(conn)
+            waits.open_wait(conn, record)
 
         self._unanswered[wait_id] = _unbegun(record)
         with anyio.CancelScope(shield=True):

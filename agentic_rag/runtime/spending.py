@@ -26,10 +26,12 @@ from agentic_rag.models.base import ModelRequest
 from agentic_rag.models.prices import Prices
 from agentic_rag.models.profiles import profile_of
 from agentic_rag.runtime.core.window import message_tokens, tokens_of
-from agentic_rag.store import budgets, usage
+from agentic_rag.store import budgets, deliveries, usage
 from agentic_rag.store.budgets import BudgetRecord, Payer, Period, ReservationRecord, Unit
 from agentic_rag.store.clock import new_id, now, seconds_until
 from agentic_rag.store.database import Database
+from agentic_rag.store.deliveries import Event
+from agentic_rag.store.endpoints import EventKind, of_event
 from agentic_rag.store.usage import Scope
 
 logger = logging.getLogger(__name__)
@@ -181,6 +183,35 @@ class Spending:
                 if standing.spent >= Decimal(budget.hard):
                     raise _refusal(budget, standing)
 
+    def announce_crossed(self, conn: Connection, payer: Payer) -> None:
+        """Notify the domain's endpoints of budgets whose limit a payer has reached. Part of the caller's transaction.
+
+        An endpoint is notified once per budget, subject, limit and period.
+        """
+        if not of_event(conn, EventKind.BUDGET_CROSSED, payer.domain_id):
+            return
+        for budget in budgets.of_payer(self._budgets, payer):
+            subject = payer.subject(budget.scope)
+            standing = standing_of(conn, self.prices, budget, subject)
+            for name, limit in (("soft", budget.soft), ("hard", budget.hard)):
+                if limit is None or standing.spent < Decimal(limit):
+                    continue
+                facts = {
+                    "budgetId": budget.id,
+                    "scope": budget.scope.value,
+                    "subject": subject,
+                    "unit": budget.unit.value,
+                    "period": budget.period.value,
+                    "limit": name,
+                    "amount": limit,
+                    "spent": str(standing.spent),
+                    "renewsAt": standing.renews_at,
+                }
+                once = f"{budget.id} {subject} {name} {limit} {standing.since}"
+                user_id = subject if budget.scope is Scope.USER else ""
+                event = Event(EventKind.BUDGET_CROSSED, payer.domain_id, facts, user_id=user_id, once=once)
+                deliveries.announce(conn, event)
+
     async def reserve(
         self, payer: Payer, record: ReservationRecord, seconds: float, own: Sequence[str] = ()
     ) -> tuple[BudgetRecord, ...]:
@@ -305,8 +336,10 @@ class Account:
         return Account(self._spending, self._payer, self._turn_id, self)
 
     def release(self, conn: Connection) -> None:
-        """Release the reservations in the transaction that stores the usage."""
+        """Release the reservations in the transaction that stores the usage, after the usage."""
         budgets.release(conn, [*self._before, *self._last])
+        if self.limited and (self._before or self._last):
+            self._spending.announce_crossed(conn, self._payer)
 
     def settle(self) -> None:
         """Note that the transaction of `release` was committed."""

@@ -15,8 +15,10 @@ from sqlalchemy import Connection, Index
 from sqlalchemy.dialects import postgresql, sqlite
 
 from agentic_rag.base.ids import DocumentId
-from agentic_rag.store import scans, signals
+from agentic_rag.store import deliveries, scans, signals
 from agentic_rag.store.columns import BigInt, Key
+from agentic_rag.store.deliveries import Event
+from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
 
@@ -387,11 +389,24 @@ def update_owned(conn: Connection, document_id: DocumentId, owner: str, fields: 
 
 
 def _change(conn: Connection, query: sa.Update, status: DocumentStatus | None) -> bool:
-    """Change one document, and notify other processes when it becomes searchable or stops being so."""
-    domain_id = conn.execute(query.returning(_documents.domain_id)).scalar()
-    if domain_id is not None and status in (DocumentStatus.INDEXED, DocumentStatus.DELETING):
+    """Change one document. Notify other processes when it becomes searchable or not, and endpoints when it fails."""
+    changed = conn.execute(query.returning(_documents.domain_id, _documents.id)).first()
+    if changed is None:
+        return False
+    domain_id, document_id = changed
+    if status in (DocumentStatus.INDEXED, DocumentStatus.DELETING):
         signals.send(conn, SignalKind.DOCUMENTS, domain_id)
-    return domain_id is not None
+    if status is DocumentStatus.FAILED:
+        _announce_failure(conn, document_id)
+    return True
+
+
+def _announce_failure(conn: Connection, document_id: DocumentId) -> None:
+    document = get(conn, document_id)
+    assert document is not None
+    facts = {"documentId": document.id, "name": document.name, "code": document.error_code}
+    texts = {"message": document.error_message}
+    deliveries.announce(conn, Event(EventKind.DOCUMENT_FAILED, document.domain_id, facts, texts))
 
 
 def announce(conn: Connection, domain_id: str) -> None:

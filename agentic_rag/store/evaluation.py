@@ -13,7 +13,10 @@ from sqlmodel import Field
 
 from agentic_rag.base.ids import SessionId
 from agentic_rag.base.json_form import Json
+from agentic_rag.store import deliveries
 from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.deliveries import Event
+from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.record import Record
 
 Tier = Literal["retrieval", "answers"]
@@ -297,7 +300,29 @@ def list_runs(conn: Connection, domain_id: str, limit: int, tier: str | None = N
 def update_run(conn: Connection, run_id: str, **fields: Unpack[RunFields]) -> bool:
     """Change the given fields of a run that has not ended. Returns False if it has ended or does not exist."""
     query = sa.update(RUNS).where(_runs.id == run_id, _runs.state.not_in(RUN_ENDED)).values(dict(fields))
-    return conn.execute(query).rowcount == 1
+    if conn.execute(query).rowcount != 1:
+        return False
+    if fields.get("state") in RUN_ENDED:
+        _announce_end(conn, run_id)
+    return True
+
+
+def _announce_end(conn: Connection, run_id: str) -> None:
+    """Notify the domain's endpoints of the end of a run."""
+    run = RunRecord.first(conn, sa.select(RUNS).where(_runs.id == run_id))
+    assert run is not None
+    counts = {name: getattr(run, name) for name in ("done", "passed", "failed", "gone", "unknown", "unchecked")}
+    facts = {
+        "runId": run.id,
+        "tier": run.tier,
+        "purpose": run.purpose,
+        "state": run.state.value,
+        **counts,
+        "tokens": run.tokens,
+        "endedAt": run.ended_at,
+    }
+    texts = {"label": run.label, "reason": run.reason}
+    deliveries.announce(conn, Event(EventKind.EVALUATION_FINISHED, run.domain_id, facts, texts, run.user_id))
 
 
 def claim_run(conn: Connection, tier: str, owner: str, at: str, silent_since: str) -> RunRecord | None:

@@ -9,7 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from agentic_rag.base.ids import ConversationId, MessageId, SessionId
+from agentic_rag.store import deliveries
 from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.deliveries import Event
+from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.record import Record
 
 
@@ -41,9 +44,19 @@ _feedback = FEEDBACK.c
 
 
 def put(conn: Connection, feedback: FeedbackRecord) -> None:
-    """Store feedback, replacing earlier feedback on the same answer."""
+    """Store feedback, replacing earlier feedback on the same answer, and notify the domain's endpoints."""
     remove(conn, feedback.id)
     feedback.insert(conn)
+    facts = {
+        "messageId": feedback.id,
+        "conversationId": feedback.conversation_id,
+        "userId": feedback.user_id,
+        "rating": feedback.rating.value,
+        "createdAt": feedback.created_at,
+    }
+    kind, texts = EventKind.FEEDBACK_CREATED, {"reason": feedback.reason}
+    event = Event(kind, feedback.domain_id, facts, texts, feedback.user_id, feedback.conversation_id)
+    deliveries.announce(conn, event)
 
 
 def remove(conn: Connection, message_id: MessageId) -> None:

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from agentic_rag.store import deliveries
 from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.deliveries import Event
+from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.record import Record
 
 
@@ -69,8 +72,16 @@ _sign_ins, _accounts = SIGN_INS.c, ACCOUNTS.c
 
 
 def insert(conn: Connection, sign_in: SignInRecord) -> None:
-    """Store a new sign-in."""
+    """Store a new sign-in and notify the domain's endpoints."""
     sign_in.insert(conn)
+    facts = {
+        "signInId": sign_in.id,
+        "server": sign_in.server,
+        "userId": sign_in.user_id,
+        "moreRights": sign_in.step_up,
+        "expiresAt": sign_in.expires_at,
+    }
+    deliveries.announce(conn, Event(EventKind.SIGN_IN_NEEDED, sign_in.domain_id, facts, user_id=sign_in.user_id))
 
 
 def get(conn: Connection, ident: str) -> SignInRecord | None:

@@ -13,8 +13,10 @@ from sqlalchemy import Connection, and_, func, or_, select, update
 from agentic_rag.base.events import Answerer, WaitAction, WaitKind
 from agentic_rag.base.ids import ConversationId, SessionId, TurnId, WaitId
 from agentic_rag.base.json_form import Json
-from agentic_rag.store import signals
+from agentic_rag.store import deliveries, signals
 from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.deliveries import Event
+from agentic_rag.store.endpoints import EventKind
 from agentic_rag.store.record import Record
 from agentic_rag.store.signals import SignalKind
 from agentic_rag.store.statements import Prepared, parameter
@@ -88,6 +90,32 @@ _OF_TURN = Prepared(_OLDEST_FIRST.where(_rows.turn_id == parameter(_rows.turn_id
 _OPEN = _rows.state == WaitState.OPEN
 
 
+def open_wait(conn: Connection, wait: WaitRecord) -> None:
+    """Store a new wait and notify the domain's endpoints."""
+    wait.insert(conn)
+    facts = {**_facts(wait), "openedAt": wait.opened_at, "expiresAt": wait.expires_at}
+    texts = {name: wait.request.get(name) for name in ("title", "message", "warning", "arguments", "sources")}
+    deliveries.announce(conn, _event(EventKind.WAIT_CREATED, wait, facts, texts))
+
+
+def _facts(wait: WaitRecord) -> Json:
+    return {
+        "waitId": wait.id,
+        "kind": wait.kind.value,
+        "answerer": wait.answerer.value,
+        "conversationId": wait.conversation_id,
+        "turnId": wait.root_turn_id,
+        "userId": wait.user_id,
+        "agent": wait.agent,
+        "server": wait.request.get("server"),
+        "toolName": wait.request.get("toolName"),
+    }
+
+
+def _event(kind: EventKind, wait: WaitRecord, facts: Json, texts: Json) -> Event:
+    return Event(kind, wait.domain_id, facts, texts, wait.user_id, wait.conversation_id)
+
+
 def get(conn: Connection, wait_id: WaitId) -> WaitRecord | None:
     """Return the wait, or None."""
     return WaitRecord.first(conn, select(WAITS).where(_rows.id == wait_id))
@@ -150,13 +178,17 @@ def finish(
     at: str,
     remembered: bool = False,
 ) -> bool:
-    """End an open wait. Returns False, without a change, if it has ended before."""
+    """End an open wait and notify the domain's endpoints. Returns False, without a change, if it has ended before."""
     statement = update(WAITS).where(_rows.id == wait_id, _OPEN)
     values = {"state": state, "answer": answer, "answered_by": by, "answered_at": at, "remembered": remembered}
-    ended = conn.execute(statement.values(**values)).rowcount == 1
-    if ended:
-        signals.send(conn, SignalKind.ANSWERED, wait_id)
-    return ended
+    if conn.execute(statement.values(**values)).rowcount != 1:
+        return False
+    signals.send(conn, SignalKind.ANSWERED, wait_id)
+    wait = get(conn, wait_id)
+    assert wait is not None
+    facts = {**_facts(wait), "state": state.value, "answeredBy": by, "answeredAt": at}
+    deliveries.announce(conn, _event(EventKind.WAIT_ANSWERED, wait, facts, {}))
+    return True
 
 
 def take(conn: Connection, wait_id: WaitId) -> None:

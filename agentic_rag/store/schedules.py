@@ -1,0 +1,255 @@
+"""Schedules: prompts that the server sends at given times or when a signed webhook arrives, and their firings.
+
+A firing is one run of a schedule. Its row is the claim: ``(schedule_id, slot)`` is unique, and the row is stored in the
+transaction that moves the schedule to its next time. So each time fires exactly once, whichever process claims it.
+Callers check permissions.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Index, UniqueConstraint, text
+
+from agentic_rag.base.ids import ConversationId, TurnId
+from agentic_rag.store.columns import Indexed, Key
+from agentic_rag.store.database_time import DatabaseTime
+from agentic_rag.store.record import Record
+
+
+class CatchUp(StrEnum):
+    """What happens to times that passed while no server ran: none of them fires, the last one does, or all do."""
+
+    SKIP = "skip"
+    ONCE = "once"
+    ALL = "all"
+
+
+class ScheduleRecord(Record, table=True):
+    """A prompt that is sent as its owner at certain times, or by a webhook if ``cron`` is empty."""
+
+    __tablename__ = "schedules"
+    __table_args__ = (UniqueConstraint("domain_id", "name"),)
+    part_of = "domain"
+
+    id: Key[str]
+    domain_id: Indexed[str]
+    name: str
+    owner_id: str
+    """The user who sends the prompt and owns the conversations."""
+    cron: str = ""
+    """Five cron fields, or empty: a webhook fires the schedule."""
+    time_zone: str = "UTC"
+    prompt: str
+    role: str = ""
+    """The role that answers; empty: the domain's primary role."""
+    allowed_tools: tuple[str, ...] = ()
+    """Names of tools that run without approval."""
+    max_tokens: int | None = None
+    """Tokens that one run may use."""
+    endpoint_id: str = ""
+    """An endpoint that also receives the answer, or empty."""
+    catch_up: CatchUp = CatchUp.ONCE
+    max_failures: int = 3
+    """Failed runs in a row after which the schedule is paused."""
+    enabled: bool = True
+    problem: str = ""
+    """Why the server paused the schedule."""
+    failures: int = 0
+    """Failed runs since the last successful one."""
+    next_at: Indexed[str | None] = None
+    """The next firing time (UTC); None for a paused schedule and for a webhook."""
+    created_by: str
+    created_at: str
+    updated_at: str
+
+
+class FiringState(StrEnum):
+    """The state of a firing. A skipped one never runs."""
+
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+_OPEN = "state IN ('claimed', 'running')"
+
+
+class FiringRecord(Record, table=True):
+    """One run of a schedule."""
+
+    __tablename__ = "firings"
+    __table_args__ = (
+        UniqueConstraint("schedule_id", "slot"),
+        Index(
+            "ix_firings_open",
+            "schedule_id",
+            "id",
+            sqlite_where=text(_OPEN),
+            postgresql_where=text(_OPEN),
+        ),
+    )
+    part_of = "domain"
+
+    id: Key[str]
+    schedule_id: str
+    domain_id: Indexed[str]
+    slot: str
+    """The firing time (UTC), or the id of the webhook's message."""
+    payload: str = ""
+    """The body of the webhook."""
+    state: FiringState = FiringState.CLAIMED
+    conversation_id: str = ""
+    turn_id: Indexed[str] = ""
+    detail: str = ""
+    """The error of a failed run, or the reason of a skipped one."""
+    created_at: str
+    ended_at: Indexed[str | None] = None
+
+
+SCHEDULES = ScheduleRecord.__table__
+FIRINGS = FiringRecord.__table__
+_schedules = SCHEDULES.c
+_firings = FIRINGS.c
+_OPEN_STATES = (FiringState.CLAIMED, FiringState.RUNNING)
+
+
+def moment(conn: Connection) -> str:
+    """Return the database's time, which all processes share."""
+    return str(conn.execute(sa.select(DatabaseTime())).scalar_one())
+
+
+def get(conn: Connection, schedule_id: str) -> ScheduleRecord | None:
+    """Return the schedule, or None."""
+    return ScheduleRecord.first(conn, sa.select(SCHEDULES).where(_schedules.id == schedule_id))
+
+
+def of_domain(conn: Connection, domain_id: str) -> list[ScheduleRecord]:
+    """Return the schedules of a domain by name."""
+    query = sa.select(SCHEDULES).where(_schedules.domain_id == domain_id)
+    return ScheduleRecord.all(conn, query.order_by(_schedules.name))
+
+
+def list_due(conn: Connection, at: str, most: int) -> list[ScheduleRecord]:
+    """Return at most ``most`` enabled schedules whose next time has come, the longest overdue first."""
+    due = sa.select(SCHEDULES).where(_schedules.enabled.is_(True), _schedules.next_at <= at)
+    return ScheduleRecord.all(conn, due.order_by(_schedules.next_at, _schedules.id).limit(most))
+
+
+def is_any_due(conn: Connection) -> bool:
+    """Return whether a schedule is due, or a claimed firing has not started."""
+    due = sa.select(_schedules.id).where(_schedules.enabled.is_(True), _schedules.next_at <= DatabaseTime()).limit(1)
+    if conn.execute(due).first() is not None:
+        return True
+    claimed = sa.select(_firings.id).where(sa.text(f"firings.{_OPEN}"), _firings.state == FiringState.CLAIMED)
+    return conn.execute(claimed.limit(1)).first() is not None
+
+
+def update(conn: Connection, schedule_id: str, **values: object) -> bool:
+    """Change columns of a schedule. Returns False if it does not exist."""
+    return conn.execute(sa.update(SCHEDULES).where(_schedules.id == schedule_id).values(**values)).rowcount == 1
+
+
+def advance(conn: Connection, schedule: ScheduleRecord, next_at: str | None) -> bool:
+    """Move a schedule to its next time. Returns False if another process has moved, changed or paused it."""
+    unmoved = (_schedules.id == schedule.id, _schedules.next_at == schedule.next_at, _schedules.enabled.is_(True))
+    same = _schedules.updated_at == schedule.updated_at
+    return conn.execute(sa.update(SCHEDULES).where(*unmoved, same).values(next_at=next_at)).rowcount == 1
+
+
+def delete(conn: Connection, schedule_id: str) -> None:
+    """Delete a schedule and its firings."""
+    conn.execute(sa.delete(FIRINGS).where(_firings.schedule_id == schedule_id))
+    conn.execute(sa.delete(SCHEDULES).where(_schedules.id == schedule_id))
+
+
+def claim(conn: Connection, firing: FiringRecord) -> bool:
+    """Store a firing. Returns False if its time or message has been claimed before."""
+    known = sa.select(_firings.id).where(_firings.schedule_id == firing.schedule_id, _firings.slot == firing.slot)
+    if conn.execute(known.limit(1)).first() is not None:
+        return False
+    firing.insert(conn)
+    return True
+
+
+def list_startable(conn: Connection, most: int) -> list[FiringRecord]:
+    """Return the first claimed firing of each schedule that has no running one, oldest first."""
+    other = FIRINGS.alias()
+    earlier = sa.exists().where(
+        other.c.schedule_id == _firings.schedule_id,
+        other.c.state.in_(_OPEN_STATES),
+        sa.or_(other.c.state == FiringState.RUNNING, other.c.id < _firings.id),
+    )
+    first = sa.select(FIRINGS).where(_firings.state == FiringState.CLAIMED, ~earlier)
+    return FiringRecord.all(conn, first.order_by(_firings.id).limit(most))
+
+
+def get_firing(conn: Connection, firing_id: str) -> FiringRecord | None:
+    """Return the firing, or None."""
+    return FiringRecord.first(conn, sa.select(FIRINGS).where(_firings.id == firing_id))
+
+
+def firing_of_slot(conn: Connection, schedule_id: str, slot: str) -> FiringRecord | None:
+    """Return the firing of a time or a webhook's message, or None."""
+    query = sa.select(FIRINGS).where(_firings.schedule_id == schedule_id, _firings.slot == slot)
+    return FiringRecord.first(conn, query)
+
+
+def list_firings(conn: Connection, schedule_id: str, limit: int) -> list[FiringRecord]:
+    """Return the newest firings of a schedule, newest first."""
+    query = sa.select(FIRINGS).where(_firings.schedule_id == schedule_id)
+    return FiringRecord.all(conn, query.order_by(_firings.id.desc()).limit(limit))
+
+
+def count_open(conn: Connection, schedule_id: str) -> int:
+    """Return how many firings of a schedule wait or run."""
+    query = sa.select(sa.func.count()).select_from(FIRINGS)
+    chosen = query.where(_firings.schedule_id == schedule_id, _firings.state.in_(_OPEN_STATES))
+    return int(conn.execute(chosen).scalar_one())
+
+
+def note_started(conn: Connection, firing_id: str, conversation_id: ConversationId, turn_id: TurnId) -> bool:
+    """Record the turn of a claimed firing, in the transaction that accepts it. Returns False if it is not claimed."""
+    claimed = sa.update(FIRINGS).where(_firings.id == firing_id, _firings.state == FiringState.CLAIMED)
+    values = {"state": FiringState.RUNNING, "conversation_id": conversation_id, "turn_id": turn_id, "payload": ""}
+    return conn.execute(claimed.values(**values)).rowcount == 1
+
+
+def finish(conn: Connection, firing_id: str, state: FiringState, at: str, detail: str = "") -> bool:
+    """End a firing that waits or runs. Returns False if it has ended."""
+    open_one = sa.update(FIRINGS).where(_firings.id == firing_id, _firings.state.in_(_OPEN_STATES))
+    return conn.execute(open_one.values(state=state, ended_at=at, detail=detail, payload="")).rowcount == 1
+
+
+def running_of_conversation(conn: Connection, conversation_id: str) -> list[FiringRecord]:
+    """Return the running firings in a conversation."""
+    query = sa.select(FIRINGS).where(_firings.conversation_id == conversation_id, _firings.state == FiringState.RUNNING)
+    return FiringRecord.all(conn, query)
+
+
+def running_of_turn(conn: Connection, turn_id: TurnId) -> FiringRecord | None:
+    """Return the running firing of a turn, or None."""
+    query = sa.select(FIRINGS).where(_firings.turn_id == turn_id, _firings.state == FiringState.RUNNING)
+    return FiringRecord.first(conn, query)
+
+
+def of_owner(conn: Connection, user_id: str) -> list[ScheduleRecord]:
+    """Return the schedules that send as this user."""
+    return ScheduleRecord.all(conn, sa.select(SCHEDULES).where(_schedules.owner_id == user_id))
+
+
+def rename_creator(conn: Connection, user_id: str, instead: str) -> None:
+    """Replace the name of a user who was erased."""
+    conn.execute(sa.update(SCHEDULES).where(_schedules.created_by == user_id).values(created_by=instead))
+
+
+def prune(conn: Connection, ended_before: str, most: int) -> int:
+    """Delete at most ``most`` firings that ended before a time. Returns their number."""
+    old: Sequence[str] = list(
+        conn.execute(
+            sa.select(_firings.id).where(_firings.ended_at.is_not(None), _firings.ended_at < ended_before).limit(most)
+        ).scalars()
+    )
+    return conn.execute(sa.delete(FIRINGS).where(_firings.id.in_(old))).rowcount
