@@ -233,6 +233,16 @@ class Access:
         """Return the active user of an OpenID provider with this subject, or None."""
         return self._now.subjects.get(subject)
 
+    def user_named(self, user_id: str) -> User | None:
+        """Return an active user with all rights of the user; None if there is none.
+
+        The local user counts only while no credential is required.
+        """
+        if user_id == LOCAL.id:
+            return LOCAL if self.alone else None
+        user = self._now.users.get(user_id)
+        return None if user is None else user_of(user)
+
     def provided_entrant(self, user_id: str) -> Entrant | None:
         """Return the entrant of a provider's token by the user's name, or None if the user is not active."""
         return self._now.entrants.get(provided_key(user_id))

@@ -94,6 +94,9 @@ from agentic_rag.operations.lifecycle import Lifecycle
 from agentic_rag.operations.maintenance import SCAN_SECONDS, Upkeep
 from agentic_rag.operations.own_address import ServerAddress
 from agentic_rag.operations.usage import UsageReports
+from agentic_rag.reach.endpoints import Endpoints
+from agentic_rag.reach.links import AnswerLinks
+from agentic_rag.reach.sending import MailRelay, Sender
 from agentic_rag.roles.birth import DomainCreation
 from agentic_rag.roles.extraction import LOOK_SECONDS, Extraction
 from agentic_rag.roles.memories import Memories
@@ -132,6 +135,9 @@ ANNOUNCE_SECONDS: Final = 5.0
 
 NIGHTLY_SECONDS: Final = 600.0
 """Between two looks for domains whose nightly evaluation is due."""
+
+PRUNE_SECONDS: Final = 3_600.0
+"""Between two removals of old notifications and firings."""
 
 EVALUATION_SECONDS: Final = 2.0
 """Before evaluation runs continue after a failure."""
@@ -343,10 +349,27 @@ async def _begin_work(
     workers.repeat("giving back what was reserved", ground.spending.release_left_behind, LEFT_SECONDS, at_once=False)
     workers.repeat("naming conversations", machinery.naming.run, NAMING_SECONDS, at_once=False)
     workers.repeat("proposing memories", business.extraction.run, LOOK_SECONDS, at_once=False)
+    _begin_notifications(workers, ground, policy, machinery, business)
     nightly = ExclusiveJobs(ground.database, machinery.runtime.owner).job(
         "nightly evaluation", business.gate.run_nightly
     )
     workers.repeat("starting nightly evaluations", nightly, NIGHTLY_SECONDS, at_once=False)
+
+
+def _begin_notifications(
+    workers: Workers, ground: Ground, policy: LaunchPolicy, machinery: Machinery, business: RouteServices
+) -> None:
+    """Start sending notifications.
+
+    Raises:
+        BadConfiguration: the SMTP relay's settings are malformed.
+    """
+    relay = MailRelay.of(ground.settings.smtp_url, ground.settings.mail_from)
+    owner = machinery.runtime.owner
+    sender = Sender(ground.database, ground.vault, policy, business.answer_links, relay, owner)
+    workers.start("sending notifications", sender.run)
+    prune = ExclusiveJobs(ground.database, owner).job("removing old notifications", sender.prune)
+    workers.repeat("removing old notifications", prune, PRUNE_SECONDS)
 
 
 async def _open_app(
@@ -539,6 +562,7 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
     quotes_only = isinstance(machinery.model, ExtractiveModel)
     budgets = Budgets(database, ground.spending)
     gate = ChangeGate(database, directory, domains, prompts, roles, documents, runs, quotes_only=quotes_only)
+    waits, mails = Waits(database, runtime, domains, gate), settings.smtp_url is not None
     return RouteServices(
         people=People(database, ground.access),
         logins=_make_logins(ground),
@@ -576,8 +600,10 @@ def _make_business(ground: Ground, machinery: Machinery, backups: ScheduledBacku
         budgets=budgets,
         exposition=Exposition(ground.measuring.counts, health, budgets, runtime, ground.key_use),
         observer=ground.measuring.observer,
-        waits=Waits(database, runtime, domains, gate),
         embedding=knowledge.embedding,
+        waits=waits,
+        endpoints=Endpoints(database, vault, ground.access, machinery.policy, mails=mails),
+        answer_links=AnswerLinks(database, vault, ground.access, waits, directory, _own_address(settings)),
         feedback=Feedback(database, conversations),
         cases=cases,
         runs=runs,

@@ -134,6 +134,10 @@ class Settings(BaseSettings):
     mcp_hosts: str = ""
     """Hosts of MCP servers and of their sign-ins, ``host:port`` or ``host:*`` with commas between, that may be reached
     whatever their address, by http, also through a proxy (``HTTP_PROXY``, ``HTTPS_PROXY``, ``NO_PROXY``)."""
+    smtp_url: SecretStr | None = None
+    """An SMTP relay for notifications by mail, ``smtp://user:password@host:587`` or ``smtps://…``; empty: no mail."""
+    mail_from: str = ""
+    """The sender of mails, as the relay accepts it: ``agentic-rag@example.org``."""
     ws_dialect: str = "native"
     """What a client of ``/ws`` is spoken to in that asks for no dialect."""
     default_domain: str = "demo"

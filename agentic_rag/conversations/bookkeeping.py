@@ -135,7 +135,7 @@ def _announce_failure(conn: Connection, turn: TurnRecord, error: Error) -> None:
         "retryable": error.retryable,
     }
     texts, owner = {"message": error.message, "question": turn.content}, conversation.owner_id
-    event = Event(EventKind.TURN_FAILED, conversation.domain_id, facts, texts, owner, conversation.id)
+    event = Event(EventKind.TURN_FAILED, conversation.domain_id, facts, texts, owner, conversation.id, private=True)
     deliveries.announce(conn, event)
 
 

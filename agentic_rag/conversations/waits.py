@@ -114,8 +114,16 @@ class Waits:
         if (wait.state is WaitState.ACCEPTED) != (action is WaitAction.ACCEPT):
             raise WaitAnswered(wait.state, wait.answered_by)
 
-    async def answer(self, user: User, wait_id: WaitId, action: WaitAction, content: Json) -> WaitRecord:
+    def may_answer(self, user: User, wait: WaitRecord) -> bool:
+        """Return whether a user may answer a wait."""
+        return _sees(user, wait) and (wait.answerer is Answerer.OWNER or user.administers(wait.domain_id))
+
+    async def answer(
+        self, user: User, wait_id: WaitId, action: WaitAction, content: Json, *, via: Json | None = None
+    ) -> WaitRecord:
         """Store a person's answer and resume the turn; the answer is durable when this returns.
+
+        ``via``: details for the audit log about the way of the answer.
 
         Raises:
             NotFound: there is no such wait that concerns this user.
@@ -130,7 +138,8 @@ class Waits:
             raise Forbidden("Only an admin of the domain may answer this.")
         if wait.state is WaitState.OPEN:
             content = read_answer(wait, action, content)
-        told = change(f"wait.{action.value}", wait.id, kind=wait.kind.value, conversationId=wait.conversation_id)
+        details = {"kind": wait.kind.value, "conversationId": wait.conversation_id, **(via or {})}
+        told = change(f"wait.{action.value}", wait.id, **details)
         scope = content.get("scope", "once") if wait.kind is WaitKind.APPROVAL else "once"
         if scope == "domain" and not user.administers(wait.domain_id):
             raise Forbidden("Only an admin of the domain may allow a tool in the whole domain.")

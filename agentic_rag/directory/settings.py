@@ -184,6 +184,8 @@ class DomainSettings(Form):
     """Whether the model may ask the user a question during a turn and wait for the answer."""
     starters: tuple[Starter, ...] | None = Field(None, max_length=6)
     """Questions that a new conversation offers. None: drafted from the documents' headings. Empty: none."""
+    answer_links: Literal["open", "sign-in", "off"] = "open"
+    """Whether a link in a notification answers a wait: at once, after a sign-in, or not at all."""
     keep_conversations_days: int | None = Field(None, ge=1, le=36_500)
     """Days after its last activity when a conversation is removed. None: never."""
     memory_scope: Literal["user", "domain"] | None = None

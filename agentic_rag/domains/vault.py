@@ -7,6 +7,7 @@ domain. Knows no MCP server and no route.
 A sealed value is ``1``, the key's id (8 bytes), the nonce (12), the ciphertext and its tag (16).
 """
 
+import hmac
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -120,6 +121,10 @@ class Vault:
             SecretUnreadable: the row does not open.
         """
         return unseal(self._keys, row.domain_id, row.name, row.sealed)
+
+    def derived_keys(self, purpose: str) -> list[bytes]:
+        """Return a key for another purpose from each key of the secrets; the first one is the current key's."""
+        return [hmac.digest(key.data, f"agentic-rag {purpose}".encode(), "sha256") for key in self._keys.keys]
 
     def _try(self, row: SecretRecord) -> str | None:
         """Return the value, or None for a damaged row, which must not block the others."""

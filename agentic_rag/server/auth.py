@@ -376,6 +376,10 @@ class Gate:
                 entrant = Entrant(LOCAL, KEYLESS)
         return Caller(entrant, source_of(scope), self)
 
+    def stranger(self, scope: Scope) -> Caller:
+        """Return the caller of a request whose credentials are ignored."""
+        return Caller(NOBODY, source_of(scope), self)
+
     @property
     def needs_key(self) -> bool:
         """Whether every request needs credentials, because there are keys or an OpenID provider."""
@@ -507,7 +511,8 @@ class Guard:
     """ASGI middleware around everything. ``gate`` identifies callers; without it everyone is the operator.
 
     ``open_paths`` and paths below ``open_folders`` need no key, like the files below ``page_folder``. The files are not
-    counted, because a page of dozens of files would use up a user's requests per second.
+    counted, because a page of dozens of files would use up a user's requests per second. Paths below ``bare_folders``
+    prove by themselves what they permit: credentials and cookies of such a request are ignored.
     """
 
     def __init__(
@@ -515,6 +520,7 @@ class Guard:
         app: ASGIApp,
         gate: Gate | None = None,
         open_paths: frozenset[str] = frozenset(),
+        bare_folders: tuple[str, ...] = (),
         page_folder: str | None = None,
         open_folders: tuple[str, ...] = (),
     ) -> None:
@@ -522,6 +528,7 @@ class Guard:
         self._open_folders = open_folders
         self._gate = gate or Gate()
         self._open_paths = open_paths
+        self._bare_folders = bare_folders
         self._page_folder = page_folder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -558,7 +565,11 @@ class Guard:
                     is_file or scope["path"] in self._open_paths or scope["path"].startswith(self._open_folders)
                 )
                 state["origin"] = origin
-                caller = state["caller"] = await self._gate.enter(scope, headers, origin=origin, is_open=is_open)
+                if scope["type"] == "http" and scope["path"].startswith(self._bare_folders):
+                    caller = self._gate.stranger(scope)
+                else:
+                    caller = await self._gate.enter(scope, headers, origin=origin, is_open=is_open)
+                state["caller"] = caller
                 actor = caller.user.id
                 if not is_file:
                     caller.take_request()

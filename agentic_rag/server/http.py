@@ -20,8 +20,10 @@ from agentic_rag.base.threads import DomainThreads, one_thread
 from agentic_rag.documents.places import Places
 from agentic_rag.operations.calls import Calls
 from agentic_rag.operations.health import HealthReport
+from agentic_rag.reach.links import PATH as ANSWERS
 from agentic_rag.server.ag_ui_routes import AG_UI, AgUiRoutes, Runs
 from agentic_rag.server.ag_ui_socket import run_socket_endpoint
+from agentic_rag.server.answer_routes import AnswerRoutes
 from agentic_rag.server.auth import Gate, Guard
 from agentic_rag.server.backup_routes import BackupRoutes
 from agentic_rag.server.budget_routes import BudgetRoutes
@@ -35,6 +37,7 @@ from agentic_rag.server.docs_page import POLICY
 from agentic_rag.server.document_routes import CollectionRoutes, DocumentRoutes
 from agentic_rag.server.domain_routes import DomainRoutes
 from agentic_rag.server.durable_streams import DurableStreamRoutes
+from agentic_rag.server.endpoint_routes import EndpointRoutes
 from agentic_rag.server.evaluation_routes import CaseRoutes, EvaluationRoutes
 from agentic_rag.server.feedback_routes import FeedbackRoutes
 from agentic_rag.server.history_routes import HistoryRoutes
@@ -71,6 +74,10 @@ INTERFACES = ("/api", "/v1", "/mcp", "/metrics", "/client-metadata.json")
 """Path prefixes for programs, as listed in the documentation; other paths are the page's files."""
 
 
+BARE_FOLDERS = (ANSWERS,)
+"""Path prefixes whose requests prove by themselves what they permit. Their credentials and cookies are ignored."""
+
+
 def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gate) -> list[object]:
     return [
         ProcessRoutes(business),
@@ -99,6 +106,7 @@ def _routes_of_domains(business: RouteServices, thread: DomainThreads, gate: Gat
         HistoryRoutes(business.history),
         CaseRoutes(business.cases, business.suggestions),
         EvaluationRoutes(business.cases, business.runs, business.gate),
+        EndpointRoutes(business.endpoints, business.directory),
     ]
 
 
@@ -136,6 +144,7 @@ def make_app(
         RenderRoutes(thread),
         DurableStreamRoutes(business.conversations),
         WaitRoutes(business.waits),
+        AnswerRoutes(business.answer_links, redactor),
         OpenAiRoutes(
             business.directory,
             business.conversations,
@@ -179,7 +188,14 @@ def make_app(
         middleware=[
             *below,
             Middleware(Compression),
-            Middleware(Guard, gate=gate, open_paths=open_paths, page_folder=FOLDER, open_folders=(SHARED_FOLDER,)),
+            Middleware(
+                Guard,
+                gate=gate,
+                open_paths=open_paths,
+                open_folders=(SHARED_FOLDER,),
+                bare_folders=BARE_FOLDERS,
+                page_folder=FOLDER,
+            ),
         ],
         exception_handlers=edge.exception_handlers(),
     )

@@ -44,6 +44,8 @@ from agentic_rag.operations.exposition import Exposition
 from agentic_rag.operations.health import Health
 from agentic_rag.operations.history import History
 from agentic_rag.operations.usage import UsageReports
+from agentic_rag.reach.endpoints import Endpoints
+from agentic_rag.reach.links import AnswerLinks
 from agentic_rag.roles.birth import DomainCreation
 from agentic_rag.roles.extraction import Extraction
 from agentic_rag.roles.memories import Memories
@@ -95,6 +97,8 @@ class RouteServices:
     observer: Observer
     waits: Waits
     embedding: EmbeddingState
+    endpoints: Endpoints
+    answer_links: AnswerLinks
     feedback: Feedback
     cases: Cases
     runs: Runs

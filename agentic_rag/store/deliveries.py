@@ -84,8 +84,9 @@ class DeliveryRecord(Record, table=True):
 class Event:
     """An event to be sent to the endpoints of a domain.
 
-    ``facts`` go to every endpoint: ids, names, states and times. ``texts`` go to endpoints that include texts. Long
-    texts are cut to `SHOWN_TEXT` characters. ``once``: an endpoint receives only one event with this key.
+    ``facts`` go to every endpoint: ids, names, states and times. ``texts`` go to endpoints that include texts, and if
+    they are ``private``, only to those whose recipient is ``user_id``, because nobody else may read the conversation.
+    Long texts are cut to `SHOWN_TEXT` characters. ``once``: an endpoint receives only one event with this key.
     """
 
     kind: EventKind
@@ -95,6 +96,7 @@ class Event:
     user_id: str = ""
     conversation_id: ConversationId | str = ""
     once: str | None = None
+    private: bool = False
 
 
 DELIVERIES = DeliveryRecord.__table__
@@ -122,7 +124,8 @@ _TRANSACTION = "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
 def announce(conn: Connection, event: Event) -> None:
     """Store a delivery of an event for each endpoint that receives it. Part of the event's transaction."""
     for endpoint in endpoints.of_event(conn, event.kind, event.domain_id):
-        send_to(conn, endpoint, event, with_texts=endpoint.with_texts)
+        may_read = not event.private or endpoint.recipient == event.user_id
+        send_to(conn, endpoint, event, with_texts=endpoint.with_texts and may_read)
 
 
 def send_to(conn: Connection, endpoint: EndpointRecord, event: Event, *, with_texts: bool) -> str:
@@ -211,13 +214,13 @@ def park(conn: Connection, endpoint_id: str, problem: str, *, created_before: st
 def replay(conn: Connection, delivery_id: str) -> bool:
     """Send a delivery again, with the same id. Returns False if it is pending or does not exist."""
     ended = sa.update(DELIVERIES).where(_rows.id == delivery_id, ~_PENDING_ROWS)
-    return conn.execute(ended.values(state=DeliveryState.PENDING, ended_at=None)).rowcount == 1
+    return conn.execute(ended.values(state=DeliveryState.PENDING, attempts=0, ended_at=None)).rowcount == 1
 
 
 def replay_parked(conn: Connection, endpoint_id: str) -> int:
     """Send all parked deliveries of an endpoint again. Returns their number."""
     parked = sa.update(DELIVERIES).where(_rows.endpoint_id == endpoint_id, _rows.state == DeliveryState.PARKED)
-    return conn.execute(parked.values(state=DeliveryState.PENDING, ended_at=None)).rowcount
+    return conn.execute(parked.values(state=DeliveryState.PENDING, attempts=0, ended_at=None)).rowcount
 
 
 def delete_of_endpoint(conn: Connection, endpoint_id: str) -> None:

@@ -15,7 +15,7 @@ from agentic_rag.store.database_time import DatabaseTime
 from agentic_rag.store.record import Record
 from agentic_rag.store.statements import Prepared, parameter
 
-SERVER = ""
+SERVER = "@server"
 """The ``domain_id`` of an endpoint that receives the events of all domains."""
 
 

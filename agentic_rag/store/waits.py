@@ -113,7 +113,8 @@ def _facts(wait: WaitRecord) -> Json:
 
 
 def _event(kind: EventKind, wait: WaitRecord, facts: Json, texts: Json) -> Event:
-    return Event(kind, wait.domain_id, facts, texts, wait.user_id, wait.conversation_id)
+    is_private = wait.answerer is Answerer.OWNER
+    return Event(kind, wait.domain_id, facts, texts, wait.user_id, wait.conversation_id, private=is_private)
 
 
 def get(conn: Connection, wait_id: WaitId) -> WaitRecord | None:

@@ -1,0 +1,462 @@
+"""Endpoints of a domain or of the server: creating, changing and removing them, and their deliveries.
+
+Owns the rules for addresses and secrets. An address is sealed together with its secret, because the addresses of
+messengers are secrets themselves. Knows no HTTP client: `agentic_rag.reach.sending` sends.
+"""
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol
+from urllib.parse import urlsplit
+
+from pydantic import Field, StringConstraints
+from sqlalchemy import Connection
+
+from agentic_rag.access.auditing import audit, change
+from agentic_rag.access.users import User
+from agentic_rag.base.errors import Forbidden, InvalidInput, NotFound, QuotaExceeded
+from agentic_rag.base.forms import Form, line
+from agentic_rag.base.json_form import Json, from_json, to_json, to_text
+from agentic_rag.domains.vault import Vault
+from agentic_rag.store import deliveries, domains, endpoints, secrets
+from agentic_rag.store.clock import later, new_id, now
+from agentic_rag.store.database import Database
+from agentic_rag.store.deliveries import DeliveryRecord, DeliveryState, Event
+from agentic_rag.store.endpoints import SERVER, Channel, EndpointRecord, EventKind
+from agentic_rag.store.secrets import SecretRecord
+from agentic_rag.tools.launch.addresses import AddressPolicy
+
+MAX_ENDPOINTS = 20
+"""Maximum endpoints of a domain, and of the server."""
+OLD_SECRET_SECONDS = 24 * 3600.0
+"""How long messages are also signed with the secret before a rotation."""
+SECRET_BYTES = 32
+_SIGNED = (Channel.FEISHU, Channel.DINGTALK)
+"""Messengers that give a secret with which a message has to be signed."""
+
+
+class EndpointForm(Form):
+    """A new endpoint. ``url`` is its address; for mail, ``address`` instead.
+
+    ``secret`` is the signing secret of Feishu or DingTalk, if the robot has one. A Standard Webhooks endpoint gets a
+    secret from the server. ``recipient`` is the user who gets links to answer waits: the caller, or for operators any
+    user.
+    """
+
+    name: Annotated[str, StringConstraints(max_length=200)]
+    channel: Channel = Channel.WEBHOOK
+    url: Annotated[str, StringConstraints(max_length=2_000)] = ""
+    address: Annotated[str, StringConstraints(max_length=320)] = ""
+    secret: Annotated[str, StringConstraints(max_length=500)] = ""
+    events: Annotated[tuple[EventKind, ...], Field(max_length=len(EventKind))]
+    with_texts: bool = False
+    recipient: Annotated[str, StringConstraints(max_length=200)] = ""
+    enabled: bool = True
+
+
+class EndpointChange(Form):
+    """Changed fields of an endpoint; absent ones keep their values."""
+
+    name: Annotated[str, StringConstraints(max_length=200)] | None = None
+    url: Annotated[str, StringConstraints(max_length=2_000)] | None = None
+    address: Annotated[str, StringConstraints(max_length=320)] | None = None
+    secret: Annotated[str, StringConstraints(max_length=500)] | None = None
+    events: Annotated[tuple[EventKind, ...], Field(max_length=len(EventKind))] | None = None
+    with_texts: bool | None = None
+    recipient: Annotated[str, StringConstraints(max_length=200)] | None = None
+    enabled: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The sealed part of an endpoint: its address, its secret, and the secret before a rotation until ``old_until``."""
+
+    url: str
+    secret: str = ""
+    old_secret: str = ""
+    old_until: str = ""
+
+    def signing_secrets(self, at: str) -> tuple[str, ...]:
+        """Return the secrets with which a message is signed at a time."""
+        return (self.secret, self.old_secret) if self.old_secret and at < self.old_until else (self.secret,)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEndpoint:
+    """An endpoint with the numbers of its pending and parked deliveries."""
+
+    record: EndpointRecord
+    pending: int
+    parked: int
+
+
+class People(Protocol):
+    """The users of the server."""
+
+    def user_named(self, user_id: str) -> User | None:
+        """Return an active user with all rights, or None."""
+        ...
+
+
+def secret_name(endpoint_id: str) -> str:
+    """Return the name under which an endpoint's target is sealed."""
+    return f"{secrets.OWN}endpoint:{endpoint_id}"
+
+
+def open_target(vault: Vault, row: SecretRecord) -> Target:
+    """Return an endpoint's target from its sealed row. From now on, texts of its domain are searched for its secrets.
+
+    Raises:
+        SecretUnreadable: the row does not open.
+    """
+    target = from_json(Target, _parse(vault.open_text(row)))
+    for name, value in (("url", target.url), ("secret", target.secret), ("old", target.old_secret)):
+        if value:
+            vault.redact.add(row.domain_id, f"{row.name}:{name}", value)
+    return target
+
+
+def _parse(text: str) -> Json:
+    import orjson
+
+    value: Json = orjson.loads(text)
+    return value
+
+
+class Endpoints:
+    """The endpoints of all domains and of the server.
+
+    ``addresses`` are the network rules of MCP servers over HTTP. ``mails`` says whether an SMTP relay is configured.
+    """
+
+    def __init__(
+        self, database: Database, vault: Vault, people: People, addresses: "AddressRules", *, mails: bool
+    ) -> None:
+        self._db = database
+        self._vault = vault
+        self._people = people
+        self._addresses = addresses
+        self._mails = mails
+
+    async def list_of(self, domain_id: str) -> list[ListedEndpoint]:
+        """Return the endpoints of a domain, or of the server."""
+
+        def read(conn: Connection) -> list[ListedEndpoint]:
+            found = endpoints.of_domain(conn, domain_id)
+            counts = deliveries.count_by_state(conn, [each.id for each in found])
+            return [
+                ListedEndpoint(
+                    each,
+                    counts.get((each.id, DeliveryState.PENDING), 0),
+                    counts.get((each.id, DeliveryState.PARKED), 0),
+                )
+                for each in found
+            ]
+
+        return await self._db.read(read)
+
+    async def get(self, domain_id: str, endpoint_id: str) -> EndpointRecord:
+        """Return an endpoint of a domain, or of the server.
+
+        Raises:
+            NotFound: there is no such endpoint.
+        """
+        found = await self._db.read(lambda conn: endpoints.get(conn, endpoint_id))
+        if found is None or found.domain_id != domain_id:
+            raise NotFound("endpoint", endpoint_id, hidden=found is not None)
+        return found
+
+    async def create(self, user: User, domain_id: str, form: EndpointForm) -> tuple[EndpointRecord, str]:
+        """Create an endpoint. Returns its record and the secret that the server made for it, or an empty text.
+
+        Raises:
+            InvalidInput: a value is invalid.
+            Forbidden: the recipient is another user, and the caller is no operator.
+            QuotaExceeded: there are `MAX_ENDPOINTS` endpoints.
+        """
+        name = line("name", form.name, 200, required=True)
+        target, shown = self._target(form.channel, form.url, form.address, form.secret)
+        made = ""
+        if form.channel is Channel.WEBHOOK:
+            made = new_secret()
+            target = replace(target, secret=made)
+        self._check_recipient(user, domain_id, form.recipient)
+        at = now()
+        record = EndpointRecord(
+            id=new_id("end"),
+            domain_id=domain_id,
+            name=name,
+            channel=form.channel,
+            shown=shown,
+            events=tuple(dict.fromkeys(form.events)),
+            with_texts=form.with_texts,
+            recipient=form.recipient,
+            enabled=form.enabled,
+            created_by=user.id,
+            created_at=at,
+            updated_at=at,
+        )
+        sealed = self._seal(record, target)
+        told = change("endpoint.create", record.id, domainId=domain_id, channel=record.channel.value, host=shown)
+
+        def store(conn: Connection) -> None:
+            if domain_id != SERVER and domains.get(conn, domain_id) is None:
+                raise NotFound("domain", domain_id)
+            record.insert(conn)
+            if endpoints.count(conn, domain_id) > MAX_ENDPOINTS:
+                raise QuotaExceeded("endpoints", MAX_ENDPOINTS)
+            secrets.put(conn, sealed)
+            audit(conn, told)
+
+        await self._db.write(store, durable=True)
+        return record, made
+
+    async def change(self, user: User, domain_id: str, endpoint_id: str, form: EndpointChange) -> EndpointRecord:
+        """Change an endpoint. Enabling it, or a new address, makes its next attempt due at once.
+
+        Raises:
+            NotFound, InvalidInput, Forbidden: as `create`.
+        """
+        before = await self.get(domain_id, endpoint_id)
+        values: dict[str, object] = {"updated_at": now()}
+        sealed = None
+        if form.url is not None or form.address is not None or form.secret is not None:
+            target = await self.target(before)
+            address = (
+                form.address if form.address is not None else (target.url if before.channel is Channel.MAIL else "")
+            )
+            url = form.url if form.url is not None else ("" if before.channel is Channel.MAIL else target.url)
+            own = before.channel is Channel.WEBHOOK
+            given = form.secret if form.secret is not None else ("" if own else target.secret)
+            changed, shown = self._target(before.channel, url, address, given)
+            sealed = self._seal(before, replace(target, url=changed.url, secret=target.secret if own else given))
+            values["shown"] = shown
+        if form.name is not None:
+            values["name"] = line("name", form.name, 200, required=True)
+        if form.events is not None:
+            values["events"] = tuple(dict.fromkeys(form.events))
+        if form.with_texts is not None:
+            values["with_texts"] = form.with_texts
+        if form.recipient is not None and form.recipient != before.recipient:
+            self._check_recipient(user, domain_id, form.recipient)
+            values["recipient"] = form.recipient
+        if form.enabled is not None:
+            if form.enabled and not before.shown and sealed is None:
+                raise InvalidInput("enabled", "this endpoint came with a bundle and has no address yet; set its url.")
+            values["enabled"] = form.enabled
+        if form.enabled or sealed is not None:
+            values |= {"failures": 0, "retry_at": None, "problem": ""}
+        told = change("endpoint.change", endpoint_id, domainId=domain_id, fields=sorted(set(values) - {"updated_at"}))
+
+        def store(conn: Connection) -> None:
+            if not endpoints.update(conn, endpoint_id, **values):
+                raise NotFound("endpoint", endpoint_id)
+            if sealed is not None:
+                secrets.put(conn, sealed)
+            audit(conn, told)
+
+        await self._db.write(store, durable=True)
+        return await self.get(domain_id, endpoint_id)
+
+    async def rotate(self, domain_id: str, endpoint_id: str) -> str:
+        """Give a Standard Webhooks endpoint a new secret and return it. The old one also signs for a day.
+
+        Raises:
+            NotFound: there is no such endpoint.
+            InvalidInput: the endpoint is a messenger or a mail address.
+        """
+        record = await self.get(domain_id, endpoint_id)
+        if record.channel is not Channel.WEBHOOK:
+            raise InvalidInput("endpoint", f"{record.channel.value!r} has no secret of this server.")
+        before, made = await self.target(record), new_secret()
+        until = later(OLD_SECRET_SECONDS)
+        sealed = self._seal(record, replace(before, secret=made, old_secret=before.secret, old_until=until))
+        told = change("endpoint.rotate", endpoint_id, domainId=domain_id)
+
+        def store(conn: Connection) -> None:
+            if not endpoints.update(conn, endpoint_id, updated_at=now()):
+                raise NotFound("endpoint", endpoint_id)
+            secrets.put(conn, sealed)
+            audit(conn, told)
+
+        await self._db.write(store, durable=True)
+        return made
+
+    async def delete(self, domain_id: str, endpoint_id: str) -> None:
+        """Delete an endpoint with its deliveries. Links that it sent are invalid from now on.
+
+        Raises:
+            NotFound: there is no such endpoint.
+        """
+        await self.get(domain_id, endpoint_id)
+        told = change("endpoint.delete", endpoint_id, domainId=domain_id)
+
+        def store(conn: Connection) -> None:
+            remove(conn, domain_id, endpoint_id)
+            audit(conn, told)
+
+        await self._db.write(store, durable=True)
+
+    async def test(self, domain_id: str, endpoint_id: str, user: User) -> str:
+        """Queue a test message for an endpoint. Returns the delivery's id.
+
+        Raises:
+            NotFound: there is no such endpoint.
+            InvalidInput: the endpoint is disabled.
+        """
+        record = await self.get(domain_id, endpoint_id)
+        if not record.enabled:
+            raise InvalidInput("endpoint", "this endpoint is disabled; enable it first.")
+        facts = {"test": True, "scheduleId": "test", "name": "test", "state": "done"}
+        event = Event(EventKind.SCHEDULE_FINISHED, domain_id, facts, user_id=user.id)
+        return await self._db.write(lambda conn: deliveries.send_to(conn, record, event, with_texts=False))
+
+    async def deliveries(
+        self, domain_id: str, endpoint_id: str, state: DeliveryState | None, limit: int
+    ) -> list[DeliveryRecord]:
+        """Return the newest deliveries of an endpoint.
+
+        Raises:
+            NotFound: there is no such endpoint.
+        """
+        await self.get(domain_id, endpoint_id)
+        return await self._db.read(lambda conn: deliveries.list_newest(conn, endpoint_id, state, limit))
+
+    async def replay(self, domain_id: str, endpoint_id: str, delivery_id: str | None) -> int:
+        """Send a delivery again, or all parked ones of the endpoint with None. Returns their number.
+
+        Raises:
+            NotFound: there is no such endpoint or ended delivery.
+        """
+        await self.get(domain_id, endpoint_id)
+        told = change("endpoint.replay", endpoint_id, domainId=domain_id, deliveryId=delivery_id or "parked")
+
+        def store(conn: Connection) -> int:
+            if delivery_id is None:
+                count = deliveries.replay_parked(conn, endpoint_id)
+            else:
+                found = deliveries.get(conn, delivery_id)
+                if found is None or found.endpoint_id != endpoint_id:
+                    raise NotFound("delivery", delivery_id)
+                count = int(deliveries.replay(conn, delivery_id))
+            endpoints.update(conn, endpoint_id, failures=0, retry_at=None)
+            audit(conn, told)
+            return count
+
+        return await self._db.write(store, durable=True)
+
+    async def target(self, record: EndpointRecord) -> Target:
+        """Return the address and secret of an endpoint; an empty target if it has none yet.
+
+        Raises:
+            SecretUnreadable: the sealed row does not open.
+        """
+        row = await self._db.read(lambda conn: secrets.get(conn, record.domain_id, secret_name(record.id)))
+        return Target("") if row is None else open_target(self._vault, row)
+
+    def _seal(self, record: EndpointRecord, target: Target) -> SecretRecord:
+        return self._vault.seal_text(record.domain_id, secret_name(record.id), to_text(to_json(target)))
+
+    def _target(self, channel: Channel, url: str, address: str, secret: str) -> tuple[Target, str]:
+        """Check an address. Returns the target and the part of the address that people may see."""
+        if secret and channel not in _SIGNED:
+            raise InvalidInput("secret", f"a secret can be given for feishu and dingtalk, not for {channel.value}.")
+        if channel is Channel.MAIL:
+            if not self._mails:
+                raise InvalidInput("channel", "mail needs an SMTP relay; the operator can set AGENTIC_RAG_SMTP_URL.")
+            address = line("address", address, 320, required=True)
+            check_mail_address(address)
+            return Target(address), address
+        url = line("url", url, 2_000, required=True)
+        problem = self._addresses.reach.problem(url)
+        if problem:
+            raise InvalidInput("url", f"this address cannot be used: {problem}.")
+        return Target(url, secret), urlsplit(url).hostname or ""
+
+    def _check_recipient(self, user: User, domain_id: str, recipient: str) -> None:
+        if not recipient:
+            return
+        if recipient != user.id and not user.operator:
+            raise Forbidden("Only an operator may name another person as the recipient of links.")
+        found = self._people.user_named(recipient)
+        if found is None or (domain_id != SERVER and not found.sees(domain_id)):
+            raise InvalidInput("recipient", f"{recipient[:200]!r} is no active user who sees this domain.")
+
+
+class AddressRules(Protocol):
+    """The network rules for addresses of users."""
+
+    @property
+    def reach(self) -> AddressPolicy:
+        """The addresses that may be connected to."""
+        ...
+
+
+def remove(conn: Connection, domain_id: str, endpoint_id: str) -> None:
+    """Delete an endpoint with its deliveries and its sealed address."""
+    endpoints.delete(conn, endpoint_id)
+    deliveries.delete_of_endpoint(conn, endpoint_id)
+    secrets.delete(conn, domain_id, [secret_name(endpoint_id)])
+
+
+def forget_user(conn: Connection, user_id: str, instead: str) -> None:
+    """Remove the endpoints and notifications of a person who is erased, and the name from other endpoints."""
+    for endpoint in endpoints.forget_user(conn, user_id, instead):
+        remove(conn, endpoint.domain_id, endpoint.id)
+    deliveries.delete_of_user(conn, user_id)
+
+
+def new_secret() -> str:
+    """Return a new secret in the form of Standard Webhooks."""
+    return f"whsec_{base64.b64encode(os.urandom(SECRET_BYTES)).decode()}"
+
+
+def check_mail_address(address: str) -> None:
+    """Check the form of a mail address.
+
+    Raises:
+        InvalidInput: the text is no mail address.
+    """
+    local, at, host = address.rpartition("@")
+    plain = address.isascii() and address.isprintable() and not set(address) & set(' ,;<>()[]\\"')
+    if not at or not local or "." not in host.strip(".") or len(local) > 64 or not plain:
+        raise InvalidInput("address", f"{address[:200]!r} is no mail address; name@example.org is expected.")
+
+
+def to_bundle(records: Sequence[EndpointRecord]) -> list[Json]:
+    """Return endpoints in the form of a bundle: without address, secret and recipient."""
+    return [
+        {
+            "name": each.name,
+            "channel": each.channel.value,
+            "events": [kind.value for kind in each.events],
+            "withTexts": each.with_texts,
+        }
+        for each in records
+    ]
+
+
+def from_bundle(value: Mapping[str, object], domain_id: str, user_id: str) -> EndpointRecord:
+    """Return an endpoint of a bundle. It is disabled until an admin sets its address.
+
+    Raises:
+        InvalidInput: the value is no endpoint.
+    """
+    form = EndpointForm.model_validate(dict(value))
+    at = now()
+    return EndpointRecord(
+        id=new_id("end"),
+        domain_id=domain_id,
+        name=line("name", form.name, 200, required=True),
+        channel=form.channel,
+        shown="",
+        events=form.events,
+        with_texts=form.with_texts,
+        enabled=False,
+        problem="came with a bundle; set its address",
+        created_by=user_id,
+        created_at=at,
+        updated_at=at,
+    )

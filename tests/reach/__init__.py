@@ -1,0 +1,1 @@
+"""Notifications, answers by link, and schedules."""

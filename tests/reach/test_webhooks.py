@@ -1,0 +1,319 @@
+"""Notifications to webhooks: content, signatures, order, retries, and addresses that must not be reached."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from agentic_rag.store import deliveries
+from agentic_rag.store.deliveries import DeliveryState, Event
+from agentic_rag.store.endpoints import EventKind
+from agentic_rag.testing.steps import say
+from tests.access.tenants import audited, make_key, tenants
+from tests.reach.receiver import Receiver, outbox, sending
+from tests.server.rig import Rig
+from tests.server.test_waits import REMEMBER, ended, open_wait, send
+
+
+async def test_events_of_a_turn_arrive_signed_in_order_and_without_texts(tmp_path: Path) -> None:
+    async with (
+        Receiver().open() as plain,
+        Receiver().open() as whole,
+        Rig(tmp_path, REMEMBER, say("Done."), mcp_hosts=f"{plain.address},{whole.address}") as rig,
+    ):
+        domain = await rig.domain(toolPolicy={"promptx_remember": "ask"})
+        path = f"/api/domains/{domain}/endpoints"
+        events = ["wait.created", "wait.answered", "feedback.created"]
+        made = await rig.ok("POST", path, {"name": "Plain", "url": plain.url, "events": events})
+        assert made["address"] == "127.0.0.1"
+        assert made["secret"].startswith("whsec_")
+        other = {"name": "Whole", "url": whole.url, "events": events, "withTexts": True, "recipient": "local"}
+        await rig.ok("POST", "/api/endpoints", other)
+        listed = (await rig.ok("GET", path))["items"]
+        assert [each["id"] for each in listed] == [made["id"]]
+        assert "secret" not in listed[0]
+        conversation = await rig.conversation(domain)
+        turn = await send(rig, conversation)
+        wait = await open_wait(rig)
+        await rig.ok("POST", f"/api/waits/{wait['id']}", {"action": "accept"})
+        assert (await ended(rig, turn))["status"] == "done"
+        (answer,) = [
+            each
+            for each in (await rig.ok("GET", f"/api/conversations/{conversation}/messages"))["items"]
+            if each["role"] == "assistant"
+        ]
+        rated = {"rating": "down", "reason": "Not what I asked"}
+        await rig.ok("PUT", f"/api/conversations/{conversation}/messages/{answer['id']}/feedback", rated)
+        received = await plain.wait_for(3)
+        assert [each["type"] for each in received] == events
+        created, answered, feedback = (each["data"] for each in received)
+        assert (created["waitId"], created["toolName"], created["domainId"]) == (wait["id"], "promptx_remember", domain)
+        assert (answered["state"], answered["answeredBy"]) == ("accepted", "local")
+        assert feedback["rating"] == "down"
+        for word in ("Ann likes tea", "Not what I asked"):
+            assert word not in str(received)
+            assert word in str(await whole.wait_for(3))
+        plain.verify(made["secret"])
+        with pytest.raises(WebhookVerificationError):
+            whole.verify(made["secret"])
+        assert await audited(rig, action="endpoint.create", target=made["id"])
+        shown = (await rig.ok("GET", f"{path}/{made['id']}/deliveries"))["items"]
+        assert [each["state"] for each in shown] == ["delivered"] * 3
+
+
+async def test_failures_of_turns_and_documents_and_a_crossed_budget_are_reported(tmp_path: Path) -> None:
+    from agentic_rag.base.errors import ModelError
+
+    async with (
+        Receiver().open() as receiver,
+        Rig(tmp_path, ModelError("it is broken", retryable=False), say("Yes."), mcp_hosts=receiver.address) as rig,
+    ):
+        events = ["turn.failed", "document.failed", "budget.crossed"]
+        domain = await rig.domain()
+        await rig.ok("POST", f"/api/domains/{domain}/endpoints", {"name": "x", "url": receiver.url, "events": events})
+        conversation = await rig.conversation(domain)
+        await rig.say(conversation, "Hello?")
+        (failed,) = await receiver.wait_for(1)
+        assert failed["type"] == "turn.failed"
+        assert failed["data"]["code"] == "LLM_SERVICE_ERROR"
+        assert (await rig.upload(domain, "broken.pdf", b"%PDF-1.4 nothing"))["status"] == "failed"
+        assert (await receiver.wait_for(2))[1]["data"]["name"] == "broken.pdf"
+        budget = {"scope": "domain", "subject": domain, "unit": "tokens", "period": "month", "soft": "1"}
+        await rig.ok("PUT", "/api/budgets", budget)
+        await rig.say(conversation, "Hello again?")
+        crossed = (await receiver.wait_for(3))[2]
+        assert (crossed["type"], crossed["data"]["limit"]) == ("budget.crossed", "soft")
+
+
+async def test_a_refused_change_leaves_no_notification(tmp_path: Path) -> None:
+    async with outbox(tmp_path) as box:
+        endpoint, _ = await box.add("https://example.org/hook")
+
+        def fail(conn: Any) -> None:
+            deliveries.announce(conn, Event(EventKind.FEEDBACK_CREATED, "law", {"number": 1}))
+            raise ValueError
+
+        with pytest.raises(ValueError):
+            await box.database.write(fail)
+        assert await box.listed(endpoint) == []
+
+
+async def test_an_event_that_is_sent_once_is_not_repeated(tmp_path: Path) -> None:
+    async with outbox(tmp_path) as box:
+        endpoint, _ = await box.add("https://example.org/hook")
+        event = Event(EventKind.FEEDBACK_CREATED, "law", {"number": 1}, once="budget 1")
+        for _ in range(2):
+            await box.database.write(lambda conn: deliveries.announce(conn, event))
+        assert len(await box.listed(endpoint)) == 1
+
+
+async def test_none_is_lost_and_the_order_is_kept_with_a_receiver_that_fails_a_third_of_the_time(
+    tmp_path: Path,
+) -> None:
+    receiver = Receiver(lambda number: Response(status_code=503 if number % 3 == 0 else 200))
+    async with (
+        receiver.open(),
+        outbox(tmp_path, receiver.address) as box,
+        anyio.create_task_group() as tasks,
+    ):
+        endpoint, secret = await box.add(receiver.url)
+        await box.announce(*range(60))
+        with sending(tasks, box.sender(*[0.0] * 9)):
+            await receiver.wait_for(60)
+            await box.until(endpoint, lambda _, rows: all(row.state is DeliveryState.DELIVERED for row in rows))
+        assert [each["data"]["number"] for each in receiver.received] == list(range(60))
+        receiver.verify(secret)
+        assert max(receiver.ids().values()) == 2
+        assert "secret words" not in str(receiver.requests)
+
+
+async def test_a_delivery_is_parked_after_all_attempts_and_replayed_by_hand(tmp_path: Path) -> None:
+    receiver = Receiver(lambda number: Response(status_code=500 if number <= 3 else 200))
+    async with receiver.open(), outbox(tmp_path, receiver.address) as box, anyio.create_task_group() as tasks:
+        endpoint, _ = await box.add(receiver.url)
+        await box.announce(1, 2)
+        with sending(tasks, box.sender(0.0, 0.0)):
+            await receiver.wait_for(1)
+            await box.until(endpoint, lambda found, rows: rows[1].state is DeliveryState.DELIVERED)
+            first, _ = await box.listed(endpoint)
+            assert (first.state, first.attempts, first.status) == (DeliveryState.PARKED, 3, 500)
+            assert "answered 500" in first.problem
+            assert await box.endpoints.replay("@server", endpoint, first.id) == 1
+            assert [each["data"]["number"] for each in await receiver.wait_for(2)] == [2, 1]
+        assert receiver.ids()[first.id] == 4
+
+
+async def test_an_endpoint_that_answers_gone_is_disabled_and_its_deliveries_are_parked(tmp_path: Path) -> None:
+    receiver = Receiver(lambda number: Response(status_code=410 if number == 1 else 200))
+    async with receiver.open(), outbox(tmp_path, receiver.address) as box, anyio.create_task_group() as tasks:
+        endpoint, _ = await box.add(receiver.url)
+        await box.announce(1, 2)
+        with sending(tasks, box.sender(0.0)):
+            await box.until(endpoint, lambda found, _: not found.enabled)
+            assert [row.state for row in await box.listed(endpoint)] == [DeliveryState.PARKED] * 2
+            await box.announce(3)
+            assert len(await box.listed(endpoint)) == 2
+            from agentic_rag.access.users import LOCAL
+            from agentic_rag.reach.endpoints import EndpointChange
+
+            await box.endpoints.change(LOCAL, "@server", endpoint, EndpointChange(enabled=True))
+            assert await box.endpoints.replay("@server", endpoint, None) == 2
+            assert [each["data"]["number"] for each in await receiver.wait_for(2)] == [1, 2]
+
+
+def _redirect(number: int) -> Response:
+    return RedirectResponse("/elsewhere", 307)
+
+
+def _endless(number: int) -> Response:
+    async def body() -> Any:
+        while True:
+            yield b"x" * 65_536
+            await anyio.lowlevel.checkpoint()
+
+    return StreamingResponse(body())
+
+
+def _silent(number: int) -> Response:
+    async def body() -> Any:
+        await anyio.sleep_forever()
+        yield b""
+
+    return StreamingResponse(body())
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (_redirect, "redirects (307), which is not followed"),
+        (_silent, "did not answer within 0.3 s"),
+        (lambda number: Response(status_code=404), "answered 404"),
+    ],
+)
+async def test_an_answer_that_is_no_success_is_a_failed_attempt(
+    tmp_path: Path, answer: Callable[[int], Response], problem: str
+) -> None:
+    receiver = Receiver(answer)
+    async with receiver.open(), outbox(tmp_path, receiver.address) as box, anyio.create_task_group() as tasks:
+        endpoint, _ = await box.add(receiver.url)
+        await box.announce(1)
+        with sending(tasks, box.sender(3600.0, seconds=0.3)):
+            await box.until(endpoint, lambda found, _: found.failures == 1)
+        (row,) = await box.listed(endpoint)
+        assert row.state is DeliveryState.PENDING
+        assert problem in row.problem
+
+
+async def test_an_endless_answer_is_read_to_its_bound(tmp_path: Path) -> None:
+    receiver = Receiver(_endless)
+    async with receiver.open(), outbox(tmp_path, receiver.address) as box, anyio.create_task_group() as tasks:
+        endpoint, _ = await box.add(receiver.url)
+        await box.announce(1)
+        with sending(tasks, box.sender(3600.0)):
+            await box.until(endpoint, lambda _, rows: rows[0].state is DeliveryState.DELIVERED)
+
+
+@pytest.mark.attack(kind="web")
+async def test_an_address_that_is_no_https_address_is_refused(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        path = f"/api/domains/{await rig.domain()}/endpoints"
+        for url in (
+            "http://example.org/hook",
+            "https://user@example.org/hook",
+            "ftp://example.org",
+            "file:///etc/passwd",
+            "https://",
+            "//example.org",
+            "",
+        ):
+            body = {"name": "x", "url": url, "events": ["turn.failed"]}
+            status, code, message = await rig.refused("POST", path, body)
+            assert (status, code) == (422, "VALIDATION_ERROR")
+            assert message.startswith("url:"), url
+
+
+@pytest.mark.attack(kind="web")
+async def test_texts_of_a_conversation_go_only_to_its_owner(tmp_path: Path) -> None:
+    async with (
+        Receiver().open() as admins,
+        Receiver().open() as own,
+        outbox(tmp_path, admins.address, own.address) as box,
+        anyio.create_task_group() as tasks,
+    ):
+        await box.add(admins.url, with_texts=True)
+        await box.add(own.url, with_texts=True, recipient="local")
+        kind, texts = EventKind.FEEDBACK_CREATED, {"question": "Annsquestion"}
+        event = Event(kind, "law", {"number": 1}, texts, user_id="local", private=True)
+        await box.database.write(lambda conn: deliveries.announce(conn, event))
+        with sending(tasks, box.sender(0.0)):
+            assert "Annsquestion" not in str(await admins.wait_for(1))
+            assert "Annsquestion" in str(await own.wait_for(1))
+
+
+@pytest.mark.attack(kind="web")
+@pytest.mark.parametrize("url", ["https://127.0.0.1:1/", "https://169.254.169.254/", "https://[::ffff:10.0.0.1]/"])
+async def test_a_private_address_is_never_connected_to(tmp_path: Path, url: str) -> None:
+    async with outbox(tmp_path) as box, anyio.create_task_group() as tasks:
+        endpoint, _ = await box.add(url)
+        await box.announce(1)
+        with sending(tasks, box.sender(3600.0)):
+            await box.until(endpoint, lambda found, _: found.failures == 1)
+        assert "address that is refused" in (await box.listed(endpoint))[0].problem
+
+
+async def test_after_a_rotation_both_secrets_sign(tmp_path: Path) -> None:
+    async with Receiver().open() as receiver, outbox(tmp_path, receiver.address) as box:
+        async with anyio.create_task_group() as tasks:
+            endpoint, old = await box.add(receiver.url)
+            new = await box.endpoints.rotate("@server", endpoint)
+            await box.announce(1)
+            with sending(tasks, box.sender(0.0)):
+                await receiver.wait_for(1)
+        receiver.verify(old)
+        receiver.verify(new)
+        (headers, body) = receiver.requests[0]
+        with pytest.raises(WebhookVerificationError):
+            Webhook(new).verify(body + b" ", headers)
+        stale = {**headers, "webhook-timestamp": str(int(headers["webhook-timestamp"]) - timedelta(hours=1).seconds)}
+        with pytest.raises(WebhookVerificationError):
+            Webhook(new).verify(body, stale)
+
+
+@pytest.mark.attack(kind="web")
+async def test_members_and_admins_of_other_domains_reach_no_endpoint(tmp_path: Path) -> None:
+    async with tenants(tmp_path) as t:
+        domain = t.ids["domain"]
+        bob = await make_key(t.rig, "bob", "member", domain)
+        body = {"name": "x", "url": "https://example.org/", "events": ["turn.failed"], "recipient": "ann"}
+        made = await t.ask(t.ann, "POST", f"/api/domains/{domain}/endpoints", body)
+        assert made.status_code == 201, made.text
+        ident = made.json()["id"]
+        other = {**body, "recipient": "mallory"}
+        assert (await t.ask(t.ann, "POST", f"/api/domains/{domain}/endpoints", other)).status_code == 403
+        for key, status in ((bob, 403), (t.mallory, 404)):
+            for method, path in (
+                ("GET", ""),
+                ("POST", ""),
+                ("PATCH", f"/{ident}"),
+                ("DELETE", f"/{ident}"),
+                ("POST", f"/{ident}/secret"),
+                ("POST", f"/{ident}/test"),
+                ("GET", f"/{ident}/deliveries"),
+                ("POST", f"/{ident}/replay"),
+            ):
+                answer = await t.ask(
+                    key, method, f"/api/domains/{domain}/endpoints{path}", body if method != "GET" else None
+                )
+                assert answer.status_code == status, (method, path, answer.text)
+            assert (await t.ask(key, "GET", "/api/endpoints")).status_code == 403
+        theirs = await t.ask(t.mallory, "GET", "/api/domains")
+        mine = theirs.json()["items"][0]["id"] if theirs.json()["items"] else None
+        if mine is not None:
+            found = await t.ask(t.mallory, "DELETE", f"/api/domains/{mine}/endpoints/{ident}")
+            assert found.status_code in (403, 404)
